@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.probes.stream import IN_FLIGHT
@@ -40,13 +41,19 @@ class _Busy:
     ask_after: float = 0.0
 
 
+class Source(Protocol):
+    """Adds work to the board, and closes after its last addition."""
+
+    @property
+    def open(self) -> bool: ...
+
+
 @dataclass(slots=True)
 class Board:
-    """Thread-safe. Other threads may read the public fields at any time; the
-    driver's thread sets the first two."""
+    """Thread-safe. Other threads may read the public fields at any time."""
 
     ledger: Ledger = field(default_factory=Ledger)
-    expected: int = 0  # additions that are announced: `take` waits for them
+    sources: Sequence[Source] = ()  # `take` waits for the open ones
     short: bool = False  # prune jobs wait for GPUs that engines hold
     stopped: bool = False
     setbacks: list[Setback] = field(default_factory=list)  # only grows
@@ -70,7 +77,12 @@ class Board:
     def over(self) -> bool:
         """Whether there is no more work for any engine, now or later."""
         with self._changed:
-            return self.stopped or not (self._waiting or self._busy or self.expected)
+            return self.stopped or not (self._waiting or self._busy or self._open)
+
+    @property
+    def _open(self) -> bool:
+        """Whether a source may still add work."""
+        return any(source.open for source in self.sources)
 
     @property
     def lacks(self) -> str | None:
@@ -81,7 +93,7 @@ class Board:
             if (
                 self.stopped
                 or self._busy
-                or self.expected
+                or self._open
                 or not self._waiting
                 or not devices.engines
             ):
@@ -108,18 +120,17 @@ class Board:
         with self._changed:
             self.ledger.devices.bind(checkpoint, family, devices)
 
-    def add(self, assignments: Sequence[Assignment], expected: int = 0) -> None:
-        """Make work available; this fulfils `expected` of the announced additions."""
+    def add(self, assignments: Sequence[Assignment]) -> None:
+        """Make work available. Without any, wake the engines: a source has closed."""
         with self._changed:
             self._waiting += [a for a in assignments if a.shards]
-            self.expected -= expected
             self._leave_out(())
             self._changed.notify_all()
 
-    def abandon(self, lost: Setback, expected: int = 0) -> None:
-        """Give up a checkpoint that cannot be made or used; `expected` as in `add`."""
+    def abandon(self, lost: Setback) -> None:
+        """Give up a checkpoint that cannot be made or used."""
         self.setbacks.append(lost)
-        self.add((), expected)
+        self.add(())
 
     def stop(self) -> None:
         """Hand out no more work: the run has failed or was interrupted."""
@@ -170,7 +181,7 @@ class Board:
                     return assignment
                 long = time.monotonic() - idle_since > IDLE_SECONDS
                 useless = not self._waiting and (long or not self._busy)
-                if self.expected:
+                if self._open:
                     useless = long and self.short
                     useless = useless and not any(
                         devices.fits(engine, each.checkpoint.name)

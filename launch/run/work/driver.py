@@ -176,6 +176,7 @@ class _Run:
     # of this call, as `_stats` has them
     engine_stats: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     _items: int = 0
+    _to_make: set[str] = dataclasses.field(default_factory=set)
     # the shards of a task, by its key
     _whole: dict[str, tuple[Shard, ...]] = dataclasses.field(default_factory=dict)
 
@@ -188,6 +189,12 @@ class _Run:
         self._screening = Screening(
             self._prepared, self._store, self._board, self._report, self._directory
         )
+        self._board.sources = self, self._screening
+
+    @property
+    def open(self) -> bool:
+        """Whether checkpoints are still to be made: their work will follow."""
+        return bool(self._to_make)
 
     def execute(self) -> Outcome:
         started = time.monotonic()
@@ -209,11 +216,11 @@ class _Run:
             for job in self._prepared.jobs
             if job.is_made and manifest_of(job) is None
         ]
-        names = {job.name for job in to_make}
+        self._to_make = {job.name for job in to_make}
         there = [
             job
             for job in self._prepared.jobs
-            if job.name not in names and not job.is_variant
+            if job.name not in self._to_make and not job.is_variant
         ]
         made = [job for job in there if job.name not in self._prepared.dense]
         if made:
@@ -228,7 +235,7 @@ class _Run:
             # preflight has compared existing checkpoints with their manifests and
             # settings
             for job in there:
-                self._add(job, inspected)
+                self._enqueue(job, inspected)
         self._screening.look()
         if to_make or self._board.has_work:
             self._report(Event(kind="phase", text="starting Ray"))
@@ -241,7 +248,7 @@ class _Run:
                 ) as machines,
                 Inspections(trust=trust) as inspected,
             ):
-                self._on(machines, to_make, inspected)
+                self._work_until_done(machines, to_make, inspected)
         self._store.need_kept()
         self._log.look(self._board.setbacks, ())
         self._log.need_something(self._store)
@@ -259,7 +266,7 @@ class _Run:
         if state != "running":
             self._live.write_metrics(state, self.engine_stats)
 
-    def _on(
+    def _work_until_done(
         self,
         machines: Cluster,
         to_make: Sequence[CheckpointJob],
@@ -288,7 +295,6 @@ class _Run:
             tensor_parallel=engine.tensor_parallel,
             wanted=resources.engines,
         )
-        self._board.expected += len(to_make)
         pruning = PruneTasks(
             to_make,
             log_dir=self._run_dir / "logs",
@@ -318,11 +324,11 @@ class _Run:
                 if pruning.left:
                     inspected.begin(*pruning.done(_LOOK_SECONDS))
                     for lost in pruning.given_up():
-                        self._abandon(lost, expected=1)
+                        self._abandon(lost)
                 else:
                     fleet.join(_LOOK_SECONDS)
                 for job in inspected.ended():
-                    self._add(job, inspected, expected=1)
+                    self._enqueue(job, inspected)
                 self._screening.look()
                 self._log.look(self._board.setbacks, fleet.workers)
                 machines.check()
@@ -398,9 +404,7 @@ class _Run:
             resources=self._resources,
         )
 
-    def _add(
-        self, job: CheckpointJob, inspected: Inspections, expected: int = 0
-    ) -> None:
+    def _enqueue(self, job: CheckpointJob, inspected: Inspections) -> None:
         """Put a checkpoint's remaining work on the board, or set an unusable made
         one aside. Raises InputError."""
         info = self._prepared.dense.get(job.name)
@@ -409,29 +413,34 @@ class _Run:
                 info = inspected.result(job.name)
                 for note in (*info.notes, *few_tokens(info.path)):
                     self._report(Event(kind="noted", text=note))
-            left = self._left(job, info)
+            assignments = self._remaining_assignments(job, info)
             for each in self._prepared.jobs:
                 if each.is_variant and each.after == job.name:
-                    left += self._left(each, info.with_cache(each.name, each.kv_cache))
-            self._board.add(left, expected)
+                    cached = info.with_cache(each.name, each.kv_cache)
+                    assignments += self._remaining_assignments(each, cached)
+            self._board.add(assignments)
+            self._to_make.discard(job.name)
         except InputError as error:
-            if not job.is_made or (info is not None and not expected):
+            known = job.name not in self._to_make and info is not None
+            if known or not job.is_made:
                 raise
             self._abandon(
                 Setback(
                     checkpoint=job.name, stage="prune", reason=str(error), mendable=True
-                ),
-                expected,
+                )
             )
 
-    def _abandon(self, lost: Setback, expected: int) -> None:
+    def _abandon(self, lost: Setback) -> None:
         """Give up a checkpoint and its variants."""
+        self._to_make.discard(lost.checkpoint)
         for each in self._prepared.jobs:
             if each.is_variant and each.after == lost.checkpoint:
                 self._board.abandon(dataclasses.replace(lost, checkpoint=each.name))
-        self._board.abandon(lost, expected)
+        self._board.abandon(lost)
 
-    def _left(self, job: CheckpointJob, info: CheckpointInfo) -> list[Assignment]:
+    def _remaining_assignments(
+        self, job: CheckpointJob, info: CheckpointInfo
+    ) -> list[Assignment]:
         """The remaining unscreened work. Raises InputError if the records are
         damaged or belong to other weights."""
         # engines run in other directories

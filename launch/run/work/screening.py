@@ -105,8 +105,8 @@ class Screening:
     def hold(
         self, assignment: Assignment, task: PreparedTask, finished: Collection[Key]
     ) -> bool:
-        """Take over a task that is screened, and announce it to the board.
-        `finished`: the items of an earlier call."""
+        """Take over a task that is screened. `finished`: the items of an earlier
+        call."""
         name = assignment.checkpoint.name
         group = self._groups.get((assignment.origin.base or "", task.name))
         if group is None or name not in group.names:
@@ -120,8 +120,12 @@ class Screening:
         )
         first = next(look for look, size in enumerate(looks.sizes) if size > last)
         group.held[name] = _Held(assignment, task, {*finished}, looks, first)
-        self._board.expected += 1
         return True
+
+    @property
+    def open(self) -> bool:
+        """Whether a later look may give the board more items."""
+        return any(group.held for group in self._groups.values())
 
     def look(self) -> None:
         """Give the board the items that are due, and store the decisions."""
@@ -170,8 +174,7 @@ class Screening:
         for name in group.names:
             if name not in group.over and gone((name, group.task)):
                 group.over.add(name)
-                if group.held.pop(name, None) is not None:
-                    self._board.add([], expected=1)
+                group.held.pop(name, None)
         # the base has no answers to compare with: evaluate all items
         if gone((group.base, group.task)):
             for name, held in group.held.items():
@@ -180,7 +183,7 @@ class Screening:
                     f" {group.base} has no answers"
                 )
                 self._report(Event(kind="noted", text=f"{text} there"))
-                self._give(held, -1, expected=1)
+                self._give(held, -1)
                 group.over.add(name)
             group.held.clear()
         for name, held in list(group.held.items()):
@@ -194,7 +197,7 @@ class Screening:
             ) not in unfinished:
                 self._decide(group, name, held)
 
-    def _give(self, held: _Held, look: int, expected: int = 0) -> bool:
+    def _give(self, held: _Held, look: int) -> bool:
         """Give the board the missing items up to a look; returns whether there are
         any."""
         later = held.looks.order[held.looks.sizes[look] :]
@@ -204,7 +207,7 @@ class Screening:
         )
         held.done |= {*held.looks.order} - {*later}
         self.items += assignment.items
-        self._board.add([assignment], expected=expected)
+        self._board.add([assignment])
         return bool(assignment.shards)
 
     def _decide(self, group: _Group, name: str, held: _Held) -> None:
@@ -242,10 +245,10 @@ class Screening:
             held.look += 1
             if self._give(held, held.look):
                 return
-        self._board.add([], expected=1)
         self.rows.append(row)
         group.over.add(name)
         del group.held[name]
+        self._board.add([])
         if row.early:
             text = (
                 f"screening {group.task}: {row.decision} for {name} after"

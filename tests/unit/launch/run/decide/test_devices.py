@@ -1,6 +1,8 @@
 """A base and its compressed checkpoints on one type of device: who may take what,
 and what happens without one."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from evaluator.core.errors import InputError
@@ -114,7 +116,7 @@ def test_an_engine_that_has_left_is_given_nothing_and_work_that_none_fits_is_tol
 ):
     board = _board("A100")
     board.leave(0, for_good=True)
-    board.expected += 1
+    board.sources = [SimpleNamespace(open=True)]
     assert board.take(0, None, None) is None
     assert board.has_work
     # Input that is at fault waits for no engine of another type.

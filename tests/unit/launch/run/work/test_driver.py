@@ -125,17 +125,20 @@ def _events(
     EVENTS.clear()
     run = _faked(monkeypatch, tensor_parallel)
 
-    def add(job: str, inspected: Inspected, expected: int) -> None:
-        run._board.add([make_assignment(job, 1)] if to_evaluate else [], expected)
+    def enqueue(job: str, inspected: Inspected) -> None:
+        run._board.add([make_assignment(job, 1)] if to_evaluate else [])
+        run._to_make.discard(job)
 
-    monkeypatch.setattr(run, "_add", add)
+    monkeypatch.setattr(run, "_enqueue", enqueue)
+    run._to_make.update(jobs)
     if dense:
         run._board.add([make_assignment("dense", 1)])
     nodes = [
         Node(node_id=name, name=name, cpus=2, gpus=count)
         for name, count in gpus.items()
     ]
-    run._on(SimpleNamespace(nodes=lambda: nodes, check=lambda: None), jobs, Inspected())
+    machines = SimpleNamespace(nodes=lambda: nodes, check=lambda: None)
+    run._work_until_done(machines, jobs, Inspected())
     return ", ".join(EVENTS), run._board.setbacks
 
 
@@ -178,8 +181,9 @@ def test_the_last_engine_fails_after_the_last_look(
             run._board.stop()
         return nodes
 
+    machines = SimpleNamespace(nodes=look, check=lambda: None)
     with pytest.raises(EngineError, match="at the end"):
-        run._on(SimpleNamespace(nodes=look, check=lambda: None), [], Inspected())
+        run._work_until_done(machines, [], Inspected())
 
 
 @pytest.mark.parametrize(
@@ -258,7 +262,7 @@ def test_the_records_of_a_family_say_what_the_rest_of_it_is_computed_on(
     )
     for name, base in (("dense", None), ("wanda", "dense")):
         assert (
-            run._left(
+            run._remaining_assignments(
                 SimpleNamespace(name=name, base=base),
                 make_assignment(name, 1).checkpoint,
             )
@@ -427,7 +431,7 @@ def test_an_engine_and_its_jobs(
     monkeypatch.setattr(driver, "ray", Sent())
     dense = next(job for job in run._prepared.jobs if job.prune is None)
     with Inspections(trust=False) as inspected:
-        run._add(dense, inspected)
+        run._enqueue(dense, inspected)
     worker = run._worker(0, Place(node_id="n", gpus=1, threads=1, sharing=2), {})
     shared, alone = (
         worker._setup.config,

@@ -55,19 +55,21 @@ class Run:
         )
         jobs = [_job(name) for name in truth]
         self.store, self.board, self.truth = RecordStore(folder), Board(), truth
+        self.to_make = SimpleNamespace(open=False)
         self.told: list[Event] = []
         prepared: Any = SimpleNamespace(config=config, jobs=jobs)
         self.screening = Screening(
             prepared, self.store, self.board, self.told.append, DIRECTORY
         )
+        self.board.sources = self.screening, self.to_make
         self.asked: list[tuple[str, int]] = []  # in this call: checkpoint, items
 
-    def add(self, *names: str, expected: int = 0) -> None:
+    def add(self, *names: str) -> None:
         for name in names:
             finished = self.store.finished(name, "t", name)
             assignment = _assignment(name, shards_of(TASK, finished, 10))
             held = self.screening.hold(assignment, TASK, finished)
-            self.board.add([] if held else [assignment], expected)
+            self.board.add([] if held else [assignment])
 
     def go(self, after: Callable[[], Any] = lambda: None) -> "Run":
         self.screening.look()
@@ -184,12 +186,13 @@ def _rows(run: Run) -> dict[str, Any]:
 
 def test_each_checkpoint_is_decided_by_itself(tmp_path):
     run = Run(tmp_path)
-    run.board.expected += 1  # copy is still being pruned
+    run.to_make.open = True  # copy is still being pruned
     run.add("dense", "bad", "near")
     run.go()
     assert (run.counts()["near"], run.counts()["bad"]) == (200, 140)
     assert not run.board.over
-    run.add("copy", expected=1)
+    run.add("copy")
+    run.to_make.open = False
     assert run.go().counts()["copy"] == 140
     assert run.board.over
 
