@@ -244,7 +244,7 @@ def test_every_shard_is_done_once_whatever_engines_do(
             queue: list[Shard] = []
             guard = threading.Lock()
 
-            def give_up(
+            def hand_back(
                 count: int, queue: list[Shard] = queue, guard: threading.Lock = guard
             ) -> Sequence[Shard]:
                 with guard:
@@ -254,7 +254,7 @@ def test_every_shard_is_done_once_whatever_engines_do(
                 if luck.random() < 0.1:
                     continue  # it died while it loaded
                 with guard:
-                    queue.extend(board.begin(number, give_up))
+                    queue.extend(board.begin(number, hand_back))
                 while True:
                     with guard:
                         shard = queue.pop(0) if queue else None

@@ -29,7 +29,6 @@ from launch.run.decide.assignments import (
     shards_of,
 )
 from launch.run.decide.board import Board
-from launch.run.directory.rundir import RunDirectory
 from launch.sweep.jobs import Group, screened_groups
 
 if TYPE_CHECKING:
@@ -85,15 +84,16 @@ class Screening:
         store: RecordStore,
         board: Board,
         report: Listener,
-        directory: RunDirectory,
+        mark: Callable[..., None],
     ) -> None:
+        """`mark` writes fields of run.json."""
         self._rule = prepared.config.screen
         self._thresholds = prepared.config.gate
         self._shard_items = prepared.config.resources.shard_items
         self._store = store
         self._board = board
         self._report = report
-        self._directory = directory
+        self._mark = mark
         groups = {} if self._rule is None else screened_groups(prepared.jobs)
         self._groups: dict[Group, _Group] = {
             group: _Group(*group, names) for group, names in groups.items()
@@ -133,12 +133,12 @@ class Screening:
         if not all(
             len(group.over) == len(group.names) for group in self._groups.values()
         ):
-            # before the setbacks: these include what leaves the board in between
+            # before the failures: these include what leaves the board in between
             unfinished = self._board.unfinished
             lost = {
                 (each.checkpoint, each.task)
-                for each in tuple(self._board.setbacks)
-                if each.stage != "item"
+                for each in tuple(self._board.failures)
+                if each.lost
             }
             for group in self._groups.values():
                 self._step(
@@ -147,7 +147,7 @@ class Screening:
                     lambda part: not lost.isdisjoint({part, (part[0], "")}),
                 )
         if len(self.rows) > known:
-            self._directory.mark("running", screening=self.rows)
+            self._mark("running", screening=self.rows)
 
     def _looks_of(self, task: PreparedTask) -> _Looks:
         from evaluator.metrics.looks import in_order, looks
