@@ -218,7 +218,7 @@ class _Calls:
         return _Stream(actor, assignment)
 
     @staticmethod
-    def give_up(actor: _Actor, count: int) -> _Pending:
+    def hand_back(actor: _Actor, count: int) -> _Pending:
         with actor.lock:
             given = [actor.waiting.pop() for _ in range(min(count, len(actor.waiting)))]
         return _Pending(actor, lambda: given)

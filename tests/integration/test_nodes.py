@@ -14,7 +14,7 @@ import yaml
 
 from evaluator.engine.config import EngineConfig
 from launch.run.decide.assignments import EngineSetup
-from launch.run.decide.nodes import place_engines, prune_options
+from launch.run.decide.nodes import compress_options, place_engines
 from launch.run.work.actors import GROUPS, EngineActor, start_actor
 from launch.run.work.cluster import Cluster
 from launch.status import read_status
@@ -110,13 +110,15 @@ def _of_this_process():
 
 @pytest.mark.usefixtures("one_gpu")
 def test_prune_jobs_return_their_gpu() -> None:
-    task = ray.remote(**prune_options(gpu=True))(_of_this_process)
+    task = ray.remote(**compress_options(gpu=True))(_of_this_process)
     (first, given), (second, _) = ray.get(task.remote()), ray.get(task.remote())
     assert given == str(FIRST_GPU)
     assert first != second
     while Path(f"/proc/{first}").exists() or Path(f"/proc/{second}").exists():
         time.sleep(0.05)
-    _, seen = ray.get(ray.remote(**prune_options(gpu=False))(_of_this_process).remote())
+    _, seen = ray.get(
+        ray.remote(**compress_options(gpu=False))(_of_this_process).remote()
+    )
     assert seen == ""
 
 

@@ -239,7 +239,7 @@ class NodeLost(Exception):
     """The actor's node is gone, and Ray has not reported this for the actor yet."""
 
 
-def fate(
+def outcome_of_actor(
     actor: Any, node_id: str, seconds: float, over: Callable[[], bool]
 ) -> Exception | None:
     """An actor's error, or None if it answers (method `pulse`), the time is over, or
