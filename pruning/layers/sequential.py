@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from evaluator.checkpoints.manifests import MatrixRecord
 from evaluator.core.errors import InputError, JobError
 from pruning.config import PruneConfig
 from pruning.layers.flow import Flow, Observer
@@ -28,7 +29,6 @@ from pruning.methods.patterns import Pattern, Unstructured
 from pruning.methods.scores import Wanda
 from pruning.model.architectures import Routed
 from pruning.model.decoder import Decoder
-from pruning.output.manifest import MatrixRecord
 
 OWL_TIMES = 5.0  # an outlier's score is more than this many times the mean of its layer
 # a layer's ratio differs from the mean of all by less than twice this
@@ -219,14 +219,14 @@ def _method(config: PruneConfig) -> Method:
 def leave_dense(decoder: Decoder) -> list[MatrixRecord]:
     """The records of a job that prunes nothing: they count the zeros of the dense
     model."""
-    read = decoder.checkpoint.read
+    tensors = decoder.checkpoint.tensors
     return [
         MatrixRecord(
             name=name,
             rows=rows,
             columns=columns,
             requested=0,
-            zeros=count_zeros(read(name)),
+            zeros=count_zeros(tensors[name].read()),
         )
         for name, (rows, columns) in decoder.matrices().items()
     ]

@@ -16,10 +16,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.tensors import FLOATS
 from evaluator.core.errors import InputError, JobError, one_line
 from pruning.model import memory
-from pruning.model.architectures import recognise, separate
-from pruning.model.checkpoint import FLOATS, Checkpoint
+from pruning.model.architectures import architecture_of, separate
 from pruning.model.packing import Batch, pack, register
 
 _KEPT_MASKS = 1 << 27  # elements of all sliding-window masks that are kept, a byte each
@@ -59,40 +60,37 @@ class Decoder:
 
         self.checkpoint = checkpoint
         self.device = device
-        architecture = recognise(checkpoint)
+        architecture = architecture_of(checkpoint)
         try:
             config = AutoConfig.from_pretrained(
-                checkpoint.directory, trust_remote_code=False
+                checkpoint.path, trust_remote_code=False
             )
         except Exception as error:  # each architecture checks its fields in its own way
-            raise InputError(
-                f"{checkpoint.directory / 'config.json'}: {one_line(error)}"
-            ) from None
+            raise InputError(f"{checkpoint.config_file}: {one_line(error)}") from None
         if architecture.text_config:
             config = config.text_config
         # layers cannot be run one at a time
         for name, what in architecture.whole.items():
             if value := getattr(config, name, None):
-                file = checkpoint.directory / "config.json"
                 raise InputError(
-                    f"{file}: field {name!r} is {value!r}: a model with {what} cannot"
+                    f"{checkpoint.config_file}: field {name!r} is {value!r}: a model with {what} cannot"
                     " be pruned"
                 )
         self.config = config
         self._architecture = architecture
         # only one sequence at a time can run through a layer
         self.recurrent = architecture.recurrent
-        entries = checkpoint.entries
+        tensors = checkpoint.tensors
         present = [
             p
             for p in architecture.prefixes
-            if any(name.startswith(f"{p}layers.") for name in entries)
+            if any(name.startswith(f"{p}layers.") for name in tensors)
         ]
         self._prefix = present[0] if present else architecture.prefixes[0]
         table = f"{self._prefix}embed_tokens.weight"
         # A tied matrix may have the head's name alone; `check_fit` refuses one that is
         # not tied.
-        self._table = _HEAD if table not in entries and _HEAD in entries else table
+        self._table = _HEAD if table not in tensors and _HEAD in tensors else table
         with torch.device("meta"), warnings.catch_warnings():
             # of token ids in the config that no forward pass here uses
             warnings.simplefilter("ignore")
@@ -109,10 +107,10 @@ class Decoder:
                 for n, t in layer.state_dict().items()
             }
         for name, shape in names.items():
-            entry = checkpoint.entry(name)
-            if entry.shape != shape:
+            tensor = checkpoint.float_tensor(name)
+            if tensor.shape != shape:
                 raise InputError(
-                    f"{entry.file}: tensor {name} has shape {entry.shape}, config.json"
+                    f"{tensor.file}: tensor {name} has shape {tensor.shape}, config.json"
                     f" says {shape}"
                 )
         # A CPU computes in float32, a GPU in the checkpoint's own dtype.
@@ -147,9 +145,9 @@ class Decoder:
 
     def checkpoint_dtype(self, layer: int, module: str) -> torch.dtype:
         """The type of a module's weight in the checkpoint."""
-        return FLOATS[
-            self.checkpoint.entry(self.tensor_name(layer, f"{module}.weight")).dtype
-        ]
+        name = self.tensor_name(layer, f"{module}.weight")
+        dtype: torch.dtype = getattr(torch, FLOATS[self.checkpoint.tensors[name].dtype])
+        return dtype
 
     def matrices(self) -> dict[str, tuple[int, int]]:
         """Every matrix that is pruned, layer by layer: its tensor name and its shape
@@ -167,12 +165,10 @@ class Decoder:
         """Read one layer's tensors; `release` frees them. Raises JobError for a
         buffer without a value."""
         layer: nn.Module = self.layers[index]
-        state = {
-            name: self.checkpoint.read(self.tensor_name(index, name), self.dtype).to(
-                self.device
-            )
-            for name in layer.state_dict()
-        }
+        state = {}
+        for name in layer.state_dict():
+            tensor = self.checkpoint.tensors[self.tensor_name(index, name)]
+            state[name] = tensor.read(self.dtype).to(self.device)
         layer.load_state_dict(state, assign=True)
         stranded = [name for name, buffer in layer.named_buffers() if buffer.is_meta]
         if stranded:
@@ -205,7 +201,7 @@ class Decoder:
         highest = int(ids.max())
         if highest >= vocabulary:
             raise InputError(
-                f"{self.checkpoint.directory}: its tokenizer gives id {highest}, its"
+                f"{self.checkpoint.path}: its tokenizer gives id {highest}, its"
                 f" embedding has {vocabulary} rows"
             )
         unique = torch.unique(ids)
@@ -216,7 +212,7 @@ class Decoder:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             skeleton = AutoModel.from_config(config, dtype=self.dtype).eval()
-        rows = self.checkpoint.rows(self._table, unique)
+        rows = self.checkpoint.tensors[self._table].read_rows(unique)
         skeleton.embed_tokens.weight = nn.Parameter(
             rows.to(self.dtype), requires_grad=False
         )

@@ -15,11 +15,12 @@ from typing import Literal, NoReturn
 import torch
 from torch import Tensor
 
+from evaluator.checkpoints.manifests import Unit
 from evaluator.core.errors import InputError, JobError
 from pruning.config import PruneConfig
 from pruning.layers.flow import Flow
 from pruning.methods.base import Statistic
-from pruning.methods.patterns import Listed, Removed, Share, Unit, written
+from pruning.methods.patterns import Listed, Removed, Share, format_ranges
 from pruning.model.decoder import Decoder
 
 # Channels are removed in multiples of a power of two: the largest up to this one that
@@ -56,17 +57,17 @@ class Slice:
 def first_cut(decoder: Decoder, removed: Removed) -> Cut:
     """A cut of a job's sizes: listed parts, or the first. Raises InputError for no
     part and another model's list."""
-    directory = decoder.checkpoint.directory
+    directory = decoder.checkpoint.path
     if isinstance(removed, Listed):
         count = len(decoder)
         if removed.layers[-1] >= count:
             raise InputError(
-                f"pattern: {written(removed.layers)}: {directory} has layers 0 to"
+                f"pattern: {format_ranges(removed.layers)}: {directory} has layers 0 to"
                 f" {count - 1}"
             )
         if len(removed.layers) == count:
             raise InputError(
-                f"pattern: {written(removed.layers)}: no layer of {directory} would"
+                f"pattern: {format_ranges(removed.layers)}: no layer of {directory} would"
                 " stay"
             )
         return Cut(unit="layers", of=count, gone=(removed.layers,))
@@ -100,7 +101,7 @@ def slices(decoder: Decoder, cut: Cut) -> Mapping[str, Slice | None]:
     layout = None if cut.unit == "layers" else layout_of(decoder, cut.unit)
     new = {layer: number for number, layer in enumerate(cut.kept())}
     found: dict[str, Slice | None] = {}
-    for name, entry in decoder.checkpoint.entries.items():
+    for name, entry in decoder.checkpoint.tensors.items():
         place = _layer_of(decoder, name)
         if place is None:
             found[name] = Slice(name, entry.shape)
@@ -134,7 +135,7 @@ def _layer_of(decoder: Decoder, name: str) -> tuple[int, str] | None:
         return None
     if int(number) >= len(decoder):
         raise InputError(
-            f"{decoder.checkpoint.directory}: tensor {name} is of a layer beyond the"
+            f"{decoder.checkpoint.path}: tensor {name} is of a layer beyond the"
             f" {len(decoder)} of config.json"
         )
     return int(number), rest
@@ -270,10 +271,7 @@ def _shapes(decoder: Decoder, unit: Within) -> dict[str, tuple[int, int]]:
 
 
 def _refuse(decoder: Decoder, unit: Within, why: str) -> NoReturn:
-    file, kind = (
-        decoder.checkpoint.directory / "config.json",
-        decoder.checkpoint.config["model_type"],
-    )
+    file, kind = decoder.checkpoint.config_file, decoder.checkpoint.config["model_type"]
     raise InputError(
         f"{file}: {unit} cannot be taken out of model_type {kind!r}: {why}"
     )

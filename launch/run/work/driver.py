@@ -16,7 +16,7 @@ from typing import Any
 
 import ray
 
-from evaluator.checkpoints.info import CheckpointInfo, few_tokens
+from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.errors import InputError
 from evaluator.store.records import RecordStore
 from launch.process import captured
@@ -407,7 +407,7 @@ class _Run:
         try:
             if info is None:  # preflight has told of the others
                 info = inspected.result(job.name)
-                for note in (*info.notes, *few_tokens(info.path)):
+                for note in info.notes:
                     self._report(Event(kind="noted", text=note))
             left = self._left(job, info)
             for each in self._prepared.jobs:

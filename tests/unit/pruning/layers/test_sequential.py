@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.core.errors import JobError
 from pruning.layers import sequential
 from pruning.layers.flow import Activations, Gathered, Observer
 from pruning.layers.sequential import owl, portions
 from pruning.methods.base import Statistic
 from pruning.model.architectures import Routed
-from pruning.model.checkpoint import Checkpoint
 from pruning.model.decoder import Decoder
 from pruning.model.packing import ALONE_BELOW, Batch, batches
 from pruning.run import prune

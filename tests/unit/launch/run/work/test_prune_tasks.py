@@ -119,7 +119,7 @@ def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         for name, fake in fakes.items():
             monkeypatch.setattr(prune_tasks, name, fake)
         nodes = [Node(node_id=name, name=name, cpus=1, gpus=1) for name in gpus]
-        config = SimpleNamespace(absolute=lambda: "config")
+        config = SimpleNamespace(absolute=lambda: "config", source=Path("m"))
         found.tasks = PruneTasks(
             [
                 SimpleNamespace(
