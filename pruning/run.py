@@ -23,11 +23,11 @@ from pruning.calibration import Calibration, Sources
 from pruning.config import PruneConfig, needs_calibration
 from pruning.layers.flow import Activations, Flow
 from pruning.layers.sequential import (
+    LayerPruner,
     Writer,
     leave_dense,
     outlier_shares,
     owl,
-    prune_layers,
 )
 from pruning.methods.patterns import NofM, Pattern, Share, Unstructured, format_ranges
 from pruning.model import memory
@@ -135,6 +135,7 @@ def prune(
     with (
         export.open_export(job.checkpoint, out) as target,
         _full_precision(),
+        torch.no_grad(),
         memory.kept_when_freed(),
     ):
         looks = needs_calibration(config.method, config.allocation, config.repair)
@@ -198,7 +199,7 @@ def _set_to_zero(
     if pattern.ratio == 0:
         pruned = leave_dense(decoder)
     else:
-        pruned = prune_layers(config, decoder, patterns, flow, write, report)
+        pruned = LayerPruner(config, decoder, flow, write).run(patterns, report)
     by_name = {each.name: each for each in pruned}
     matrices = tuple(by_name[name] for name in decoder.matrices())
     return {

@@ -11,6 +11,7 @@ is written out again here.
 
 import copy
 import warnings
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
@@ -97,11 +98,11 @@ class Decoder:
             self._model = AutoModel.from_config(copy.deepcopy(config)).eval()
         if not self.recurrent:
             register(self._model.config)
-        self.layers: nn.ModuleList = self._model.layers
+        self.modules: nn.ModuleList = self._model.layers
         if architecture.experts is not None:
-            separate(self.layers, architecture.experts)
+            separate(self.modules, architecture.experts)
         names = {self._table: tuple(self._model.embed_tokens.weight.shape)}
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(self.modules):
             names |= {
                 self.tensor_name(index, n): tuple(t.shape)
                 for n, t in layer.state_dict().items()
@@ -126,13 +127,13 @@ class Decoder:
         self._keywords: dict[int, list[dict[str, Any]]] = {}
 
     def __len__(self) -> int:
-        return len(self.layers)
+        return len(self.modules)
 
     def linears(self, layer: int) -> dict[str, nn.Linear]:
         """The modules of a layer that are pruned, by name within the layer."""
         return {
             name: module
-            for name, module in self.layers[layer].named_modules()
+            for name, module in self.modules[layer].named_modules()
             if isinstance(module, nn.Linear)
             and name.rpartition(".")[2] not in self._architecture.dense
         }
@@ -164,7 +165,7 @@ class Decoder:
     def load(self, index: int) -> nn.Module:
         """Read one layer's tensors; `release` frees them. Raises JobError for a
         buffer without a value."""
-        layer: nn.Module = self.layers[index]
+        layer: nn.Module = self.modules[index]
         state = {}
         for name in layer.state_dict():
             tensor = self.checkpoint.tensors[self.tensor_name(index, name)]
@@ -178,12 +179,18 @@ class Decoder:
             )
         return layer.requires_grad_(False)
 
+    def layers(self) -> Iterator[tuple[int, nn.Module]]:
+        """Each layer in turn, with its weights, which are forgotten after it."""
+        for index in range(len(self)):
+            yield index, self.load(index)
+            self.release(index)
+
     def replace(self, index: int, module: str, weight_OI: Tensor) -> None:
-        linear = cast("nn.Linear", self.layers[index].get_submodule(module))
+        linear = cast("nn.Linear", self.modules[index].get_submodule(module))
         linear.weight.data = weight_OI.to(linear.weight.dtype)
 
     def release(self, index: int) -> None:
-        self.layers[index].to("meta")
+        self.modules[index].to("meta")
         for linear in self.linears(index).values():
             self._released += (
                 linear.in_features * linear.out_features * self.dtype.itemsize

@@ -7,7 +7,6 @@ matrices, in columns of others.
 """
 
 import math
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NoReturn
@@ -20,7 +19,7 @@ from evaluator.core.errors import InputError, JobError
 from pruning.config import PruneConfig
 from pruning.layers.flow import Flow
 from pruning.methods.base import Statistic
-from pruning.methods.patterns import Listed, Removed, Share, format_ranges
+from pruning.methods.patterns import Listed, Removed, format_ranges
 from pruning.model.decoder import Decoder
 
 # Channels are removed in multiples of a power of two: the largest up to this one that
@@ -285,16 +284,12 @@ def choose(
 ) -> Cut:
     """The parts to take out; `flow`: calibration, or None. Raises JobError if not
     finite."""
+    first = first_cut(decoder, config.removed)
     if flow is None:
-        return first_cut(decoder, config.removed)
-    count = len(first_cut(decoder, config.removed).gone[0])
-    with torch.no_grad():
-        flow.start()
-        assert isinstance(config.removed, Share)  # a list needs no text
-        unit = config.removed.unit
-        if unit == "layers":
-            return _stillest(decoder, flow, count, progress)
-        return _lowest(unit, decoder, flow, count, progress)
+        return first
+    if first.unit == "layers":
+        return _stillest(decoder, flow, len(first.gone[0]), progress)
+    return _lowest(first.unit, decoder, flow, len(first.gone[0]), progress)
 
 
 def _stillest(
@@ -302,15 +297,15 @@ def _stillest(
 ) -> Cut:
     """The block of layers with the smallest angular distance; see
     `pruning.methods.removals`."""
-    states = deque([flow.ends()], maxlen=count + 1)
-    distances: list[float] = []
-    for index in range(len(decoder)):
-        flow.advance(index, decoder.load(index), last=True)
-        decoder.release(index)
+    states: list[Tensor] = []  # that enter each layer, and that leave the last one
+    for index, _ in flow.layers(last=True):
         states.append(flow.ends())
-        if len(states) == count + 1:
-            distances.append(angular_distance(states[0], states[-1]))
         progress(index + 1, len(decoder))
+    states.append(flow.ends())
+    distances = [
+        angular_distance(one_NH, other_NH)
+        for one_NH, other_NH in zip(states, states[count:], strict=False)
+    ]
     if not all(map(math.isfinite, distances)):
         raise JobError(
             "the residual stream is zero at a calibration text's last token: no angle"
@@ -351,14 +346,11 @@ def _lowest(
     output, layout = OUTPUT[unit], layout_of(decoder, unit)
     parts, width = layout.parts, layout.columns.width
     gone: list[tuple[int, ...]] = []
-    for index in range(len(decoder)):
-        layer = decoder.load(index)
-        observer = flow.observe(index, layer, [Statistic.COLUMN_NORMS])
-        leader = next(
-            leader for leader, members in observer.groups.items() if output in members
-        )
-        norm_sq_I = observer.take(leader)[Statistic.COLUMN_NORMS]
-        del observer
+    for index, layer in flow.layers():
+        norm_sq_I = torch.empty(0)
+        for gathered in flow.collect(index, layer, [Statistic.COLUMN_NORMS]):
+            if output in gathered.members:
+                norm_sq_I = gathered.take()[Statistic.COLUMN_NORMS]
         weight_OI = decoder.linears(index)[output].weight.data
         score_I = weight_OI.float().abs().mean(dim=0) * norm_sq_I.float().sqrt()
         if not bool(score_I.isfinite().all()):
@@ -373,8 +365,6 @@ def _lowest(
         zeroed_OI = weight_OI.clone()
         zeroed_OI.view(-1, parts, width)[:, taken_P] = 0
         decoder.replace(index, output, zeroed_OI)
-        flow.advance(index, layer)
-        decoder.release(index)
         gone.append(tuple(sorted(taken_P.tolist())))
         progress(index + 1, len(decoder))
     return Cut(unit=unit, of=parts, gone=tuple(gone))

@@ -213,7 +213,7 @@ def check_built(decoder: Decoder, cut: Cut, kept: Mapping[str, Slice | None]) ->
                     f"{file}: with fewer {cut.unit}, {written} would be"
                     f" {tuple(tensor.shape)}, and {shapes.get(written)} stays of it"
                 )
-        modules = dict(decoder.layers[source].named_modules())
+        modules = dict(decoder.modules[source].named_modules())
         for name, module in layer.named_modules():
             for field, value in vars(module).items():
                 if field in _CHANGED or not isinstance(
