@@ -39,7 +39,7 @@ from unittest.mock import patch
 
 from benchmarks.harness import Options, count, print_table, run_main
 from benchmarks.serving import workload
-from evaluator.checkpoints.blueprint import read_blueprint
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.core.errors import EngineError, InputError, json_text
 from evaluator.core.files import parquet_bytes
 from evaluator.core.garbage import collect_rarely
@@ -139,12 +139,12 @@ class HostEngine(VLLMEngine):
         from evaluator.engine.vllm.start import Started, patch_engine
 
         config, rows = self._config, self._config.max_num_seqs or _ROWS
-        blueprint = self._blueprint = read_blueprint(model)
+        checkpoint = self._served = Checkpoint(model)
         self._eos_ids = [self._script.eos_id]
         positions = min(
-            config.max_model_len + 1, blueprint.longest or config.max_model_len + 1
+            config.max_model_len + 1, checkpoint.longest or config.max_model_len + 1
         )
-        arguments = of_device(config, model, model, blueprint, positions, on_cpu=False)
+        arguments = of_device(config, checkpoint, model, positions, on_cpu=False)
         arguments |= {
             "block_size": config.block_size or _BLOCK_SIZE,
             "max_num_seqs": rows,

@@ -42,14 +42,15 @@ class Products:
 def read_products(model: Path) -> Products:
     """Of a checkpoint; an untied embedding is looked up, not multiplied, and read by
     no step."""
-    from evaluator.checkpoints.blueprint import read_blueprint
+    from evaluator.checkpoints.checkpoint import Checkpoint
     from evaluator.engine.vllm.arguments import cached_values
 
-    blueprint = read_blueprint(model)
+    checkpoint = Checkpoint(model)
     matrices: dict[str, tuple[int, int]] = {}
     head = table = (0, 0)
     others = 0
-    for name, (_, shape) in blueprint.tensors.items():
+    for name, tensor in checkpoint.tensors.items():
+        shape = tensor.shape
         if len(shape) != 2:
             others += prod(shape)
         elif "lm_head" in name:
@@ -60,7 +61,7 @@ def read_products(model: Path) -> Products:
             before, _, last = name.removesuffix(".weight").rpartition(".")
             first = f"{before}.{_FUSED.get(last, last)}"
             matrices[first] = (matrices.get(first, (0, 0))[0] + shape[0], shape[1])
-    head, cached = head if any(head) else table, cached_values(blueprint.config)
+    head, cached = head if any(head) else table, cached_values(checkpoint.settings)
     return Products(
         layers=Counter(matrices.values()), head=head, others=others, cached=cached
     )

@@ -105,13 +105,13 @@ def job(
 def agreement(first: Path, second: Path) -> dict[str, float]:
     """Share of the weights of all decoder matrices whose zeros agree, and of those
     of the first layer alone."""
-    from pruning.model.checkpoint import Checkpoint
+    from evaluator.checkpoints.checkpoint import Checkpoint
 
-    one, two = Checkpoint(first), Checkpoint(second)
+    one, two = Checkpoint(first).tensors, Checkpoint(second).tensors
     same, total = [0, 0], [0, 0]  # of all, of the first layer
-    for name, entry in one.entries.items():
-        if ".layers." in name and len(entry.shape) == 2:
-            equal = (one.read(name) == 0) == (two.read(name) == 0)
+    for name, tensor in one.items():
+        if ".layers." in name and len(tensor.shape) == 2:
+            equal = (tensor.read() == 0) == (two[name].read() == 0)
             for i in (0, 1) if ".layers.0." in name else (0,):
                 same[i], total[i] = same[i] + int(equal.sum()), total[i] + equal.numel()
     return {"masks_agree": same[0] / total[0], "first_layer_agrees": same[1] / total[1]}

@@ -29,7 +29,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from benchmarks.harness import Child, environment, module_command, run_main, serve
-from evaluator.checkpoints.blueprint import read_blueprint
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.engine.base import Cancel, EngineStats
 from evaluator.engine.vllm.start import BREAKABLE, serves_cpus
 
@@ -333,7 +333,7 @@ def llm_arguments(workload: Mapping[str, Any], side: str = "theirs") -> dict[str
         device["max_num_batched_tokens"] = 4096
     else:
         # "auto" computes float32 in bfloat16
-        stored = read_blueprint(Path(workload["model"])).dtype
+        stored = Checkpoint(Path(workload["model"])).dtype
         device = {
             **_GPU,
             **THEIRS[side],

@@ -12,12 +12,18 @@ from huggingface_hub import constants
 
 from evaluator.checkpoints.files import digest_of_file
 from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.checkpoints.manifests import (
+    CalibrationManifest,
+    PruneManifest,
+    RemovedParts,
+    read_manifest,
+    to_json,
+)
 from launch.commands.prune import prune
 from launch.sweep.models import is_hub_id, resolve_model
 from launch.trackers.hub import base_of, check_repository, fates_of, model_card, whole
-from pruning.calibration import CalibrationManifest
-from pruning.output.manifest import MANIFEST_NAME, RemovedParts, read_manifest, to_json
-from tests.support.hub import MANIFEST, TOKEN, hub_on_loopback, write_pruned
+from tests.support.checkpoint_files import MANIFEST
+from tests.support.hub import TOKEN, hub_on_loopback, write_pruned
 from tests.support.models import save_tiny_model
 from tests.support.sweeps import refused
 
@@ -55,7 +61,10 @@ def test_a_card_says_how_it_was_pruned_and_counts_beside_empty_cells_are_counts(
     pruned, run
 ):
     card = model_card(
-        "org/mine-2of4", read_manifest(pruned), "org/mine@v1", fates_of(pruned, run)
+        "org/mine-2of4",
+        read_manifest(pruned, PruneManifest),
+        "org/mine@v1",
+        fates_of(pruned, run),
     )
     assert "base_model: org/mine\n" in card
     assert "| dense model | `org/mine@v1` |" in card
@@ -118,11 +127,11 @@ def test_a_checkpoint_is_whole_and_its_own_and_no_folder_that_leads_elsewhere(pr
     assert "model.safetensors: its sha256 is not the manifest's" in refused(
         whole, pruned
     )
-    (pruned / MANIFEST_NAME).rename(elsewhere)
+    (pruned / PruneManifest.FILE).rename(elsewhere)
     assert "is no pruned checkpoint" in refused(whole, pruned)
-    (pruned / MANIFEST_NAME).symlink_to(elsewhere)
+    (pruned / PruneManifest.FILE).symlink_to(elsewhere)
     assert "prune_manifest.json: is a link" in refused(whole, pruned)
-    (pruned / MANIFEST_NAME).unlink()
+    (pruned / PruneManifest.FILE).unlink()
     secret = pruned.parent / "folder" / "secret"
     secret.parent.mkdir()
     secret.write_text("x")
@@ -130,7 +139,7 @@ def test_a_checkpoint_is_whole_and_its_own_and_no_folder_that_leads_elsewhere(pr
     listed = MANIFEST.model_copy(
         update={"files": {"templates/secret": digest_of_file(secret)}}
     )
-    (pruned / MANIFEST_NAME).write_text(to_json(listed))
+    (pruned / PruneManifest.FILE).write_text(to_json(listed))
     assert "in a folder that is one" in refused(whole, pruned)
 
 
@@ -304,7 +313,7 @@ def test_a_hub_that_refuses_or_breaks_off_is_told_in_one_line_without_the_token(
     assert content(pruned.parent) == before
     hub.breaks = False
     prune(push="org/name", out=pruned)
-    assert MANIFEST_NAME in hub.files
+    assert PruneManifest.FILE in hub.files
 
 
 def test_no_repository_is_made_for_what_cannot_be_pruned_or_pushed(

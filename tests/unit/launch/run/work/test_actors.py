@@ -78,7 +78,7 @@ def test_a_prune_task_takes_no_more_of_a_shared_gpu_than_its_part(
     monkeypatch.setattr("torch.cuda.set_per_process_memory_fraction", done.append)
     os.environ |= {} if share is None else {GPU_SHARE: share}
     actors.make_checkpoint(
-        SimpleNamespace(), tmp_path, {}, {}, tmp_path / "log", tmp_path / "pulse"
+        SimpleNamespace(), tmp_path, None, {}, {}, tmp_path / "log", tmp_path / "pulse"
     )
     assert done == [*([] if share is None else [0.45]), "pruned"]
 
@@ -92,7 +92,9 @@ def test_an_engine_that_is_called_on_another_thread_refuses(
         load=lambda path: loaded.append(path) or SimpleNamespace(kv_scales=None)
     )
     monkeypatch.setattr(actors, "build_engine", lambda config: engine)
-    monkeypatch.setattr(actors, "recognise", lambda checkpoint, trust_remote_code: None)
+    monkeypatch.setattr(
+        actors, "verify_unchanged", lambda checkpoint, trust_remote_code: None
+    )
     monkeypatch.setattr(actors, "file_states", lambda path: None)
     monkeypatch.setattr(actors, "changed_file", lambda before, after: None)
     actor, checkpoint = (
