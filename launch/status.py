@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from evaluator.core.errors import InputError, mapping_at, one_line, parse, rows_at
+from evaluator.core.lease import FOLDER, PACE, beats_of, latest_claim
 from evaluator.core.liveness import Pace, sight
 from evaluator.store.run_json import screened_of
 from launch.run.directory.events import History, read_history
 from launch.run.directory.live import NAME as LIVE
-from launch.run.directory.lock import FOLDER, PACE, beats_of, latest_claim
 
 Part = tuple[str, str]  # checkpoint, task
 PartState = Literal["done", "running", "failed", "waiting", "decided early"]

@@ -20,7 +20,7 @@ from benchmarks.gate.cases import Case
 from benchmarks.harness import Options, count, print_table, run_main
 from evaluator.core.errors import ResurfaceError, json_text, unknown
 from evaluator.metrics.intervals import Mean
-from evaluator.metrics.looks import BLOCK_LEVEL, PASS_LEVEL
+from evaluator.metrics.sequential_looks import BLOCK_LEVEL, PASS_LEVEL
 
 _SURE = 0.01  # the simulation's own intervals have 99 %
 _BOUNDS = {"PASS": PASS_LEVEL, "BLOCK": BLOCK_LEVEL}

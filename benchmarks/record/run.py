@@ -30,7 +30,7 @@ from benchmarks.record.division import DIVISIONS, SMALLER, division_of
 from benchmarks.serving import workload
 from benchmarks.serving.launching import start
 from evaluator.core.errors import InputError, ResurfaceError, json_text
-from evaluator.store.files import write_atomically
+from evaluator.core.files import write_atomically
 from evaluator.store.reading import read_run
 from launch.commands.running import run_and_report
 from launch.run.decide.assignments import Event

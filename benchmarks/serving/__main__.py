@@ -48,7 +48,7 @@ from benchmarks.serving import lm_eval, workload
 from benchmarks.serving.agreement import AGREE
 from benchmarks.serving.launching import OURS, THEIRS, Work, start
 from evaluator.core.errors import InputError, json_text, unknown
-from evaluator.store.files import write_atomically
+from evaluator.core.files import write_atomically
 
 _SIDES = (*OURS, *THEIRS)
 _ANSWERS = ("greedy", "scores", "beams")  # of a round

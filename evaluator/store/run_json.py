@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -35,8 +35,8 @@ def need_run(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One row of tables/failures.csv. Fields that do not apply are empty: a failed
-    checkpoint has no task."""
+    """Work that failed, and a row of tables/failures.csv if the run gave it up.
+    Fields that do not apply are empty: a failed checkpoint has no task."""
 
     checkpoint: str
     stage: Stage  # the last stage that failed
@@ -47,6 +47,28 @@ class Failure:
     node: str = ""  # the hosts of these engines
     attempts: int = 1
     reason: str
+    mendable: bool = False  # the user can correct the cause; not in the row
+
+    @property
+    def row(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in COLUMNS}
+
+    @property
+    def text(self) -> str:
+        name, task = self.checkpoint, self.task
+        match self.stage:
+            case "item":
+                what = (
+                    f"{name}: item {self.item!r} of {task} is recorded as engine_error"
+                )
+            case "prune":
+                what = f"{name} could not be made"
+            case "load":
+                what = f"{name} does not load, and was set aside"
+            case "evaluate":
+                what = f"{name}, {task}" if task else name
+                what += ": was set aside"
+        return f"{what}: {self.reason}"
 
     @property
     def lost(self) -> bool:
@@ -54,7 +76,7 @@ class Failure:
         return self.stage != "item"
 
 
-COLUMNS = tuple(field.name for field in fields(Failure))
+COLUMNS = tuple(each.name for each in fields(Failure) if each.name != "mendable")
 
 
 def failures_of(run: Mapping[str, Any]) -> list[Failure]:
@@ -76,10 +98,7 @@ def failure_frame(failures: Sequence[Failure]) -> pd.DataFrame:
     """The failures as a table, one row each."""
     import pandas as pd  # late: checking a sweep file does not need it
 
-    return pd.DataFrame(
-        [[getattr(each, name) for name in COLUMNS] for each in failures],
-        columns=list(COLUMNS),
-    )
+    return pd.DataFrame([each.row for each in failures], columns=list(COLUMNS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,17 +140,38 @@ class Size:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What one engine did for one checkpoint in one call (`EngineStats`); None: not
-    measured."""
+    """What one engine did for one checkpoint in one call: its counters
+    (`EngineStats`) and its load (`LoadReport`); None: not measured."""
 
+    engine: int = 0
     checkpoint: str
+    idle_share: Seconds | None = None
+    waiting_share: Seconds | None = None
+    node: str = ""
+    node_id: str = ""
     device: str
+    gpu: str = ""
+    requests: Amount = 0
+    steps: Amount = 0
     prompt_tokens: Amount = 0  # computed, the cached ones not counted
     generated_tokens: Amount = 0
+    cached_tokens: Amount = 0
     busy_seconds: Seconds | None = None
     waiting_seconds: Seconds | None = None
+    idle_seconds: Seconds | None = None
     peak_memory: Amount | None = None  # bytes
     items: Amount | None = None
+    scoring: str = ""
+    notes: list[str] = field(default_factory=list)
+    setup: dict[str, str] = field(default_factory=dict)
+    kv_scales: str | None = None  # not in the row without any
+
+    @property
+    def row(self) -> dict[str, Any]:
+        row = asdict(self)
+        if self.kv_scales is None:
+            del row["kv_scales"]
+        return row
 
 
 def rows_as(run: Mapping[str, Any], key: str, kind: type[Row]) -> list[Row]:

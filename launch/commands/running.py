@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from evaluator.core.errors import InputError, one_line
+from evaluator.core.lease import Lease
 from evaluator.core.liveness import this_process
 from evaluator.engine.config import AUTO_CACHE, ENGINES, engines_help
 from evaluator.engine.processor import usable_cores
@@ -41,7 +42,7 @@ from launch.process import stop_in_order
 from launch.provenance import count_gpus
 from launch.run.decide.nodes import Node, place_engines
 from launch.run.directory.events import EventLog
-from launch.run.directory.lock import RunLock, hold, need_place
+from launch.run.directory.lock import hold, need_place
 from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep
 from launch.sweep.jobs import check_screening, screened_groups
 from launch.sweep.models import BUNDLED
@@ -117,7 +118,7 @@ def run_and_report(
 
 def _run(
     config: SweepConfig,
-    lock: RunLock,
+    lock: Lease,
     log: EventLog,
     tracker: Tracker | None,
     listeners: Listeners,
@@ -125,7 +126,7 @@ def _run(
     from launch.run.decide.assignments import Event
     from launch.run.work.progress import Progress
 
-    out, listeners = lock.run_dir, [log.on, *listeners]
+    out, listeners = lock.directory, [log.on, *listeners]
     with ExitStack() as held:
         with Progress(console) as progress:
             for listener in (progress.on, log.on):

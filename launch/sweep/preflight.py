@@ -327,7 +327,12 @@ def _unusable(
         )
         if job.name in refused:
             found.append(
-                Failure(checkpoint=job.name, stage="load", reason=refused[job.name])
+                Failure(
+                    checkpoint=job.name,
+                    stage="load",
+                    reason=refused[job.name],
+                    mendable=True,
+                )
             )
         elif (job.is_made or job.is_variant) and sourceless:
             found.append(
@@ -335,6 +340,7 @@ def _unusable(
                     checkpoint=job.name,
                     stage="prune",
                     reason=f"{source}, its source, cannot be used",
+                    mendable=True,
                 )
             )
     gone = {each.checkpoint for each in found}

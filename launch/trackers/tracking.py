@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evaluator.core.errors import InputError, json_text, mapping_at, one_line, unknown
-from evaluator.store.files import write_atomically
+from evaluator.core.files import write_atomically
 from evaluator.store.run_json import screened_of
 from launch.status import finished_items, read_mapping
 

@@ -32,8 +32,8 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 
 from evaluator.checkpoints.info import CheckpointInfo
+from evaluator.core.files import parquet_bytes
 from evaluator.engine.base import EngineStats, LoadReport
-from evaluator.store.files import parquet_bytes
 from evaluator.store.records import failed_throughout
 from launch.run.decide.assignments import (
     Assignment,
@@ -218,7 +218,7 @@ class _Calls:
         return _Stream(actor, assignment)
 
     @staticmethod
-    def give_up(actor: _Actor, count: int) -> _Pending:
+    def hand_back(actor: _Actor, count: int) -> _Pending:
         with actor.lock:
             given = [actor.waiting.pop() for _ in range(min(count, len(actor.waiting)))]
         return _Pending(actor, lambda: given)

@@ -23,7 +23,7 @@ from evaluator.engine.config import EngineConfig
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import BaseAnswer, References
 from evaluator.store.run_json import Failure
-from launch.run.decide.nodes import Place
+from launch.run.decide.nodes import Placement
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -135,7 +135,7 @@ class ShardResult:
 class EngineSetup:
     config: EngineConfig
     log_path: Path  # receives its stdout and stderr
-    place: Place
+    place: Placement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,47 +17,57 @@ set aside leaves the board, together with the work that needs its answers."""
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
+from evaluator.asking.questions import Posed
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.probes.stream import IN_FLIGHT
+from evaluator.store.run_json import Failure
 from launch.run.decide.assignments import Assignment, Part, Shard, distance
-from launch.run.decide.failures import Ledger, Remedy, Setback, Trouble
+from launch.run.decide.failures import Ledger, Remedy
 
 IDLE_SECONDS = 60.0  # an engine without work is kept this long
 _WAKE_SECONDS = 1.0  # a waiting engine checks this often, even if nothing has changed
-GiveUp = Callable[[int], Sequence[Shard]]
+HandBack = Callable[[int], Sequence[Shard]]
 
 
 @dataclass(slots=True)
 class _Busy:
     assignment: Assignment
     unfinished: dict[str, Shard]
-    give_up: GiveUp | None = None  # None: still loading, no shard is begun
+    hand_back: HandBack | None = None  # None: still loading, no shard is begun
     # when to request shards again: it just had none to give, and a hundred engines may
     # be idle
     ask_after: float = 0.0
 
 
+class Source(Protocol):
+    """Adds work to the board, and closes after its last addition."""
+
+    @property
+    def open(self) -> bool: ...
+
+
 @dataclass(slots=True)
 class Board:
-    """Thread-safe. Other threads may read the public fields at any time; the
-    driver's thread sets the first two."""
+    """Thread-safe. Other threads may read the public fields at any time."""
 
     ledger: Ledger = field(default_factory=Ledger)
-    expected: int = 0  # additions that are announced: `take` waits for them
+    questions: Mapping[str, Sequence[Posed]] = field(
+        default_factory=dict
+    )  # by task key
+    sources: Sequence[Source] = ()  # `take` waits for the open ones
     short: bool = False  # prune jobs wait for GPUs that engines hold
     stopped: bool = False
-    setbacks: list[Setback] = field(default_factory=list)  # only grows
+    failures: list[Failure] = field(default_factory=list)  # work given up; only grows
     # the error of parts in which every answer failed so far
     unmeasured: dict[Part, str] = field(default_factory=dict)
     _waiting: list[Assignment] = field(default_factory=list)
     _busy: dict[int, _Busy] = field(default_factory=dict)
     # parts that will not get all their records
     _without: set[Part] = field(default_factory=set)
-    # checkpoints whose answers failed on two engines alike
-    _believed: set[str] = field(default_factory=set)
     # engines that receive no more work
     _dismissed: set[int] = field(default_factory=set)
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -70,7 +80,12 @@ class Board:
     def over(self) -> bool:
         """Whether there is no more work for any engine, now or later."""
         with self._changed:
-            return self.stopped or not (self._waiting or self._busy or self.expected)
+            return self.stopped or not (self._waiting or self._busy or self._open)
+
+    @property
+    def _open(self) -> bool:
+        """Whether a source may still add work."""
+        return any(source.open for source in self.sources)
 
     @property
     def lacks(self) -> str | None:
@@ -81,7 +96,7 @@ class Board:
             if (
                 self.stopped
                 or self._busy
-                or self.expected
+                or self._open
                 or not self._waiting
                 or not devices.engines
             ):
@@ -108,18 +123,17 @@ class Board:
         with self._changed:
             self.ledger.devices.bind(checkpoint, family, devices)
 
-    def add(self, assignments: Sequence[Assignment], expected: int = 0) -> None:
-        """Make work available; this fulfils `expected` of the announced additions."""
+    def add(self, assignments: Sequence[Assignment]) -> None:
+        """Make work available. Without any, wake the engines: a source has closed."""
         with self._changed:
             self._waiting += [a for a in assignments if a.shards]
-            self.expected -= expected
             self._leave_out(())
             self._changed.notify_all()
 
-    def abandon(self, lost: Setback, expected: int = 0) -> None:
-        """Give up a checkpoint that cannot be made or used; `expected` as in `add`."""
-        self.setbacks.append(lost)
-        self.add((), expected)
+    def abandon(self, failure: Failure) -> None:
+        """Give up a checkpoint that cannot be made or used."""
+        self.failures.append(failure)
+        self.add(())
 
     def stop(self) -> None:
         """Hand out no more work: the run has failed or was interrupted."""
@@ -127,10 +141,11 @@ class Board:
             self.stopped = True
             self._changed.notify_all()
 
-    def join(self, engine: int, device: str = "") -> None:
+    def join(self, engine: int, device: str = "", host: str = "") -> None:
         """An engine has a process: it may try work that failed on others."""
         with self._changed:
             self.ledger.devices.engines[engine] = device
+            self.ledger.hosts[engine].add(host)
 
     def leave(self, engine: int, *, for_good: bool = False) -> None:
         """An engine has no process, perhaps for good; `for_good`: it receives no
@@ -170,7 +185,7 @@ class Board:
                     return assignment
                 long = time.monotonic() - idle_since > IDLE_SECONDS
                 useless = not self._waiting and (long or not self._busy)
-                if self.expected:
+                if self._open:
                     useless = long and self.short
                     useless = useless and not any(
                         devices.fits(engine, each.checkpoint.name)
@@ -201,12 +216,12 @@ class Board:
         with self._changed:
             self.ledger.loaded(engine, checkpoint)
 
-    def begin(self, engine: int, give_up: GiveUp) -> tuple[Shard, ...]:
+    def begin(self, engine: int, hand_back: HandBack) -> tuple[Shard, ...]:
         """The shards to evaluate now: the assignment's, without those that other
         engines have taken over."""
         with self._changed:
             busy = self._busy[engine]
-            busy.give_up = give_up
+            busy.hand_back = hand_back
             return tuple(busy.unfinished.values())
 
     def doubts(self, engine: int, shard: Shard) -> bool:
@@ -215,9 +230,7 @@ class Board:
         with self._changed:
             busy = self._busy[engine]
             assignment, name = busy.assignment, busy.assignment.checkpoint.name
-            if assignment.doubted_by is not None:
-                self._believed.add(name)
-            if name in self._believed or not self.ledger.devices.others(engine, name):
+            if not self.ledger.doubts(engine, name, assignment.doubted_by):
                 return False
             del busy.unfinished[shard.name]
             self._waiting.append(
@@ -243,9 +256,12 @@ class Board:
             if busy.unfinished or part in self.unfinished:
                 return
             if part in self.unmeasured:
-                self.setbacks.append(
-                    self.ledger.setback(
-                        part[0], "evaluate", self.unmeasured[part], task=part[1]
+                self._give_up(
+                    Failure(
+                        checkpoint=part[0],
+                        stage="evaluate",
+                        task=part[1],
+                        reason=self.unmeasured[part],
                     )
                 )
                 self._leave_out([part])
@@ -263,37 +279,40 @@ class Board:
                 self._leave_out(())
             self._changed.notify_all()
 
-    def failed(self, engine: int, trouble: Trouble) -> Remedy:
-        """Record a failure, which ends the engine's assignment; returns what to do
-        with the engine."""
+    def not_started(self, engine: int) -> Remedy:
+        """An engine's process ended before its first work."""
         with self._changed:
-            if trouble.stage == "start":
-                return self.ledger.not_started(engine)
+            return self.ledger.not_started(engine)
+
+    def failed(self, engine: int, failure: Failure) -> Remedy:
+        """Record a failure of the engine's checkpoint, which ends its assignment;
+        returns what to do with the engine."""
+        with self._changed:
             busy = self._busy.pop(engine)
             assignment = replace(
                 busy.assignment, shards=tuple(busy.unfinished.values())
             )
             name = assignment.checkpoint.name
-            given_up = self.ledger.failed(engine, name, trouble)
+            given_up = self.ledger.failed(engine, failure)
             self.ledger.devices.end(engine)
-            if trouble.stage == "load" or trouble.mendable:
+            if failure.stage == "load" or failure.mendable:
                 self._waiting.append(assignment)
-            elif self._examine(assignment, trouble.reason):
+            elif self._examine(assignment, failure):
                 given_up = True
             self._waiting = [each for each in self._waiting if each.shards]
             # Another engine may still succeed with this checkpoint.
             if given_up and not any(
                 busy.assignment.checkpoint.name == name for busy in self._busy.values()
             ):
-                lost = self.ledger.setback(
-                    name, trouble.stage, trouble.reason, mendable=trouble.mendable
-                )
-                self.setbacks.append(lost)
+                self._give_up(failure)
                 self._leave_out(part for part in self.unfinished if part[0] == name)
             self._changed.notify_all()
             return self.ledger.remedy(engine)
 
-    def _examine(self, assignment: Assignment, reason: str) -> bool:
+    def _give_up(self, failure: Failure) -> None:
+        self.failures.append(self.ledger.located(failure))
+
+    def _examine(self, assignment: Assignment, failure: Failure) -> bool:
         """Put a dead engine's unfinished shards back; returns whether to set the
         checkpoint aside.
 
@@ -305,11 +324,18 @@ class Board:
             assignment.part, left, IN_FLIGHT[assignment.config.thinks]
         )
         if guilty == "an item" and assignment.refusal is None:
-            question, given_up = left[0].questions[0], self.ledger.lost_item(name)
-            self.setbacks.append(
-                self.ledger.setback(name, "item", reason, task=task, question=question)
+            given_up = self.ledger.lost_item(name)
+            item = self.questions[assignment.task_key][left[0].questions[0]].item
+            self._give_up(
+                replace(
+                    failure,
+                    stage="item",
+                    task=task,
+                    language=item.language,
+                    item=item.item_id,
+                )
             )
-            assignment = replace(assignment, refusal=reason)
+            assignment = replace(assignment, refusal=failure.reason)
         if guilty == "unknown":
             self._waiting.insert(
                 0,
@@ -336,8 +362,8 @@ class Board:
         ]:
             for (name, task), base in orphans:
                 reason = f"its base {base!r} was set aside"
-                self.setbacks.append(
-                    Setback(
+                self.failures.append(
+                    Failure(
                         checkpoint=name,
                         task=task,
                         stage="evaluate",
@@ -396,8 +422,8 @@ class Board:
                 continue
             shards = (
                 tuple(busy.unfinished.values())[-count:]
-                if busy.give_up is None
-                else tuple(busy.give_up(count))
+                if busy.hand_back is None
+                else tuple(busy.hand_back(count))
             )
             for shard in shards:
                 del busy.unfinished[shard.name]

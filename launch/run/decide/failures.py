@@ -1,5 +1,5 @@
 """Decides what follows from a failure, from counts alone: no Ray, clocks or threads
-(the board holds the lock).
+(the board holds the lock for engines; the driver alone asks for jobs and nodes).
 
 Failed work is tried again, first on an engine that has not failed with it. Either
 the checkpoint or the engine can be at fault. Counts decide which:
@@ -7,6 +7,10 @@ the checkpoint or the engine can be at fault. Counts decide which:
 - A checkpoint that fails `attempts` times in a row is set aside.
 - An engine that fails with `attempts` different checkpoints in a row must load one
   that has loaded before. If it cannot, it is retired.
+- A node on which every engine was retired gets another one last.
+- A job that makes a checkpoint is given up after `attempts` failures, or at once if
+  its input is wrong.
+- Two engines must fail on all answers of a shard before that is believed.
 
 An engine that dies has many items in flight. All shards that may have killed it
 become suspects. A shard that is suspected often enough is evaluated alone. If it
@@ -19,13 +23,13 @@ is bound to the type of device that makes its first records. Before that, it is 
 to the type of the engines that work on it."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.errors import InputError
-from evaluator.store.run_json import Stage
+from evaluator.store.run_json import Failure
 from launch.run.decide.assignments import Part, Shard, begun, shard_of
 
 Remedy = Literal["go on", "probe", "retire"]  # for an engine after a failure
@@ -35,28 +39,7 @@ Guilty = Literal["unknown", "a shard", "an item"]
 # some
 _MORE_DEATHS = 3
 _DEADLY_ITEMS = 8  # limit for one checkpoint: each costs several engines
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
-    # start: its process ended before its first work
-    stage: Literal["start", "load", "evaluate"]
-    reason: str  # one line
-    mendable: bool = False  # the input is at fault: the same engine would fail again
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setback:
-    """Work that was given up: a checkpoint, one of its tasks, or one question."""
-
-    checkpoint: str
-    stage: Stage
-    reason: str
-    task: str = ""
-    question: int | None = None  # its position in the task
-    engines: tuple[int, ...] = ()
-    attempts: int = 1
-    mendable: bool = False
+_RETIRED = 2  # retired engines, after which their node may be at fault
 
 
 @dataclass(slots=True)
@@ -128,6 +111,8 @@ class Ledger:
     attempts: int = 3
     known: CheckpointInfo | None = None  # a checkpoint that has loaded
     devices: Devices = field(default_factory=Devices)
+    # the nodes on which an engine's processes ran, by name
+    hosts: defaultdict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     # Checkpoints that failed to load and have finished no shard since: others go first.
     doubtful: set[str] = field(default_factory=set)
     # failures of a checkpoint in a row
@@ -146,6 +131,10 @@ class Ledger:
     )
     # failures of an engine's process to start, in a row
     _starts: Counter[int] = field(default_factory=Counter)
+    # of jobs to make a checkpoint
+    _not_made: Counter[str] = field(default_factory=Counter)
+    # checkpoints whose answers failed on two engines alike
+    _believed: set[str] = field(default_factory=set)
 
     def may_take(
         self, engine: int, checkpoint: str, doubted_by: int | None = None
@@ -169,41 +158,67 @@ class Ledger:
             or self._between[checkpoint, engine] >= self.attempts
         )
 
-    def setback(
-        self, checkpoint: str, stage: Stage, reason: str, **more: Any
-    ) -> Setback:
-        """A setback with the engines on which the checkpoint has failed, and the
-        number of its failures in a row."""
-        engines = {
-            engine
-            for (name, engine), count in self._between.items()
-            if name == checkpoint and count
-        }
-        attempts = max(1, self._row[checkpoint])
-        return Setback(
-            checkpoint=checkpoint,
-            stage=stage,
-            reason=reason,
-            engines=tuple(sorted(engines)),
-            attempts=attempts,
-            **more,
+    def located(self, failure: Failure) -> Failure:
+        """A failure with the engines and nodes on which the checkpoint has failed,
+        and the number of its failures in a row."""
+        engines = []
+        hosts: set[str] = set()
+        for (name, engine), count in sorted(self._between.items()):
+            if name == failure.checkpoint and count:
+                engines.append(str(engine))
+                hosts |= self.hosts[engine]
+        return replace(
+            failure,
+            engine=", ".join(engines),
+            node=", ".join(sorted(hosts)),
+            attempts=max(1, self._row[failure.checkpoint]),
         )
 
-    def failed(self, engine: int, checkpoint: str, trouble: Trouble) -> bool:
-        """Count a failure; returns whether to set the checkpoint aside."""
+    def failed(self, engine: int, failure: Failure) -> bool:
+        """Count an engine's failure; returns whether to set the checkpoint aside."""
+        checkpoint = failure.checkpoint
         self._row[checkpoint] += 1
         self._failed_on[checkpoint].add(engine)
         self._between[checkpoint, engine] += 1
         self._streak[engine].add(checkpoint)
         tries = self._row[checkpoint]
-        if trouble.mendable:  # another engine may be on another machine
+        if failure.mendable:  # another engine may be on another machine
             return tries >= 2 or not (
                 self.devices.others(engine, checkpoint) - self._failed_on[checkpoint]
             )
-        if trouble.stage == "load":
+        if failure.stage == "load":
             self.doubtful.add(checkpoint)
             return tries >= self.attempts
         return tries >= self.attempts + _MORE_DEATHS
+
+    def not_made(self, failure: Failure) -> Failure | None:
+        """Count the failure of a job; returns it with its attempts if the job is
+        given up."""
+        self._not_made[failure.checkpoint] += 1
+        tries = self._not_made[failure.checkpoint]
+        given_up = failure.mendable or tries >= self.attempts
+        return replace(failure, attempts=tries) if given_up else None
+
+    def doubts(self, engine: int, checkpoint: str, doubted_by: int | None) -> bool:
+        """Whether another engine must confirm that all of a shard's answers fail."""
+        if doubted_by is not None:
+            self._believed.add(checkpoint)
+        others = self.devices.others(engine, checkpoint)
+        return bool(others) and checkpoint not in self._believed
+
+    @staticmethod
+    def suspected_nodes(
+        rooms: Mapping[str, int], retired: Mapping[str, int], serving: Mapping[str, int]
+    ) -> list[str]:
+        """The nodes that get no engine although they have room: their engines were
+        retired, and others have room. All three count engines by node."""
+        usable = [node_id for node_id, room in rooms.items() if room > retired[node_id]]
+        suspected = [
+            node_id
+            for node_id in usable
+            if retired[node_id] >= _RETIRED and not serving[node_id]
+        ]
+        return suspected if len(suspected) < len(usable) else []
 
     def not_started(self, engine: int) -> Remedy:
         """An engine's process ended before its first work."""

@@ -37,7 +37,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Placement:
     """The place of one engine: its node, GPUs and threads."""
 
     node_id: str
@@ -63,7 +63,7 @@ def part_of_gpu(sharing: int) -> float | int:
 
 def place_engines(
     nodes: Sequence[Node], tensor_parallel: int, wanted: int | None, *, spare: int
-) -> tuple[Place, ...]:
+) -> tuple[Placement, ...]:
     """A place for each engine, on the nodes in turn; `wanted` None: as many engines
     as fit.
 
@@ -89,7 +89,8 @@ def place_engines(
         ]
         both = zip(chosen, threads, strict=True)
         return tuple(
-            Place(node_id=node.node_id, gpus=0, threads=count) for node, count in both
+            Placement(node_id=node.node_id, gpus=0, threads=count)
+            for node, count in both
         )
     rooms = [node.rooms // tensor_parallel for node in nodes]
     fitting = sum(rooms)
@@ -115,7 +116,7 @@ def place_engines(
         if turn < room
     ]
     return tuple(
-        Place(
+        Placement(
             node_id=node.node_id,
             gpus=tensor_parallel,
             threads=None,
@@ -129,11 +130,11 @@ def missing_places(
     nodes: Sequence[Node],
     standing: Mapping[str, int],
     retired: Mapping[str, int],
-    first: Place,
+    first: Placement,
     wanted: int | None,
     *,
     spare: int,
-) -> tuple[Place, ...]:
+) -> tuple[Placement, ...]:
     """Places for the missing engines, after nodes have joined or engines have ended.
 
     `standing` and `retired`: engines by node. A retired engine's resources are not
@@ -212,7 +213,7 @@ class FreeGpus:
             self._free[node_id] += count
 
 
-def prune_options(
+def compress_options(
     *, gpu: bool, sharing: int = 1, memory: float = 1.0
 ) -> dict[str, Any]:
     """The arguments of `ray.remote` for a prune task. Of a shared GPU it has the part
@@ -235,7 +236,7 @@ def prune_options(
         "num_cpus": 1,
         **own,
         "max_calls": 1 if gpu else 0,  # 0: any number
-        # `PruneTasks` counts failures of all kinds, and chooses another node
+        # `CompressTasks` counts failures of all kinds, and chooses another node
         "max_retries": 0,
         "retry_exceptions": False,
     }

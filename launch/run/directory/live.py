@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, get_args
 from jinja2 import Environment, FileSystemLoader
 
 from evaluator.core.errors import InputError, json_text, one_line
-from evaluator.store.files import write_atomically
+from evaluator.core.files import write_atomically
 from launch.run.directory.events import State, read_history
 
 if TYPE_CHECKING:
+    from evaluator.store.run_json import Served
     from launch.run.decide.assignments import Event, Part
 
 
@@ -56,7 +57,7 @@ class LiveState:
         self._counts = Counter(started=1)
         self._earlier = read_history(run_dir)
         # the rows of earlier calls' engines
-        self.earlier_stats: Sequence[Mapping[str, Any]] = ()
+        self.earlier_served: Sequence[Served] = ()
         self._began: dict[str, float] = {}  # by checkpoint: its first load
         self._clock = clock
         self._lock = threading.Lock()
@@ -123,19 +124,19 @@ class LiveState:
                 return part[0], round(now - self._began.get(part[0], self._started), 3)
         return None
 
-    def look(self, stats: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
+    def look(self, stats: Callable[[], Sequence[Served]]) -> None:
         """Write, at most every few seconds. Raises ResurfaceError if another driver
         took over, but no disk's error."""
         if self._written is not None and self._clock() - self._written < _EVERY_SECONDS:
             return
-        self._written, rows = self._clock(), list(stats())
+        self._written, rows = self._clock(), stats()
         with contextlib.suppress(InputError, OSError):
             write_atomically(
                 self._run_dir / NAME, json_text(self.document(rows)).encode()
             )
         self.write_metrics("running", rows)
 
-    def write_metrics(self, state: State, stats: Collection[Mapping[str, Any]]) -> None:
+    def write_metrics(self, state: State, stats: Sequence[Served]) -> None:
         """Raises as `look`. `stats`: the rows of this call's engines."""
         with self._lock:
             busy = {
@@ -143,11 +144,7 @@ class LiveState:
                 for doing in self._engines.values()
                 if doing.state == "evaluating"
             }
-            rows = [*self.earlier_stats, *stats]
-            tokens = {
-                kind: [row.get(f"{kind}_tokens") for row in rows]
-                for kind in ("prompt", "generated", "cached")
-            }
+            rows = [*self.earlier_served, *stats]
             text = _TEMPLATES.get_template(f"{METRICS}.j2").render(
                 plan=self.plan,
                 done=sum(
@@ -161,7 +158,9 @@ class LiveState:
                 ),
                 counts=self._counts + Counter(self._earlier.counts),
                 tokens={
-                    kind: sum(filter(None, found)) for kind, found in tokens.items()
+                    "prompt": sum(row.prompt_tokens for row in rows),
+                    "generated": sum(row.generated_tokens for row in rows),
+                    "cached": sum(row.cached_tokens for row in rows),
                 },
                 seconds=round(self._earlier.seconds + self._clock() - self._started, 3),
                 state=state,
@@ -170,11 +169,14 @@ class LiveState:
         with contextlib.suppress(InputError, OSError):
             write_atomically(self._run_dir / METRICS, text.encode())
 
-    def document(self, stats: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    def document(self, stats: Sequence[Served]) -> dict[str, Any]:
         """The content of the file. The shares of each engine are those of its last
         ended checkpoint."""
         shares = {
-            row["engine"]: {name: row[name] for name in ("idle_share", "waiting_share")}
+            row.engine: {
+                "idle_share": row.idle_share,
+                "waiting_share": row.waiting_share,
+            }
             for row in stats
         }
         # the pace of the last minutes; None before the first shard

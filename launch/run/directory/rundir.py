@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from evaluator.core.errors import InputError, json_text, mapping_at, redacted, rows_at
+from evaluator.core.files import move_into, need_unfenced, write_atomically
+from evaluator.core.lease import Lease
 from evaluator.probes.item import References
-from evaluator.store.files import move_into, need_unfenced, write_atomically
 from evaluator.store.reading import damage_of
 from evaluator.store.records import RecordStore
-from evaluator.store.run_json import failures_of
+from evaluator.store.run_json import Failure, Served, failures_of, rows_as
 from evaluator.store.schema import CONTROL_COLUMNS, VERDICT_COLUMNS
 from launch.provenance import provenance
 from launch.run.decide.assignments import BaseSource, Part
 from launch.run.directory.events import State
-from launch.run.directory.lock import RunLock
 from launch.sweep.config import SCHEMA_VERSION
 from launch.sweep.document import digest
 from launch.sweep.jobs import CheckpointJob
@@ -39,7 +39,7 @@ class RunDirectory:
 
     def __init__(
         self,
-        lock: RunLock,
+        lock: Lease,
         identity: Mapping[str, Any],
         config: Mapping[str, Any],
         needed_bytes: int,
@@ -56,7 +56,7 @@ class RunDirectory:
 
         Raises InputError if the directory belongs to another sweep or to something
         else, or it is new and fewer than `needed_bytes` are free."""
-        self.path = lock.run_dir
+        self.path = lock.directory
         self._document: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "digest": digest(identity),
@@ -67,8 +67,11 @@ class RunDirectory:
         }
         self._lock = lock
         before = self._known(needed_bytes, measured, unusable)
-        self._stats: Sequence[Mapping[str, Any]] = ()  # of this call
-        self.earlier_stats = [] if before is None else rows_at(before, "engine_stats")
+        self._served: Sequence[Served] = ()  # in this call
+        self._earlier_rows = [] if before is None else rows_at(before, "engine_stats")
+        self.earlier_served = (
+            [] if before is None else rows_as(before, "engine_stats", Served)
+        )
         self.earlier_failures = [] if before is None else failures_of(before)
         self.was_ended = (
             before is not None and before["state"] == "finished_with_failures"
@@ -120,30 +123,26 @@ class RunDirectory:
         return existing
 
     def mark(
-        self,
-        state: State,
-        *,
-        engine_stats: Sequence[Mapping[str, Any]] | None = None,
-        **more: Any,
+        self, state: State, *, engine_stats: Sequence[Served] | None = None, **more: Any
     ) -> None:
         """Write run.json with this state and `more` fields; `engine_stats` follow
         those of earlier calls, and stay until this call gives others."""
 
         def plain(value: Any) -> Any:
-            return (
-                asdict(value)
-                if is_dataclass(value) and not isinstance(value, type)
-                else str(value)
-            )
+            if isinstance(value, Failure | Served):
+                return value.row
+            if is_dataclass(value) and not isinstance(value, type):
+                return asdict(value)
+            return str(value)
 
         told = {
             name: redacted(value) if isinstance(value, str) else value
             for name, value in more.items()
         }
-        self._stats = self._stats if engine_stats is None else engine_stats
+        self._served = self._served if engine_stats is None else engine_stats
         self._document |= {
             "state": state,
-            "engine_stats": [*self.earlier_stats, *self._stats],
+            "engine_stats": [*self._earlier_rows, *self._served],
         } | told
         write_atomically(
             self.path / "run.json",
@@ -297,6 +296,39 @@ def drop_references(run_dir: Path) -> None:
     driver has the directory."""
     need_unfenced(run_dir / REFERENCES)
     shutil.rmtree(run_dir / REFERENCES, ignore_errors=True)
+
+
+def try_again(
+    prepared: Prepared, directory: RunDirectory, store: RecordStore
+) -> list[Failure]:
+    """Delete the records of an earlier call's failures, so that this call tries them
+    again.
+
+    Only a call that came to its end gives its failures a second try. After an
+    interrupted call, failures with records are kept and returned. Records of mended
+    models are always deleted."""
+    for name in directory.mended:
+        store.drop(name)
+    kept = []
+    for failure in directory.earlier_failures:
+        name, task = failure.checkpoint, failure.task
+        if task not in {each.name for each in prepared.asked.get(name, ())}:
+            continue
+        item = (failure.language, failure.item) if failure.stage == "item" else None
+        if not store.holds(name, task, item) or (
+            item is None and store.measured(name, task)
+        ):
+            continue
+        if not directory.was_ended:
+            kept.append(failure)
+            continue
+        store.drop(name, task, item)
+        for job in prepared.jobs:  # probes that read this answer had found none
+            if item is not None and job.base == name:
+                for asked in prepared.asked[job.name]:
+                    if asked.name == task and asked.config.after_base:
+                        store.drop(job.name, task, item)
+    return kept
 
 
 def set_damaged_aside(

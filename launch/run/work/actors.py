@@ -2,7 +2,7 @@
 prune task.
 
 An actor evaluates shards as one stream and yields each shard as soon as its last
-item ends. `give_up` returns shards that the actor has not begun, for an idle engine."""
+item ends. `hand_back` returns shards that the actor has not begun, for an idle engine."""
 
 from __future__ import annotations
 
@@ -113,9 +113,9 @@ class EngineActor:
 
         from evaluator.asking.prompts import Prompter
         from evaluator.checkpoints.tokenizer import load_tokenizer
+        from evaluator.core.files import parquet_bytes
         from evaluator.engine.admission import Refusing
         from evaluator.probes.stream import Evaluation
-        from evaluator.store.files import parquet_bytes
         from evaluator.store.records import failed_throughout, to_table
 
         self._need_one_thread()
@@ -215,7 +215,7 @@ class EngineActor:
                 yield plan
 
     @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
-    def give_up(self, count: int) -> list[Shard]:
+    def hand_back(self, count: int) -> list[Shard]:
         """Give back up to `count` shards that this engine has not begun, the last
         ones first."""
         with self._lock:

@@ -29,8 +29,8 @@ from ray.exceptions import ActorUnavailableError, ObjectLostError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from evaluator.core.errors import ResurfaceError, one_line
+from evaluator.core.files import need_unfenced
 from evaluator.core.liveness import Owner, sight, this_process
-from evaluator.store.files import need_unfenced
 from launch import provenance
 from launch.process import check_stop, noting_stop
 from launch.run.decide.nodes import Node
@@ -239,7 +239,7 @@ class NodeLost(Exception):
     """The actor's node is gone, and Ray has not reported this for the actor yet."""
 
 
-def fate(
+def outcome_of_actor(
     actor: Any, node_id: str, seconds: float, over: Callable[[], bool]
 ) -> Exception | None:
     """An actor's error, or None if it answers (method `pulse`), the time is over, or

@@ -17,8 +17,10 @@ from typing import Any
 import ray
 
 from evaluator.checkpoints.info import CheckpointInfo, few_tokens
-from evaluator.core.errors import InputError
+from evaluator.core.errors import EngineError, InputError
+from evaluator.core.lease import Lease, LeaseLost
 from evaluator.store.records import RecordStore
+from evaluator.store.run_json import Failure, Served
 from launch.process import captured
 from launch.run.decide.assignments import (
     NO_BASE,
@@ -34,34 +36,33 @@ from launch.run.decide.assignments import (
     shards_of,
 )
 from launch.run.decide.board import Board
-from launch.run.decide.failures import Ledger, Setback
-from launch.run.decide.fleet import Fleet
-from launch.run.decide.nodes import Node, Place, prune_options
+from launch.run.decide.failures import Ledger
+from launch.run.decide.nodes import Node, Placement, compress_options
+from launch.run.decide.screening import Screening
 from launch.run.directory.events import State
 from launch.run.directory.live import LiveState, Plan
-from launch.run.directory.lock import LeaseLost, RunLock
 from launch.run.directory.rundir import (
     RunDirectory,
     drop_references,
     references_of,
     set_damaged_aside,
+    try_again,
 )
 from launch.run.work.cluster import Cluster, cluster, least_gpu_memory, remove_leftovers
-from launch.run.work.failure_log import FailureLog, try_again
+from launch.run.work.compress_tasks import CompressTasks
+from launch.run.work.fleet import Fleet
 from launch.run.work.progress import Progress
-from launch.run.work.prune_tasks import PruneTasks
-from launch.run.work.screening import Screening
 from launch.run.work.workers import EngineWorker
 from launch.sweep.checks import manifest_of
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Inspections, Prepared
 
-_LOOK_SECONDS = 0.2  # between two checks for ended jobs
+_POLL_SECONDS = 0.2  # between two checks for ended jobs
 _NODES_SECONDS = 1.0  # between two checks of the nodes
 _REMEMBER_SECONDS = 15.0  # between two writes of the engines' counters to run.json
 
 
-def open_run(prepared: Prepared, run_dir: Path, lock: RunLock) -> RunDirectory:
+def open_run(prepared: Prepared, run_dir: Path, lock: Lease) -> RunDirectory:
     """The directory of a run, while its `lock` is held. Raises InputError as
     RunDirectory does."""
 
@@ -121,38 +122,30 @@ def run_sweep(
             name: {task.name: len(task.questions) for task in tasks}
             for name, tasks in prepared.asked.items()
         }
-        log = FailureLog(
-            prepared, directory, report, try_again(prepared, directory, store)
-        )
-        directory.mark("running", planned=planned, failures=log.failures)
+        failures = try_again(prepared, directory, store)
+        directory.mark("running", planned=planned, failures=failures)
         live.plan.planned = {
             (name, task): count
             for name, of in planned.items()
             for task, count in of.items()
         }
-        live.plan.lost = {each.checkpoint for each in log.failures if each.lost}
-        live.plan.failures, live.earlier_stats = (
-            len(log.failures),
-            directory.earlier_stats,
-        )
-        run = _Run(prepared, directory, store, report, log, live)
+        live.plan.lost = {each.checkpoint for each in failures if each.lost}
+        live.plan.failures = len(failures)
+        live.earlier_served = directory.earlier_served
+        run = _Run(prepared, directory, store, report, live, failures)
         try:
             with captured(progress.console, run_dir / "logs" / "driver.log"):
                 outcome = run.execute()
         except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or SIGTERM
-            run.remember("interrupted", failures=log.failures)
+            run.remember("interrupted")
             raise
         except LeaseLost:
             raise
         except BaseException as error:
-            run.remember(
-                "failed",
-                failures=log.failures,
-                error=str(error) or type(error).__name__,
-            )
+            run.remember("failed", error=str(error) or type(error).__name__)
             raise
         state: State = "finished_with_failures" if outcome.failures else "finished"
-        run.remember(state, failures=log.failures)
+        run.remember(state)
         if not outcome.failures and not prepared.config.resources.keep_references:
             drop_references(run_dir)
         return outcome
@@ -170,12 +163,13 @@ class _Run:
     _directory: RunDirectory
     _store: RecordStore
     _report: Listener
-    _log: FailureLog
     _live: LiveState
+    failures: list[Failure]  # those of an earlier call that still hold come first
     infos: list[CheckpointInfo] = dataclasses.field(default_factory=list)
-    # of this call, as `_stats` has them
-    engine_stats: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    engine_stats: list[Served] = dataclasses.field(default_factory=list)
     _items: int = 0
+    _noted: int = 0  # of the board's failures
+    _to_make: set[str] = dataclasses.field(default_factory=set)
     # the shards of a task, by its key
     _whole: dict[str, tuple[Shard, ...]] = dataclasses.field(default_factory=dict)
 
@@ -184,10 +178,19 @@ class _Run:
             self._prepared.config.resources,
             self._directory.path,
         )
-        self._board = Board(Ledger(attempts=self._resources.attempts))
-        self._screening = Screening(
-            self._prepared, self._store, self._board, self._report, self._directory
+        self._board = Board(
+            Ledger(attempts=self._resources.attempts),
+            questions={task.key: task.questions for task in self._prepared.tasks},
         )
+        self._screening = Screening(
+            self._prepared, self._store, self._board, self._report, self._directory.mark
+        )
+        self._board.sources = self, self._screening
+
+    @property
+    def open(self) -> bool:
+        """Whether checkpoints are still to be made: their work will follow."""
+        return bool(self._to_make)
 
     def execute(self) -> Outcome:
         started = time.monotonic()
@@ -195,25 +198,19 @@ class _Run:
             self._store.write_items(
                 task, [(each.item, each.option_texts) for each in questions]
             )
-        for lost in self._prepared.unusable:
-            gone = Setback(
-                checkpoint=lost.checkpoint,
-                stage=lost.stage,
-                reason=lost.reason,
-                mendable=True,
-            )
-            self._board.abandon(gone)
-        self._log.look(self._board.setbacks, ())
+        for failure in self._prepared.unusable:
+            self._board.abandon(failure)
+        self._note_failures()
         to_make = [
             job
             for job in self._prepared.jobs
             if job.is_made and manifest_of(job) is None
         ]
-        names = {job.name for job in to_make}
+        self._to_make = {job.name for job in to_make}
         there = [
             job
             for job in self._prepared.jobs
-            if job.name not in names and not job.is_variant
+            if job.name not in self._to_make and not job.is_variant
         ]
         made = [job for job in there if job.name not in self._prepared.dense]
         if made:
@@ -228,7 +225,7 @@ class _Run:
             # preflight has compared existing checkpoints with their manifests and
             # settings
             for job in there:
-                self._add(job, inspected)
+                self._enqueue(job, inspected)
         self._screening.look()
         if to_make or self._board.has_work:
             self._report(Event(kind="phase", text="starting Ray"))
@@ -241,13 +238,45 @@ class _Run:
                 ) as machines,
                 Inspections(trust=trust) as inspected,
             ):
-                self._on(machines, to_make, inspected)
+                self._work_until_done(machines, to_make, inspected)
         self._store.need_kept()
-        self._log.look(self._board.setbacks, ())
-        self._log.need_something(self._store)
-        items = self._items + self._screening.items
+        self._note_failures()
+        self._need_something()
         return Outcome(
-            items=items, seconds=time.monotonic() - started, failures=self._log.failures
+            items=self._items + self._screening.items,
+            seconds=time.monotonic() - started,
+            failures=tuple(self.failures),
+        )
+
+    def _note_failures(self) -> None:
+        """Store and report the failures that are new since the last call."""
+        new = self._board.failures[self._noted :]
+        if not new:
+            return
+        self._noted += len(new)
+        self.failures += new
+        for failure in new:
+            self._report(
+                Event(
+                    kind="gave_up",
+                    checkpoint=failure.checkpoint,
+                    task=failure.task,
+                    state=failure.stage,
+                    text=failure.text,
+                )
+            )
+        self._directory.mark("running", failures=self.failures)
+
+    def _need_something(self) -> None:
+        """Raises the first failure if no records exist at all: as InputError if the
+        user can correct all failures."""
+        failures = self._board.failures
+        if not failures or any(self._store.tables()):
+            return
+        kind = InputError if all(each.mendable for each in failures) else EngineError
+        raise kind(
+            f"nothing could be evaluated: {failures[0].text}; the same command tries"
+            " again"
         )
 
     def remember(self, state: State, **more: Any) -> None:
@@ -259,7 +288,7 @@ class _Run:
         if state != "running":
             self._live.write_metrics(state, self.engine_stats)
 
-    def _on(
+    def _work_until_done(
         self,
         machines: Cluster,
         to_make: Sequence[CheckpointJob],
@@ -288,16 +317,15 @@ class _Run:
             tensor_parallel=engine.tensor_parallel,
             wanted=resources.engines,
         )
-        self._board.expected += len(to_make)
-        pruning = PruneTasks(
+        compressing = CompressTasks(
             to_make,
-            log_dir=self._run_dir / "logs",
-            held_out=self._prepared.held_out,
+            self._prepared,
+            self._run_dir / "logs",
             free=fleet.free if fleet.on_gpus else None,
-            options=prune_options(
+            options=compress_options(
                 gpu=fleet.on_gpus, sharing=sharing, memory=engine.gpu_memory_utilization
             ),
-            resources=resources,
+            ledger=self._board.ledger,
             report=self._report,
         )
         looked = remembered = time.monotonic()
@@ -308,35 +336,36 @@ class _Run:
                 )
                 self._report(Event(kind="made", total=len(to_make)))
             self._report(Event(kind="phase", text="evaluating"))
-            while pruning.left or fleet.working or not self._board.over:
+            while compressing.unfinished or fleet.working or not self._board.over:
                 self._directory.check()
-                self._live.look(lambda: _stats(fleet.workers))
+                self._live.look(lambda: _served(fleet.workers))
                 fleet.start_first()
-                pruning.start(sum(node.cpus for node in machines.nodes()))
+                compressing.start(sum(node.cpus for node in machines.nodes()))
                 fleet.start()
-                self._board.short = pruning.short
-                if pruning.left:
-                    inspected.begin(*pruning.done(_LOOK_SECONDS))
-                    for lost in pruning.given_up():
-                        self._abandon(lost, expected=1)
+                self._board.short = compressing.short
+                if compressing.unfinished:
+                    made, failures = compressing.ended(_POLL_SECONDS)
+                    inspected.begin(*made)
+                    for failure in failures:
+                        self._abandon(failure)
                 else:
-                    fleet.join(_LOOK_SECONDS)
+                    fleet.join(_POLL_SECONDS)
                 for job in inspected.ended():
-                    self._add(job, inspected, expected=1)
+                    self._enqueue(job, inspected)
                 self._screening.look()
-                self._log.look(self._board.setbacks, fleet.workers)
+                self._note_failures()
                 machines.check()
-                busy = bool(pruning.running)
+                busy = bool(compressing.running)
                 fleet.check(
                     resources.placement_seconds,
                     pruning=busy,
-                    short=pruning.short and not busy,
+                    short=compressing.short and not busy,
                 )
                 if time.monotonic() - remembered > _REMEMBER_SECONDS:
                     remembered, before, self.engine_stats = (
                         time.monotonic(),
                         self.engine_stats,
-                        _stats(fleet.workers),
+                        _served(fleet.workers),
                     )
                     # a killed call must not take its measurements with it
                     if self.engine_stats != before:
@@ -355,8 +384,8 @@ class _Run:
             self._board.stop()
             raise
         finally:
-            self.engine_stats = _stats(fleet.workers)
-            self._log.look(self._board.setbacks, fleet.workers)
+            self.engine_stats = _served(fleet.workers)
+            self._note_failures()
 
     def _sharing(self, nodes: Sequence[Node]) -> int:
         """The number of engines on each GPU, also in run.json."""
@@ -377,7 +406,7 @@ class _Run:
         return sharing
 
     def _worker(
-        self, number: int, place: Place, questions: Mapping[str, Any]
+        self, number: int, place: Placement, questions: Mapping[str, Any]
     ) -> EngineWorker:
         """The worker of an engine, not started. `questions`: task key -> object
         reference of its questions."""
@@ -398,9 +427,7 @@ class _Run:
             resources=self._resources,
         )
 
-    def _add(
-        self, job: CheckpointJob, inspected: Inspections, expected: int = 0
-    ) -> None:
+    def _enqueue(self, job: CheckpointJob, inspected: Inspections) -> None:
         """Put a checkpoint's remaining work on the board, or set an unusable made
         one aside. Raises InputError."""
         info = self._prepared.dense.get(job.name)
@@ -409,29 +436,34 @@ class _Run:
                 info = inspected.result(job.name)
                 for note in (*info.notes, *few_tokens(info.path)):
                     self._report(Event(kind="noted", text=note))
-            left = self._left(job, info)
+            assignments = self._remaining_assignments(job, info)
             for each in self._prepared.jobs:
                 if each.is_variant and each.after == job.name:
-                    left += self._left(each, info.with_cache(each.name, each.kv_cache))
-            self._board.add(left, expected)
+                    cached = info.with_cache(each.name, each.kv_cache)
+                    assignments += self._remaining_assignments(each, cached)
+            self._board.add(assignments)
+            self._to_make.discard(job.name)
         except InputError as error:
-            if not job.is_made or (info is not None and not expected):
+            known = job.name not in self._to_make and info is not None
+            if known or not job.is_made:
                 raise
             self._abandon(
-                Setback(
+                Failure(
                     checkpoint=job.name, stage="prune", reason=str(error), mendable=True
-                ),
-                expected,
+                )
             )
 
-    def _abandon(self, lost: Setback, expected: int) -> None:
+    def _abandon(self, failure: Failure) -> None:
         """Give up a checkpoint and its variants."""
+        self._to_make.discard(failure.checkpoint)
         for each in self._prepared.jobs:
-            if each.is_variant and each.after == lost.checkpoint:
-                self._board.abandon(dataclasses.replace(lost, checkpoint=each.name))
-        self._board.abandon(lost, expected)
+            if each.is_variant and each.after == failure.checkpoint:
+                self._board.abandon(dataclasses.replace(failure, checkpoint=each.name))
+        self._board.abandon(failure)
 
-    def _left(self, job: CheckpointJob, info: CheckpointInfo) -> list[Assignment]:
+    def _remaining_assignments(
+        self, job: CheckpointJob, info: CheckpointInfo
+    ) -> list[Assignment]:
         """The remaining unscreened work. Raises InputError if the records are
         damaged or belong to other weights."""
         # engines run in other directories
@@ -485,28 +517,8 @@ class _Run:
         return assignments
 
 
-def _stats(workers: Sequence[EngineWorker]) -> list[dict[str, Any]]:
-    """The rows of `engine_stats`: one for each engine and evaluated checkpoint."""
-    return [
-        {
-            "engine": worker.number,
-            "checkpoint": name,
-            **stats.shares(),
-            **{
-                name: getattr(where, name)
-                for name in ("node", "node_id", "device", "gpu")
-            },
-            **dataclasses.asdict(stats),
-            "items": items,
-            "scoring": worker.reports[load].scoring,
-            "notes": list(worker.reports[load].notes),
-            "setup": dict(worker.reports[load].setup),
-            **(
-                {}
-                if (scales := worker.reports[load].kv_scales) is None
-                else {"kv_scales": scales}
-            ),
-        }
-        for worker in workers
-        for (load, name), (where, stats, items) in list(worker.stats.items())
-    ]
+def _served(workers: Sequence[EngineWorker]) -> list[Served]:
+    rows = []
+    for worker in workers:
+        rows += worker.served()
+    return rows

@@ -10,7 +10,7 @@ with a faulty engine is retired, and the others do its work."""
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Literal, NamedTuple
 
 import ray
@@ -21,6 +21,7 @@ from evaluator.core.errors import EngineError, InputError, ResurfaceError
 from evaluator.core.liveness import HangWatch, Hung
 from evaluator.engine.base import EngineStats, LoadReport
 from evaluator.store.records import RecordStore
+from evaluator.store.run_json import Failure, Served
 from launch.run.decide.assignments import (
     Assignment,
     BaseAnswers,
@@ -32,18 +33,18 @@ from launch.run.decide.assignments import (
     Where,
 )
 from launch.run.decide.board import Board
-from launch.run.decide.failures import Remedy, Trouble
-from launch.run.decide.fleet import Worker
+from launch.run.decide.failures import Remedy
 from launch.run.work.actors import GROUPS, EngineActor, end_process, start_actor
 from launch.run.work.cluster import (
     OUT_OF_REACH,
     SOON_SECONDS,
     VERDICT_SECONDS,
     NodeLost,
-    fate,
     lives,
+    outcome_of_actor,
 )
-from launch.run.work.failure_log import cut, last_words, size
+from launch.run.work.fleet import Worker
+from launch.run.work.logs import cut, last_words, size
 from launch.sweep.config import Resources
 
 _LOOK_SECONDS = 2.0  # between two checks of an actor's progress
@@ -55,9 +56,9 @@ _TELL_SECONDS = 60.0  # without a place, until the user is informed
 _FAILURES = (RayError, EngineError, Hung, NodeLost)
 
 
-class Served(NamedTuple):
-    """What one load of an engine did for one checkpoint: loads of equal weights
-    share their counters."""
+class Tally(NamedTuple):
+    """What one load of an engine counted for one checkpoint. Checkpoints of equal
+    weights share a load."""
 
     where: Where
     stats: EngineStats
@@ -91,9 +92,9 @@ class EngineWorker(Worker):
         self._log_start = 0  # the byte of the log at which this actor's output begins
         self._loading = HangWatch(resources.load_seconds)
         self._working = HangWatch(resources.stall_seconds)
-        self.stats: dict[tuple[int, str], Served] = {}  # by load and checkpoint
+        self.tallies: dict[tuple[int, str], Tally] = {}  # by load and checkpoint
         self._counted = EngineStats()  # of the present load, as last noted
-        self.reports: dict[int, LoadReport] = {}  # by load
+        self._reports: dict[int, LoadReport] = {}  # by load
         self._stage: Literal["load", "evaluate"] = "load"
         self._ahead: str | None = None  # the checkpoint that the actor last read ahead
 
@@ -118,7 +119,7 @@ class EngineWorker(Worker):
                         self.number, self._loaded, self._architecture
                     )
             except _FAILURES as error:
-                if not self.board.stopped and not self._left(error):
+                if not self.board.stopped and not self._lost_node(error):
                     self._not_started(error, "its process did not start")
         return None
 
@@ -145,8 +146,7 @@ class EngineWorker(Worker):
             if found:
                 where: Where = ray.get(place)
                 self.where = where
-                self.nodes.add(where.node)
-                self.board.join(self.number, where.device)
+                self.board.join(self.number, where.device, where.node)
                 self._report(
                     Event(
                         kind="placed",
@@ -173,30 +173,27 @@ class EngineWorker(Worker):
                 self._stage = "evaluate"
                 self._evaluate(assignment)
         except _FAILURES as error:
-            self._failed(error, assignment)
+            self._handle(error, assignment)
         finally:
             self.board.end(self.number)  # any engine may now take the unfinished shards
 
-    def _failed(self, error: Exception, assignment: Assignment) -> None:
+    def _handle(self, error: Exception, assignment: Assignment) -> None:
         """Follow the board's decision on a failure. Raises an error that is no
         engine's and no checkpoint's fault."""
         if self.board.stopped:
             return
         if isinstance(error, OUT_OF_REACH):
-            found = fate(self._actor, self.node_id, SOON_SECONDS, self._over)
+            outcome = self._outcome(SOON_SECONDS)
             # other engines do the work until Ray knows whether the actor's node is gone
-            if found is None:
+            if outcome is None:
                 self.board.end(self.number)
                 self.board.leave(self.number)
-                error = (
-                    fate(self._actor, self.node_id, VERDICT_SECONDS, self._over)
-                    or error
-                )
-                if not self.board.over and not self._left(error):
+                error = self._outcome(VERDICT_SECONDS) or error
+                if not self.board.over and not self._lost_node(error):
                     self._not_started(error, "it was out of reach")
                 return
-            error = found
-        if self._left(error):
+            error = outcome
+        if self._lost_node(error):
             return
         cause = error.cause if isinstance(error, RayTaskError) else error
         mendable = isinstance(cause, InputError)
@@ -206,29 +203,32 @@ class EngineWorker(Worker):
             and not mendable
         ):
             raise cause from None
-        stage, reason = self._stage, self._lose(error)
-        remedy = self.board.failed(
-            self.number, Trouble(stage=stage, reason=reason, mendable=mendable)
+        name, task = assignment.part
+        failure = Failure(
+            checkpoint=name,
+            stage=self._stage,
+            reason=self._end_actor(error),
+            mendable=mendable,
         )
+        remedy = self.board.failed(self.number, failure)
         if assignment.part in self.board.unfinished:
-            name, task = assignment.part
             self._report(
                 Event(kind="retried", engine=self.number, checkpoint=name, task=task)
             )
         self._apply(
             remedy,
             "it failed with one checkpoint after another, last with"
-            f" {assignment.checkpoint.name!r}: {reason}",
+            f" {name!r}: {failure.reason}",
         )
+
+    def _outcome(self, seconds: float) -> Exception | None:
+        return outcome_of_actor(self._actor, self.node_id, seconds, self._over)
 
     def _not_started(self, error: Exception, what: str) -> None:
-        reason = self._lose(error)
-        self._apply(
-            self.board.failed(self.number, Trouble(stage="start", reason=reason)),
-            f"{what}: {reason}",
-        )
+        reason = self._end_actor(error)
+        self._apply(self.board.not_started(self.number), f"{what}: {reason}")
 
-    def _left(self, error: Exception) -> bool:
+    def _lost_node(self, error: Exception) -> bool:
         """Whether an error comes from the loss of the actor's node, and so is no
         engine's fault."""
         if not self.gone and not isinstance(error, RayTaskError):
@@ -240,7 +240,7 @@ class EngineWorker(Worker):
             self._warn(f"engine {self.number}: its node is gone; others do its work")
         return self.gone
 
-    def _lose(self, error: Exception) -> str:
+    def _end_actor(self, error: Exception) -> str:
         """End the actor, whatever is left; returns the failure's cause in one line."""
         reason = last_words(error, self._setup.log_path, self._log_start)
         if isinstance(error, Hung) and self.where is not None:
@@ -264,9 +264,9 @@ class EngineWorker(Worker):
                         return
                 self._hold(known)
             except _FAILURES as error:
-                if self._left(error):
+                if self._lost_node(error):
                     return
-                self._lose(error)
+                self._end_actor(error)
                 remedy = "retire"
         if remedy == "retire":
             self.retired = f"engine {self.number}: {why}; see {self._setup.log_path}"
@@ -319,7 +319,7 @@ class EngineWorker(Worker):
         )
         for note in report.notes:
             self._warn(f"{info.name}: {note}")
-        self.reports[self._loads] = report
+        self._reports[self._loads] = report
         self.board.loaded(self.number, info)
 
     def _results(self, stream: Any) -> Iterator[ShardResult]:
@@ -361,7 +361,7 @@ class EngineWorker(Worker):
         """Evaluate the assignment's shards, and store each one's records as soon as
         it is finished."""
 
-        def give_up(count: int) -> list[Shard]:
+        def hand_back(count: int) -> list[Shard]:
             actor = self._actor  # None while it is being replaced
             if (
                 actor is None
@@ -373,12 +373,14 @@ class EngineWorker(Worker):
             # unfinished and are assigned again.
             with contextlib.suppress(RayError):
                 given: list[Shard] = ray.get(
-                    actor.give_up.remote(count), timeout=_CONTROL_SECONDS
+                    actor.hand_back.remote(count), timeout=_CONTROL_SECONDS
                 )
                 return given
             return []
 
-        assignment = replace(assignment, shards=self.board.begin(self.number, give_up))
+        assignment = replace(
+            assignment, shards=self.board.begin(self.number, hand_back)
+        )
         (name, task), source, answers = assignment.part, assignment.base, None
         self._report(
             Event(
@@ -436,13 +438,37 @@ class EngineWorker(Worker):
         """Add what the engine counted since the last note. A death or an
         interruption loses only what follows."""
         if stats is not None and self.where is not None:
-            before = self.stats.get(
-                (self._loads, name), Served(self.where, EngineStats())
-            )
+            load = self._loads, name
+            before = self.tallies.get(load, Tally(self.where, EngineStats()))
             more, self._counted = stats.since(self._counted), stats
-            self.stats[self._loads, name] = Served(
+            self.tallies[load] = Tally(
                 self.where, before.stats.plus(more), before.items + items
             )
+
+    def served(self) -> list[Served]:
+        """A row for each load and checkpoint."""
+        rows = []
+        for (load, name), (where, stats, items) in list(self.tallies.items()):
+            report, shares = self._reports[load], stats.shares()
+            rows.append(
+                Served(
+                    engine=self.number,
+                    checkpoint=name,
+                    node=where.node,
+                    node_id=where.node_id,
+                    device=where.device,
+                    gpu=where.gpu,
+                    items=items,
+                    scoring=report.scoring,
+                    notes=list(report.notes),
+                    setup=dict(report.setup),
+                    kv_scales=report.kv_scales,
+                    idle_share=shares["idle_share"],
+                    waiting_share=shares["waiting_share"],
+                    **asdict(stats),
+                )
+            )
+        return rows
 
     def _keep(self, assignment: Assignment, result: ShardResult) -> bool:
         """Write a shard's records, unless every answer failed and another engine can

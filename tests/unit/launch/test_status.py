@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+from evaluator.core.lease import FOLDER, Lease
 from evaluator.core.liveness import LeaseClaim, Owner, Pace, this_process
 from evaluator.store.records import RecordStore, to_table
 from launch.commands.status import _page
 from launch.run.decide.assignments import Event
 from launch.run.directory.events import History
 from launch.run.directory.live import LiveState, Plan
-from launch.run.directory.lock import FOLDER, RunLock
 from launch.status import Driver, driver_of, finished_items, read_status, summarise
 from tests.support.runs import command, typed
 from tests.support.sweeps import refused
@@ -333,7 +333,7 @@ def test_the_driver_of_this_machine_and_one_elsewhere_by_its_beats(
     tmp_path: Path,
 ) -> None:
     assert read_status(_write(tmp_path)).state == "stale"  # nobody has claimed it
-    held = RunLock(tmp_path)
+    held = Lease(tmp_path)
     assert driver_of(tmp_path) == Driver(name=str(this_process()), alive=True)
     assert read_status(tmp_path).state == "running"
     held.release()
@@ -516,7 +516,7 @@ def test_watching_ends_with_the_run_or_in_order_by_ctrl_c(
     tmp_path, monkeypatch, capsys
 ):
     run = _planned(tmp_path / "run", "running")
-    held = RunLock(run)
+    held = Lease(run)
 
     monkeypatch.setattr(
         "launch.commands.status.time.sleep", Mock(side_effect=KeyboardInterrupt)

@@ -12,7 +12,7 @@ from benchmarks.gate.worlds import KINDS, World, draw, harmless, planted
 from evaluator.deciding.criteria import CRITERIA
 from evaluator.deciding.decision import decide
 from evaluator.deciding.thresholds import Thresholds
-from evaluator.metrics.looks import BLOCK_LEVEL, PASS_LEVEL
+from evaluator.metrics.sequential_looks import BLOCK_LEVEL, PASS_LEVEL
 
 _BOUNDS = {"PASS": PASS_LEVEL, "BLOCK": BLOCK_LEVEL}
 

@@ -141,7 +141,7 @@ def test_a_report_needs_no_engine_and_the_board_no_ray(tmp_path):
     assert (code, error) == (0, "")
     assert not {"torch", "transformers", "ray", "vllm", "datasets"} & set(imported)
     program = (
-        "import launch.run.decide.board, launch.run.decide.fleet, sys; sys.exit('ray'"
+        "import launch.run.decide.board, launch.run.work.fleet, sys; sys.exit('ray'"
         " in sys.modules)"
     )
     assert (

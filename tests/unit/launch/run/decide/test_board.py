@@ -65,13 +65,12 @@ def _waiting(
 
 
 @pytest.mark.parametrize("shards", [0, 2])
-def test_an_engine_waits_for_what_is_expected_even_if_nothing_is_left_of_it(
-    shards: int,
-) -> None:
-    board = Board()
-    board.expected += 1
+def test_engine_waits_for_open_source(shards: int) -> None:
+    board = Board(sources=[source := SimpleNamespace(open=True)])
     thread, taken = _waiting(board)
-    board.add([make_assignment("wanda", shards)], expected=1)
+    board.add([make_assignment("wanda", shards)])
+    source.open = False
+    board.add([])
     thread.join()
     assert [each and _names(each) for each in taken] == [
         ["wanda-0", "wanda-1"] if shards else None
@@ -79,8 +78,7 @@ def test_an_engine_waits_for_what_is_expected_even_if_nothing_is_left_of_it(
 
 
 def test_stop_ends_the_waiting() -> None:
-    board = Board()
-    board.expected += 1
+    board = Board(sources=[SimpleNamespace(open=True)])
     thread, taken = _waiting(board)
     board.stop()
     thread.join()
@@ -102,8 +100,7 @@ def test_an_engine_that_has_long_had_nothing_to_do_ends_or_gives_way_to_the_prun
     assert board.take(2, None, None) is None
     assert not board.over
     monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)
-    board = Board()
-    board.expected += 1
+    board = Board(sources=[source := SimpleNamespace(open=True)])
     thread, taken = _waiting(board)
     thread.join(timeout=0.05)
     assert thread.is_alive()  # nobody needs its GPUs
@@ -111,7 +108,8 @@ def test_an_engine_that_has_long_had_nothing_to_do_ends_or_gives_way_to_the_prun
     thread.join()
     assert taken == [None]
     assert not board.over
-    board.add([make_assignment("wanda", 1)], expected=1)
+    board.add([make_assignment("wanda", 1)])
+    source.open = False
     assert _names(board.take(1, None, None)) == ["wanda-0"]
 
 
@@ -142,8 +140,7 @@ def test_the_busiest_engine_or_the_base_is_relieved_of_half_of_what_it_has_not_b
     board.begin(1, lambda count: asked.append(count) or large[-2:])
     assert _names(board.take(2, None, None)) == ["large-6", "large-7"]
     assert asked == [4]
-    board = Board()
-    board.expected += 1
+    board = Board(sources=[SimpleNamespace(open=True)])
     board.add(
         [
             make_assignment("dense", 4),
@@ -235,8 +232,7 @@ def test_a_checkpoint_waits_for_the_same_task_of_its_own_base_alone() -> None:
 def test_every_shard_is_done_once_whatever_engines_do(
     engines: int, sizes: list[int], seed: int
 ) -> None:
-    board = Board()
-    board.expected += len(sizes)
+    board = Board(sources=[source := SimpleNamespace(open=True)])
     done: Counter[str] = Counter()
     lock = threading.Lock()
 
@@ -248,7 +244,7 @@ def test_every_shard_is_done_once_whatever_engines_do(
             queue: list[Shard] = []
             guard = threading.Lock()
 
-            def give_up(
+            def hand_back(
                 count: int, queue: list[Shard] = queue, guard: threading.Lock = guard
             ) -> Sequence[Shard]:
                 with guard:
@@ -258,7 +254,7 @@ def test_every_shard_is_done_once_whatever_engines_do(
                 if luck.random() < 0.1:
                     continue  # it died while it loaded
                 with guard:
-                    queue.extend(board.begin(number, give_up))
+                    queue.extend(board.begin(number, hand_back))
                 while True:
                     with guard:
                         shard = queue.pop(0) if queue else None
@@ -276,7 +272,9 @@ def test_every_shard_is_done_once_whatever_engines_do(
     for thread in threads:
         thread.start()
     for number, size in enumerate(sizes):
-        board.add([make_assignment(f"checkpoint{number}", size)], expected=1)
+        board.add([make_assignment(f"checkpoint{number}", size)])
+    source.open = False
+    board.add([])
     for thread in threads:
         thread.join()
     assert done == Counter(

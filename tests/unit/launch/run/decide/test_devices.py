@@ -1,11 +1,14 @@
 """A base and its compressed checkpoints on one type of device: who may take what,
 and what happens without one."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from evaluator.core.errors import InputError
+from evaluator.store.run_json import Failure
 from launch.run.decide.board import Board
-from launch.run.decide.failures import Ledger, Trouble
+from launch.run.decide.failures import Ledger
 from tests.support.board import complete, make_assignment
 
 FAMILY = ("dense", "wanda", "gptq")
@@ -24,6 +27,12 @@ def _board(*devices: str, attempts: int = 3, **bound: str) -> Board:
     return board
 
 
+def _fail(board: Board, mendable: bool = False) -> None:
+    name = board._busy[0].assignment.checkpoint.name
+    failure = Failure(checkpoint=name, stage="load", reason="bad", mendable=mendable)
+    board.failed(0, failure)
+
+
 def _take(board: Board, engine: int) -> str | None:
     """The checkpoint that an engine is given, which it then finishes; None: there is
     nothing that it may take."""
@@ -36,9 +45,7 @@ def _take(board: Board, engine: int) -> str | None:
     return taken.checkpoint.name
 
 
-def test_what_is_begun_on_one_type_goes_on_there_and_other_engines_take_over_nothing() -> (
-    None
-):
+def test_family_stays_on_one_device() -> None:
     board = _board("A100", "H100", "A100")
     assert [_take(board, engine) for engine in (0, 1, 1, 2, 0)] == [
         "dense",
@@ -58,7 +65,7 @@ def test_what_is_begun_on_one_type_goes_on_there_and_other_engines_take_over_not
     assert len(board._relieve(2).shards) == 2
 
 
-def test_records_of_two_types_are_refused() -> None:
+def test_records_of_two_devices_are_refused() -> None:
     with pytest.raises(
         InputError,
         match=(
@@ -68,12 +75,12 @@ def test_records_of_two_types_are_refused() -> None:
         _board(wanda="A100", gptq="H100")
 
 
-def test_a_failure_is_tried_again_on_an_engine_of_the_same_type() -> None:
+def test_failure_stays_on_its_device() -> None:
     """One of another type is none: where no other is left, the same engine tries
     again."""
     board = _board("A100", "H100", "A100", dense="A100")
     assert board.take(0, None, None).checkpoint.name == "dense"
-    board.failed(0, Trouble(stage="load", reason="bad"))
+    _fail(board)
     assert "dense" in {each.checkpoint.name for each in board._waiting}
     assert [board.ledger.may_take(engine, "dense") for engine in (0, 1, 2)] == [
         False,
@@ -87,13 +94,12 @@ def test_a_failure_is_tried_again_on_an_engine_of_the_same_type() -> None:
     ]
 
 
-def test_records_say_which_type_and_one_on_which_nothing_came_about_binds_nobody() -> (
-    None
-):
+def test_records_bind_a_family() -> None:
+    """An engine without a finished shard does not."""
     board = _board("A100", "H100", "A100")
     for engine in (0, 2):
         board.take(engine, None, None)
-    board.failed(0, Trouble(stage="load", reason="out of memory"))
+    _fail(board)
     # the other one is still at it
     assert board.ledger.devices.wanted("dense") == "A100"
     board.end(2)
@@ -109,19 +115,17 @@ def test_records_say_which_type_and_one_on_which_nothing_came_about_binds_nobody
     assert [_take(board, 1) for _ in FAMILY] == list(FAMILY)
 
 
-def test_an_engine_that_has_left_is_given_nothing_and_work_that_none_fits_is_told() -> (
-    None
-):
+def test_board_names_the_missing_device() -> None:
     board = _board("A100")
     board.leave(0, for_good=True)
-    board.expected += 1
+    board.sources = [SimpleNamespace(open=True)]
     assert board.take(0, None, None) is None
     assert board.has_work
     # Input that is at fault waits for no engine of another type.
     board = _board("A100", "H100", dense="A100")
     taken = board.take(0, None, None)
-    board.failed(0, Trouble(stage="load", reason="no such file", mendable=True))
-    assert [each.checkpoint for each in board.setbacks] == [taken.checkpoint.name]
+    _fail(board, mendable=True)
+    assert [each.checkpoint for each in board.failures] == [taken.checkpoint.name]
     board = _board("A100", dense="H100")
     assert board.lacks is None  # the other family can be done
     assert _take(board, 0) == "other"

@@ -8,11 +8,11 @@ from launch.run.decide.nodes import (
     GPU_SHARE,
     FreeGpus,
     Node,
-    Place,
+    Placement,
+    compress_options,
     missing_places,
     part_of_gpu,
     place_engines,
-    prune_options,
 )
 from tests.support.sweeps import refused
 
@@ -132,7 +132,7 @@ def test_without_gpus_engines_share_the_cores_and_a_run_stays_on_cpus_or_gpus() 
 
 
 def test_prune_tasks_see_their_gpu_alone_and_leave_whole_groups_to_engines() -> None:
-    on_gpu, on_cpu = prune_options(gpu=True), prune_options(gpu=False)
+    on_gpu, on_cpu = compress_options(gpu=True), compress_options(gpu=False)
     assert (on_gpu["num_gpus"], on_gpu["max_calls"]) == (1, 1)
     assert (on_cpu["num_gpus"], on_cpu["max_calls"]) == (0, 0)
     assert on_cpu["runtime_env"]["env_vars"] == {"CUDA_VISIBLE_DEVICES": ""}
@@ -156,10 +156,12 @@ def test_engines_and_prune_tasks_share_gpus() -> None:
         (1, "a free 1/3 of a GPU")
     }
     assert (
-        Place(node_id="a", gpus=1, threads=None, sharing=2).needs
+        Placement(node_id="a", gpus=1, threads=None, sharing=2).needs
         == "a free 1/2 of a GPU"
     )
-    assert Place(node_id="a", gpus=2, threads=None).needs == "2 free GPUs on one node"
+    assert (
+        Placement(node_id="a", gpus=2, threads=None).needs == "2 free GPUs on one node"
+    )
     found = missing_places(
         nodes, Counter("aaaac"), Counter("c"), places[0], None, spare=1
     )
@@ -179,7 +181,7 @@ def test_engines_and_prune_tasks_share_gpus() -> None:
     for sharing in range(1, 17):  # as Ray counts: all fit, and not one more
         parts = round(10_000 * part_of_gpu(sharing))
         assert sharing * parts <= 10_000 < (sharing + 1) * parts
-    on_third = prune_options(gpu=True, sharing=3, memory=0.9)
+    on_third = compress_options(gpu=True, sharing=3, memory=0.9)
     assert (on_third["num_gpus"], on_third["max_calls"]) == (0.3333, 1)
     assert on_third["runtime_env"]["env_vars"] == {GPU_SHARE: "0.3000"}
 

@@ -15,6 +15,7 @@ from unittest.mock import Mock
 import pytest
 
 from evaluator.core.errors import InputError, ResurfaceError
+from evaluator.store.run_json import Served
 from launch.run.decide.assignments import Event, Kind
 from launch.run.directory import live
 from launch.run.directory.events import UNLOGGED, EventLog, History, read_history
@@ -44,7 +45,7 @@ def test_what_engines_and_prune_jobs_do(
     state.on(Event(kind="unplaced", engine=2, text="4 free GPUs on one node"))
     clock.now = 25.0
     document = state.document(
-        [{"engine": 0, "idle_share": 0.1, "waiting_share": 0.2, "checkpoint": "before"}]
+        [Served(checkpoint="before", device="cpu", idle_share=0.1, waiting_share=0.2)]
     )
     assert [each["state"] for each in document["engines"]] == [
         "evaluating",
@@ -157,6 +158,10 @@ def _read(file: Path) -> dict[tuple[str, str], float]:
     return found
 
 
+def _served(tokens: int) -> Served:
+    return Served(checkpoint="dense", device="cpu", generated_tokens=tokens)
+
+
 def test_the_counts_of_a_run_continue_those_of_earlier_calls(tmp_path: Path) -> None:
     logs = tmp_path / "logs" / "events.jsonl"
     logs.parent.mkdir()
@@ -179,7 +184,7 @@ def test_the_counts_of_a_run_continue_those_of_earlier_calls(tmp_path: Path) -> 
         Plan(planned=planned, lost={"owl"}, failures=1),
         clock=lambda: float(next(now)),
     )
-    live.earlier_stats = [{"generated_tokens": 100, "prompt_tokens": None}]
+    live.earlier_served = [_served(100)]
     live.plan.done["dense", "t"] = 40
     told = [
         Event(kind="placed", engine=0), Event(kind="loading", engine=0, checkpoint="dense"),
@@ -187,16 +192,7 @@ def test_the_counts_of_a_run_continue_those_of_earlier_calls(tmp_path: Path) -> 
         Event(kind="advanced", engine=0, items=10),
     ]  # fmt: skip
     assert [live.on(event) for event in told] == [None] * 4
-    live.look(
-        lambda: [
-            {
-                "engine": 0,
-                "generated_tokens": 11,
-                "idle_share": 0.1,
-                "waiting_share": 0.1,
-            }
-        ]
-    )
+    live.look(lambda: [_served(11)])
     found = _read(tmp_path / "metrics.prom")
     states = {
         label: value for (name, label), value in found.items() if name == "checkpoints"

@@ -12,13 +12,13 @@ import pytest
 from evaluator.core.errors import EngineError
 from evaluator.engine.config import EngineConfig
 from launch.run.decide.assignments import EngineSetup
-from launch.run.decide.nodes import GPU_SHARE, Place
+from launch.run.decide.nodes import GPU_SHARE, Placement
 from launch.run.work import actors
 from launch.run.work.actors import EngineActor, enter_engine_process, start_actor
 
 
 def _setup(gpus: int = 0, log: Path = Path("log"), sharing: int = 1) -> EngineSetup:
-    place = Place(node_id="ab" * 28, gpus=gpus, threads=None, sharing=sharing)
+    place = Placement(node_id="ab" * 28, gpus=gpus, threads=None, sharing=sharing)
     return EngineSetup(config=EngineConfig(), log_path=log, place=place)
 
 

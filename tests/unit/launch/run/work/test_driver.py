@@ -12,16 +12,17 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from evaluator.core.errors import EngineError
+from evaluator.core.errors import EngineError, InputError
 from evaluator.engine.base import EngineStats, LoadReport
 from evaluator.store.records import RecordStore
+from evaluator.store.run_json import Failure
 from launch.run.decide.assignments import EngineSetup, Event, Where
 from launch.run.decide.board import Board
-from launch.run.decide.failures import Setback
-from launch.run.decide.nodes import FreeGpus, Node, Place, prune_options
+from launch.run.decide.failures import Ledger
+from launch.run.decide.nodes import FreeGpus, Node, Placement, compress_options
 from launch.run.directory.live import Plan
-from launch.run.work import driver, prune_tasks, workers
-from launch.run.work.prune_tasks import PruneTasks
+from launch.run.work import compress_tasks, driver, workers
+from launch.run.work.compress_tasks import CompressTasks
 from launch.run.work.workers import EngineWorker
 from launch.sweep.config import Resources, load_sweep
 from launch.sweep.preflight import Inspections, prepare
@@ -35,14 +36,13 @@ class Pruning:
     """Takes the place of the prune tasks: a job ends when the driver has looked
     twice."""
 
-    def __init__(self, jobs: list[str], *, free: FreeGpus | None, **_: object) -> None:
+    def __init__(
+        self, jobs: list[str], *_: object, free: FreeGpus | None, **__: object
+    ) -> None:
         self._waiting, self._running, self._free = list(jobs), [], free
 
-    def given_up(self) -> list[object]:
-        return []
-
     @property
-    def left(self) -> int:
+    def unfinished(self) -> int:
         return len(self._waiting) + len(self._running)
 
     @property
@@ -63,15 +63,16 @@ class Pruning:
             )
             EVENTS.append(f"prune {job}")
 
-    def done(self, seconds: float) -> list[str]:
+    def ended(self, seconds: float) -> tuple[list[str], list[Failure]]:
         job, node_id, looks = self._running[0]
         if next(looks, None) is not None:
-            return []
+            return [], []
         self._running.pop(0)
         if self._free is not None and node_id is not None:
             self._free.give_back(node_id)
         EVENTS.append(f"pruned {job}")
-        return [job]
+        lost = [each for each in LOST if each.checkpoint == job]
+        return [] if lost else [job], lost
 
 
 class Worker:
@@ -82,8 +83,11 @@ class Worker:
         self, number: int, setup: EngineSetup, *, board: Board, **_: object
     ) -> None:
         self._board = board
-        self.number, self.place, self.stats, self._left = number, setup.place, {}, 2
+        self.number, self.place, self._left = number, setup.place, 2
         self.node_id = setup.place.node_id
+
+    def served(self) -> list[object]:
+        return []
 
     def start(self) -> None:
         EVENTS.append(f"engine on {self.place.node_id}")
@@ -113,11 +117,12 @@ class Inspected(list[str]):
 
 
 EVENTS: list[str] = []
+LOST: list[Failure] = []  # what cannot be made
 
 
 def _events(
     monkeypatch, jobs, gpus, tensor_parallel=1, dense=False, to_evaluate=False
-) -> tuple[str, list[Setback]]:
+) -> tuple[str, list[Failure]]:
     """What happened, in order, in a run with prune `jobs` on nodes with so many `gpus`,
     and what was set aside. `dense`: there is something to evaluate from the beginning;
     `to_evaluate`: what is pruned is evaluated.
@@ -125,23 +130,26 @@ def _events(
     EVENTS.clear()
     run = _faked(monkeypatch, tensor_parallel)
 
-    def add(job: str, inspected: Inspected, expected: int) -> None:
-        run._board.add([make_assignment(job, 1)] if to_evaluate else [], expected)
+    def enqueue(job: str, inspected: Inspected) -> None:
+        run._board.add([make_assignment(job, 1)] if to_evaluate else [])
+        run._to_make.discard(job)
 
-    monkeypatch.setattr(run, "_add", add)
+    monkeypatch.setattr(run, "_enqueue", enqueue)
+    run._to_make.update(jobs)
     if dense:
         run._board.add([make_assignment("dense", 1)])
     nodes = [
         Node(node_id=name, name=name, cpus=2, gpus=count)
         for name, count in gpus.items()
     ]
-    run._on(SimpleNamespace(nodes=lambda: nodes, check=lambda: None), jobs, Inspected())
-    return ", ".join(EVENTS), run._board.setbacks
+    machines = SimpleNamespace(nodes=lambda: nodes, check=lambda: None)
+    run._work_until_done(machines, jobs, Inspected())
+    return ", ".join(EVENTS), run._board.failures
 
 
 def _faked(monkeypatch: pytest.MonkeyPatch, tensor_parallel: int = 1) -> driver._Run:
     for name, fake in (
-        ("PruneTasks", Pruning),
+        ("CompressTasks", Pruning),
         ("EngineWorker", Worker),
         ("ray", SimpleNamespace(put=lambda it: it)),
     ):
@@ -156,11 +164,13 @@ def _faked(monkeypatch: pytest.MonkeyPatch, tensor_parallel: int = 1) -> driver.
     prepared = SimpleNamespace(
         config=config, jobs=(), tasks=(), engine=None, held_out={}
     )
-    directory, log = (
-        SimpleNamespace(path=Path("run"), check=lambda: None),
-        SimpleNamespace(look=lambda *_: None),
+    return driver._Run(prepared, _directory(), None, unheard.on, unheard, [])
+
+
+def _directory(path: Path = Path("run")) -> Any:
+    return SimpleNamespace(
+        path=path, check=lambda: None, mark=lambda state, **more: None
     )
-    return driver._Run(prepared, directory, None, unheard.on, log, unheard)
 
 
 def test_the_last_engine_fails_after_the_last_look(
@@ -178,8 +188,9 @@ def test_the_last_engine_fails_after_the_last_look(
             run._board.stop()
         return nodes
 
+    machines = SimpleNamespace(nodes=look, check=lambda: None)
     with pytest.raises(EngineError, match="at the end"):
-        run._on(SimpleNamespace(nodes=look, check=lambda: None), [], Inspected())
+        run._work_until_done(machines, [], Inspected())
 
 
 @pytest.mark.parametrize(
@@ -209,19 +220,9 @@ def test_when_jobs_and_engines_start(monkeypatch, jobs, gpus, more, happened) ->
 def test_what_cannot_be_made_is_set_aside_and_the_rest_is_evaluated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lost = Setback(checkpoint="y", stage="prune", reason="no such file", mendable=True)
-    done, told = Pruning.done, []
-
-    def given_up(self: Pruning) -> list[Setback]:
-        found = [lost] if "pruned y" in EVENTS and not told else []
-        told.extend(found)
-        return found
-
-    monkeypatch.setattr(
-        Pruning, "done", lambda *given: [job for job in done(*given) if job != "y"]
-    )
-    monkeypatch.setattr(Pruning, "given_up", given_up)
-    happened, (setback,) = _events(
+    lost = Failure(checkpoint="y", stage="prune", reason="no such file")
+    monkeypatch.setitem(globals(), "LOST", [lost])
+    happened, failures = _events(
         monkeypatch, ["x", "y", "z"], {"a": 1}, to_evaluate=True
     )
     assert (
@@ -229,12 +230,31 @@ def test_what_cannot_be_made_is_set_aside_and_the_rest_is_evaluated(
         == "prune x, pruned x, prune y, pruned y, prune z, pruned z, engine on a, eval"
         " x, eval z"
     )
-    assert (setback.checkpoint, setback.stage, setback.reason) == (
-        "y",
-        "prune",
-        "no such file",
+    assert failures == [lost]
+
+
+@pytest.mark.parametrize(
+    ("mendable", "kind"), [(True, InputError), (False, EngineError)]
+)
+def test_run_without_any_record_failed(tmp_path, monkeypatch, mendable, kind) -> None:
+    run = _faked(monkeypatch)
+    run._store = RecordStore(tmp_path)
+    events: list[Event] = []
+    run._report = events.append
+    run._need_something()
+    failure = Failure(
+        checkpoint="dense", stage="load", reason="no kernel", mendable=mendable
     )
-    assert (setback.attempts, setback.mendable) == (1, True)
+    run._board.abandon(failure)
+    for _ in range(2):
+        run._note_failures()
+    assert run.failures == [failure]
+    text = "dense does not load, and was set aside: no kernel"
+    assert [each.text for each in events] == [text]
+    with pytest.raises(kind, match=f"nothing could be evaluated: {text}"):
+        run._need_something()
+    run._store = SimpleNamespace(tables=lambda: ["a table"])
+    run._need_something()
 
 
 @pytest.mark.parametrize("same_device", [False, True])
@@ -245,20 +265,15 @@ def test_the_records_of_a_family_say_what_the_rest_of_it_is_computed_on(
         resources=Resources(same_device=same_device), screen=None, gate=None
     )
     prepared = SimpleNamespace(
-        config=config, other_tokenizer=(), asked={"dense": (), "wanda": ()}
+        config=config, other_tokenizer=(), asked={"dense": (), "wanda": ()}, tasks=()
     )
     store = SimpleNamespace(devices=lambda name: {"A100"} if name == "wanda" else set())
     run = driver._Run(
-        prepared,
-        SimpleNamespace(path=tmp_path),
-        store,
-        print,
-        SimpleNamespace(),
-        SimpleNamespace(plan=Plan()),
+        prepared, _directory(tmp_path), store, print, SimpleNamespace(plan=Plan()), []
     )
     for name, base in (("dense", None), ("wanda", "dense")):
         assert (
-            run._left(
+            run._remaining_assignments(
                 SimpleNamespace(name=name, base=base),
                 make_assignment(name, 1).checkpoint,
             )
@@ -288,7 +303,7 @@ def test_what_an_engine_says_of_its_loads_is_in_run_json(
     setup = EngineSetup(
         config=None,
         log_path=tmp_path / "log",
-        place=Place(node_id="a", gpus=1, threads=None),
+        place=Placement(node_id="a", gpus=1, threads=None),
     )
     worker = EngineWorker(
         3,
@@ -305,11 +320,11 @@ def test_what_an_engine_says_of_its_loads_is_in_run_json(
             load=SimpleNamespace(remote=lambda _, report=report: report)
         )
         worker._hold(make_assignment(name, 1).checkpoint)
-        worker.stats[worker._loads, name] = worker.where, EngineStats(requests=7), 2
+        worker._note(name, EngineStats(requests=7), 2)
     with opened(
         tmp_path / "run", {"models": {"dense": "9f3c"}}, {"seed": 0}, 0
     ) as directory:
-        directory.mark("finished", engine_stats=driver._stats([worker]))
+        directory.mark("finished", engine_stats=worker.served())
     rows = json.loads((tmp_path / "run" / "run.json").read_text())["engine_stats"]
     said = [
         (row["engine"], row["checkpoint"], row["scoring"], row["notes"], row["setup"])
@@ -377,14 +392,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> driver._Run:
     }
     Path("sweep.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
     prepared = prepare(load_sweep(Path("sweep.yaml")), Path("run"))
-    directory = SimpleNamespace(path=Path("run"), check=lambda: None)
     return driver._Run(
         prepared,
-        directory,
+        _directory(),
         RecordStore(Path("run")),
         print,
-        SimpleNamespace(),
         SimpleNamespace(plan=Plan()),
+        [],
     )
 
 
@@ -393,20 +407,22 @@ def test_a_prune_task(
     run: driver._Run, gpus: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     sent = Sent()
-    monkeypatch.setattr(prune_tasks, "ray", sent)
+    monkeypatch.setattr(compress_tasks, "ray", sent)
     to_prune = [job for job in run._prepared.jobs if job.prune is not None]
     free = (
         FreeGpus([Node(node_id="0f" * 28, name="n", cpus=1, gpus=gpus)])
         if gpus
         else None
     )
-    logs, held_out, resources = Path("run/logs"), run._prepared.held_out, Resources()
-    given = {
-        "free": free,
-        "options": prune_options(gpu=bool(gpus)),
-        "resources": resources,
-    }
-    tasks = PruneTasks(to_prune, log_dir=logs, held_out=held_out, report=print, **given)
+    tasks = CompressTasks(
+        to_prune,
+        run._prepared,
+        Path("run/logs"),
+        free=free,
+        options=compress_options(gpu=bool(gpus)),
+        ledger=Ledger(),
+        report=print,
+    )
     tasks.start(1)
     found = set(_paths(sent.arguments))
     assert {
@@ -427,11 +443,11 @@ def test_an_engine_and_its_jobs(
     monkeypatch.setattr(driver, "ray", Sent())
     dense = next(job for job in run._prepared.jobs if job.prune is None)
     with Inspections(trust=False) as inspected:
-        run._add(dense, inspected)
-    worker = run._worker(0, Place(node_id="n", gpus=1, threads=1, sharing=2), {})
+        run._enqueue(dense, inspected)
+    worker = run._worker(0, Placement(node_id="n", gpus=1, threads=1, sharing=2), {})
     shared, alone = (
         worker._setup.config,
-        run._worker(1, Place(node_id="n", gpus=1, threads=1), {})._setup.config,
+        run._worker(1, Placement(node_id="n", gpus=1, threads=1), {})._setup.config,
     )
     assert (shared.gpu_memory_utilization, shared.shared_gpu) == (0.45, True)
     assert (alone.gpu_memory_utilization, alone.shared_gpu) == (0.9, False)

@@ -16,9 +16,9 @@ from evaluator.engine.base import EngineStats, LoadReport
 from evaluator.engine.config import EngineConfig
 from launch.run.decide.assignments import EngineSetup, Event, Where
 from launch.run.decide.board import Board
-from launch.run.decide.nodes import Place
+from launch.run.decide.nodes import Placement
 from launch.run.work import cluster, workers
-from launch.run.work.cluster import NodeLost, _sent_environment, fate
+from launch.run.work.cluster import NodeLost, _sent_environment, outcome_of_actor
 from launch.run.work.workers import EngineWorker
 from launch.sweep.config import Resources
 from tests.support.board import make_assignment, no_spare
@@ -63,7 +63,9 @@ def _texts(told: list[Event], kind: str) -> list[str]:
 
 def _worker(board, told, log=Path("log"), config=None, gpus=2) -> EngineWorker:
     setup = EngineSetup(
-        config=config, log_path=log, place=Place(node_id="a", gpus=gpus, threads=None)
+        config=config,
+        log_path=log,
+        place=Placement(node_id="a", gpus=gpus, threads=None),
     )
     return EngineWorker(
         1,
@@ -188,21 +190,21 @@ def test_who_is_at_fault_when_an_engine_is_out_of_reach(
     worker = _worker(board, told)
     monkeypatch.setattr(workers, "lives", lambda node_id: True)
 
-    def fate(*_: object) -> Exception | None:
+    def outcome(*_: object) -> Exception | None:
         at_once.append(board.has_work)
         return fates.pop(0)
 
-    monkeypatch.setattr(workers, "fate", fate)
+    monkeypatch.setattr(workers, "outcome_of_actor", outcome)
     board.join(1)
     assignment = board.take(1, None, None)
     failed = []
     monkeypatch.setattr(
         board.__class__,
         "failed",
-        lambda self, engine, trouble: failed.append(trouble) or "go on",
+        lambda self, engine, failure: failed.append(failure) or "go on",
     )
-    worker._failed(UNAVAILABLE, assignment)
-    assert any(each.stage != "start" for each in failed) == blamed
+    worker._handle(UNAVAILABLE, assignment)
+    assert [each.checkpoint for each in failed] == ["dense"] * blamed
     # others have the work while the second answer is waited for
     assert at_once == [False, True][: len(at_once)]
     assert worker.gone == gone
@@ -217,8 +219,8 @@ def test_an_engine_whose_process_is_being_replaced_gives_nothing_up(told) -> Non
     worker = _worker(Board(), told)
     asked = []
 
-    def begin(engine: int, give_up: Callable[[int], list[Any]]) -> list[Any]:
-        asked.append(give_up)
+    def begin(engine: int, hand_back: Callable[[int], list[Any]]) -> list[Any]:
+        asked.append(hand_back)
         raise ActorDiedError
 
     worker.board = SimpleNamespace(begin=begin)
@@ -290,7 +292,7 @@ def test_what_an_engine_counted_is_each_checkpoints_own(board, told) -> None:
         worker._note(name, stats, items)
     worker._loads, worker._counted = 2, EngineStats()
     worker._note("dense", engine(2, None, 300), 4)
-    found = {key: (each.stats, each.items) for key, each in worker.stats.items()}
+    found = {key: (each.stats, each.items) for key, each in worker.tallies.items()}
     assert found == {
         (1, "dense"): (engine(6, 3.5, 800), 27),
         (1, "again"): (engine(4, 0.5, 700), 20),
@@ -325,7 +327,7 @@ def _fate(
     monkeypatch.setattr(cluster, "lives", lambda node_id: next(left))
     monkeypatch.setattr(cluster, "_PULSE_SECONDS", 0.0)
     actor = SimpleNamespace(pulse=SimpleNamespace(remote=lambda: next(coming)))
-    return fate(actor, "a", 3600.0, lambda: next(looks))
+    return outcome_of_actor(actor, "a", 3600.0, lambda: next(looks))
 
 
 def test_what_became_of_an_actor_that_did_not_answer(
@@ -339,7 +341,7 @@ def test_what_became_of_an_actor_that_did_not_answer(
     )
     assert _fate(monkeypatch, [UNAVAILABLE, (1, 2)]) is None
     assert _fate(monkeypatch, [None, None], over=2) is None
-    assert fate(SimpleNamespace(), "a", -1.0, lambda: False) is None
+    assert outcome_of_actor(SimpleNamespace(), "a", -1.0, lambda: False) is None
 
 
 def test_places_of_modules_are_absolute(

@@ -29,7 +29,6 @@ from launch.run.decide.assignments import (
     shards_of,
 )
 from launch.run.decide.board import Board
-from launch.run.directory.rundir import RunDirectory
 from launch.sweep.jobs import Group, screened_groups
 
 if TYPE_CHECKING:
@@ -85,15 +84,16 @@ class Screening:
         store: RecordStore,
         board: Board,
         report: Listener,
-        directory: RunDirectory,
+        mark: Callable[..., None],
     ) -> None:
+        """`mark` writes fields of run.json."""
         self._rule = prepared.config.screen
         self._thresholds = prepared.config.gate
         self._shard_items = prepared.config.resources.shard_items
         self._store = store
         self._board = board
         self._report = report
-        self._directory = directory
+        self._mark = mark
         groups = {} if self._rule is None else screened_groups(prepared.jobs)
         self._groups: dict[Group, _Group] = {
             group: _Group(*group, names) for group, names in groups.items()
@@ -105,8 +105,8 @@ class Screening:
     def hold(
         self, assignment: Assignment, task: PreparedTask, finished: Collection[Key]
     ) -> bool:
-        """Take over a task that is screened, and announce it to the board.
-        `finished`: the items of an earlier call."""
+        """Take over a task that is screened. `finished`: the items of an earlier
+        call."""
         name = assignment.checkpoint.name
         group = self._groups.get((assignment.origin.base or "", task.name))
         if group is None or name not in group.names:
@@ -120,8 +120,12 @@ class Screening:
         )
         first = next(look for look, size in enumerate(looks.sizes) if size > last)
         group.held[name] = _Held(assignment, task, {*finished}, looks, first)
-        self._board.expected += 1
         return True
+
+    @property
+    def open(self) -> bool:
+        """Whether a later look may give the board more items."""
+        return any(group.held for group in self._groups.values())
 
     def look(self) -> None:
         """Give the board the items that are due, and store the decisions."""
@@ -129,12 +133,12 @@ class Screening:
         if not all(
             len(group.over) == len(group.names) for group in self._groups.values()
         ):
-            # before the setbacks: these include what leaves the board in between
+            # before the failures: these include what leaves the board in between
             unfinished = self._board.unfinished
             lost = {
                 (each.checkpoint, each.task)
-                for each in tuple(self._board.setbacks)
-                if each.stage != "item"
+                for each in tuple(self._board.failures)
+                if each.lost
             }
             for group in self._groups.values():
                 self._step(
@@ -143,10 +147,10 @@ class Screening:
                     lambda part: not lost.isdisjoint({part, (part[0], "")}),
                 )
         if len(self.rows) > known:
-            self._directory.mark("running", screening=self.rows)
+            self._mark("running", screening=self.rows)
 
     def _looks_of(self, task: PreparedTask) -> _Looks:
-        from evaluator.metrics.looks import in_order, looks
+        from evaluator.metrics.sequential_looks import in_order, looks
 
         assert self._rule is not None
         items = [question.item for question in task.questions]
@@ -170,8 +174,7 @@ class Screening:
         for name in group.names:
             if name not in group.over and gone((name, group.task)):
                 group.over.add(name)
-                if group.held.pop(name, None) is not None:
-                    self._board.add([], expected=1)
+                group.held.pop(name, None)
         # the base has no answers to compare with: evaluate all items
         if gone((group.base, group.task)):
             for name, held in group.held.items():
@@ -180,7 +183,7 @@ class Screening:
                     f" {group.base} has no answers"
                 )
                 self._report(Event(kind="noted", text=f"{text} there"))
-                self._give(held, -1, expected=1)
+                self._give(held, -1)
                 group.over.add(name)
             group.held.clear()
         for name, held in list(group.held.items()):
@@ -194,7 +197,7 @@ class Screening:
             ) not in unfinished:
                 self._decide(group, name, held)
 
-    def _give(self, held: _Held, look: int, expected: int = 0) -> bool:
+    def _give(self, held: _Held, look: int) -> bool:
         """Give the board the missing items up to a look; returns whether there are
         any."""
         later = held.looks.order[held.looks.sizes[look] :]
@@ -204,7 +207,7 @@ class Screening:
         )
         held.done |= {*held.looks.order} - {*later}
         self.items += assignment.items
-        self._board.add([assignment], expected=expected)
+        self._board.add([assignment])
         return bool(assignment.shards)
 
     def _decide(self, group: _Group, name: str, held: _Held) -> None:
@@ -242,10 +245,10 @@ class Screening:
             held.look += 1
             if self._give(held, held.look):
                 return
-        self._board.add([], expected=1)
         self.rows.append(row)
         group.over.add(name)
         del group.held[name]
+        self._board.add([])
         if row.early:
             text = (
                 f"screening {group.task}: {row.decision} for {name} after"

@@ -13,11 +13,11 @@ from msgspec import structs
 
 from evaluator.deciding.thresholds import Screen, Thresholds
 from evaluator.store.records import RecordStore
+from evaluator.store.run_json import Failure
 from evaluator.store.schema import RECORDS
 from launch.run.decide.assignments import Assignment, Event, Shard, shards_of
 from launch.run.decide.board import Board
-from launch.run.decide.failures import Setback
-from launch.run.work.screening import Screening
+from launch.run.decide.screening import Screening
 from launch.sweep.jobs import CheckpointJob
 from tests.support.board import make_assignment, no_spare
 from tests.support.records import Seen, records
@@ -35,7 +35,11 @@ TASK: Any = SimpleNamespace(
 RULE = Screen(items=40)
 BRIEF = Screen(items=140)  # three looks
 WHOLE = Screen(items=200)  # one look at everything
-DIRECTORY: Any = SimpleNamespace(mark=lambda state, **more: None)
+
+
+def _mark(state: str, **more: Any) -> None: ...
+
+
 GATE = Thresholds(max_drop=15, max_drop_language=40)
 # How many of ten items each checkpoint is right on.
 TRUTH = {"dense": 10, "copy": 10, "near": 8, "bad": 2}
@@ -55,19 +59,21 @@ class Run:
         )
         jobs = [_job(name) for name in truth]
         self.store, self.board, self.truth = RecordStore(folder), Board(), truth
+        self.to_make = SimpleNamespace(open=False)
         self.told: list[Event] = []
         prepared: Any = SimpleNamespace(config=config, jobs=jobs)
         self.screening = Screening(
-            prepared, self.store, self.board, self.told.append, DIRECTORY
+            prepared, self.store, self.board, self.told.append, _mark
         )
+        self.board.sources = self.screening, self.to_make
         self.asked: list[tuple[str, int]] = []  # in this call: checkpoint, items
 
-    def add(self, *names: str, expected: int = 0) -> None:
+    def add(self, *names: str) -> None:
         for name in names:
             finished = self.store.finished(name, "t", name)
             assignment = _assignment(name, shards_of(TASK, finished, 10))
             held = self.screening.hold(assignment, TASK, finished)
-            self.board.add([] if held else [assignment], expected)
+            self.board.add([] if held else [assignment])
 
     def go(self, after: Callable[[], Any] = lambda: None) -> "Run":
         self.screening.look()
@@ -184,12 +190,13 @@ def _rows(run: Run) -> dict[str, Any]:
 
 def test_each_checkpoint_is_decided_by_itself(tmp_path):
     run = Run(tmp_path)
-    run.board.expected += 1  # copy is still being pruned
+    run.to_make.open = True  # copy is still being pruned
     run.add("dense", "bad", "near")
     run.go()
     assert (run.counts()["near"], run.counts()["bad"]) == (200, 140)
     assert not run.board.over
-    run.add("copy", expected=1)
+    run.add("copy")
+    run.to_make.open = False
     assert run.go().counts()["copy"] == 140
     assert run.board.over
 
@@ -198,8 +205,8 @@ def test_what_is_set_aside_is_not_waited_for(tmp_path):
     run = Run(tmp_path, RULE)
     run.add(*TRUTH)
     run.screening.look()
-    run.board.setbacks.append(
-        Setback(checkpoint="copy", stage="load", reason="it does not load")
+    run.board.failures.append(
+        Failure(checkpoint="copy", stage="load", reason="it does not load")
     )
     run.go()
     assert run.counts() == DECIDED | {"copy": 40}  # the first look, which the board had
@@ -208,12 +215,12 @@ def test_what_is_set_aside_is_not_waited_for(tmp_path):
 
 def test_without_a_base_everything_is_evaluated(tmp_path):
     run = Run(tmp_path)
-    run.board.setbacks.append(
-        Setback(checkpoint="dense", stage="load", reason="it does not load")
+    run.board.failures.append(
+        Failure(checkpoint="dense", stage="load", reason="it does not load")
     )
     run.add("copy", "bad")
     run.board.abandon(
-        Setback(checkpoint="near", stage="prune", reason="no memory", attempts=3)
+        Failure(checkpoint="near", stage="prune", reason="no memory", attempts=3)
     )
     run.go()
     assert run.counts() == {"dense": 0, "copy": 200, "near": 0, "bad": 200}
@@ -259,7 +266,7 @@ def test_without_screening_nothing_is_held_and_the_rest_is_evaluated(tmp_path):
         screen=None, gate=GATE, resources=SimpleNamespace(shard_items=10)
     )
     run.screening = Screening(
-        SimpleNamespace(config=config, jobs=[]), run.store, run.board, print, DIRECTORY
+        SimpleNamespace(config=config, jobs=[]), run.store, run.board, print, _mark
     )
     run.add(*TRUTH)
     assert run.go().counts() == dict.fromkeys(TRUTH, 200)

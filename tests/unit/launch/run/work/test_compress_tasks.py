@@ -15,11 +15,13 @@ from ray.exceptions import RayTaskError, TaskCancelledError, WorkerCrashedError
 
 from evaluator.core.errors import InputError
 from evaluator.core.liveness import HEARTBEAT, Hung
+from evaluator.store.run_json import Failure
 from launch.run.decide.assignments import Where
+from launch.run.decide.failures import Ledger
 from launch.run.decide.nodes import FreeGpus, Node
-from launch.run.work import actors, prune_tasks
+from launch.run.work import actors, compress_tasks
 from launch.run.work.actors import showing_life
-from launch.run.work.prune_tasks import PruneTasks, TaskWatch
+from launch.run.work.compress_tasks import CompressTasks, TaskWatch
 from launch.sweep.config import Resources
 
 A, B = "0a" * 28, "0b" * 28  # nodes
@@ -87,8 +89,9 @@ class Desk:
     """What a test of prune tasks needs, and the clock."""
 
     ray: Ray
-    tasks: PruneTasks
+    tasks: CompressTasks
     warned: list[str]
+    lost: list[Failure]
     ended: list[Where]  # processes
     slept: list[float]
     now: float = 0.0
@@ -97,7 +100,9 @@ class Desk:
         """What the driver does, and what ended well."""
         self.now += seconds
         self.tasks.start(cpus)
-        return [job.name for job in self.tasks.done(0.2)]
+        made, given_up = self.tasks.ended(0.2)
+        self.lost += given_up
+        return [job.name for job in made]
 
 
 @pytest.fixture
@@ -108,7 +113,7 @@ def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         after: dict[str, str] | None = None,
         gpus: Sequence[str] = (),
     ) -> Desk:
-        found = Desk(Ray(outcomes), SimpleNamespace(), [], [], [])
+        found = Desk(Ray(outcomes), SimpleNamespace(), [], [], [], [])
         clock = SimpleNamespace(monotonic=lambda: found.now, sleep=found.slept.append)
         fakes = {
             "ray": found.ray,
@@ -117,10 +122,11 @@ def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             "provenance": lambda: None,
         }
         for name, fake in fakes.items():
-            monkeypatch.setattr(prune_tasks, name, fake)
+            monkeypatch.setattr(compress_tasks, name, fake)
         nodes = [Node(node_id=name, name=name, cpus=1, gpus=1) for name in gpus]
         config = SimpleNamespace(absolute=lambda: "config")
-        found.tasks = PruneTasks(
+        resources = Resources(stall_seconds=60, load_seconds=300)
+        found.tasks = CompressTasks(
             [
                 SimpleNamespace(
                     name=name,
@@ -131,11 +137,11 @@ def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
                 )
                 for name in outcomes
             ],
-            log_dir=tmp_path,
-            held_out={},
+            SimpleNamespace(config=SimpleNamespace(resources=resources), held_out={}),
+            tmp_path,
             free=FreeGpus(nodes) if gpus else None,
             options={},
-            resources=Resources(attempts=3, stall_seconds=60, load_seconds=300),
+            ledger=Ledger(attempts=3),
             report=lambda event: (
                 found.warned.append(event.text) if event.kind == "retried" else None
             ),
@@ -145,7 +151,7 @@ def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return make
 
 
-def test_while_none_runs_the_driver_sleeps(desk) -> None:
+def test_driver_sleeps_without_running_jobs(desk) -> None:
     """Ray answers at once where there is nothing to wait for."""
     at = desk({"x": []}, gpus=[A])
     at.tasks._free.take_one()
@@ -154,15 +160,13 @@ def test_while_none_runs_the_driver_sleeps(desk) -> None:
 
 
 @pytest.mark.parametrize(("cpus", "at_once"), [(1, 1), (2, 1), (3, 2), (9, 3)])
-def test_one_cpu_is_left_for_an_engine_that_starts(
-    desk, cpus: int, at_once: int
-) -> None:
+def test_one_cpu_is_left_over(desk, cpus: int, at_once: int) -> None:
     at = desk({name: [None] for name in "xyz"})
     assert at.turn(cpus=cpus) == ["x"]
     assert [name for name, _ in at.ray.begun] == list("xyz")[:at_once]
 
 
-def test_one_that_fails_is_tried_again_elsewhere_or_given_up(desk) -> None:
+def test_failed_job_goes_elsewhere(desk) -> None:
     at = desk({"x": [DIED, DIED, None]}, gpus=[A, B])
     assert [at.turn() for _ in range(3)] == [[], [], ["x"]]
     first, second, third = [node for _, node in at.ray.begun]
@@ -177,28 +181,14 @@ def test_one_that_fails_is_tried_again_elsewhere_or_given_up(desk) -> None:
     done = [name for _ in range(4) for name in at.turn()]
     assert done == ["good"]
     assert [name for name, _ in at.ray.begun].count("bad") == 3
-    (lost,) = at.tasks.given_up()
-    assert (lost.checkpoint, lost.reason, lost.attempts, lost.mendable) == (
-        "bad",
-        "KeyError: 'x'",
-        3,
-        False,
-    )
+    assert at.lost == [
+        Failure(checkpoint="bad", stage="prune", reason="KeyError: 'x'", attempts=3)
+    ]
     assert at.warned == ["bad could not be made (KeyError: 'x'); trying it again"] * 2
-    assert at.tasks.left == 0
-    assert at.tasks.given_up() == []
-    at = desk({"x": [failed(InputError("model.safetensors: no such file"))]})
-    at.turn()
-    (lost,) = at.tasks.given_up()
-    assert (lost.reason, lost.attempts, lost.mendable) == (
-        "model.safetensors: no such file",
-        1,
-        True,
-    )
-    assert (at.warned, at.tasks.left) == ([], 0)
+    assert at.tasks.unfinished == 0
 
 
-def test_what_is_made_of_it_falls_with_it(desk) -> None:
+def test_failed_source_fails_what_follows(desk) -> None:
     outcomes = {
         "x": [failed(InputError("bad"))],
         "x-rtn": [],
@@ -208,17 +198,17 @@ def test_what_is_made_of_it_falls_with_it(desk) -> None:
     }
     at = desk(outcomes, after={"x-rtn": "x", "x-rtn-2": "x-rtn", "y-rtn": "y"})
     assert [name for _ in range(3) for name in at.turn()] == ["y", "y-rtn"]
-    lost = at.tasks.given_up()
-    assert [(each.checkpoint, each.attempts, each.mendable) for each in lost] == [
+    assert [(each.checkpoint, each.attempts, each.mendable) for each in at.lost] == [
         ("x", 1, True),
         ("x-rtn", 0, True),
         ("x-rtn-2", 0, True),
     ]
-    assert [each.reason for each in lost[1:]] == [
+    assert [each.reason for each in at.lost] == [
+        "bad",
         "'x', its source, could not be made",
         "'x-rtn', its source, could not be made",
     ]
-    assert at.tasks.left == 0
+    assert (at.warned, at.tasks.unfinished) == ([], 0)
 
 
 PROCESS = Where(node="a", node_id=A, device="", pid=7)
@@ -232,9 +222,7 @@ def alive(pulse: Path, beats: int, where: Where = PROCESS) -> None:
     )
 
 
-def test_one_that_hangs_is_ended_and_tried_again_or_does_not_keep_the_run(
-    desk, tmp_path
-) -> None:
+def test_hung_job_is_ended(desk, tmp_path) -> None:
     at = desk({"x": [lambda _, pulse: alive(pulse, 1), None]})
     pulse = tmp_path / "prune-x.pulse"
     at.turn()
@@ -258,19 +246,14 @@ def test_one_that_hangs_is_ended_and_tried_again_or_does_not_keep_the_run(
     for _ in range(40):
         at.turn(100.0)
     assert len(at.ended) == 3
-    (lost,) = at.tasks.given_up()
-    assert (lost.checkpoint, lost.attempts, lost.reason) == (
-        "x",
-        3,
-        "no sign of progress for 400 s",
-    )
-    assert (at.tasks.left, at.tasks.running) == (0, {})
+    (lost,) = at.lost
+    assert (lost.attempts, lost.reason) == (3, "no sign of progress for 400 s")
+    assert (at.tasks.unfinished, at.tasks.running) == (0, {})
     assert {at.tasks._free.take_one() for _ in range(2)} == {A, B}
 
 
-def test_it_has_the_time_of_a_load_before_its_first_step_and_after_a_long_pause_again(
-    desk, tmp_path
-) -> None:
+def test_hang_watch_allows_load_time(desk, tmp_path) -> None:
+    """Before a job's first step, and again after a long pause."""
     at = desk({"x": [lambda *_: None]})
     at.turn(3000.0)
     at.turn(3000.0)  # Ray has no CPU for it
@@ -305,9 +288,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_driver_sees_that_work_gets_on_and_which_process_does_it(
-    tmp_path: Path,
-) -> None:
+def test_driver_sees_beats_and_process(tmp_path: Path) -> None:
     path = tmp_path / "prune-x.pulse"
     path.write_text("of a process that was killed", encoding="utf-8")
     watch = TaskWatch(path, load_seconds=100, stall_seconds=10)
@@ -331,7 +312,7 @@ def test_the_driver_sees_that_work_gets_on_and_which_process_does_it(
 
 
 @pytest.mark.usefixtures("quick")
-def test_where_it_cannot_be_written_the_work_goes_on(tmp_path: Path) -> None:
+def test_unwritable_pulse_stops_no_work(tmp_path: Path) -> None:
     path = tmp_path / "nowhere" / "prune-x.pulse"
     watch = TaskWatch(path, load_seconds=100, stall_seconds=10)
     with showing_life(path):

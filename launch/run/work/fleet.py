@@ -16,16 +16,22 @@ from typing import Generic, TypeVar
 from evaluator.core.errors import EngineError, ResurfaceError
 from launch.run.decide.assignments import Where
 from launch.run.decide.board import Board
-from launch.run.decide.nodes import FreeGpus, Node, Place, missing_places, place_engines
+from launch.run.decide.failures import Ledger
+from launch.run.decide.nodes import (
+    FreeGpus,
+    Node,
+    Placement,
+    missing_places,
+    place_engines,
+)
 
-_RETIRED = 2  # retired engines, after which their node may be at fault
 SPARE = 1  # cores of the driver's node that engines on CPUs leave free
 
 
 class Worker(threading.Thread):
     """The driver's thread for one engine; `work/workers.py` is the real one."""
 
-    def __init__(self, number: int, place: Place, board: Board) -> None:
+    def __init__(self, number: int, place: Placement, board: Board) -> None:
         super().__init__(name=f"engine-{number}", daemon=True)
         self.number = number
         self.place = place
@@ -35,7 +41,6 @@ class Worker(threading.Thread):
         self.gone = False  # its node was lost
         # None: its process, if it exists, has no place yet
         self.where: Where | None = None
-        self.nodes: set[str] = set()  # hosts on which its processes ran
 
     @property
     def node_id(self) -> str:
@@ -65,7 +70,7 @@ class Fleet(Generic[AnyWorker]):
         self,
         nodes: Sequence[Node],
         board: Board,
-        make: Callable[[int, Place], AnyWorker],
+        make: Callable[[int, Placement], AnyWorker],
         *,
         tensor_parallel: int,
         wanted: int | None,
@@ -169,16 +174,8 @@ class Fleet(Generic[AnyWorker]):
             if self.on_gpus
             else {}
         )
-        usable = [node_id for node_id, room in rooms.items() if room > retired[node_id]]
-        spent = [
-            node_id
-            for node_id in usable
-            if retired[node_id] >= _RETIRED and not standing[node_id]
-        ]
-        if len(spent) < len(usable):
-            retired.update(
-                {node_id: rooms[node_id] - retired[node_id] for node_id in spent}
-            )
+        for node_id in Ledger.suspected_nodes(rooms, retired, standing):
+            retired[node_id] = rooms[node_id]
         for place in missing_places(
             self._nodes, standing, retired, self._first, self._wanted, spare=SPARE
         ):

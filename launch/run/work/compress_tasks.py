@@ -8,9 +8,9 @@ failed.
 import contextlib
 import json
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,17 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from evaluator.checkpoints.info import WRITTEN
 from evaluator.core.errors import InputError
 from evaluator.core.liveness import HangWatch, Hung
+from evaluator.store.run_json import Failure
 from launch.provenance import provenance
 from launch.run.decide.assignments import Event, Listener, Where
-from launch.run.decide.failures import Setback
+from launch.run.decide.failures import Ledger
 from launch.run.decide.nodes import FreeGpus
 from launch.run.work.actors import end_process, make_checkpoint
-from launch.run.work.failure_log import last_words, size
-from launch.sweep.config import Resources
+from launch.run.work.logs import last_words, size
 from launch.sweep.jobs import CheckpointJob
+from launch.sweep.preflight import Prepared
 
-_LOOK_SECONDS = 2.0  # between two checks of the tasks' progress
+_POLL_SECONDS = 2.0  # between two checks of the tasks' progress
 
 
 class TaskWatch:
@@ -82,39 +83,40 @@ class _Task:
     began: float = field(default_factory=time.monotonic)
 
 
-class PruneTasks:
+class CompressTasks:
     """Starts prune jobs and returns finished ones. A failed job is tried again, on
     another node if possible."""
 
     def __init__(
         self,
         jobs: Sequence[CheckpointJob],
-        *,
+        prepared: Prepared,
         log_dir: Path,
-        held_out: Mapping[str, str],
+        *,
         free: FreeGpus | None,
         options: Mapping[str, Any],
-        resources: Resources,
+        ledger: Ledger,
         report: Listener,
     ) -> None:
         """`free`: the GPUs for jobs and engines; None: CPUs. `options`: as
-        `prune_options` gives them."""
-        self._resources = resources
+        `compress_options` gives them."""
+        self._resources = prepared.config.resources
+        self._ledger = ledger
         self._report = report
         self._total = len(jobs)
-        self._failures: Counter[str] = Counter()  # by job
-        self._failed_on: dict[str, str] = {}  # the node on which a job failed last
-        self._given_up: list[Setback] = []
+        # by failed job: the node on which it failed last, if it had a GPU
+        self._failed_on: dict[str, str | None] = {}
+        self._given_up: list[Failure] = []
         self._waiting = deque(jobs)
         self.running: dict[Any, _Task] = {}
         self._free = free
         self._task = ray.remote(**options)(make_checkpoint)
         self._log_dir = log_dir.absolute()
-        self._held_out = ray.put(dict(held_out))
-        self._looked = time.monotonic()
+        self._held_out = ray.put(dict(prepared.held_out))
+        self._polled = time.monotonic()
 
     @property
-    def left(self) -> int:
+    def unfinished(self) -> int:
         return len(self._waiting) + len(self.running)
 
     @property
@@ -145,7 +147,7 @@ class PruneTasks:
                         node_id, soft=True
                     )
                 )
-            elif self._failures[job.name]:
+            elif job.name in self._failed_on:
                 task = task.options(scheduling_strategy="SPREAD")
             log = self._log_dir / f"prune-{job.name}.log"
             watch = TaskWatch(
@@ -172,33 +174,34 @@ class PruneTasks:
         }
         return next((job for job in self._waiting if job.after not in to_come), None)
 
-    def done(self, seconds: float) -> list[CheckpointJob]:
-        """The jobs that succeeded since the last call; waits up to `seconds` for
-        one."""
+    def ended(self, seconds: float) -> tuple[list[CheckpointJob], list[Failure]]:
+        """The jobs that succeeded since the last call, and those that were given up;
+        waits up to `seconds` for one."""
         # all jobs wait for GPUs, and ray.wait needs at least one task
         if not self.running:
             time.sleep(seconds)
         done, _ = ray.wait(list(self.running), num_returns=1, timeout=seconds)
-        ended = []
+        made = []
         for pending in done:
             task = self.running.pop(pending)
             error: Exception | None = None
             try:
                 if (written := ray.get(pending)) is not None:
                     WRITTEN[task.job.path.absolute()] = written
-                ended.append(task.job)
+                made.append(task.job)
                 self._made(task.job.name, round(time.monotonic() - task.began, 3))
             except RayError as failure:
                 error = failure
             self._close(task, error)
         now = time.monotonic()
-        if now - self._looked > _LOOK_SECONDS:
-            self._looked = now
+        if now - self._polled > _POLL_SECONDS:
+            self._polled = now
             for pending, task in list(self.running.items()):
-                self._look(pending, task, now)
-        return ended
+                self._poll(pending, task, now)
+        given_up, self._given_up = self._given_up, []
+        return made, given_up
 
-    def _look(self, pending: Any, task: _Task, now: float) -> None:
+    def _poll(self, pending: Any, task: _Task, now: float) -> None:
         """End the process of a hung task. Ray then reports the task's end."""
         try:
             task.watch.check(now)
@@ -225,25 +228,23 @@ class PruneTasks:
         if error is None:
             return
         job, error = task.job, task.hung or error
-        mendable = isinstance(
-            error.cause if isinstance(error, RayTaskError) else error, InputError
+        cause = error.cause if isinstance(error, RayTaskError) else error
+        failure = Failure(
+            checkpoint=job.name,
+            stage="prune",
+            reason=last_words(error, task.log, task.log_start),
+            mendable=isinstance(cause, InputError),
         )
-        self._failures[job.name] += 1
-        tries, reason = (
-            self._failures[job.name],
-            last_words(error, task.log, task.log_start),
-        )
-        if mendable or tries >= self._resources.attempts:
-            self._give_up(job.name, reason, tries, mendable=mendable)
+        if (final := self._ledger.not_made(failure)) is not None:
+            self._give_up(final)
             return
-        text = f"{job.name} could not be made ({reason}); trying it again"
+        text = f"{job.name} could not be made ({failure.reason}); trying it again"
         self._report(Event(kind="retried", checkpoint=job.name, text=text))
-        if task.node_id is not None:
-            self._failed_on[job.name] = task.node_id
+        self._failed_on[job.name] = task.node_id
         self._waiting.append(job)
 
     def _made(self, checkpoint: str = "", seconds: float = 0.0) -> None:
-        done = self._total - self.left
+        done = self._total - self.unfinished
         self._report(
             Event(
                 kind="made",
@@ -254,29 +255,14 @@ class PruneTasks:
             )
         )
 
-    def given_up(self) -> list[Setback]:
-        """The jobs that failed for good since the last call."""
-        found, self._given_up = self._given_up, []
-        return found
-
-    def _give_up(
-        self, name: str, reason: str, attempts: int, *, mendable: bool
-    ) -> None:
+    def _give_up(self, failure: Failure) -> None:
         """Give up a job, and the jobs that need its checkpoint."""
-        lost = Setback(
-            checkpoint=name,
-            stage="prune",
-            reason=reason,
-            attempts=attempts,
-            mendable=mendable,
-        )
-        self._given_up.append(lost)
+        self._given_up.append(failure)
         self._made()
-        for job in [each for each in self._waiting if each.after == name]:
+        source = failure.checkpoint
+        reason = f"{source!r}, its source, could not be made"
+        for job in [each for each in self._waiting if each.after == source]:
             self._waiting.remove(job)
             self._give_up(
-                job.name,
-                f"{name!r}, its source, could not be made",
-                0,
-                mendable=mendable,
+                replace(failure, checkpoint=job.name, reason=reason, attempts=0)
             )

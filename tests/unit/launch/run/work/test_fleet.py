@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from evaluator.core.errors import EngineError, ResurfaceError
-from launch.run.decide.fleet import Fleet
-from launch.run.decide.nodes import Node, Place
+from launch.run.decide.nodes import Node, Placement
+from launch.run.work.fleet import Fleet
 
 
 class Worker:
-    def __init__(self, number: int, place: Place) -> None:
+    def __init__(self, number: int, place: Placement) -> None:
         self.number, self.place, self.node_id = number, place, place.node_id
         self.failure: Exception | None = None
         self.retired: str | None = None
