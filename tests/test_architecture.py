@@ -147,7 +147,7 @@ def test_nothing_is_decided_by_a_clock_that_can_be_set() -> None:
                 users.add(path.relative_to(ROOT).as_posix())
     assert {path for path in users if path.split("/")[0] in PACKAGES} == {
         "evaluator/engine/vllm/requests.py",
-        "evaluator/report/lm_eval.py",
+        "evaluator/store/lm_eval.py",
         "launch/run/directory/events.py",
         "launch/doctor/report.py",
         "launch/status.py",

@@ -84,7 +84,7 @@ def gate(
     if languages is False:
         stated.pop("max_drop_language", None)
     thresholds = validated(Thresholds, {**stated, **typed}, "resurface gate", as_option)
-    from evaluator.report.opened import OpenRun
+    from evaluator.report.notebook import OpenRun
     from evaluator.store.files import write_atomically
 
     verdicts, told = OpenRun(run).judged(thresholds)

@@ -242,7 +242,6 @@ class _Run:
                 Inspections(trust=trust) as inspected,
             ):
                 self._on(machines, to_make, inspected)
-        self._store.need_kept()
         self._log.look(self._board.setbacks, ())
         self._log.need_something(self._store)
         items = self._items + self._screening.items

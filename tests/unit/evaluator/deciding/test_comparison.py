@@ -208,10 +208,10 @@ def test_settings_of_records_and_runs_that_differ_are_named_and_prompts_counted(
         "dtype": "bfloat16",
         "engine_version": "1",
         "weights_digest": "f" * 64,
-        "prompt_tokens": 51,
+        "prompt_digest": "11",
     }
     found = compare(
-        run("a", RIGHT, RIGHT, architecture="d1"),
+        run("a", RIGHT, RIGHT, architecture="d1", prompt_digest="00"),
         run("b", RIGHT, RIGHT, **other, architecture="d2"),
     )
     differences = {
@@ -230,7 +230,7 @@ def test_settings_of_records_and_runs_that_differ_are_named_and_prompts_counted(
         only(compare(dated[0], each).frame, measure="open")["other_prompt"]
         for each in dated
     ]
-    assert counts == [0, 2, 0]  # the last is an older run, which has lengths alone
+    assert counts == [0, 2, 0]  # the last has no digests
     outcomes = reduce_records(records("int4", {"english/1": RIGHT}))
     sides = []
     for version, seed in (("0.31", 0), ("0.32", 1)):

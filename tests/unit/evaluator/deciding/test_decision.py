@@ -14,8 +14,8 @@ from scipy.special import betaincinv
 from evaluator.deciding.criteria import CRITERIA, EXTREMES, Paired, Reported
 from evaluator.deciding.decision import Check, Verdict, decide
 from evaluator.deciding.thresholds import Screen, Thresholds, thresholds_of
+from evaluator.deciding.verdict_text import document, paragraph, summary, usable, why
 from evaluator.deciding.verdicts import judge, unfinished
-from evaluator.deciding.words import document, paragraph, summary, usable, why
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.inputs import ALL
 from evaluator.metrics.looks import BLOCK_LEVEL, PASS_LEVEL, nominal

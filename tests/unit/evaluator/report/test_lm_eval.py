@@ -8,8 +8,7 @@ import pytest
 
 from evaluator.deciding.comparison import compare, side_of_logged, side_of_run
 from evaluator.report import read_inputs
-from evaluator.report.lm_eval import export
-from evaluator.store.lm_eval import read_logged
+from evaluator.store.lm_eval import export, read_logged
 from tests.support.sweeps import refused
 from tests.support.synthetic import write_run
 

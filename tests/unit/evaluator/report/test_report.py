@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from evaluator.core.errors import InputError
-from evaluator.deciding.words import summary
+from evaluator.deciding.verdict_text import summary
 from evaluator.metrics import TABLES
 from evaluator.probes import PROBES
 from evaluator.report import Report, page, write_report

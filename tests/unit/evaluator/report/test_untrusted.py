@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from evaluator.report import write_part, write_report
-from evaluator.report.embed import safe_json
-from evaluator.report.lm_eval import export
+from evaluator.report.item_view import safe_json
+from evaluator.store.lm_eval import export
 from tests.support.sweeps import refused
 from tests.support.synthetic import write_run
 

@@ -190,10 +190,6 @@ def test_a_part_that_was_found_whole_is_not_decoded_again(tmp_path, monkeypatch)
     kept.write_bytes(kept.read_bytes()[:-5])
     assert look() == []
     assert len(decoded) == 1
-    with monkeypatch.context() as later:
-        later.setattr(reading, "_SOUGHT", "another column")
-        assert look() == []
-        assert len(decoded) == 3
 
 
 def test_a_driver_that_has_lost_its_run_or_closed_its_store_writes_nothing(tmp_path):
@@ -339,38 +335,6 @@ def test_a_bases_answers_are_read_once_and_again_when_there_are_others(
     assert records.greedy_answers("dense", "gazetteer")["item_id"].to_pylist() == [
         "english-0001"
     ]
-
-
-@pytest.mark.parametrize("from_before", [False, True])
-def test_finished_parts_that_somebody_removes_are_missed(tmp_path, from_before):
-    """Else a run would end as finished without them, and a base would seem not to
-    have been asked."""
-    records = RecordStore(tmp_path)
-    if not from_before:
-        records.finished("dense", "gazetteer", "d1")
-    paths = [
-        records.append("dense", "gazetteer", name, to_table([_record(n)]))
-        for n, name in enumerate("abc")
-    ]
-    # once more: still three
-    records.append("dense", "gazetteer", "c", to_table([_record(2)]))
-    if from_before:
-        records = RecordStore(tmp_path)
-    records.finished("dense", "gazetteer", "d1")
-    records.set_aside(paths[0])
-    records.drop("dense", "gazetteer", ("english", "english-0001"))
-    records.need_kept()
-    assert len(records.greedy_answers("dense", "gazetteer")) == 1
-    paths[2].unlink()
-    for look in (
-        records.need_kept,
-        lambda: records.greedy_answers("dense", "gazetteer"),
-    ):
-        with pytest.raises(
-            ResurfaceError,
-            match="dense/gazetteer: 1 finished parts were removed during the run",
-        ):
-            look()
 
 
 def test_devices_of_all_parts(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.probes import PROBES
-from evaluator.report.embed import ItemView, packed
+from evaluator.report.item_view import ItemView, packed
 from tests.support.records import Seen, records
 from tests.support.synthetic import HOSTILE
 

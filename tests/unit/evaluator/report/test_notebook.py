@@ -16,7 +16,7 @@ from evaluator import open_run
 from evaluator.core.errors import InputError
 from evaluator.core.isolated import environment
 from evaluator.report import write_report
-from evaluator.report.opened import OpenRun
+from evaluator.report.notebook import OpenRun
 from tests.support.documents import ROOT
 from tests.support.runs import finish
 from tests.support.synthetic import HOSTILE, write_run
