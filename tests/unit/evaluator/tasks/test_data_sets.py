@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from evaluator.tasks import Source, TaskSpec, items_by_language, load_task, task_name
-from evaluator.tasks.rows import Place, rows_at
+from evaluator.tasks.rows import RowLocation, rows_at
 from tests.support.sweeps import refused
 from tests.unit.evaluator.tasks.conftest import Builder, Table
 
@@ -257,7 +257,7 @@ def test_what_is_made_of_files_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     file = lines(tmp_path / "rows.jsonl", {"n": 1, "q": "q", "a": "x"})
-    with rows_at(Place(task="t", data=str(file), local=True)) as (split, rows):
+    with rows_at(RowLocation(task="t", data=str(file), local=True)) as (split, rows):
         assert (rows.column_names, split) == (["n", "q", "a"], "train")
         assert len(list((tmp_path / "temporary").iterdir())) == 1
         assert list(rows.select_columns(["q"])) == [{"q": "q"}]

@@ -442,7 +442,6 @@ def test_belebele_is_parallel():
             "data: x\nfields: {question: q, question: p}",
             "key 'question' appears here twice",
         ),
-        ("&a [*a, *a]", "aliases (*name) are not read here"),
         ("{data: 2026-02-31}", "not valid YAML: day is out of range"),
         ("- a", "a mapping with data and fields is needed, not ['a']"),
         ("split: test", "data: Field required"),
