@@ -109,7 +109,11 @@ def document(path: Path, kind: type[_Said]) -> _Said:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise InputError(f"{path}: cannot be read ({reason})") from error
     try:
-        content = yaml.load(text, _Loader)  # noqa: S506  (a safe one)
+        loader = _Loader(text)
+        try:
+            content = loader.get_single_data()
+        finally:
+            loader.dispose()
     # A value that its tag or form promises and that does not exist: the 31st of
     # February, a number of 5,000 digits.
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
