@@ -29,7 +29,7 @@ from evaluator.judging.controls import Control
 from evaluator.judging.matcher import Claim, Verdict
 from evaluator.probes.reducing import by_its_rule
 from evaluator.store import schema
-from evaluator.store.reading import read_part, read_parts
+from evaluator.store.reading import read_all, read_part
 from evaluator.store.records import RecordStore
 
 # the values of KEY or CONTROL_KEY: what names a record or a control pair
@@ -232,11 +232,8 @@ def pending(
 
 def read_controls(run_dir: Path) -> pd.DataFrame | None:
     """The verdicts of all matchers on control pairs; None for a run without any."""
-    paths = sorted((run_dir / "controls").glob("*/*.parquet"))
-    return (
-        read_parts(paths, schema.READ_CONTROLS, schema.CONTROL_COLUMNS)
-        if paths
-        else None
+    return read_all(
+        run_dir / "controls", "*/*", schema.READ_CONTROLS, schema.CONTROL_COLUMNS
     )
 
 

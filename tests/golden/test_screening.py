@@ -6,8 +6,8 @@ from dataclasses import asdict, replace
 import pandas as pd
 
 from evaluator.deciding.thresholds import Thresholds
+from evaluator.deciding.verdict_text import document
 from evaluator.deciding.verdicts import judge
-from evaluator.deciding.words import document
 from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.metrics.headline import screened_sentence
 from evaluator.report.results import compute

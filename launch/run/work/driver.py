@@ -239,7 +239,6 @@ class _Run:
                 Inspections(trust=trust) as inspected,
             ):
                 self._work_until_done(machines, to_make, inspected)
-        self._store.need_kept()
         self._note_failures()
         self._need_something()
         return Outcome(

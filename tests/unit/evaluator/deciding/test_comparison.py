@@ -37,7 +37,8 @@ def run(name, *seen, language="english", digest=None, **columns):
     )
 
 
-def test_changes_in_one_direction_moved_and_in_both_are_noise():
+def test_moved_and_noise():
+    """Changes in one direction moved; changes in both are noise."""
     found = compare(run("a", *[RIGHT] * 30), run("b", *[WRONG] * 12, *[RIGHT] * 18))
     row = only(found.frame, measure="open")
     assert row[["n", "only_a", "only_b", "differing"]].tolist() == [30, 12, 0, 12]
@@ -91,7 +92,7 @@ def sides(**columns):
     return found
 
 
-def test_holms_family_has_no_comparison_of_a_model_with_itself_and_each_other_measure():
+def test_holms_family():
     """The base is the same on both sides, and exact_match the same as open: two
     tests are left, open and choice."""
     frame = compare(*sides()).frame
@@ -137,7 +138,7 @@ def test_holms_family_has_no_comparison_of_a_model_with_itself_and_each_other_me
     assert row["holm_p"] == pytest.approx(2 * row["mcnemar_p"])
 
 
-def test_quantised_activations_have_a_noise_floor_and_equal_values_equal_intervals():
+def test_noise_floor_and_equal_intervals():
     sides = (
         run("a", RIGHT),
         run("b", RIGHT, pattern="2:4 + W8A8 (per channel)", base="dense"),
@@ -163,7 +164,9 @@ def test_quantised_activations_have_a_noise_floor_and_equal_values_equal_interva
     assert len(rows[["difference_low", "difference_high"]].drop_duplicates()) == 1
 
 
-def test_languages_have_rows_of_their_own_and_keep_items_of_one_id_apart():
+def test_languages_have_own_rows():
+    """Items of one id in several languages stay apart."""
+
     def both(name, english, thai):
         seen = {
             f"{language}/{n}": each
@@ -203,15 +206,16 @@ def test_languages_have_rows_of_their_own_and_keep_items_of_one_id_apart():
     )
 
 
-def test_settings_of_records_and_runs_that_differ_are_named_and_prompts_counted():
+def test_different_settings_are_named():
+    """Different prompts are counted."""
     other = {
         "dtype": "bfloat16",
         "engine_version": "1",
         "weights_digest": "f" * 64,
-        "prompt_tokens": 51,
+        "prompt_digest": "11",
     }
     found = compare(
-        run("a", RIGHT, RIGHT, architecture="d1"),
+        run("a", RIGHT, RIGHT, architecture="d1", prompt_digest="00"),
         run("b", RIGHT, RIGHT, **other, architecture="d2"),
     )
     differences = {
@@ -230,7 +234,7 @@ def test_settings_of_records_and_runs_that_differ_are_named_and_prompts_counted(
         only(compare(dated[0], each).frame, measure="open")["other_prompt"]
         for each in dated
     ]
-    assert counts == [0, 2, 0]  # the last is an older run, which has lengths alone
+    assert counts == [0, 2, 0]  # the last has no digests
     outcomes = reduce_records(records("int4", {"english/1": RIGHT}))
     sides = []
     for version, seed in (("0.31", 0), ("0.32", 1)):
@@ -258,7 +262,7 @@ def test_settings_of_records_and_runs_that_differ_are_named_and_prompts_counted(
     assert compare(old, paper).differences["int4", "t"] == {}
 
 
-def test_checkpoints_and_tasks_pair_by_name_by_being_alone_or_as_told():
+def test_checkpoints_and_tasks_pair():
     assert (
         only(
             compare(run("a", RIGHT), run("b", RIGHT, checkpoint="fp8")).frame,
@@ -326,7 +330,7 @@ def paired(found):
     return row[["measure", "n", "only_a", "only_b", "verdict"]].tolist()
 
 
-def test_lm_eval_pairs_by_document_and_a_run_by_the_items_ids_and_a_single_filter_is_no_measure():
+def test_lm_eval_pairs_by_document():
     one = logged("one", "acc", *scored(*[1.0] * 10, 0.0, ids=False))
     found = compare(
         one, logged("two", "acc", *scored(*[0.0] * 11, ids=False), prompt="q")
@@ -376,7 +380,8 @@ def test_lm_eval_pairs_by_document_and_a_run_by_the_items_ids_and_a_single_filte
     }
 
 
-def test_scores_that_are_no_zero_or_one_are_compared_by_a_paired_t_test_over_contexts():
+def test_other_numbers_get_t_test():
+    """It counts the items of one context as a group."""
     before, after = [0.5, 0.6, 0.4, 0.7, 0.2], [0.7, 0.9, 0.5, 1.1, 0.3]
     found = compare(
         logged("one", "bleu", *scored(*before)), logged("two", "bleu", *scored(*after))

@@ -14,8 +14,8 @@ from scipy.special import betaincinv
 from evaluator.deciding.criteria import CRITERIA, EXTREMES, Paired, Reported
 from evaluator.deciding.decision import Check, Verdict, decide
 from evaluator.deciding.thresholds import Screen, Thresholds, thresholds_of
+from evaluator.deciding.verdict_text import document, paragraph, summary, usable, why
 from evaluator.deciding.verdicts import judge, unfinished
-from evaluator.deciding.words import document, paragraph, summary, usable, why
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.inputs import ALL
 from evaluator.metrics.sequential_looks import BLOCK_LEVEL, PASS_LEVEL, nominal
@@ -72,7 +72,7 @@ def alike(items: int, seen: Seen = RIGHT) -> dict[str, Seen]:
     return {f"english/{n}": seen for n in range(items)}
 
 
-def test_a_copy_passes_where_its_items_suffice_and_is_told_how_many_would():
+def test_copy_passes_with_enough_items():
     """Of n items without a discordant pair, the loss is below 1 - 0.05^(1/n): 2 % at
     149 items."""
     found = verdict({"english": (149, 0, PICKED)})
@@ -164,13 +164,13 @@ def _kinds(items: int, *kinds: Seen) -> dict[str, Seen]:
         (_kinds(200, replace(RIGHT, fidelity=(0.3, 0.4))), {"max_kld": 0.1}, "WARN", f"{KLD} has no interval in table"),
     ],
 )  # fmt: skip
-def test_verdicts_on_what_both_sides_answer_alike(seen, thresholds, outcome, reason):
+def test_verdicts_on_equal_answers(seen, thresholds, outcome, reason):
     found = judged(seen, seen, Thresholds(**thresholds))
     assert found.outcome == outcome
     assert why(found).startswith(reason)
 
 
-def test_a_better_checkpoint_passes_and_shared_contexts_count_once():
+def test_gains_and_shared_contexts():
     """A loss of 1 % in whole contexts of five items shows less than the same loss in
     single ones."""
     base, own = alike(1000), alike(1000) | {f"english/{n}": PICKED for n in range(10)}
@@ -203,7 +203,8 @@ def test_a_better_checkpoint_passes_and_shared_contexts_count_once():
     assert (gone.outcome, gone.anomaly) == ("BLOCK", None)  # a gain hides no loss
 
 
-def test_answers_that_are_only_picked_leave_recognition_and_a_guessing_base_hides_no_loss():
+def test_guessing_base_hides_no_loss():
+    """Answers that are only picked leave recognition."""
     found = verdict({"english": (200, 60, PICKED)})
     assert (found.outcome, usable(found)) == ("BLOCK", "usable for recognition only")
     assert why(found).startswith("open accuracy lost 30.0 pp (")
@@ -224,7 +225,7 @@ def test_answers_that_are_only_picked_leave_recognition_and_a_guessing_base_hide
     )
 
 
-def test_only_the_default_criteria_are_judged_unless_others_are_set():
+def test_only_set_criteria_are_judged():
     """Today's gate blocked by flips: 40 answers went and 40 others came, so that the
     accuracy is the same."""
     wrong = Seen(greedy=False, choice=True)
@@ -256,7 +257,8 @@ def test_only_the_default_criteria_are_judged_unless_others_are_set():
     assert left.outcome == "PASS"
 
 
-def test_the_worst_language_counts_with_a_level_for_the_number_of_languages():
+def test_worst_language_counts():
+    """Its level is divided by the number of languages."""
     losses: dict[str, tuple[int, int, Seen]] = {
         f"l{n}": (180, 0, PICKED) for n in range(11)
     }
@@ -277,7 +279,7 @@ def test_the_worst_language_counts_with_a_level_for_the_number_of_languages():
     assert (of_english(1), of_english(19)) == ("beyond", "undecided")
 
 
-def test_another_dtype_without_a_base_or_a_text_is_never_decided():
+def test_incomparable_sides_are_never_decided():
     found = verdict({"english": (400, 0, PICKED)}, dtype="bfloat16")
     assert (found.outcome, usable(found)) == ("BLOCK", "not comparable")
     assert why(found) == "not comparable with the base: dtype float32 against bfloat16"
@@ -311,7 +313,7 @@ def test_another_dtype_without_a_base_or_a_text_is_never_decided():
     assert [(each.task, each.outcome) for each in verdicts] == [("t", "PASS")]
 
 
-def test_removed_failed_or_missing_items_that_could_undo_a_verdict_are_none():
+def test_missing_items_may_undo_verdict():
     """Today's gate passed a run from which somebody had removed all records of the
     wrong items: "on 800 items"."""
     base = alike(1000)
@@ -354,7 +356,7 @@ def test_removed_failed_or_missing_items_that_could_undo_a_verdict_are_none():
     assert (gone.outcome, gone.unjudged) == ("WARN", 10)
 
 
-def test_divergence_blocks_by_its_interval_and_leaves_words():
+def test_divergence_blocks_by_interval():
     close = Reported(value=0.05, low=0.03, high=0.06, n=90, contexts=90)
     assert close.upper(0.05) == pytest.approx(0.05 + 0.01 * 1.6449 / 1.96, abs=1e-5)
     assert close.lower(0.05) == pytest.approx(0.05 - 0.02 * 1.6449 / 1.96, abs=1e-5)
@@ -390,7 +392,7 @@ def test_divergence_blocks_by_its_interval_and_leaves_words():
     assert (found.outcome, found.of("kld")[0].contexts) == ("WARN", 9)
 
 
-def test_each_check_has_the_level_of_its_own_looks_and_stays_passed_unless_it_is_beyond():
+def test_levels_of_several_looks():
     """In 200 items nothing is lost; in the next 40, 8 items are, which is no longer
     surely within 5 points."""
     looks = (200, 240)
@@ -576,12 +578,12 @@ SILENT = "open_drop .1 all beyond; open_drop .5 thai beyond; "
         ),
     ],
 )
-def test_words_name_the_worst_checks(outcome, checks, told):
+def test_text_names_worst_checks(outcome, checks, told):
     found = _verdict(outcome, checks)
     assert re.match(told, f"{usable(found)} {why(found)}")
 
 
-def test_thresholds_of_options_run_and_defaults():
+def test_thresholds_of_options_and_run():
     run = {"config": {"gate": {"max_drop": 3, "max_lost": 1}}}
     found = thresholds_of(run, "run.json", max_drop=6)
     assert (found.max_drop, found.drop_language, found.max_lost, found.max_mc_only) == (
@@ -604,7 +606,7 @@ def test_thresholds_of_options_run_and_defaults():
     assert Screen(items=10, seed=0).items == 10
 
 
-def test_screened_checkpoints_keep_their_looks():
+def test_screened_checkpoints_keep_looks():
     """Of 120 items without a loss, .98^120 = .09 shows nothing: what passed before
     stays, and 40 are not missing."""
     row = {
@@ -636,7 +638,7 @@ def test_screened_checkpoints_keep_their_looks():
     assert judged(alike(200), own, only, screening=[row]).unjudged == 1
 
 
-def test_the_summary_counts_verdicts_and_the_document_names_every_checkpoint():
+def test_summary_and_document():
     well, silent = (
         verdict({"english": (400, 1, PICKED)}),
         verdict({"english": (200, 60, PICKED)}),

@@ -17,7 +17,7 @@ from evaluator.metrics.exclusions import left_out
 from evaluator.probes import PROBES
 from evaluator.probes.base import Cost, ItemProbe
 from evaluator.probes.config import EvalConfig
-from evaluator.report.embed import ItemView
+from evaluator.report.item_view import ItemView
 from tests.support.fake import FakeEngine
 from tests.support.letters import (
     letter_evaluation,

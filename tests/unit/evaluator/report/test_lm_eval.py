@@ -8,8 +8,7 @@ import pytest
 
 from evaluator.deciding.comparison import compare, side_of_logged, side_of_run
 from evaluator.report import read_inputs
-from evaluator.report.lm_eval import export
-from evaluator.store.lm_eval import read_logged
+from evaluator.store.lm_eval import export, read_logged
 from tests.support.sweeps import refused
 from tests.support.synthetic import write_run
 
@@ -26,7 +25,7 @@ def run(tmp_path_factory):
     )
 
 
-def test_files_and_fields_are_lm_evals_and_a_run_equals_its_own_export(run, tmp_path):
+def test_run_equals_its_export(run, tmp_path):
     files = export(run, tmp_path, now=NOW)
     assert [file.relative_to(tmp_path).as_posix() for file in files[:3]] == [
         "dense/samples_gazetteer_open_2026-01-02T03-04-05.jsonl",
@@ -71,9 +70,7 @@ def test_files_and_fields_are_lm_evals_and_a_run_equals_its_own_export(run, tmp_
     assert found.frame[["alone_a", "alone_b"]].to_numpy().sum() == 0
 
 
-def test_the_normalised_choice_is_by_characters_as_lm_evals_and_an_export_needs_items(
-    tmp_path,
-):
+def test_normalised_choice_is_by_characters(tmp_path):
     """By bytes, which are three a character here and one in English, another option
     may win."""
     run = write_run(tmp_path / "run", 8, ("wanda-0.6",), languages=("bengali",))

@@ -31,9 +31,8 @@ def folder(tmp_path_factory):
         return write_report(run).page.parent
 
 
-def test_each_checkpoint_is_on_one_page_beside_its_base_and_the_index_has_no_items(
-    folder,
-):
+def test_each_checkpoint_has_one_page(folder):
+    """Its base is beside it, and the index has no items."""
     assert sorted(path.name for path in (folder / "pages").iterdir()) == [
         "001.html",
         "002.html",
@@ -69,7 +68,7 @@ def test_each_checkpoint_is_on_one_page_beside_its_base_and_the_index_has_no_ite
     assert 'id="fates"' not in index
 
 
-def test_the_pages_of_before_stay_until_the_new_ones_are_there(tmp_path, monkeypatch):
+def test_old_pages_stay_until_replaced(tmp_path, monkeypatch):
     before = tmp_path / "report" / "pages" / "009.html"
     before.parent.mkdir(parents=True)
     before.write_text("of a run that had more checkpoints")
@@ -105,9 +104,7 @@ def test_the_pages_of_before_stay_until_the_new_ones_are_there(tmp_path, monkeyp
         (2, 40 * 2**20, [1, 1]),
     ],
 )
-def test_a_page_takes_so_many_checkpoints_and_so_many_bytes(
-    count, bytes_each, on_pages
-):
+def test_size_of_a_page(count, bytes_each, on_pages):
     subjects = [
         SimpleNamespace(checkpoint=f"c{number}", base="c0" if number else None)
         for number in range(count + 1)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from evaluator.core.errors import InputError
-from evaluator.deciding.words import summary
+from evaluator.deciding.verdict_text import summary
 from evaluator.metrics import TABLES
 from evaluator.probes import PROBES
 from evaluator.report import Report, page, write_report
@@ -50,7 +50,7 @@ def section(report: Report, name: str) -> str:
     return page.split(f'<section id="{name}"')[1].split("</section>")[0]
 
 
-def test_every_table_is_a_csv_and_what_was_left_out_is_told_with_its_reason(made):
+def test_tables_and_left_out(made):
     run, paths = made
     names = (*TABLES.names, "headline", "left_out")
     assert {path.name for path in (run / "tables").iterdir()} == {
@@ -72,7 +72,7 @@ def test_every_table_is_a_csv_and_what_was_left_out_is_told_with_its_reason(made
     assert set(pooled["asked"]) == {12}
 
 
-def test_the_first_screen_is_the_verdict_on_a_page_that_loads_nothing(made):
+def test_first_screen_loads_nothing(made):
     html = made[1].page.read_text(encoding="utf-8")
     assert not re.search(
         r"<link|<img|<iframe|@import|\bsrc=|url\((?!#)|href=\"(?!#)", html
@@ -103,7 +103,7 @@ def _luminance(colour):
 
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
-def test_every_colour_of_words_is_readable_on_its_ground(theme):
+def test_contrast_of_colours(theme):
     """4.5 to 1, WCAG's level AA; a badge has the paper's colour on a fate's."""
     style = page._asset("page.css").split("prefers-color-scheme: dark")[theme]
     values = {
@@ -136,7 +136,7 @@ def test_every_colour_of_words_is_readable_on_its_ground(theme):
     assert {pair: ratio for pair, ratio in ratios.items() if ratio < 4.5} == {}
 
 
-def test_a_table_with_nothing_to_say_is_not_on_the_page(made, tmp_path):
+def test_empty_tables_are_left_out(made, tmp_path):
     alone = write_report(
         write_run(tmp_path / "run", 4, ("dense",), languages=("english",))
     )
@@ -154,9 +154,7 @@ def test_a_table_with_nothing_to_say_is_not_on_the_page(made, tmp_path):
     assert "<h1>No checkpoint here has a base" in lead
 
 
-def test_every_table_with_records_has_a_section_with_a_figure_and_a_long_one_shows_its_ends(
-    made, tmp_path
-):
+def test_sections_and_long_tables(made, tmp_path):
     for name in ("accuracy", "fates", "ladder", "recovery", "rank", "pr_gap"):
         assert '<svg class="figure"' in section(made[1], name)
         assert "<table>" in section(made[1], name)
@@ -222,9 +220,8 @@ def test_failures_notes_and_wider_records(copied):
     assert not (copied / "tables" / "failures.csv").exists()
 
 
-def test_the_same_records_give_the_same_bytes_however_they_were_cut(
-    made, tmp_path, monkeypatch
-):
+def test_same_records_give_same_bytes(made, tmp_path, monkeypatch):
+    """However they were cut into parts."""
     monkeypatch.undo()  # figures too
     again = write_run(tmp_path / made[0].name, 6, CHECKPOINTS, languages=LANGUAGES)
     for folder in (again / "records").glob("*/*"):
@@ -243,7 +240,7 @@ def test_the_same_records_give_the_same_bytes_however_they_were_cut(
     assert write_report(again).page.read_bytes() == made[1].page.read_bytes()
 
 
-def test_records_alone_are_enough_and_outcomes_are_derived_from_them(made, copied):
+def test_records_alone_are_enough(made, copied):
     stale = copied / "outcomes" / "removed.parquet"
     stale.parent.mkdir()
     stale.write_bytes(b"of a checkpoint without records")
@@ -264,7 +261,7 @@ def test_records_alone_are_enough_and_outcomes_are_derived_from_them(made, copie
 
 
 @pytest.mark.parametrize("probe", PROBES.names)
-def test_a_run_of_a_single_probe_has_a_page(tmp_path, probe):
+def test_single_probe_has_a_page(tmp_path, probe):
     seen = list(records_of("dense", "gazetteer", 4))
     alike = {
         "hard_choice": "choice",
@@ -298,7 +295,7 @@ def test_a_run_of_a_single_probe_has_a_page(tmp_path, probe):
         ),
     ],
 )
-def test_records_that_cannot_be_read_are_named(tmp_path, content, message):
+def test_unreadable_records_are_named(tmp_path, content, message):
     path = tmp_path / "records" / "dense" / "t" / "0.parquet"
     path.parent.mkdir(parents=True)
     if isinstance(content, bytes):
@@ -321,7 +318,7 @@ def test_records_that_cannot_be_read_are_named(tmp_path, content, message):
         ("item_id", None, "holds null"),
     ],
 )
-def test_a_part_with_a_strange_column_is_named(copied, name, values, message):
+def test_strange_columns_are_named(copied, name, values, message):
     path = next(iter(sorted(copied.glob("records/*/*/00001.parquet"))))
     table = pq.read_table(path)
     column = (
@@ -334,7 +331,7 @@ def test_a_part_with_a_strange_column_is_named(copied, name, values, message):
         write_report(copied)
 
 
-def test_a_strange_file_of_items_and_a_broken_run_json_are_named(made, copied):
+def test_strange_items_and_run_json(made, copied):
     for text, message in (("{", "not JSON"), ("[]", "must be a JSON object, is list")):
         (copied / "run.json").write_text(text)
         with pytest.raises(InputError, match=rf"run\.json: {message}"):
@@ -355,9 +352,7 @@ def test_a_strange_file_of_items_and_a_broken_run_json_are_named(made, copied):
     )
 
 
-def test_a_sparsity_that_was_not_achieved_stands_under_the_headline_and_in_the_tables(
-    tmp_path, monkeypatch, capsys
-):
+def test_missed_sparsity_is_shown(tmp_path, monkeypatch, capsys):
     """The name says what was requested; no page, file or terminal shows .99 as what
     the checkpoint is."""
     heads = {
@@ -383,7 +378,7 @@ def test_a_sparsity_that_was_not_achieved_stands_under_the_headline_and_in_the_t
     assert told in capsys.readouterr().out
 
 
-def test_the_papers_numbers_are_a_table_and_stand_in_their_sections(tmp_path):
+def test_published_numbers(tmp_path):
     run = write_run(
         tmp_path,
         6,

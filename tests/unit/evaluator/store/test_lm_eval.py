@@ -40,7 +40,7 @@ def logged(folder, *rows, task="gsm8k_cot", time="2026-01-02T03-04-05.6"):
     return file
 
 
-def test_samples_of_several_filters_and_the_results_beside_them(tmp_path):
+def test_filters_and_results(tmp_path):
     """Of the newest file of a task; a metric that is no number is left out."""
     flexible = LINE | {
         "filter": "flexible-extract",
@@ -86,13 +86,11 @@ def test_samples_of_several_filters_and_the_results_beside_them(tmp_path):
         (LINE | {"metrics": "acc"}, "field 'metrics' must be a list"),
     ],
 )
-def test_what_lm_eval_would_not_write_is_one_line(tmp_path, row, message):
+def test_bad_logs_are_one_line(tmp_path, row, message):
     assert message in refused(read_logged, logged(tmp_path, row))
 
 
-def test_the_winning_option_is_the_answer_and_a_model_of_two_folders_is_refused(
-    tmp_path,
-):
+def test_winning_option_is_the_answer(tmp_path):
     """As they are logged: every part of a response is a text."""
     chosen = [["-2.5", "False"], ["-1.25", "True"]]
     alike = [["-2.4", "False"], ["-1.26", "True"]]
@@ -110,7 +108,7 @@ def test_the_winning_option_is_the_answer_and_a_model_of_two_folders_is_refused(
         read_logged(tmp_path)
 
 
-def test_logs_before_0_4_7(tmp_path):
+def test_old_logs(tmp_path):
     """They list no metrics and name no filter: one filter is read, several are
     refused."""
     old = LINE | {"acc": 0.5, "f1": [0, 1]}

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from evaluator.tasks import Source, TaskSpec, items_by_language, load_task, task_name
-from evaluator.tasks.rows import Place, rows_at
+from evaluator.tasks.rows import RowLocation, rows_at
 from tests.support.sweeps import refused
 from tests.unit.evaluator.tasks.conftest import Builder, Table
 
@@ -67,9 +67,7 @@ def test_a_file_of_each_kind(tmp_path, suffix):
     assert found == [("1", "q1", ("007",)), ("2", "q2", ("NA",)), ("3", "q3", ())]
 
 
-def test_columns_named_as_the_fields_need_no_mapping_and_a_directory_has_splits(
-    tmp_path,
-):
+def test_named_columns_and_splits(tmp_path):
     row = {
         "language": "thai",
         "question": "q",
@@ -111,9 +109,7 @@ def test_columns_named_as_the_fields_need_no_mapping_and_a_directory_has_splits(
     assert load_task(f"hf:{tmp_path}", None, said=MINE).digest == usual.digest
 
 
-def test_a_preset_takes_the_split_that_is_there_and_configurations_of_a_directory_and_a_card(
-    tmp_path,
-):
+def test_splits_and_configurations(tmp_path):
     data = load_task(f"arc_easy:{lines(tmp_path / 'mine.jsonl', ARC)}", None)
     assert (data.name, data.pools["english"][0].answers) == ("arc_easy", ("x",))
     for split in ("validation", "test"):
@@ -184,7 +180,7 @@ def test_configuration_that_is_not_there(tmp_path, config, name):
     )
 
 
-def test_a_mapping_in_a_file_and_files_that_are_not_read(tmp_path):
+def test_mapping_file_and_other_files(tmp_path):
     lines(tmp_path / "rows.jsonl", {"n": 1, "q": "q", "a": "x"})
     file = tmp_path / "riddles.yaml"
     file.write_text(
@@ -253,11 +249,11 @@ def test_complaints_about_files(tmp_path, content, said, parts):
     assert all(part in message for part in parts), message
 
 
-def test_what_is_made_of_files_is_removed(tmp_path, monkeypatch):
+def test_temporary_files_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     file = lines(tmp_path / "rows.jsonl", {"n": 1, "q": "q", "a": "x"})
-    with rows_at(Place(task="t", data=str(file), local=True)) as (split, rows):
+    with rows_at(RowLocation(task="t", data=str(file), local=True)) as (split, rows):
         assert (rows.column_names, split) == (["n", "q", "a"], "train")
         assert len(list((tmp_path / "temporary").iterdir())) == 1
         assert list(rows.select_columns(["q"])) == [{"q": "q"}]
@@ -269,9 +265,7 @@ def test_what_is_made_of_files_is_removed(tmp_path, monkeypatch):
     assert not list((tmp_path / "temporary").iterdir())
 
 
-def test_data_sets_and_presets_of_the_hub_and_none_of_other_files_is_fetched(
-    hub, monkeypatch
-):
+def test_data_sets_of_the_hub(hub, monkeypatch):
     hub["org/riddles.v2", None, None] = {
         "validation": Table([{"n": 1, "q": "q", "a": "x", "image": b""}])
     }
@@ -340,7 +334,7 @@ def test_data_sets_and_presets_of_the_hub_and_none_of_other_files_is_fetched(
         ),
     ],
 )
-def test_what_the_hub_does_not_give(hub, error, parts):
+def test_errors_of_the_hub(hub, error, parts):
     if error is not None:
         hub["org/x", None, None] = error
     message = only_error("hf:org/x", MINE)
@@ -348,7 +342,7 @@ def test_what_the_hub_does_not_give(hub, error, parts):
     assert all(part in message for part in parts), message
 
 
-def test_specs_and_names_and_sizes_that_take_no_network(tmp_path):
+def test_names_and_sizes_without_network(tmp_path):
     for spec, name in (
         ("hf:org/x.y@main", "x.y"),
         (f"hf:{tmp_path}", tmp_path.name),

@@ -77,7 +77,7 @@ def test_the_right_option(answer, labels, gold):
     assert found.options == ("w", "x", "y", "z")
 
 
-def test_ids_texts_clusters_languages_and_options_are_of_the_columns_that_are_read():
+def test_fields_of_columns():
     row = {"q": "?", "A": "w", "B": "x", "C": "y", "D": None, "E": " ", "a": "C"}
     assert item(
         row, question="q", options=["A", "B", "C", "D", "E"], answer="a"
@@ -212,7 +212,7 @@ def test_errors_name_row_and_field(row, fields, parts):
         ),
     ],
 )
-def test_fields_that_no_item_can_be_made_of(fields, language, parts):
+def test_impossible_fields(fields, language, parts):
     message = refused(mapping, language, **fields)
     assert message.startswith("data set 'org/x': ")
     assert all(part in message for part in parts), message
@@ -230,12 +230,12 @@ def test_fields_that_no_item_can_be_made_of(fields, language, parts):
         ),
     ],
 )
-def test_a_source_that_says_nothing_sensible(said, message):
+def test_impossible_sources(said, message):
     with pytest.raises(ValidationError, match=message):
         Source.model_validate(said)
 
 
-def test_what_is_said_goes_before_what_is_usual_and_every_preset_is_tested_on_a_row():
+def test_settings_override_presets():
     usual = Source.model_validate(
         {"config": "all", "split": "test", "language": "english", "fields": OPEN}
     )
@@ -383,7 +383,7 @@ def preset(name: str) -> Preset:
 
 
 @pytest.mark.parametrize(("name", "row", "texts", "answers", "options"), ROWS)
-def test_rows_in_the_layout_of_the_hub(name, row, texts, answers, options):
+def test_rows_of_the_hub(name, row, texts, answers, options):
     fields = preset(name).fields
     assert fields is not None
     mapping = RowMapping(fields, task=name, language="english", where=name)
@@ -400,7 +400,7 @@ def test_rows_in_the_layout_of_the_hub(name, row, texts, answers, options):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_preset_says(name):
+def test_preset_facts(name):
     task = TASKS[name]
     known = preset(name)
     assert task.open.endswith(".")
@@ -442,7 +442,6 @@ def test_belebele_is_parallel():
             "data: x\nfields: {question: q, question: p}",
             "key 'question' appears here twice",
         ),
-        ("&a [*a, *a]", "aliases (*name) are not read here"),
         ("{data: 2026-02-31}", "not valid YAML: day is out of range"),
         ("- a", "a mapping with data and fields is needed, not ['a']"),
         ("split: test", "data: Field required"),

@@ -85,12 +85,12 @@ def test_bad_specs(spec, parts):
 @pytest.mark.parametrize(
     ("file", "name"), [("my items (v2).jsonl", "my-items-v2"), ("-rf;$ä.jsonl", "rf-ä")]
 )
-def test_names_of_files_become_names_of_directories(tmp_path, file, name):
+def test_task_names_of_files(tmp_path, file, name):
     data = load_task(f"jsonl:{write_lines(tmp_path / file, LINE)}", None)
     assert data.name == data.pools["english"][0].task == name
 
 
-def test_both_spellings_of_a_language_are_one_and_the_digest_is_of_the_data(tmp_path):
+def test_languages_and_digests(tmp_path):
     assert list(load_task("gazetteer", ["sw", "English", "swahili"]).pools) == [
         "swahili",
         "english",
@@ -147,7 +147,7 @@ def test_a_task_is_one_object(tmp_path):
         Task(name="toy", help="neither")
 
 
-def test_jsonl_reads_items_in_order_and_files_that_are_none_are_refused(tmp_path):
+def test_jsonl_items_and_bad_files(tmp_path):
     lines = [
         "\ufeff"
         + json.dumps({**LINE, "id": "b", "answers": ["x", "y", "x"], "extra": 1}),
@@ -207,7 +207,7 @@ def without(name):
         ('{"id": "b"', ["not JSON"]),
     ],
 )
-def test_jsonl_errors_name_file_line_and_field(tmp_path, line, parts):
+def test_jsonl_errors(tmp_path, line, parts):
     file = write_lines(tmp_path / "items.jsonl", LINE, "", line)
     message = refused(read_jsonl, file, "items")
     assert message.startswith(f"{file}: line 3")
@@ -215,7 +215,7 @@ def test_jsonl_errors_name_file_line_and_field(tmp_path, line, parts):
     assert len(message) < 400 + len(str(file))
 
 
-def test_xquad_languages_come_from_file_names_and_paragraphs_are_clusters(tmp_path):
+def test_xquad_languages_and_clusters(tmp_path):
     first = {"context": "c1", "qas": [question("1", "x"), question("2", "y")]}
     second = {"context": "c1", "qas": [question("3", "z")]}
     for language in ("th", "en"):
@@ -301,7 +301,7 @@ def test_tydiqa_without_a_language(tmp_path, name):
         ),
     ],
 )
-def test_squad_errors_name_file_and_place(tmp_path, content, parts):
+def test_squad_errors(tmp_path, content, parts):
     if content is not None:
         write(tmp_path / "xquad.en.json", content)
     message = refused(read_xquad, tmp_path)

@@ -10,7 +10,7 @@ import pytest
 
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.probes import PROBES
-from evaluator.report.embed import ItemView, packed
+from evaluator.report.item_view import ItemView, packed
 from tests.support.records import Seen, records
 from tests.support.synthetic import HOSTILE
 
@@ -19,7 +19,7 @@ def unpacked(data: str) -> dict:
     return json.loads(gzip.decompress(base64.b64decode(data)))
 
 
-def test_packing_is_lossless_and_deterministic():
+def test_packing_is_lossless():
     value = {"s": ["নদী", HOSTILE], "r": [[1, None]]}
     assert unpacked(packed(value)) == value
     assert packed(value) == packed(value)
@@ -55,7 +55,7 @@ def entries(row: list) -> dict[str, list]:
     )
 
 
-def test_a_row_holds_every_probe_and_the_index_has_fates_and_questions(view):
+def test_rows_and_index(view):
     made, _ = view
     chunk = unpacked(made.chunks[made.where["p"]["t"]["english"]])
     strings, (row, failed) = chunk["s"], chunk["r"]
@@ -95,7 +95,7 @@ def test_a_row_holds_every_probe_and_the_index_has_fates_and_questions(view):
     }
 
 
-def test_hard_options_samples_of_one_seed_and_no_windows_of_text():
+def test_one_seed_and_no_windows():
     made = ItemView()
     seen = {"english/1": Seen(greedy=True, hard=False)}
     drawn = [

@@ -16,7 +16,7 @@ from evaluator import open_run
 from evaluator.core.errors import InputError
 from evaluator.core.isolated import environment
 from evaluator.report import write_report
-from evaluator.report.opened import OpenRun
+from evaluator.report.notebook import OpenRun
 from tests.support.documents import ROOT
 from tests.support.runs import finish
 from tests.support.synthetic import HOSTILE, write_run
@@ -42,9 +42,7 @@ def without_a_window():
         yield
 
 
-def test_tables_have_the_rows_of_the_files_and_items_the_answers_of_every_checkpoint(
-    run,
-):
+def test_tables_and_items(run):
     assert {*run.tables} >= {"fates", "accuracy", "vote"}
     for name in (*run.tables, "headline", "left_out"):
         frame, written = (
@@ -84,9 +82,7 @@ def test_tables_have_the_rows_of_the_files_and_items_the_answers_of_every_checkp
     )
 
 
-def test_gate_and_comparison_are_the_commands_and_a_running_run_shows_its_records(
-    run, tmp_path
-):
+def test_gate_comparison_and_running_run(run, tmp_path):
     finish("gate", run.path, "--max-drop", "1")
     assert json.loads((run.path / "gate.json").read_text()) == json.loads(
         json.dumps(run.gate(max_drop=1))
@@ -153,13 +149,13 @@ def test_gate_and_comparison_are_the_commands_and_a_running_run_shows_its_record
         ),
     ],
 )
-def test_what_is_not_there_is_one_line_that_lists_what_is(run, ask, told):
+def test_unknown_names_list_known_ones(run, ask, told):
     with pytest.raises(InputError, match=told) as raised:
         ask(run)
     assert "\n" not in str(raised.value)
 
 
-def test_the_display_is_escaped_and_a_figure_is_axes_of_its_own_or_given_ones(run):
+def test_display_and_figures(run):
     item = run.item("gazetteer", "english-0003")
     assert HOSTILE in {*item["text"]}
     assert "&lt;img src=x" in run._repr_html_()
@@ -179,7 +175,7 @@ def test_the_display_is_escaped_and_a_figure_is_axes_of_its_own_or_given_ones(ru
     pyplot.close("all")
 
 
-def test_the_notebook_runs_without_an_engine_or_ray(run):
+def test_notebook_needs_no_engine(run):
     notebook = json.loads(
         (ROOT / "examples" / "open_run.ipynb").read_text(encoding="utf-8")
     )
