@@ -39,13 +39,13 @@ from unittest.mock import patch
 
 from benchmarks.harness import Options, count, print_table, run_main
 from benchmarks.serving import workload
+from evaluator.asking.questions import Posed
 from evaluator.checkpoints.blueprint import read_blueprint
 from evaluator.core.errors import EngineError, InputError, json_text
 from evaluator.core.garbage import collect_rarely
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
-from evaluator.probes.item import Plan
-from evaluator.probes.planning import plan_of
+from evaluator.probes.planning import tokenised
 from evaluator.probes.stream import Evaluation
 from evaluator.store.files import parquet_bytes
 from evaluator.store.records import to_table
@@ -245,7 +245,7 @@ class HostEngine(VLLMEngine):
             self._client.get_output()
 
 
-def scripted(model: Path, read: workload.Questions, plans: list[Plan]) -> ScriptedLM:
+def scripted(model: Path, read: workload.Questions, plans: list[Posed]) -> ScriptedLM:
     """Answers for a model's questions. Every second item is answered: words of its
     context, then the gold answer."""
     from benchmarks.device import ScriptedLM
@@ -254,7 +254,7 @@ def scripted(model: Path, read: workload.Questions, plans: list[Plan]) -> Script
     for plan in plans[::2]:
         if (
             "open" in plan.prompts
-            and (gold := plan.scored.get(plan.question.item.answers[0])) is not None
+            and (gold := plan.scored.get(plan.item.answers[0])) is not None
         ):
             prompt = plan.prompts["open"].token_ids
             script.plant(prompt, (*prompt[:_LEAD_IN], *gold.continuation_ids))
@@ -276,7 +276,7 @@ def timed(parts: Parts) -> Iterator[None]:
         yield
 
 
-def one_round(engine: HostEngine, plans: list[Plan], read: workload.Questions) -> int:
+def one_round(engine: HostEngine, plans: list[Posed], read: workload.Questions) -> int:
     """Ask everything of `plans` and write the records, as an engine's actor does;
     returns how many records."""
     write = engine.parts.of(
@@ -330,7 +330,7 @@ def _measured(
         options["task"], model, options["items"], probes=EVERY_PROBE
     )
     plans = [
-        plan_of(each, read.prompter, read.config)
+        tokenised(each, read.prompter, read.config)
         for each in read.questions[number :: options["engines"]]
     ]
     parts = Parts()

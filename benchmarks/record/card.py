@@ -21,11 +21,10 @@ from typing import Any
 from benchmarks import roofline
 from benchmarks.serving import workload
 from evaluator.asking.prompts import Prompter
-from evaluator.asking.questions import Question
+from evaluator.asking.questions import Posed, Question
 from evaluator.core.errors import InputError, mapping_at, parse, rows_at, unknown
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.item import Plan
-from evaluator.probes.planning import plan_of, questions_of
+from evaluator.probes.planning import questions_of, tokenised
 from evaluator.probes.rank import align, right
 from evaluator.store.reading import read_part, read_run
 from evaluator.store.schema import KEY, RECORD_COLUMNS, RECORDS
@@ -91,7 +90,7 @@ class Division:
             "resurface bench record",
         )
 
-    def plans(self, model: Path) -> tuple[EvalConfig, Prompter, dict[Item, Plan]]:
+    def plans(self, model: Path) -> tuple[EvalConfig, Prompter, dict[Item, Posed]]:
         """Every item in the model's token ids. Raises InputError if this checkout's
         data are others."""
         (config,) = self.sweep("model", "", {}, {}).tasks
@@ -111,7 +110,7 @@ class Division:
         return (
             config,
             prompter,
-            {key: plan_of(each, prompter, config) for key, each in questions.items()},
+            {key: tokenised(each, prompter, config) for key, each in questions.items()},
         )
 
 
@@ -152,15 +151,14 @@ class Asked:
 
 
 def _asked(
-    plan: Plan, config: EvalConfig, prompter: Prompter, greedy: Sequence[int]
+    question: Posed, config: EvalConfig, prompter: Prompter, greedy: Sequence[int]
 ) -> dict[tuple[str, int], Asked]:
     """What each probe asks of an item, by probe and index; `greedy` is the item's
     greedy answer."""
-    question = plan.question
     assert isinstance(question, Question)
-    if "open" not in plan.prompts:
+    if "open" not in question.prompts:
         return {(probe, 0): Asked(prompt=(), excluded=True) for probe in config.probes}
-    prompt = plan.prompts["open"].token_ids
+    prompt = question.prompts["open"].token_ids
     counts = {"greedy": 1, "beam": config.beam_width, "sample": config.samples}
     found = {
         (name, index): Asked(prompt=prompt)
@@ -171,7 +169,7 @@ def _asked(
         ("choice", index): text for index, text in enumerate(question.option_texts)
     }
     for place, text in (scored | {("rank", 0): gold_option(question.item)}).items():
-        ids = plan.scored[text]
+        ids = question.scored[text]
         found[place] = Asked(prompt=ids.prompt_ids, answer=ids.continuation_ids)
     own = tuple(greedy[:-1] if greedy and greedy[-1] in prompter.eos_ids else greedy)
     aligned = align(own, partial(right, question.item, config.grading), prompter.decode)
@@ -190,7 +188,7 @@ class Submission:
     rows: Sequence[Row]  # in the order of their keys
     config: EvalConfig
     prompter: Prompter
-    plans: Mapping[Item, Plan]
+    plans: Mapping[Item, Posed]
     asked: Mapping[Item, Mapping[tuple[str, int], Asked]]
 
     @classmethod

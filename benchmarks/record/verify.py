@@ -284,7 +284,7 @@ def _fault(found: Submission, row: Row) -> str | None:
         )
     if len(ids) < most and ids[-1] not in eos:
         return f"its answer is shortened: {len(ids)} tokens without EOS"
-    text, item = found.prompter.decode(ids), plan.question.item
+    text, item = found.prompter.decode(ids), plan.item
     graded = {
         "text": text,
         "grading": found.config.grading,

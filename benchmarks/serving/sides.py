@@ -36,8 +36,8 @@ from evaluator.engine.vllm.start import BREAKABLE, serves_cpus
 if TYPE_CHECKING:
     from benchmarks.serving.workload import Questions
     from evaluator.asking.prompts import Prompter
+    from evaluator.asking.questions import Posed
     from evaluator.core.records import Record
-    from evaluator.probes.item import Plan
 
 WIDTH, TOKENS, SAMPLES, TOP_P = 5, 32, 10, 0.9
 _MAX_MODEL_LEN = 2048
@@ -100,7 +100,7 @@ class Ours:
         self._engine = VLLMEngine(EngineConfig(**engine_settings(workload, side)))
         self._engine.load(self._model)
         self._rounds: list[tuple[list[Record], EngineStats]] = []  # of `everything`
-        self._plans: dict[tuple[str, str], Plan] = {}  # by language and item id
+        self._plans: dict[tuple[str, str], Posed] = {}  # by language and item id
 
     def cold(self) -> None:
         """Loading resets the prefix cache, so that no round profits from the one
@@ -191,7 +191,7 @@ class Ours:
         """The whole probe set, as the evaluator does it: one stream, records,
         Parquet."""
         from benchmarks.serving.workload import columns, key
-        from evaluator.probes.planning import plan_of
+        from evaluator.probes.planning import tokenised
         from evaluator.probes.stream import Evaluation
         from evaluator.store.records import RecordStore, to_table
 
@@ -199,13 +199,13 @@ class Ours:
         read = self._questions
 
         # when the stream has room for another item, as in a run
-        def tokenised() -> Iterator[Plan]:
+        def planned() -> Iterator[Posed]:
             for question in read.questions:
                 before = time.perf_counter()
-                planned = plan_of(question, read.prompter, read.config)
+                posed = tokenised(question, read.prompter, read.config)
                 clock["tokenisation"] += time.perf_counter() - before
-                self._plans[question.item.language, question.item.item_id] = planned
-                yield planned
+                self._plans[question.item.language, question.item.item_id] = posed
+                yield posed
 
         # What `Evaluation` uses of an engine.
         timed: Any = SimpleNamespace(
@@ -216,7 +216,7 @@ class Ours:
         greedy: dict[str, list[int]] = {}
         scores: Scores = {}
         for item, found in Evaluation(
-            tokenised(),
+            planned(),
             config=read.config,
             prompter=read.prompter,
             columns=columns(engine="vllm", dtype=self._engine.dtype),

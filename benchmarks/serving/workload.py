@@ -58,14 +58,13 @@ from benchmarks.pruning.synthetic import SHAPES, write_checkpoint
 from benchmarks.serving import lm_eval
 from benchmarks.serving.sides import OURS, Work, start
 from evaluator.asking.prompts import Prompter
-from evaluator.asking.questions import Question
+from evaluator.asking.questions import Posed, Question
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import InputError, json_text, unknown
 from evaluator.core.records import Item, Origin, Record
 from evaluator.engine.vllm.start import serves_cpus
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.item import Plan
-from evaluator.probes.planning import plan_of, questions_of
+from evaluator.probes.planning import questions_of, tokenised
 from evaluator.store.files import write_atomically
 from evaluator.tasks import load_task
 from launch.sweep.estimate import vocabulary_of
@@ -120,7 +119,7 @@ def fewest(answers: Iterable[Answered]) -> Fewest:
 
 
 def answers_of(
-    records: Iterable[Record], plans: Mapping[tuple[str, str], Plan]
+    records: Iterable[Record], plans: Mapping[tuple[str, str], Posed]
 ) -> Iterator[Answered]:
     """Each record's prompt and answer, if any; a tokenizer may merge a prompt's end
     into the option."""
@@ -368,7 +367,7 @@ def _thoughts(budget: int) -> dict[str, Any]:
 def _item(question: Question, read: Questions) -> dict[str, Any] | None:
     """A question as an item of the workload; None where it cannot be asked, so that
     no engine would see it."""
-    planned = plan_of(question, read.prompter, read.config)
+    planned = tokenised(question, read.prompter, read.config)
     if "open" not in planned.prompts:
         return None
     prompt = planned.prompts["open"]

@@ -122,7 +122,7 @@ class SharedScores:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusing:
+class RefusingEngine:
     """Takes an engine's place for items that kill it: every request fails with one
     reason."""
 

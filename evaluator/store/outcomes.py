@@ -13,7 +13,7 @@ and each registered probe's (`Probe.columns`; null if not measured) with
     <probe>_why       the record's reason if it was excluded or failed
 
 and of the probes GRADED what both rules of grading count
-(`evaluator.probes.reducing.by_both_rules`).
+(`evaluator.core.reducing.by_both_rules`).
 """
 
 from collections import OrderedDict
@@ -27,9 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from evaluator.core.records import CONTEXT, METADATA, SERVING
-from evaluator.probes import PROBES
-from evaluator.probes.base import Probe
-from evaluator.probes.reducing import (
+from evaluator.core.reducing import (
     BOTH_RULES,
     KEY,
     MEASURED,
@@ -37,6 +35,8 @@ from evaluator.probes.reducing import (
     by_its_rule,
     why_not,
 )
+from evaluator.probes import PROBES
+from evaluator.probes.base import Probe
 from evaluator.store.files import write_parquet
 from evaluator.store.schema import PANDAS
 

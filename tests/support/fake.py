@@ -31,7 +31,7 @@ from evaluator.engine.base import (
     Streamed,
     TokenTable,
 )
-from evaluator.engine.distributions import referred, unusable
+from evaluator.engine.distributions import divergences_from, unusable
 
 
 class FakeEngine:
@@ -210,7 +210,9 @@ class FakeLM:
             divergences=(
                 ()
                 if reference is None
-                else referred(reference, np.stack(rows), request.continuation_ids)
+                else divergences_from(
+                    reference, np.stack(rows), request.continuation_ids
+                )
             ),
         )
 

@@ -57,10 +57,7 @@ def a_pass(items):
     ]
     stream = letter_evaluation(plans, config).run(FakeEngine(letter_model().answer))
     records = [record for _, found in stream for record in found]
-    return {
-        (plan.question.item.language, plan.question.item.item_id): plan
-        for plan in plans
-    }, records
+    return {(plan.item.language, plan.item.item_id): plan for plan in plans}, records
 
 
 def test_every_record_of_a_pass_is_counted_and_one_without_an_answer_needs_nothing():

@@ -3,6 +3,7 @@ seed and the item alone."""
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ from evaluator.core.grading import alike, grade
 from evaluator.core.text import code_of, normalise
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.item import ItemRun, Plan
+from evaluator.probes.item import ItemRun
 from evaluator.probes.planning import exemplar_for, questions_of
 from evaluator.tasks import TaskData
 from evaluator.tasks.answer_types import WORDS, answer_type
@@ -171,8 +172,8 @@ def test_an_item_without_a_distractor_is_still_asked_what_needs_none():
         assert question.hard_options is None
         assert [format for format in formats if question.can_pose(format)] == ["open"]
         assert question.why_not("shown") == NO_DISTRACTOR
-        plan = Plan(question=question, prompts={"open": None}, scored={})
-        run = ItemRun(plan, 0, config=config(), prompter=LetterPrompter(), columns={})
+        posed = replace(question, prompts={"open": None})
+        run = ItemRun(posed, 0, config=config(), prompter=LetterPrompter(), columns={})
         assert {PROBES[probe].why_not(run) for probe in ("choice", "hard_choice")} == {
             NO_DISTRACTOR
         }

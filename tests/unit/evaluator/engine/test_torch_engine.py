@@ -12,7 +12,7 @@ from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.engine.base import FixedSource, Generate, Reference, Score
 from evaluator.engine.config import EngineConfig
-from evaluator.engine.distributions import RANKS, referred, unusable
+from evaluator.engine.distributions import RANKS, divergences_from, unusable
 from evaluator.engine.torch_engine import TorchEngine
 from tests.support.models import collapse, save_tiny_model
 from tests.support.sweeps import refused
@@ -239,24 +239,26 @@ def test_every_measure_is_its_definition_also_of_equal_and_impossible_rows(tmp_p
     base, own, ids = rows(1), rows(2), list(range(40))
     own[:20] = base[:20] + 0.1 * own[:20]  # nearly the same, and not at all
     path = str(tmp_path / "deeper" / "one.safetensors")
-    assert referred(Reference(path=path, keep=True), base, ids) == ()
-    found = referred(Reference(path=path, keep=False), own, ids)
+    assert divergences_from(Reference(path=path, keep=True), base, ids) == ()
+    found = divergences_from(Reference(path=path, keep=False), own, ids)
     check(found, expected(base, own, ids))
     assert {each.same_top for each in found} == {True, False}
     assert not list(tmp_path.glob("**/.*"))  # nothing half-written stays
     base, ids = rows(1).bfloat16(), list(range(40))
     for top in (0, 8):
         path = str(tmp_path / f"{top}.safetensors")
-        referred(Reference(path=path, keep=True, top=top), base, ids)
-        for each in referred(Reference(path=path, keep=False, top=top), base, ids):
+        divergences_from(Reference(path=path, keep=True, top=top), base, ids)
+        for each in divergences_from(
+            Reference(path=path, keep=False, top=top), base, ids
+        ):
             assert each[:5] == pytest.approx((0, 0, 1, True, 1), abs=1e-6)
             assert each.kld >= 0
     base, own = rows(1, 2), rows(2, 2)
     base[:, 7] = own[:, 7] = float("-inf")
     own[1, 9] = float("-inf")
     path = str(tmp_path / "one.safetensors")
-    referred(Reference(path=path, keep=True), base, [1, 2])
-    one, other = referred(Reference(path=path, keep=False), own, [1, 2])
+    divergences_from(Reference(path=path, keep=True), base, [1, 2])
+    one, other = divergences_from(Reference(path=path, keep=False), own, [1, 2])
     assert math.isfinite(one.kld)
     assert other.kld == math.inf
     assert math.isfinite(other.kld_reverse)
@@ -269,8 +271,8 @@ def test_the_likeliest_alone_give_bounds_and_with_all_of_them_the_whole(tmp_path
     last = None
     for top in (RANKS, 16, 100, 500, 900):
         path = str(tmp_path / f"{top}.safetensors")
-        referred(Reference(path=path, keep=True, top=top), base, ids)
-        found = referred(Reference(path=path, keep=False, top=top), own, ids)
+        divergences_from(Reference(path=path, keep=True, top=top), base, ids)
+        found = divergences_from(Reference(path=path, keep=False, top=top), own, ids)
         for one, other in zip(found, whole, strict=True):
             assert one.kld <= other[0] + TOLERANCE
             assert one.kld_reverse <= other[1] + TOLERANCE
@@ -286,7 +288,9 @@ def test_the_likeliest_alone_give_bounds_and_with_all_of_them_the_whole(tmp_path
     kept = p.argsort(descending=True)[:RANKS]
     merged = [torch.cat((each[kept], (1 - each[kept].sum())[None])) for each in (p, q)]
     path = str(tmp_path / f"{RANKS}.safetensors")
-    (first, *_) = referred(Reference(path=path, keep=False, top=RANKS), own, ids)
+    (first, *_) = divergences_from(
+        Reference(path=path, keep=False, top=RANKS), own, ids
+    )
     assert first.kld == pytest.approx(
         float((merged[0] * (merged[0] / merged[1]).log()).sum()), abs=TOLERANCE
     )
@@ -301,7 +305,7 @@ def test_what_a_base_kept_of_other_tokens_or_without_numbers_is_no_divergence(
     path = str(tmp_path / "one.safetensors")
     compare = Reference(path=path, keep=False)
     assert "are not there" in unusable(compare, (1, 2), 500)
-    referred(Reference(path=path, keep=True), rows(1, 2), (1, 2))
+    divergences_from(Reference(path=path, keep=True), rows(1, 2), (1, 2))
     assert unusable(compare, (1, 2), 500) is None
     assert unusable(Reference(path=path, keep=True), (9, 9), 4) is None
     assert "other tokens" in unusable(compare, (1, 3), 500)

@@ -10,7 +10,7 @@ from evaluator.asking.questions import NO_DISTRACTOR, NO_EXEMPLAR, TOO_LONG
 from evaluator.engine.admission import refusal
 from evaluator.engine.base import NOT_NUMBERS, Generate, Score
 from evaluator.probes.item import failed
-from evaluator.probes.planning import plan_of
+from evaluator.probes.planning import tokenised
 from evaluator.probes.rank import NOT_SAID
 from evaluator.probes.sample import sample_seed
 from tests.support.probing import (
@@ -135,7 +135,7 @@ def test_greedy_of_the_open_prompt_leads_and_every_format_has_one(tokenizer):
 def test_open_capped_and_one_shot_differ_by_the_exemplar_only(tokenizer):
     settings = config(formats=("open", "open_capped", "one_shot"), probes=("greedy",))
     question = questions(settings, context="C" * 700)[0]
-    made = plan_of(
+    made = tokenised(
         question, prompter(tokenizer, cap=300, one_shot_cap=2000), settings
     ).prompts
     capped, one_shot = made["open_capped"], made["one_shot"]

@@ -66,7 +66,7 @@ class Again(ItemProbe):
         return Cost(requests=2, generated_tokens=2 * config.max_new_tokens)
 
     def reduce(self, asked):
-        from evaluator.probes.reducing import hits
+        from evaluator.core.reducing import hits
 
         return hits(asked, self.name)
 

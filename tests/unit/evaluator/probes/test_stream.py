@@ -45,7 +45,7 @@ def test_numbers_are_the_language_models_own():
         if record.probe != "rank":
             continue
         plan = by_item[record.item_id]
-        gold = plan.scored[plan.question.item.answers[0]]
+        gold = plan.scored[plan.item.answers[0]]
         row = lm.logprobs(gold.prompt_ids)
         first = gold.continuation_ids[0]
         assert record.rank == 1 + int((row > row[first]).sum())

@@ -18,7 +18,7 @@ from evaluator.core.grading import grade, loops
 from evaluator.engine.base import Generate
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import BaseAnswer
-from evaluator.probes.planning import plan_of
+from evaluator.probes.planning import tokenised
 from evaluator.probes.stream import Evaluation
 from tests.support.fake import FakeEngine, FakeLM
 from tests.support.letters import letter_items, letter_questions
@@ -74,8 +74,8 @@ class Run:
         [self.eos] = self.prompter.eos_ids
         self.lm = FakeLM(vocabulary=len(self.tokenizer), eos_ids={self.eos}, seed=seed)
         questions = letter_questions(letter_items(12), self.config)
-        plans = [plan_of(each, self.prompter, self.config) for each in questions]
-        self.plans = {plan.question.item.item_id: plan for plan in plans}
+        plans = [tokenised(each, self.prompter, self.config) for each in questions]
+        self.plans = {plan.item.item_id: plan for plan in plans}
         stream = Evaluation(
             iter(plans),
             config=self.config,
@@ -136,8 +136,7 @@ def test_greedy_answers_are_those_of_a_loop_that_runs_freely(run):
         assert last.token_ids == answer
         assert last.text == run.prompter.decode(answer)
         assert (
-            last.contains
-            == grade(last.text, plan.question.item.answers, "english")["contains"]
+            last.contains == grade(last.text, plan.item.answers, "english")["contains"]
         )
         assert last.prompt_tokens == len(plan.prompts["open"].token_ids)
         states |= {each.thought_state for each in records}
@@ -174,9 +173,7 @@ def test_scores_and_ranks_come_after_the_thought_and_its_gap(run):
         [ranked] = run.of("rank", item_id)
         [gold] = [each for each in run.of("choice", item_id) if each.is_gold]
         ids = tuple(
-            run.tokenizer.encode(
-                plan.question.item.answers[0], add_special_tokens=False
-            )
+            run.tokenizer.encode(plan.item.answers[0], add_special_tokens=False)
         )
         row = run.lm.logprobs(before)
         assert ranked.rank == 1 + int((row > row[ids[0]]).sum())
@@ -219,9 +216,7 @@ def test_aligned_probes_come_after_the_thought_of_the_base(template):
         before = after if thought is None else after + gap
         [gold] = [each for each in own.of("aligned_choice", item_id) if each.is_gold]
         ids = tuple(
-            own.tokenizer.encode(
-                plan.question.item.answers[0], add_special_tokens=False
-            )
+            own.tokenizer.encode(plan.item.answers[0], add_special_tokens=False)
         )
         scored = sum(
             float(own.lm.logprobs(before + ids[:number])[token])
@@ -377,7 +372,7 @@ def test_thoughts_of_any_length_keep_a_batch_full():
     )
     items, draw = letter_items(1000), random.Random(0)
     plans = deque(
-        plan_of(each, prompter, config) for each in letter_questions(items, config)
+        tokenised(each, prompter, config) for each in letter_questions(items, config)
     )
     stream = Evaluation(
         (plans.popleft() for _ in range(len(plans))),

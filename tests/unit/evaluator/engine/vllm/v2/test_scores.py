@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from evaluator.engine.base import Reference, Score
-from evaluator.engine.distributions import divergences_of, referred
+from evaluator.engine.distributions import divergences_from, divergences_of
 from tests.support.engines import only_v2
 
 pytestmark = only_v2
@@ -154,7 +154,9 @@ def test_a_kept_continuation_is_compared_row_by_row(chunks, tmp_path):
         rows.log_softmax(1).gather(1, torch.tensor(CONTINUATION)[:, None])[:, 0],
     )
     assert tables[base].logprobs.shape == (4, 2)
-    expected = referred(dataclasses.replace(kept, keep=False), rows, CONTINUATION)
+    expected = divergences_from(
+        dataclasses.replace(kept, keep=False), rows, CONTINUATION
+    )
     found = divergences_of(own.logprobs[:, 2:].tolist())
     assert [tuple(each) for each in found] == [
         pytest.approx(tuple(each)) for each in expected
@@ -173,7 +175,7 @@ def test_a_preempted_request_begins_anew_and_a_slot_is_used_again(tmp_path):
     found = runner.step(("next", 0, 2), ("one", 0, 13))
     assert list(found) == ["one"]
     assert len(found["one"].logprobs) == len(CONTINUATION)
-    same = referred(
+    same = divergences_from(
         dataclasses.replace(kept, keep=False), runner.logits(9, 4), CONTINUATION
     )
     assert [divergence.kld for divergence in same] == [0.0] * 4

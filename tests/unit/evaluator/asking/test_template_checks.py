@@ -3,9 +3,14 @@ fail on some items."""
 
 import pytest
 
-from evaluator.asking import trial
+from evaluator.asking import template_checks
+from evaluator.asking.template_checks import (
+    LONGEST,
+    problem_of,
+    try_prompts,
+    try_template,
+)
 from evaluator.asking.templates import PromptTemplate
-from evaluator.asking.trial import LONGEST, problem_of, try_prompts, try_template
 from tests.support.stamps import make_item
 from tests.support.sweeps import refused
 
@@ -31,7 +36,7 @@ def test_a_template_that_never_ends_is_refused(monkeypatch):
         problem_of(ENDLESS, seconds=1)
         == "takes more than 1 s of processor time or 1 GiB"
     )
-    monkeypatch.setattr(trial, "_SECONDS", 1)
+    monkeypatch.setattr(template_checks, "_SECONDS", 1)
     told = refused(tried, "{{ question }}" + ENDLESS)
     assert "prompts.mine: the template takes more than 1 s of processor time" in told
 
