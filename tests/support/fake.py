@@ -109,8 +109,6 @@ class FakeEngine:
                 request.stream.append(row)
                 yield None
             response = replace(response, top_ids=(), top_logprobs=())
-            if request.stream_only:
-                response = replace(response, token_ids=(), logprobs=())
         self._generated += generated
         yield response
 

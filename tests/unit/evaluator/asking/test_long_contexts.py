@@ -38,9 +38,8 @@ def prompter():
 
 # a character of Korean may be several tokens
 @pytest.mark.parametrize("language", ["english", "korean"])
-def test_a_context_has_about_its_length_and_no_answer_beside_the_own_passage(
-    prompter, language
-):
+def test_long_context_has_no_other_answer(prompter, language):
+    """A context has about its length and no answer beside the own passage."""
     pool = load_task("gazetteer", None).pools[language]
     order, shared = in_order(pool, TOKENS), []
     assert in_order(pool[::-1], TOKENS) == order
@@ -89,7 +88,7 @@ def toy(number: int, context: str, answer: str) -> Item:
     )
 
 
-def test_items_without_such_a_context_have_the_reason(prompter):
+def test_too_short_pools_give_reasons(prompter):
     item = toy(0, "The mayor is Toro Kalo.", "Toro Kalo")
     # An answer may begin in one passage and end in the next.
     others = (
@@ -108,7 +107,8 @@ def test_items_without_such_a_context_have_the_reason(prompter):
     assert (alone.text, alone.depth) == (item.context, None)
 
 
-def test_a_plan_has_the_long_context_whole_or_says_why_not(prompter):
+def test_tokenised_long_context_is_whole(prompter):
+    """A plan has the long context whole or says why not."""
     config = EvalConfig(
         task="gazetteer",
         languages=("english",),

@@ -24,14 +24,14 @@ pytestmark = pytest.mark.slow  # each is tried in a process of its own
 @pytest.mark.parametrize(
     "template", ["{{ '%99999999999d' | format(1) }}", f"{{{{ 'a' * {LONGEST + 1} }}}}"]
 )
-def test_a_template_that_writes_without_end_is_refused(template):
+def test_template_writing_endlessly_is_refused(template):
     assert "writes more than 1,000,000 characters" in problem_of(template)
     assert "models/mine: chat: the chat template writes more than" in refused(
         try_template, Tokenizer(template)
     )
 
 
-def test_a_template_that_never_ends_is_refused(monkeypatch):
+def test_endless_template_is_refused(monkeypatch):
     assert (
         problem_of(ENDLESS, seconds=1)
         == "takes more than 1 s of processor time or 1 GiB"
@@ -64,7 +64,8 @@ class Tokenizer:
         None,
     ],
 )
-def test_everything_else_is_left_to_the_one_who_uses_it(template):
+def test_other_faults_are_left_alone(template):
+    """Everything else is left to the one who uses it."""
     assert try_template(Tokenizer(template)) is None
 
 
