@@ -19,7 +19,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from evaluator.asking.trial import try_template
+from evaluator.asking.template_checks import try_template
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
 from evaluator.checkpoints.tokenizer import load_tokenizer

@@ -17,12 +17,11 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.record.card import MEASURED, Row, card_of, read_rows
 from benchmarks.record.division import Division, Item, division_of
-from evaluator.asking.questions import Question
+from evaluator.asking.questions import Posed, Question
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core.errors import InputError, one_line, parse, read_bytes
 from evaluator.engine.self_check import TOLERANCES
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.item import Plan
 from evaluator.store.reading import read_run
 from evaluator.tasks.loading import gold_option
 from launch.sweep.models import resolve_model
@@ -116,7 +115,7 @@ def _check_records(
     rows: list[Row],
     card: Mapping[str, Any],
     config: EvalConfig,
-    plans: Mapping[Item, Plan],
+    plans: Mapping[Item, Posed],
 ) -> None:
     """That all records are of this run, and each item x probe x index is there
     exactly once."""
@@ -147,14 +146,14 @@ def _check_records(
             raise Refused(f"{names.total()} records are {what}, the first is {first}")
 
 
-def _counts(plan: Plan, config: EvalConfig) -> dict[str, int]:
+def _counts(plan: Posed, config: EvalConfig) -> dict[str, int]:
     """How many records each probe has of an item."""
     counts = dict.fromkeys(config.probes, 1)
     if "open" in plan.prompts:  # else each is excluded once
-        assert isinstance(plan.question, Question)
         counts["beam"] = config.beam_width
         counts["sample"] = config.samples
-        counts["choice"] = len(plan.question.option_texts)
+        assert isinstance(plan, Question)
+        counts["choice"] = len(plan.option_texts)
     return counts
 
 
@@ -169,15 +168,15 @@ def _chosen(rows: list[Row], seed: int, share: float) -> list[Row]:
     return chosen
 
 
-def _ids_of(row: Row, plan: Plan) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+def _ids_of(row: Row, plan: Posed) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     """The ids before a record's answer, and the answer's own where the model does not
     choose it."""
     if row["probe"] in ("greedy", "beam"):
         return plan.prompts["open"].token_ids, None
-    text = gold_option(plan.question.item)
+    text = gold_option(plan.item)
     if row["probe"] == "choice":
-        assert isinstance(plan.question, Question)
-        text = plan.question.option_texts[row["index"]]
+        assert isinstance(plan, Question)
+        text = plan.option_texts[row["index"]]
     return plan.scored[text].prompt_ids, plan.scored[text].continuation_ids
 
 

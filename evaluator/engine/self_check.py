@@ -6,7 +6,7 @@ by an engine. Kernels and their errors differ between builds, devices, dtypes an
 runners. So the first engine of a combination scores a few short continuations both
 ways before it serves. Both ways rank with the same kernel, so ranks are compared
 with a count over whole distributions and with a planted table
-(`vllm/verify/weights.py`). Pure except for `Memory`, a folder with a file for each
+(`vllm/worker.py`). Pure except for `Memory`, a folder with a file for each
 combination that has passed. `vllm/engine.py` runs it."""
 
 import contextlib

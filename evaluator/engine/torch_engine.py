@@ -39,7 +39,7 @@ from evaluator.engine.base import (
 )
 from evaluator.engine.cache import FLOAT8, new_cache
 from evaluator.engine.config import AUTO_CACHE, EngineConfig, EngineKind
-from evaluator.engine.distributions import referred
+from evaluator.engine.distributions import divergences_from
 from evaluator.engine.self_check import TOLERANCES, precision
 
 if TYPE_CHECKING:
@@ -320,7 +320,7 @@ class TorchEngine:
             divergences=(
                 ()
                 if request.reference is None
-                else referred(request.reference, raw_TV, continuation)
+                else divergences_from(request.reference, raw_TV, continuation)
             ),
         )
 

@@ -36,11 +36,11 @@ import pandas as pd
 
 from evaluator.core.errors import json_text
 from evaluator.core.records import FORMATS
+from evaluator.core.reducing import by_its_rule
 from evaluator.metrics.fates import item_fates
 from evaluator.metrics.inputs import Inputs
 from evaluator.probes import PROBES
 from evaluator.probes.base import Probe, View
-from evaluator.probes.reducing import by_its_rule
 
 FATE_CODES = {
     "kept": "k",

@@ -36,7 +36,7 @@ from evaluator.core.errors import (
     text_field,
 )
 from evaluator.core.files import part_of_path, write_atomically
-from evaluator.probes.reducing import MEASURED, by_its_rule
+from evaluator.core.reducing import MEASURED, by_its_rule
 from evaluator.store.reading import read_items, read_records, read_run, record_parts
 
 Json = dict[str, Any]

@@ -13,7 +13,7 @@ and each registered probe's (`Probe.columns`; null if not measured) with
     <probe>_why       the record's reason if it was excluded or failed
 
 and of the probes GRADED what both rules of grading count
-(`evaluator.probes.reducing.by_both_rules`).
+(`evaluator.core.reducing.by_both_rules`).
 """
 
 from collections import OrderedDict
@@ -28,9 +28,7 @@ import pyarrow.parquet as pq
 
 from evaluator.core.files import write_parquet
 from evaluator.core.records import CONTEXT, METADATA, SERVING
-from evaluator.probes import PROBES
-from evaluator.probes.base import Probe
-from evaluator.probes.reducing import (
+from evaluator.core.reducing import (
     BOTH_RULES,
     KEY,
     MEASURED,
@@ -38,6 +36,8 @@ from evaluator.probes.reducing import (
     by_its_rule,
     why_not,
 )
+from evaluator.probes import PROBES
+from evaluator.probes.base import Probe
 from evaluator.store.schema import PANDAS
 
 __all__ = [

@@ -165,21 +165,10 @@ def remarks(
     another way than transformers."""
     for info in infos:
         yield from (f"{info.name}: {note}" for note in info.notes)
-        model = text_model(Checkpoint(info.path).config)
-        scaling = model.get("rope_parameters") or model.get("rope_scaling") or {}
-        kind = scaling.get("rope_type", scaling.get("type"))
-        if engine.kind != "vllm" or kind not in ("longrope", "su"):
-            continue
-        short = model.get("original_max_position_embeddings") or scaling.get(
-            "original_max_position_embeddings"
-        )
-        if isinstance(short, int):
-            factors = "long" if max_model_len + 1 > short else "short"
-            yield (
-                f"{info.name}: LongRoPE: vLLM computes every prompt with the"
-                f" {factors} factors, as requests have up to {max_model_len} tokens;"
-                f" transformers uses the long ones for more than {short} only"
-            )
+        settings = Checkpoint(info.path).config
+        note = ENGINES[engine.kind].remark(settings, max_model_len)
+        if note is not None:
+            yield f"{info.name}: {note}"
 
 
 def _stand_ins(
@@ -187,7 +176,7 @@ def _stand_ins(
 ) -> Iterator[CheckpointInfo]:
     """A one-layer checkpoint, rounded to nearest, for each model and quantisation,
     under the job's name."""
-    from evaluator.engine.vllm.verify.rehearsal import first_layer
+    from evaluator.checkpoints.first_layer import first_layer
 
     seen: set[tuple[object, ...]] = set()
     for number, job in enumerate(jobs):
@@ -268,9 +257,9 @@ def check_divided(engine: EngineConfig, jobs: Sequence[CheckpointJob]) -> None:
 
 
 def _among_gpus(engine: EngineConfig, settings: Mapping[str, Any]) -> Iterator[str]:
-    """vLLM's rules (vllm/model_executor/layers/linear.py). It may also repeat
+    """The rules of an engine that shares a model among GPUs. It may also repeat
     key-value heads."""
-    gpus = engine.tensor_parallel if engine.kind == "vllm" else 1
+    gpus = engine.tensor_parallel if ENGINES[engine.kind].shares_models else 1
     sizes = {
         "attention heads": settings.get("num_attention_heads", gpus),
         "key-value heads": settings.get("num_key_value_heads", gpus),

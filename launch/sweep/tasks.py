@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any
 
+from evaluator.asking.long_contexts import lengthened
 from evaluator.asking.prompts import CAPPED_FORMATS, DATE, Prompter
 from evaluator.asking.questions import Posed, Question, Window
+from evaluator.asking.template_checks import try_prompts, try_template
 from evaluator.asking.thoughts import FORMATS
-from evaluator.asking.trial import try_prompts, try_template
 from evaluator.core.errors import InputError
 from evaluator.core.records import Item
 from evaluator.probes.config import SHORTEST_PROMPT, EvalConfig
 from evaluator.probes.item import Budget
-from evaluator.probes.lengthening import lengthened
 from evaluator.probes.perplexity import windows_of
 from evaluator.probes.planning import questions_of
 from evaluator.tasks import TaskData, load_task, spelled

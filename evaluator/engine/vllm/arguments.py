@@ -80,7 +80,7 @@ def of_device(
         "max_logprobs": MAX_TOP_LOGPROBS,
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
-        "worker_extension_cls": "evaluator.engine.vllm.verify.weights.WorkerExtension",
+        "worker_extension_cls": "evaluator.engine.vllm.worker.WorkerExtension",
         "block_size": config.block_size,
     }
     if (scheme := online_scheme(checkpoint.config)) is not None:

@@ -41,7 +41,7 @@ from evaluator.engine.config import AUTO_CACHE, EngineConfig, EngineKind
 from evaluator.engine.processor import instruction_sets
 from evaluator.engine.vllm.arguments import FASTER_DECODE, cache_dtypes
 from evaluator.engine.vllm.counters import Counters
-from evaluator.engine.vllm.schemes import cpu_auto
+from evaluator.engine.vllm.schemes import cpu_auto, longrope_remark
 from evaluator.engine.vllm.start import (
     Started,
     check_here,
@@ -455,6 +455,8 @@ VLLM = EngineKind(
     scorings=("forced", "prompt_logprobs"),
     check_here=check_here,
     references=True,
+    shares_models=True,
+    remark=longrope_remark,
     check_quantisation=check_quantisation,
     rehearse=rehearse_all,
     cache_dtypes=lambda here: cache_dtypes(on_cpu=here and serves_cpus()),

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 import evaluator.metrics.columns as col
+from evaluator.core.reducing import BANDS, unpack
 from evaluator.metrics.columns import Column, Row
 from evaluator.metrics.exclusions import joined_reasons, left_out_of, why_left_out
 from evaluator.metrics.fates import FATES, item_fates
@@ -36,7 +37,6 @@ from evaluator.metrics.inputs import (
 from evaluator.metrics.intervals import Floats, ItemNumbers, Mean
 from evaluator.metrics.measures import Unbounded, as_floats, bounds, exp, of_mean
 from evaluator.metrics.table import Dots, Lack, Scatter, Series, Table, amount
-from evaluator.probes.reducing import BANDS, unpack
 
 PERCENTILES = {
     "kld_p50": 50.0,

@@ -3,7 +3,7 @@ the answer's passage stands.
 
 A row for each length (`context_tokens`; 0: the item's own context) and depth. The depth
 of an item is the share of the added text before its own passage
-(`evaluator.probes.lengthening`). The thirds are the depths below 1/3, those below 2/3,
+(`evaluator.asking.long_contexts`). The thirds are the depths below 1/3, those below 2/3,
 and the others. `all` has them together, also the items without a depth: those that were
 excluded.
 

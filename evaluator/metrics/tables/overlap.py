@@ -41,6 +41,7 @@ import numpy.typing as npt
 import pandas as pd
 
 import evaluator.metrics.columns as col
+from evaluator.core.reducing import unpack_shares
 from evaluator.metrics.bootstrap import intervals
 from evaluator.metrics.columns import Column, Row
 from evaluator.metrics.exclusions import LEAST, STATUSES, joined_reasons
@@ -49,7 +50,6 @@ from evaluator.metrics.inputs import ALL, Inputs, Subject
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.measures import as_floats, bounds
 from evaluator.metrics.table import Dots, Series, Table
-from evaluator.probes.reducing import unpack_shares
 from evaluator.store.outcomes import MEASURED
 
 Flags = npt.NDArray[np.bool_]

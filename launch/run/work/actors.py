@@ -49,7 +49,6 @@ from quantising.config import QuantiseConfig
 if TYPE_CHECKING:
     from evaluator.asking.prompts import Prompter
     from evaluator.engine.base import Engine, EngineStats, LoadReport
-    from evaluator.probes.item import Plan
 
 # The concurrency groups of calls that are answered during a stream; reading ahead may
 # take minutes.
@@ -79,7 +78,7 @@ class EngineActor:
         self._kv_scales: str | None = None
         # (task, tokenizer) -> the tokenised questions, by position: shared by all
         # checkpoints with that tokenizer.
-        self._plans: dict[tuple[str, str], dict[int, Plan]] = {}
+        self._tokenised: dict[tuple[str, str], dict[int, Posed]] = {}
         self._waiting: deque[Shard] = deque()  # shards that are not begun
         self._lock = threading.Lock()
         self._items = 0  # finished since the process began
@@ -117,7 +116,7 @@ class EngineActor:
         from evaluator.asking.prompts import Prompter
         from evaluator.checkpoints.tokenizer import load_tokenizer
         from evaluator.core.files import parquet_bytes
-        from evaluator.engine.admission import Refusing
+        from evaluator.engine.admission import RefusingEngine
         from evaluator.probes.stream import Evaluation
         from evaluator.store.records import failed_throughout, to_table
 
@@ -160,7 +159,7 @@ class EngineActor:
         serving = (
             engine
             if assignment.refusal is None
-            else Refusing(engine.name, assignment.refusal)
+            else RefusingEngine(engine.name, assignment.refusal)
         )
         for item, records in evaluation.run(serving):
             self._items += 1
@@ -191,15 +190,16 @@ class EngineActor:
         questions: Sequence[Posed],
         prompter: Prompter,
         collector: ShardCollector,
-    ) -> Iterator[Plan]:
-        """The plans of the waiting shards. A shard begins when the stream has room
+    ) -> Iterator[Posed]:
+        """The tokenised questions of the waiting shards. A shard begins when the stream has room
         for it."""
-        from evaluator.probes.planning import plan_of
+        from evaluator.probes.planning import tokenised
 
         files = hashlib.sha256()
         for path in (assignment.checkpoint.path / name for name in _TOKENIZER_FILES):
             files.update(path.read_bytes() if path.exists() else b"-")
-        plans = self._plans.setdefault((assignment.task_key, files.hexdigest()), {})
+        key = assignment.task_key, files.hexdigest()
+        known = self._tokenised.setdefault(key, {})
         while True:
             with self._lock:
                 if not self._waiting:
@@ -209,13 +209,13 @@ class EngineActor:
                 shard, [questions[position].item for position in shard.questions]
             )
             for position in shard.questions:
-                plan = plans.get(position) or plan_of(
+                question = known.get(position) or tokenised(
                     questions[position], prompter, assignment.config
                 )
                 # the ids of long prompts would fill the memory
                 if not assignment.config.length:
-                    plans[position] = plan
-                yield plan
+                    known[position] = question
+                yield question
 
     @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
     def hand_back(self, count: int) -> list[Shard]:

@@ -12,7 +12,7 @@ from torch import nn
 
 from evaluator.checkpoints.matrices import Matrix
 from evaluator.engine.vllm.verify.dequantised import computes_with, quantised_sources
-from evaluator.engine.vllm.verify.weights import WorkerExtension
+from evaluator.engine.vllm.worker import WorkerExtension
 from tests.support.models import save_tiny_model
 from tests.support.quantised import LAYOUTS, WEIGHTS, quantise
 
