@@ -148,7 +148,7 @@ def test_nothing_is_decided_by_a_clock_that_can_be_set() -> None:
     assert {path for path in users if path.split("/")[0] in PACKAGES} == {
         "evaluator/engine/vllm/requests.py",
         "evaluator/report/lm_eval.py",
-        "launch/run/directory/events.py",
+        "launch/run/directory/event_log.py",
         "launch/doctor/report.py",
         "launch/status.py",
         "launch/sweep/tasks.py",

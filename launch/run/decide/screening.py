@@ -19,16 +19,9 @@ import numpy as np
 from evaluator.store.reading import read_records
 from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Screened
-from launch.run.decide.assignments import (
-    Assignment,
-    Event,
-    Key,
-    Listener,
-    Part,
-    key_of,
-    shards_of,
-)
+from launch.run.decide.assignments import Assignment, Key, key_of, shards_of
 from launch.run.decide.board import Board
+from launch.run.events import Decided, Noted, Part, Report
 from launch.sweep.jobs import Group, screened_groups
 
 if TYPE_CHECKING:
@@ -83,7 +76,7 @@ class Screening:
         prepared: Prepared,
         store: RecordStore,
         board: Board,
-        report: Listener,
+        report: Report,
         mark: Callable[..., None],
     ) -> None:
         """`mark` writes fields of run.json."""
@@ -182,7 +175,7 @@ class Screening:
                     f"screening: {name} is evaluated on all of {group.task}: its base"
                     f" {group.base} has no answers"
                 )
-                self._report(Event(kind="noted", text=f"{text} there"))
+                self._report(Noted(f"{text} there"))
                 self._give(held, -1)
                 group.over.add(name)
             group.held.clear()
@@ -254,14 +247,15 @@ class Screening:
                 f"screening {group.task}: {row.decision} for {name} after"
                 f" {row.asked:,} of {row.items:,} items"
             )
-            event = Event(
-                kind="decided",
-                checkpoint=name,
-                task=group.task,
-                items=row.asked,
-                total=row.items,
+            self._report(
+                Decided(
+                    checkpoint=name,
+                    task=group.task,
+                    items=row.asked,
+                    total=row.items,
+                    text=text,
+                )
             )
-            self._report(replace(event, text=text))
 
     def _verdict(
         self, row: Screened, held: _Held, outcomes: Sequence[pd.DataFrame]

@@ -20,9 +20,9 @@ from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Failure, Served, failures_of, rows_as
 from evaluator.store.schema import CONTROL_COLUMNS, VERDICT_COLUMNS
 from launch.provenance import provenance
-from launch.run.decide.assignments import BaseSource, Part
-from launch.run.directory.events import State
+from launch.run.decide.assignments import BaseSource
 from launch.run.directory.lock import RunLock
+from launch.run.events import Part, State
 from launch.sweep.config import SCHEMA_VERSION
 from launch.sweep.document import digest
 from launch.sweep.jobs import CheckpointJob
