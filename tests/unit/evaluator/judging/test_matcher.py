@@ -68,7 +68,7 @@ def given(request, logprob):
 
 
 @pytest.mark.parametrize("template", [None, TEMPLATE])
-def test_the_likelier_of_yes_and_no_is_the_verdict(tokenizer, template):
+def test_likelier_word_is_the_verdict(tokenizer, template):
     tokenizer.chat_template = template
     says = {
         "in Peru": (-3.0, -1.0),
@@ -92,7 +92,7 @@ def test_the_likelier_of_yes_and_no_is_the_verdict(tokenizer, template):
 
 @pytest.mark.parametrize("template", [None, TEMPLATE])
 @pytest.mark.parametrize("response", HOSTILE)
-def test_no_response_gets_out_of_its_quotes(tokenizer, template, response):
+def test_response_stays_in_its_quotes(tokenizer, template, response):
     tokenizer.chat_template = template
     matcher = Matcher(tokenizer, prompt_tokens=512)
     yes, no = matcher.requests(pair(response, "Kenya", 'the "Republic"'), "0")[0]
@@ -119,7 +119,7 @@ def test_no_response_gets_out_of_its_quotes(tokenizer, template, response):
         assert matcher.verdicts(engine, [pair(response)])[0].verdict is verdict
 
 
-def test_long_responses_are_cut_and_failed_scores_no_verdict(tokenizer):
+def test_truncated_and_failed_verdicts(tokenizer):
     engine = FakeEngine(FakeLM(vocabulary=len(tokenizer)).answer)
     matcher = Matcher(tokenizer, prompt_tokens=300)
     long = Claim(question="word " * 500, answers=("a",), response="b")
@@ -214,7 +214,7 @@ ITEMS = [
 ]
 
 
-def test_what_must_match_and_what_must_not():
+def test_kinds_of_control_pairs():
     found = controls_of(ITEMS, 30)
     by_item: dict[str, dict[str, str]] = {}
     for each in found:
@@ -245,7 +245,7 @@ def test_what_must_match_and_what_must_not():
         )
 
 
-def test_pairs_depend_on_the_items_alone_and_every_language_has_its_own():
+def test_controls_depend_on_items_alone():
     items = [
         posed(number, f"answer {word}") for number, word in enumerate("abcdefghijkl")
     ]

@@ -87,7 +87,7 @@ def test_live_document(bus: Bus, clock: SimpleNamespace, tmp_path: Path) -> None
     assert read_live(tmp_path) == document
 
 
-def test_live_file_is_written_now_and_then(
+def test_live_file_is_written_periodically(
     bus: Bus, clock: SimpleNamespace, tmp_path: Path
 ) -> None:
     files, written = LiveFiles(tmp_path, bus), []
@@ -107,7 +107,7 @@ def test_live_file_is_written_now_and_then(
         ResurfaceError("taken over"),
     ],
 )
-def test_only_a_lost_directory_ends_the_run(
+def test_lost_directory_ends_the_run(
     bus: Bus, tmp_path: Path, monkeypatch, error: Exception
 ) -> None:
     monkeypatch.setattr(live, "write_atomically", Mock(side_effect=error))
