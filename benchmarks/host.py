@@ -41,13 +41,13 @@ from benchmarks.harness import Options, count, print_table, run_main
 from benchmarks.serving import workload
 from evaluator.checkpoints.blueprint import read_blueprint
 from evaluator.core.errors import EngineError, InputError, json_text
+from evaluator.core.files import parquet_bytes
 from evaluator.core.garbage import collect_rarely
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.probes.item import Plan
 from evaluator.probes.planning import plan_of
 from evaluator.probes.stream import Evaluation
-from evaluator.store.files import parquet_bytes
 from evaluator.store.records import to_table
 from launch.provenance import processor
 from launch.sweep.document import validated

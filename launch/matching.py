@@ -27,6 +27,7 @@ from evaluator.checkpoints.info import (
 )
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import EngineError, InputError, ResurfaceError, one_line
+from evaluator.core.lease import Lease
 from evaluator.engine.base import Engine
 from evaluator.engine.config import EngineConfig, build_engine, check_served
 from evaluator.judging.controls import Control, controls_of
@@ -36,7 +37,6 @@ from evaluator.store.reading import day_of
 from evaluator.store.records import RecordStore
 from launch.run.decide.assignments import EngineSetup
 from launch.run.decide.nodes import place_engines
-from launch.run.directory.lock import RunLock
 from launch.run.directory.rundir import set_verdicts_aside
 from launch.run.work.actors import enter_engine_process, start_actor
 from launch.run.work.cluster import Cluster, cluster
@@ -135,7 +135,7 @@ def match_run(
             )
     check_served(engine, infos, here=not os.environ.get("RAY_ADDRESS"))
     with ExitStack() as stack:
-        stack.callback(RunLock(run_dir).release)
+        stack.callback(Lease(run_dir).release)
         RecordStore(run_dir).clean()
         answered = stored.responses(run_dir, asked.probes, everything=asked.everything)
         controls = controls_by_task(run_dir, asked.controls)

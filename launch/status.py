@@ -17,11 +17,11 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from evaluator.core.errors import InputError, one_line, parse
+from evaluator.core.lease import FOLDER, PACE, beats_of, latest_claim
 from evaluator.core.liveness import Pace, sight
 from evaluator.store.run_json import Failure, Served, failures_of, rows_as, screened_of
 from launch.run.directory.event_log import History, read_history
 from launch.run.directory.live import EngineStatus, Live, read_live
-from launch.run.directory.lock import FOLDER, PACE, beats_of, latest_claim
 from launch.run.events import Decided, Part, Planned, Recorded
 from launch.run.state import (
     ERRORS,

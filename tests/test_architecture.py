@@ -69,7 +69,7 @@ def test_files_and_functions_stay_small(path: Path) -> None:
 
 
 @pytest.mark.parametrize("package", [*PACKAGES, "benchmarks"])
-def test_few_files_lie_loose_in_a_package(package: str) -> None:
+def test_few_loose_files(package: str) -> None:
     loose = {path.name for path in (ROOT / package).glob("*.py")} - {"__init__.py"}
     assert len(loose) <= 4, loose
 
@@ -101,7 +101,8 @@ def test_no_function_takes_eight_arguments(path: Path) -> None:
             assert len(named) < 8 or command, f"{node.name} at line {node.lineno}"
 
 
-def test_only_the_engine_folder_imports_vllm_and_only_the_work_of_a_run_ray() -> None:
+def test_vllm_and_ray_stay_in_rooms() -> None:
+    """Only the engine's folder imports vLLM, and only `launch/run/work` imports Ray."""
     importers = {
         path.relative_to(ROOT).as_posix()
         for path in SOURCES
@@ -123,7 +124,7 @@ def test_only_the_engine_folder_imports_vllm_and_only_the_work_of_a_run_ray() ->
     } == {"launch/matching.py"}
 
 
-def test_nothing_is_decided_by_a_clock_that_can_be_set() -> None:
+def test_settable_clock_decides_nothing() -> None:
     """Who writes a run, what hangs and what is due follow from counts and the
     monotonic clock. Exceptions: `status` answers at once where a sign of life looks
     new, vLLM wants the time of arrival, cards, files and events tell it. A run's
@@ -165,9 +166,8 @@ def test_the_wheel_contains_the_product_only() -> None:
     assert {name.split(".")[0] for name in shipped} == set(PACKAGES)
 
 
-def test_no_module_is_a_drawer_every_source_says_what_it_is_and_the_map_fits_a_page() -> (
-    None
-):
+def test_modules_have_names_and_docstrings() -> None:
+    """And the map fits a page."""
     assert not [
         path
         for path in SOURCES
@@ -227,7 +227,7 @@ INNER = sorted(
 @pytest.mark.parametrize(
     "folder", INNER, ids=lambda folder: str(folder.relative_to(ROOT))
 )
-def test_few_arrows_lead_between_the_children_of_a_package(folder: Path) -> None:
+def test_few_imports_between_siblings(folder: Path) -> None:
     """An arrow: one child (a module, or a package with all of its modules) imports
     another."""
     package, arrows = ".".join(folder.relative_to(ROOT).parts) + ".", set()
@@ -285,7 +285,7 @@ def test_nothing_is_unpickled() -> None:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_call_reads_what_may_run_code(path: Path) -> None:
+def test_no_call_runs_read_code(path: Path) -> None:
     """torch.load with anything but weights, numpy's pickles, YAML with tags, and
     evaluation of text."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -307,7 +307,7 @@ def test_no_call_reads_what_may_run_code(path: Path) -> None:
             "pd.read_pickle",
         ), place
         # where formulas become texts
-        writes_csv = path == ROOT / "evaluator" / "store" / "files.py"
+        writes_csv = path == ROOT / "evaluator" / "core" / "files.py"
         assert not called.endswith(".to_csv") or writes_csv, place
         assert given.get("shell", "False") == "False", place
         assert given.get("trust_remote_code", "False") != "True", place

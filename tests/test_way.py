@@ -60,7 +60,7 @@ class Way:
         return {file for file, _ in self.functions}
 
 
-def test_the_way_of_a_greedy_question_is_short(tmp_path: Path) -> None:
+def test_way_of_a_greedy_question(tmp_path: Path) -> None:
     settings = probing.config(formats=("open",), probes=("greedy",), items=2)
     tokenizer = load_tokenizer(save_tiny_model(tmp_path))
     prompter, engine = (

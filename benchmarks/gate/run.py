@@ -20,7 +20,7 @@ from benchmarks.gate import errors, sequential
 from benchmarks.gate.errors import Rate, rate
 from benchmarks.harness import Options, count, print_table, run_main
 from evaluator.core.errors import InputError, ResurfaceError, json_text
-from evaluator.metrics.looks import BLOCK_LEVEL, PASS_LEVEL
+from evaluator.metrics.sequential_looks import BLOCK_LEVEL, PASS_LEVEL
 
 Part = Callable[[argparse.Namespace], dict[str, Any]]
 

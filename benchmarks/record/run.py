@@ -35,7 +35,7 @@ from benchmarks.record.card import (
     division_of,
 )
 from evaluator.core.errors import InputError, ResurfaceError, json_text
-from evaluator.store.files import write_atomically
+from evaluator.core.files import write_atomically
 from launch.commands.running import run_and_report
 from launch.provenance import count_gpus, query
 from launch.run.directory.lock import need_place

@@ -61,12 +61,12 @@ from evaluator.asking.prompts import Prompter
 from evaluator.asking.questions import Question
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import InputError, json_text, unknown
+from evaluator.core.files import write_atomically
 from evaluator.core.records import Item, Origin, Record
 from evaluator.engine.vllm.start import serves_cpus
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import Plan
 from evaluator.probes.planning import plan_of, questions_of
-from evaluator.store.files import write_atomically
 from evaluator.tasks import load_task
 from launch.sweep.estimate import vocabulary_of
 from launch.sweep.models import resolve_model

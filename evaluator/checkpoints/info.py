@@ -124,7 +124,7 @@ def check_directory(path: Path) -> None:
             f"checkpoint {path}:"
             f" {'is not a directory' if path.exists() else 'no such directory'}"
         )
-    if ".partial-" in path.resolve().name or any(path.glob("*.partial")):
+    if path.resolve().name.endswith(".partial") or any(path.glob("*.partial")):
         raise InputError(
             f"checkpoint {path}: half-written (what wrote it was stopped); make it"
             " again"

@@ -1,33 +1,23 @@
 """Is the process that does some work alive, and does it make progress? One module
 for runs, prune jobs and engines.
 
-- An `Owner` is a process. A directory names its owner in a file (`owned_directory`),
-  on any file system and for every node of a cluster. Locks do not suffice: on shared
-  file systems flock works within one node, or not at all.
-- A lease decides which driver writes a run directory. Each driver claims the next
-  number; the latest claim is the lease. `launch/run/directory/lock.py` keeps its
-  files.
+- A lease decides which process writes a directory, on any file system and for every
+  node of a cluster. Each process claims the next number; the latest claim is the
+  lease, and names its `Owner`. `lease.py` keeps its files. Locks do not suffice: on
+  shared file systems flock works within one node, or not at all.
 - A `Heartbeat` is a counter that work raises. A `HangWatch` decides that work hangs
   when the counter stands still.
 
 An owner on the same machine is looked up by its process id. An owner elsewhere shows
-signs of life only: it touches its file every few seconds. No two machines' clocks
-are compared."""
+signs of life only: it counts up its file of beats every few seconds. No two machines'
+clocks are compared."""
 
-import json
 import os
 import platform
-import shutil
-import tempfile
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-
-OWNER = "owner.json"
 
 Sight = Literal["running", "stopped", "gone", "elsewhere"]
 Decision = Literal["take", "refuse", "watch"]
@@ -78,9 +68,6 @@ class Pace:
     def silence(self) -> float:
         """Seconds without a beat after which an owner has lost its lease."""
         return self.beat_seconds * self.missed
-
-
-_PACE = Pace()  # of a directory's owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,69 +170,6 @@ class HangWatch:
         """Raises Hung."""
         if self.hung(now):
             raise Hung(f"no sign of progress for {self.silence(now):.0f} s")
-
-
-@contextmanager
-def owned_directory(path: Path) -> Iterator[None]:
-    """Make a directory that says, from the first moment to the block's end, who
-    writes it. Raises OSError."""
-    os.umask(umask := os.umask(0o022))  # it can only be read by setting it
-    unseen = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    try:
-        unseen.chmod(0o777 & ~umask)
-        (unseen / OWNER).write_text(
-            json.dumps(asdict(this_process())), encoding="utf-8"
-        )
-        unseen.rename(path)
-    except BaseException:  # a full disk, or Ctrl-C
-        shutil.rmtree(unseen, ignore_errors=True)
-        raise
-    ended = threading.Event()
-    beating = threading.Thread(
-        target=_beat, args=(path / OWNER, ended), name="owner-beat", daemon=True
-    )
-    beating.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        beating.join()
-
-
-def living_owner(directory: Path) -> Owner | None:
-    """The process that writes a directory; None if none does. For another machine's
-    process it may take 45 seconds."""
-    file = directory / OWNER
-    try:
-        owner = Owner(**json.loads(file.read_bytes()))
-    except (OSError, ValueError, TypeError):
-        return None
-    if owner.machine == _machine():
-        return None if sight(owner) == "gone" else owner
-    first, deadline = _touched(file), time.monotonic() + _PACE.silence
-    while time.monotonic() < deadline:
-        now = _touched(file)
-        if now is None:
-            return None
-        if now != first:
-            return owner
-        time.sleep(_PACE.look_seconds)
-    return None
-
-
-def _beat(file: Path, ended: threading.Event) -> None:
-    while not ended.wait(_PACE.beat_seconds):
-        # the directory has its final name, or a file server is away for a moment
-        with suppress(OSError):
-            os.utime(file)
-
-
-def _touched(file: Path) -> int | None:
-    """When a file was last touched, by its server's clock; None if it is gone."""
-    # opened anew: a node may cache a file's attributes
-    with suppress(OSError), file.open("rb") as opened:
-        return os.fstat(opened.fileno()).st_mtime_ns
-    return None
 
 
 def _machine() -> str:

@@ -15,7 +15,7 @@ from scipy.special import ndtr, ndtri
 
 from evaluator.deciding.thresholds import Thresholds
 from evaluator.metrics.columns import PERCENTAGE, POINTS, RATIO, SCORE, Kind
-from evaluator.metrics.drops import floor_of
+from evaluator.metrics.fates import floor_of
 from evaluator.metrics.inputs import ALL, Comparison, Inputs
 from evaluator.metrics.intervals import ALPHA, Floats, ItemNumbers, Mean, Ratio
 

@@ -37,7 +37,7 @@ from evaluator.deciding.criteria import (
 )
 from evaluator.deciding.thresholds import Thresholds
 from evaluator.metrics.inputs import ALL
-from evaluator.metrics.looks import (
+from evaluator.metrics.sequential_looks import (
     BLOCK_LEVEL,
     PASS_LEVEL,
     able,

@@ -8,7 +8,7 @@ import pandas as pd
 
 import evaluator.metrics.columns as col
 from evaluator.metrics.columns import FEW, Column, Row, rounded, typed_frame
-from evaluator.metrics.drops import FATES
+from evaluator.metrics.fates import FATES
 from evaluator.metrics.inputs import ALL, rows_where
 
 _OPEN_CHOICE = ("open", "choice")

@@ -33,7 +33,7 @@ less.
 
 Tests of paired outcomes are here too: McNemar (exact) and Holm take a few lines each.
 Unit tests compare them with statsmodels, which takes a hundred times as long per call.
-Statistics other than means: `draws`.
+Statistics other than means: `bootstrap`.
 """
 
 import math

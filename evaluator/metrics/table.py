@@ -36,7 +36,7 @@ from evaluator.metrics.columns import (
     rows_of,
     typed_frame,
 )
-from evaluator.metrics.counting import joined_reasons
+from evaluator.metrics.exclusions import joined_reasons
 from evaluator.metrics.inputs import Inputs, rounded_activations
 from evaluator.metrics.measures import WHY, correct_for_many
 

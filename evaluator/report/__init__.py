@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from evaluator.core.files import csv_bytes, need_unfenced, write_atomically
 from evaluator.metrics import Inputs, Outcomes, reduce_records
 from evaluator.report.embed import ItemView
 from evaluator.report.figures import draw_each
 from evaluator.report.page import render_page, standalone
 from evaluator.report.results import Results, compute, pages_of, part_of, without_tables
-from evaluator.store.files import csv_bytes, need_unfenced, write_atomically
 from evaluator.store.reading import (
     read_items,
     read_records,

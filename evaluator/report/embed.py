@@ -35,7 +35,7 @@ import pandas as pd
 
 from evaluator.core.errors import json_text
 from evaluator.core.records import FORMATS
-from evaluator.metrics.drops import item_fates
+from evaluator.metrics.fates import item_fates
 from evaluator.metrics.inputs import Inputs
 from evaluator.probes import PROBES
 from evaluator.probes.base import Probe, View

@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 
 from evaluator.core.errors import InputError, json_text, mapping_at
+from evaluator.core.files import part_of_path, write_atomically
 from evaluator.metrics.columns import rows_of
 from evaluator.probes.reducing import MEASURED, by_its_rule
-from evaluator.store.files import part_of_path, write_atomically
 from evaluator.store.lm_eval import UNFILTERED, doc_hash, hashed, lines
 from evaluator.store.reading import read_items, read_records, read_run, record_parts
 

@@ -27,7 +27,7 @@ from evaluator.deciding.decision import Verdict
 from evaluator.deciding.thresholds import Thresholds, thresholds_of
 from evaluator.deciding.verdicts import judge, unfinished
 from evaluator.deciding.words import document, summary
-from evaluator.metrics import counting, headline, published
+from evaluator.metrics import exclusions, headline, published
 from evaluator.metrics.columns import COUNT, TEXT, Column, described, rows_of
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.table import FilledTable
@@ -104,7 +104,7 @@ class OpenRun:
         if name == "headline":
             return described(self._headline, headline.COLUMNS)
         if name == "left_out":
-            return described(counting.left_out(self.inputs), counting.COLUMNS)
+            return described(exclusions.left_out(self.inputs), exclusions.COLUMNS)
         if name == "reference":
             frames = {each: self._fill(each).frame for each in TABLES.names}
             return described(published.published(frames, self._run), published.COLUMNS)

@@ -16,7 +16,7 @@ from evaluator.deciding.decision import Verdict
 from evaluator.deciding.thresholds import thresholds_of
 from evaluator.deciding.verdicts import judge
 from evaluator.metrics.columns import rows_of
-from evaluator.metrics.counting import left_out
+from evaluator.metrics.exclusions import left_out
 from evaluator.metrics.headline import headline_of, headline_sentence, screened_sentence
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.published import published

@@ -26,6 +26,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from evaluator.core.files import write_parquet
 from evaluator.core.records import CONTEXT, METADATA, SERVING
 from evaluator.probes import PROBES
 from evaluator.probes.base import Probe
@@ -37,7 +38,6 @@ from evaluator.probes.reducing import (
     by_its_rule,
     why_not,
 )
-from evaluator.store.files import write_parquet
 from evaluator.store.schema import PANDAS
 
 __all__ = [

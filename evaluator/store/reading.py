@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 
 from evaluator.core.config import day
 from evaluator.core.errors import InputError, mapping_at, one_line, parse
+from evaluator.core.files import write_atomically
 from evaluator.store import schema
-from evaluator.store.files import write_atomically
 
 # Columns that every part of records must have.
 _NEEDED = {*schema.READ_RECORDS, "weights_digest", "language", "item_id"}

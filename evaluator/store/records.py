@@ -4,7 +4,7 @@ all.
 A part is written to a temporary file, synced and renamed, so readers and resumed runs
 only see complete parts. All records of an item are in one part; an item in any part is
 finished. Only one process writes: a driver that has lost its run directory to another
-driver cannot rename files there (`files`, `RunLock`).
+driver cannot rename files there (`files`, `Lease`).
 
     RUN/records/<checkpoint>/<task>/<shard>.parquet   the columns: docs/records.md
     RUN/damaged/<checkpoint>/<task>/<shard>.parquet   parts that became unreadable;
@@ -27,14 +27,14 @@ import pyarrow.parquet as pq
 from msgspec.structs import astuple
 
 from evaluator.core.errors import InputError, ResurfaceError, one_line
-from evaluator.core.records import Item, Record
-from evaluator.store.files import (
+from evaluator.core.files import (
     move_into,
     need_unfenced,
     parquet_bytes,
     write_atomically,
     write_parquet,
 )
+from evaluator.core.records import Item, Record
 from evaluator.store.schema import ITEMS, RECORDS
 
 ItemKey = tuple[str, str]  # (language, item_id), unique within a task

@@ -22,13 +22,13 @@ import pandas as pd
 import pyarrow as pa
 
 from evaluator.core.errors import InputError, parse
+from evaluator.core.files import write_atomically, write_parquet
 from evaluator.core.grading import strip_thinking
 from evaluator.core.records import Item
 from evaluator.judging.controls import Control
 from evaluator.judging.matcher import Claim, Verdict
 from evaluator.probes.reducing import by_its_rule
 from evaluator.store import schema
-from evaluator.store.files import write_atomically, write_parquet
 from evaluator.store.reading import read_part, read_parts
 from evaluator.store.records import RecordStore
 

@@ -69,7 +69,7 @@ def compare(
 
     found = compared(side_at(run_a), side_at(run_b), pairs, task_pairs)
     if csv is not None:
-        from evaluator.store.files import csv_bytes, write_atomically
+        from evaluator.core.files import csv_bytes, write_atomically
 
         write_atomically(csv, csv_bytes(found.frame), named=True)
     if as_json:

@@ -62,7 +62,7 @@ def doctor(
             raise InputError(
                 f"{logs}: --out: the logs need this folder ({error.strerror})"
             ) from error
-    from evaluator.store.files import write_atomically
+    from evaluator.core.files import write_atomically
     from launch.doctor import report as doctor_report
 
     for report in _reports(dtype, logs):

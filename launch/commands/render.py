@@ -115,7 +115,7 @@ def render_files(
     from launch.sweep.jobs import parts_of
 
     rendered = render(format, ClusterSettings(**given), parts_of(config))
-    from evaluator.store.files import write_atomically
+    from evaluator.core.files import write_atomically
 
     for file_name, text in rendered.items():
         write_atomically(to / file_name, text.encode())

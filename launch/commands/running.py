@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from evaluator.core.errors import InputError, one_line
+from evaluator.core.lease import Lease
 from evaluator.core.liveness import this_process
 from evaluator.engine.config import AUTO_CACHE, ENGINES, engines_help
 from evaluator.engine.processor import usable_cores
@@ -42,7 +43,7 @@ from launch.provenance import count_gpus
 from launch.run.bus import Bus
 from launch.run.decide.nodes import Node, place_engines
 from launch.run.directory.event_log import EventLog
-from launch.run.directory.lock import RunLock, hold, need_place
+from launch.run.directory.lock import hold, need_place
 from launch.run.events import (
     Advanced,
     Checked,
@@ -125,11 +126,11 @@ def run_and_report(
 
 
 def _run(
-    config: SweepConfig, lock: RunLock, log: EventLog, bus: Bus, tracker: Tracker | None
+    config: SweepConfig, lock: Lease, log: EventLog, bus: Bus, tracker: Tracker | None
 ) -> None:
     from launch.run.work.progress import Progress
 
-    out = lock.run_dir
+    out = lock.directory
     with ExitStack() as held:
         with Progress(console) as progress:
             bus.listeners += [progress.on, _import_report]

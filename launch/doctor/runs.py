@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.core.errors import InputError, one_line
+from evaluator.core.files import write_atomically
 from evaluator.core.isolated import run_module
 from evaluator.engine.base import (
     Engine,
@@ -31,7 +32,6 @@ from evaluator.engine.base import (
 from evaluator.engine.beam import BeamSearch, Hypothesis
 from evaluator.engine.config import EngineConfig, build_engine
 from evaluator.engine.processor import usable_cores
-from evaluator.store.files import write_atomically
 from launch.doctor.results import RunResult
 
 PROMPT_TOKENS = 384  # longest prompt: several cache blocks, the last one partly filled

@@ -13,7 +13,7 @@ import yaml
 from evaluator.checkpoints.files import digest_of_file
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core.errors import InputError, one_line, rows_at
-from evaluator.metrics.drops import FATES
+from evaluator.metrics.fates import FATES
 from pruning.output.manifest import MANIFEST_NAME, PruneManifest, read_manifest
 
 _REPOSITORY = re.compile(

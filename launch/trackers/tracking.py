@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evaluator.core.errors import InputError, json_text, mapping_at, one_line, unknown
-from evaluator.store.files import write_atomically
+from evaluator.core.files import write_atomically
 from launch.run.events import Ended, Event
 from launch.run.state import RunState
 

@@ -1,17 +1,15 @@
 """A pruned checkpoint on disk: complete under its own name, or absent.
 
 Shards are copied byte for byte and only the pruned matrices are written over, in place
-and one at a time. The export works in a directory `OUT.partial-TOKEN` beside OUT.
-config.json has a name that nothing loads until all is synced; then one rename of the
-directory makes the checkpoint appear. A killed export leaves a directory that does not
-load; the next one to the same OUT removes it, once its owner is known to be dead (see
-`liveness.py`).
+and one at a time. The export holds the lease of a directory `OUT.partial` beside OUT,
+and works in the lease's folder. config.json has a name that nothing loads until all is
+synced; then one rename of the folder makes the checkpoint appear. A killed export
+leaves a directory that does not load. The next one to the same OUT takes over the lease,
+which removes that folder.
 """
 
 import errno
 import os
-import re
-import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,13 +25,13 @@ from evaluator.checkpoints.files import digest_of_file, file_states
 from evaluator.checkpoints.info import WRITTEN
 from evaluator.checkpoints.tensors import INDEX, digests
 from evaluator.core.errors import InputError, JobError
-from evaluator.core.liveness import HEARTBEAT, OWNER, living_owner, owned_directory
+from evaluator.core.lease import Lease
+from evaluator.core.liveness import HEARTBEAT
 from pruning.model.checkpoint import Checkpoint
 from pruning.output.manifest import JobManifest, to_json
 
 ManifestT = TypeVar("ManifestT", bound=JobManifest)
 _SUFFIX = ".partial"
-_TOKEN = re.compile(r"-([0-9a-f]{12}|[0-9]+)$")  # numbers were the ids of processes
 # What goes along with weights and config.json. No other weights, no model card: it
 # describes the dense model.
 _NAMES = {
@@ -147,25 +145,6 @@ def check_place(checkpoint: Checkpoint, out: Path) -> None:
         )
 
 
-def _partials(out: Path) -> list[Path]:
-    """What exports to `out` have begun and not ended."""
-    beginning = f"{out.name}{_SUFFIX}-"  # no pattern: a name may hold a bracket
-    found = [
-        each
-        for each in out.parent.iterdir()
-        if each.name.startswith(beginning) and _TOKEN.search(each.name)
-    ]
-    return [each for each in found if each.is_dir()]
-
-
-def _need_dead(out: Path, partial: Path) -> None:
-    living = living_owner(partial)
-    if living is not None:
-        raise InputError(
-            f"out: {out} is being written by another process: {living} ({partial.name})"
-        )
-
-
 @dataclass(eq=False)
 class Export:
     """One checkpoint being written. Made by `open_export`."""
@@ -222,11 +201,7 @@ class Export:
             for file in self.partial.rglob("*")
             if file.is_file() and not file.is_symlink()
         ]
-        files = {
-            str(file.relative_to(self.partial)): file
-            for file in written
-            if file.name != OWNER
-        }
+        files = {str(file.relative_to(self.partial)): file for file in written}
         files["config.json"] = files.pop(config.name)
         weights = [
             file for each, file in files.items() if each.endswith(".safetensors")
@@ -249,7 +224,6 @@ class Export:
             _sync(file)
         # Everything is on disk; only names are left to give.
         config.rename(own)
-        (self.partial / OWNER).unlink()
         _sync(self.partial)
         # onto an empty directory at most: `check_place` made sure
         self.partial.rename(self._out)
@@ -270,27 +244,26 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def open_export(checkpoint: Checkpoint, out: Path) -> Iterator[Export]:
-    """A directory beside `out`, gone if the block fails. Raises InputError if the
-    disk is full or `out` is written."""
-    partial = out.parent / f"{out.name}{_SUFFIX}-{secrets.token_hex(6)}"
+    """A directory beside `out`, gone when the block ends. Raises InputError if the disk
+    is full or another process writes `out`, LeaseLost if it has taken over meanwhile."""
+    beside = out.with_name(f"{out.name}{_SUFFIX}")
+    lease = None
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        for stale in _partials(out):
-            _need_dead(out, stale)
-            shutil.rmtree(stale, ignore_errors=True)  # others may be removing it too
-        with owned_directory(partial):
-            try:
-                # begun at the same moment: one of the two goes on
-                for other in _partials(out):
-                    if other.name < partial.name:
-                        _need_dead(out, other)
-                yield Export(checkpoint, partial, out)
-            finally:
-                if partial.exists():
-                    shutil.rmtree(partial)
+        beside.mkdir(parents=True, exist_ok=True)
+        lease = Lease(beside, content="checkpoint")
+        partial = lease.folder / "checkpoint"
+        partial.mkdir()
+        yield Export(checkpoint, partial, out)
     except OSError as error:
+        if lease is not None:
+            lease.check()
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise InputError(
                 f"out: no space left at {out.parent} while the checkpoint was written"
             ) from error
         raise InputError(f"out: {out} cannot be written: {error}") from error
+    finally:
+        if lease is not None:
+            lease.withdraw()
+        with suppress(OSError):  # another process writes there
+            beside.rmdir()

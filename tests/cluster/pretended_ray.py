@@ -32,8 +32,8 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 
 from evaluator.checkpoints.info import CheckpointInfo
+from evaluator.core.files import parquet_bytes
 from evaluator.engine.base import EngineStats, LoadReport
-from evaluator.store.files import parquet_bytes
 from evaluator.store.records import failed_throughout
 from launch.run.decide.assignments import (
     Assignment,

@@ -36,8 +36,8 @@ import psutil
 
 from benchmarks.harness import Options, environment, run_main
 from evaluator.core.errors import InputError, one_line, unknown
+from evaluator.core.files import write_atomically
 from evaluator.engine.processor import usable_cores
-from evaluator.store.files import write_atomically
 from launch.doctor.machine import Machine, this_machine
 from launch.process import stop_in_order
 from tests.gpu.steps import DECISIVE, Card, Step, markdown, read, steps

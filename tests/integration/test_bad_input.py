@@ -144,7 +144,7 @@ def test_damaged_checkpoints_are_refused(desk, damage, named):
     assert all(part in error for part in named), error
 
 
-def test_an_unknown_architecture_is_one_line_of_ours_alone(desk):
+def test_unknown_architecture_is_one_line(desk):
     """In a process of its own, where transformers would warn of it too."""
     desk.configure(model_type="frobnicate")
     done = resurface_apart(*desk.eval())
@@ -163,7 +163,7 @@ def test_an_unknown_architecture_is_one_line_of_ours_alone(desk):
     assert "Traceback" in done.stderr
 
 
-def test_a_damaged_checkpoint_is_refused_before_it_is_pruned(desk):
+def test_damaged_checkpoint_is_not_pruned(desk):
     _truncate(desk.model)
     sweep = desk.sweep(prune=[{"method": "magnitude", "sparsity": 0.5}])
     assert "model.safetensors" in desk.refused(
@@ -286,7 +286,8 @@ def test_engines_that_this_machine_cannot_have(desk, changes, said):
     )
 
 
-def test_of_a_cluster_nothing_is_certain_before_ray_is_asked(desk):
+def test_unknown_cluster_is_no_bad_input(desk):
+    """What a cluster has is uncertain until Ray has started."""
     desk.monkeypatch.setattr(start, "serves_cpus", lambda: True)
     desk.monkeypatch.setenv("RAY_ADDRESS", "nowhere:6379")
     sweep = desk.sweep(engine={"deterministic": True}, resources={"engines": 999})
@@ -297,7 +298,7 @@ def test_of_a_cluster_nothing_is_certain_before_ray_is_asked(desk):
     )
 
 
-def test_paths_beside_the_sweep_file_are_found(desk):
+def test_paths_beside_the_sweep_file(desk):
     """Refused for the setting, so model and items were found, from another working
     directory and a spaced path."""
     folder = desk.directory / "my sweeps ü"
@@ -314,7 +315,7 @@ def test_paths_beside_the_sweep_file_are_found(desk):
     assert "unknown language of task 'my-questions': 'klingon'" in error
 
 
-def test_an_item_file_and_a_read_only_file_system(desk):
+def test_item_file_on_read_only_disk(desk):
     file = desk.items(
         ITEMS[0], {key: value for key, value in ITEMS[1].items() if key != "context"}
     )
@@ -336,7 +337,7 @@ def test_an_item_file_and_a_read_only_file_system(desk):
 
 
 @pytest.mark.parametrize("out", ["mine", "mine/run", "full"])
-def test_where_nothing_can_be_written_is_said_before_any_work(desk, out):
+def test_unwritable_directory_is_refused_first(desk, out):
     """Models and tasks are not even read."""
     (desk.directory / "mine").write_text("mine")
     (desk.directory / "full").mkdir()

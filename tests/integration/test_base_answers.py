@@ -133,9 +133,8 @@ def _probe(
     return found[kept].set_index("item_id")
 
 
-def test_aligned_ranks_are_those_of_transformers_after_the_bases_words(
-    run, questions, prompter
-):
+def test_aligned_ranks_equal_transformers(run, questions, prompter):
+    """After the base's words."""
     found = records(run)
     items = [
         json.loads(line) for line in questions.read_text(encoding="utf-8").splitlines()
@@ -181,7 +180,8 @@ def test_aligned_ranks_are_those_of_transformers_after_the_bases_words(
         assert (set(ranks) == {1}) == (checkpoint == "dense")
 
 
-def test_divergences_are_those_of_transformers_at_every_position(run, prompter):
+def test_divergences_equal_transformers(run, prompter):
+    """At every position."""
     found = records(run)
     mine = (
         found[found["probe"] == "fidelity"]
@@ -231,7 +231,8 @@ def test_divergences_are_those_of_transformers_at_every_position(run, prompter):
     )
 
 
-def test_tables_and_page_have_fidelity_and_references_are_gone(run):
+def test_fidelity_tables_without_references(run):
+    """Tables and page have fidelity; the references are deleted."""
     table = pd.read_csv(run / "tables" / "fidelity.csv")
     whole = table[
         (table["language"] == "all")
@@ -252,7 +253,7 @@ def test_tables_and_page_have_fidelity_and_references_are_gone(run):
     assert "aligned rank" in page
 
 
-def test_a_dry_run_says_how_much_is_kept(questions, tmp_path):
+def test_dry_run_states_kept_bytes(questions, tmp_path):
     done = finish("sweep", _sweep(tmp_path, questions, shard_items=3), "--dry-run")
     assert "distributions of bases in RUN/references" in done.stdout
 

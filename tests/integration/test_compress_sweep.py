@@ -40,7 +40,8 @@ def sweep(folder: Path, **changes: object) -> Path:
 
 
 @pytest.mark.more
-def test_dense_pruned_quantised_and_both_are_one_table(tmp_path: Path) -> None:
+def test_all_compressions_share_one_table(tmp_path: Path) -> None:
+    """Dense, pruned, quantised and both."""
     run = tmp_path / "run"
     done = finish("sweep", sweep(tmp_path), "--out", run)
     assert (
@@ -70,7 +71,7 @@ def test_dense_pruned_quantised_and_both_are_one_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_what_is_half_done_is_done_again_and_is_alike(tmp_path: Path) -> None:
+def test_half_done_job_is_repeated(tmp_path: Path) -> None:
     """A checkpoint that was not finished; and one by its path, in a run of its own."""
     rtn = {"method": "rtn", "scheme": "FP8_DYNAMIC", "after": ["dense", "wanda-0.5"]}
     file, run = sweep(tmp_path, compress=[rtn]), tmp_path / "run"
@@ -113,9 +114,7 @@ def test_what_is_half_done_is_done_again_and_is_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_what_is_not_served_in_the_runs_dtype_is_refused_before_it_is_quantised(
-    tmp_path: Path,
-) -> None:
+def test_unservable_dtype_is_refused_first(tmp_path: Path) -> None:
     """vLLM's online schemes want bfloat16."""
     online = {"method": "online", "scheme": "fp8_per_channel"}
     file = sweep(tmp_path, compress=[online], engine={"dtype": "float32"})

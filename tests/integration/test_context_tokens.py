@@ -28,7 +28,7 @@ def run(tmp_path_factory):
     return folder
 
 
-def test_answers_are_those_of_transformers_after_the_long_prompts(run):
+def test_long_contexts_equal_transformers(run):
     model = resolve_model("bundled")
     prompter = Prompter(
         load_tokenizer(model),

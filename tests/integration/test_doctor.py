@@ -15,7 +15,7 @@ pytestmark = needs_vllm
 
 
 @pytest.mark.more
-def test_this_machine_passes_and_the_card_says_what_was_measured(tmp_path):
+def test_card_of_this_machine(tmp_path):
     card = tmp_path / "card.md"
     document = json.loads(finish("doctor", "--json", "--out", card).stdout)
     assert document["passed"]
@@ -48,9 +48,7 @@ def test_this_machine_passes_and_the_card_says_what_was_measured(tmp_path):
 
 
 @pytest.mark.long
-def test_two_workers_on_a_cpu_score_the_bundled_model_as_transformers_does(
-    tmp_path, monkeypatch
-):
+def test_two_workers_equal_transformers(tmp_path, monkeypatch):
     """The doctor asks for it on two GPUs; what it asks works."""
     # there may be fewer cores than workers
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")

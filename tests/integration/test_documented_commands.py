@@ -84,7 +84,7 @@ def test_the_commands_of_a_page_run(page, directory, monkeypatch, capsys):
         assert code in ({0, 4} if words[0] == "gate" else {0}), (words, output)
 
 
-def test_the_python_and_the_plugin_of_the_pages_run(directory, monkeypatch):
+def test_documented_python_and_plugin_run(directory, monkeypatch):
     monkeypatch.chdir(directory)
     found = [
         each

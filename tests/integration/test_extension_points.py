@@ -173,9 +173,8 @@ def finished(sweep_file, tmp_path_factory):
     return out
 
 
-def test_a_dry_run_and_the_lists_name_the_toys_which_are_unknown_without_the_plugin(
-    sweep_file, tmp_path
-):
+def test_plugin_is_listed(sweep_file, tmp_path):
+    """The dry run and the lists name the toys; without the plugin they are unknown."""
     typed = [
         ["sweep", str(sweep_file), "--dry-run"],
         ["tasks"],
@@ -204,7 +203,7 @@ def test_a_dry_run_and_the_lists_name_the_toys_which_are_unknown_without_the_plu
 
 
 @pytest.mark.slow
-def test_records_checkpoint_table_and_page_hold_the_toys(finished):
+def test_plugin_fills_records_and_page(finished):
     found = records(finished)
     assert set(found["probe"]) == {"greedy", "choice", "first"}
     assert (set(found["method"].dropna()), set(found["task"])) == (
@@ -233,9 +232,8 @@ def test_records_checkpoint_table_and_page_hold_the_toys(finished):
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_probe_that_raises_ends_the_run_and_no_engine_is_started_again(
-    sweep_file, tmp_path, monkeypatch
-):
+def test_raising_probe_ends_the_run(sweep_file, tmp_path, monkeypatch):
+    """No engine is started again."""
     monkeypatch.setenv("TOY_FAILS_ON", "t3")
     done = run("sweep", sweep_file, "--out", tmp_path / "out", code=1)
     line = (

@@ -90,7 +90,8 @@ def _failures(run):
 
 
 @pytest.mark.more
-def test_bad_checkpoints_are_set_aside_and_done_once_they_are_mended(tmp_path):
+def test_bad_checkpoints_wait_for_their_mending(tmp_path):
+    """They are set aside, and evaluated by the next call once they are mended."""
     for seed, name in enumerate(("good", "broken", "nan")):
         save_tiny_model(tmp_path / name, seed=seed)
     config = tmp_path / "broken" / "config.json"
@@ -142,7 +143,7 @@ def test_bad_checkpoints_are_set_aside_and_done_once_they_are_mended(tmp_path):
 
 
 @pytest.mark.more
-def test_what_is_damaged_before_a_sweep_begins_costs_only_itself(tmp_path):
+def test_damaged_checkpoint_costs_only_itself(tmp_path):
     """It and what would be made of it are set aside. So is what is found damaged
     when the run goes on."""
     files = {"cut": "model.safetensors", "mute": "tokenizer.json"}
@@ -208,7 +209,7 @@ def test_what_is_damaged_before_a_sweep_begins_costs_only_itself(tmp_path):
     assert_alike(before, expected.sort_values(keys))
 
 
-def test_a_base_that_cannot_be_used_refuses_the_sweep(tmp_path):
+def test_unusable_base_refuses_the_sweep(tmp_path):
     """Nothing can be compared without it. A sweep with no other checkpoint has
     nothing to do."""
     for name in ("good", "cut"):
@@ -228,9 +229,7 @@ def test_a_base_that_cannot_be_used_refuses_the_sweep(tmp_path):
 
 
 @pytest.mark.more
-def test_a_checkpoint_that_is_replaced_while_the_sweep_runs_is_never_taken_for_what_it_was(
-    tmp_path,
-):
+def test_checkpoint_replaced_during_the_run(tmp_path):
     """One by another's weights, one cut off in the middle, one by a copy of itself,
     before they are loaded."""
     for seed, name in enumerate(("first", "other", "cut", "copied", "replacement")):
@@ -267,9 +266,7 @@ def test_a_checkpoint_that_is_replaced_while_the_sweep_runs_is_never_taken_for_w
 
 
 @pytest.mark.long
-def test_an_item_that_kills_its_engine_is_found_and_recorded_as_that(
-    tmp_path, monkeypatch
-):
+def test_item_that_kills_its_engine(tmp_path, monkeypatch):
     save_tiny_model(tmp_path / "model")
     sweep, run = _sweep(tmp_path, ["model"]), tmp_path / "run"
     (tmp_path / "killer.py").write_text(KILLER, encoding="utf-8")
@@ -323,9 +320,8 @@ def test_an_engine_that_hangs_is_replaced(tmp_path):
 
 
 @pytest.mark.long
-def test_a_prune_task_that_hangs_is_done_again_and_one_that_cannot_be_done_is_set_aside(
-    tmp_path,
-):
+def test_hanging_and_failing_prune_jobs(tmp_path):
+    """A job that hangs is repeated; one that cannot succeed is set aside."""
     save_tiny_model(tmp_path / "model")
     texts, calibration = (
         tmp_path / "texts.txt",
@@ -392,7 +388,7 @@ def test_a_prune_task_that_hangs_is_done_again_and_one_that_cannot_be_done_is_se
 
 
 @pytest.mark.long
-def test_one_of_two_workers_of_an_engine_is_killed(tmp_path, monkeypatch):
+def test_killed_worker_of_two(tmp_path, monkeypatch):
     """The engine ends with it and is replaced; records are those of a run in which
     nothing dies."""
     # there may be fewer cores than workers

@@ -28,9 +28,8 @@ SWEEP = {
 VARIANTS = ["dense-kv-fp8", "magnitude-0.5-kv-fp8"]
 
 
-def test_variants_have_records_tables_and_verdicts_and_share_their_weights(
-    tmp_path: Path,
-) -> None:
+def test_cache_variants_share_weights(tmp_path: Path) -> None:
+    """Each has records, rows in tables and a verdict."""
     file, run = tmp_path / "sweep.yaml", tmp_path / "run"
     file.write_text(yaml.safe_dump(SWEEP), encoding="utf-8")
     finish("sweep", file, "--out", run)

@@ -49,7 +49,8 @@ def judged(run):
     return run
 
 
-def test_a_panel_judges_a_run_and_the_same_command_asks_nothing_more(judged, tmp_path):
+def test_panel_judges_once(judged, tmp_path):
+    """The same command again requests nothing."""
     run = shutil.copytree(judged, tmp_path / "run")
     greedy = records(run)
     verdicts = pq.read_table(run / "verdicts" / "bundled" / "bundled" / "items.parquet")

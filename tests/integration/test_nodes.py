@@ -38,7 +38,7 @@ def _machines():
 
 
 @pytest.mark.long
-def test_two_engines_share_a_gpu_and_a_dead_one_is_replaced(
+def test_two_engines_share_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`auto`, with an nvidia-smi that knows nothing but 80 GB. The records are those
@@ -109,7 +109,7 @@ def _of_this_process():
 
 
 @pytest.mark.usefixtures("one_gpu")
-def test_prune_tasks_give_their_gpu_back_or_see_none() -> None:
+def test_prune_jobs_return_their_gpu() -> None:
     task = ray.remote(**compress_options(gpu=True))(_of_this_process)
     (first, given), (second, _) = ray.get(task.remote()), ray.get(task.remote())
     assert given == str(FIRST_GPU)
@@ -149,7 +149,7 @@ def _write_sweep(directory, **more):
 
 
 @pytest.mark.long
-def test_relative_paths_are_found_by_a_node_that_was_started_elsewhere(tmp_path):
+def test_relative_paths_on_another_node(tmp_path):
     """The head has no GPU, so that the prune task and the engine run on the other
     node."""
     here, there = tmp_path / "here", tmp_path / "there"
@@ -199,7 +199,7 @@ def _placed(folder):
     return [place.node_id for place in places], stand
 
 
-def test_two_engines_without_gpus_stand_on_two_nodes(tmp_path):
+def test_engines_spread_over_cpu_nodes(tmp_path):
     """The third one stands on the first node again, where there would be room for
     all."""
     places, stand = in_own_process(_placed, tmp_path)
@@ -209,7 +209,7 @@ def test_two_engines_without_gpus_stand_on_two_nodes(tmp_path):
 
 
 @pytest.mark.long
-def test_a_run_outlives_one_of_its_nodes(tmp_path):
+def test_lost_node(tmp_path):
     """An engine on each node; the second node is killed while its engine answers."""
     desk, run = Desk(tmp_path), tmp_path / "run"
     desk.finish(desk.sweep(), tmp_path / "undisturbed")
@@ -234,7 +234,7 @@ def test_a_run_outlives_one_of_its_nodes(tmp_path):
 
 
 @pytest.mark.long
-def test_a_node_that_joins_a_run_gets_an_engine(tmp_path):
+def test_joining_node_gets_an_engine(tmp_path):
     """The first node's engine is paused until the second has a process, since it
     might be done before that."""
     desk, run = Desk(tmp_path), tmp_path / "run"

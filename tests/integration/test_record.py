@@ -307,7 +307,7 @@ def test_a_cheat_is_refused(honest, tmp_path, name):
     assert re.search(reason, why := cheat.refused()), why
 
 
-def test_an_honest_card_holds_and_says_what_it_is_of(honest, tmp_path):
+def test_honest_card_verifies(honest, tmp_path):
     held = verify(honest, None, None, 1.0)
     assert held.startswith("division closed-first-1, 9 items, 198 records, of which 19")
     card = json.loads((honest / "card.json").read_text())
@@ -344,7 +344,7 @@ def test_an_honest_card_holds_and_says_what_it_is_of(honest, tmp_path):
         ("run.json", "not a whole submission: KeyError"),
     ],
 )
-def test_a_card_that_cannot_be_read_is_bad_input(honest, tmp_path, change, named):
+def test_unreadable_card_is_bad_input(honest, tmp_path, change, named):
     shutil.copytree(honest, tmp_path / "dir")
     card = tmp_path / "dir" / "card.json"
     if change == "run.json":
@@ -374,16 +374,14 @@ def test_a_card_that_cannot_be_read_is_bad_input(honest, tmp_path, change, named
         (["--verify", "nowhere", "--share", "2"], "--share: 2.0 is no share"),
     ],
 )
-def test_a_call_that_makes_no_sense_is_refused_before_anything_starts(
-    tmp_path, arguments, named
-):
+def test_senseless_call_is_refused(tmp_path, arguments, named):
     done = resurface("bench", "record", *arguments, cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert named in done.stderr
     assert not (tmp_path / "new").exists()
 
 
-def test_all_benchmarks_are_those_that_need_no_options(monkeypatch):
+def test_all_runs_benchmarks_without_options(monkeypatch):
     ran: list[str] = []
     monkeypatch.setattr(
         bench.subprocess,

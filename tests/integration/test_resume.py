@@ -26,9 +26,9 @@ pytestmark = pytest.mark.slow
 
 # A driver whose silence counts as death after two seconds.
 HASTY = """
-from launch.run.directory import lock
+from evaluator.core import lease
 from evaluator.core.liveness import Pace
-lock.PACE = Pace(beat_seconds=0.2, missed=10, look_seconds=0.1)
+lease.PACE = Pace(beat_seconds=0.2, missed=10, look_seconds=0.1)
 from launch.commands.cli import main
 main()
 """
@@ -83,7 +83,7 @@ def undisturbed(desk):
 
 
 @pytest.mark.more
-def test_a_driver_that_is_killed_again_and_again(desk, undisturbed, monkeypatch):
+def test_driver_killed_repeatedly(desk, undisturbed, monkeypatch):
     """Interrupted while it prunes, stopped while an engine starts, killed amid the
     records; then other shards."""
     run = desk.directory / "driver"
@@ -130,7 +130,7 @@ def test_a_driver_that_is_killed_again_and_again(desk, undisturbed, monkeypatch)
     assert [each["call"] for each in told if each["event"] == "took_over"] == [4]
 
 
-def test_a_driver_that_is_stopped_while_ray_starts(desk, monkeypatch):
+def test_driver_stopped_while_ray_starts(desk, monkeypatch):
     run = desk.directory / "starting"
     monkeypatch.setattr(desk, "program", [sys.executable, "-c", STOPPED_IN_RAY])
     driver = desk.start(desk.sweep(), run)
@@ -156,7 +156,7 @@ def _without(driver, program, how, run, log):
 
 
 @pytest.mark.more
-def test_workers_are_stopped_and_killed_and_then_ray_itself(desk, undisturbed):
+def test_workers_and_ray_killed(desk, undisturbed):
     """A prune task dies, an engine stops and its successor dies, and the driver goes
     on by itself. Without Ray's control service it cannot, nor without its raylet.
     Then parts are damaged, which the report refuses. The same command goes on each
@@ -206,9 +206,7 @@ def test_workers_are_stopped_and_killed_and_then_ray_itself(desk, undisturbed):
 
 
 @pytest.mark.long
-def test_a_driver_that_was_paused_finds_its_run_taken_over(
-    desk, undisturbed, monkeypatch
-):
+def test_paused_driver_loses_its_run(desk, undisturbed, monkeypatch):
     """In the middle of its records. Another one goes on; woken up, the first stops
     and has written nothing."""
     monkeypatch.setattr(desk, "program", [sys.executable, "-c", HASTY])
@@ -250,7 +248,7 @@ def test_a_driver_that_was_paused_finds_its_run_taken_over(
 
 
 @pytest.mark.usefixtures("undisturbed")
-def test_a_tracker_heard_of_each_checkpoint_when_it_had_ended(desk):
+def test_tracker_gets_finished_checkpoints(desk):
     run = desk.directory / "undisturbed"
     heard = [json.loads(line) for line in desk.tracked.read_text().splitlines()]
     begun = {each["run_name"]: each for each in heard if each["call"] == "create_run"}
@@ -270,7 +268,7 @@ def test_a_tracker_heard_of_each_checkpoint_when_it_had_ended(desk):
     )
 
 
-def test_a_finished_run_has_nothing_left_to_do(desk, undisturbed):
+def test_finished_run_repeats_nothing(desk, undisturbed):
     run = desk.directory / "undisturbed"
     before = {part: part.stat().st_mtime_ns for part in parts(run)}
     told = len(desk.tracked.read_text().splitlines())

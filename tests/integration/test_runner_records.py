@@ -68,7 +68,7 @@ def runners(run):
     }
 
 
-def test_the_gpus_runner_gives_the_records_of_the_cpus(tmp_path):
+def test_runners_agree_on_records(tmp_path):
     folder = tmp_path / "models"
     checkpoints = [
         save_tiny_model(folder / f"model-{seed}", "qwen3", seed) for seed in (0, 1)
@@ -90,7 +90,7 @@ def test_the_gpus_runner_gives_the_records_of_the_cpus(tmp_path):
         )
 
 
-def test_thoughts_of_the_gpus_runner_are_those_of_the_cpus(tmp_path):
+def test_runners_agree_on_thoughts(tmp_path):
     (tmp_path / "models").mkdir()
     checkpoints = [
         thinking_model(tmp_path / "models" / f"model-{seed}", seed) for seed in (0, 1)

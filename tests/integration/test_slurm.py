@@ -80,7 +80,7 @@ def _said(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("mode", ["symmetric", "start"])
-def test_a_sweep_has_the_gpus_that_slurm_gives(desk, nodes, mode):
+def test_sweep_uses_slurms_gpus(desk, nodes, mode):
     """GPUs by name: the engines take one each, and compute on the CPU. What is
     pruned is pruned where there is one."""
     sweep, run = desk.directory / "gpus.yaml", desk.directory / f"gpus-{mode}"
@@ -138,9 +138,7 @@ def test_a_node_goes_down(desk, nodes, undisturbed, mode, lost):
 
 
 @pytest.mark.parametrize("mode", ["symmetric", "start"])
-def test_a_job_that_reaches_its_time_limit_begins_again_by_itself(
-    desk, nodes, undisturbed, mode
-):
+def test_job_restarts_at_time_limit(desk, nodes, undisturbed, mode):
     run = desk.directory / f"{mode}-limited"
     folder = _rendered(
         desk.sweep(shard_items=1, engines=None),
@@ -180,7 +178,7 @@ def test_a_job_that_reaches_its_time_limit_begins_again_by_itself(
     nodes.wait_for_nodes()
 
 
-def test_an_array_is_joined_to_one_report(desk, nodes):
+def test_array_joins_to_one_report(desk, nodes):
     save_tiny_model(desk.directory / "other", seed=1)
     sweep, run = desk.directory / "array.yaml", desk.directory / "array"
     document = {
@@ -201,7 +199,7 @@ def test_an_array_is_joined_to_one_report(desk, nodes):
     assert all(name in page for name in names)
 
 
-def test_a_sweep_that_is_refused_ends_its_job_with_2(desk, nodes):
+def test_refused_sweep_ends_job_with_2(desk, nodes):
     run, sweep = desk.directory / "refused", desk.directory / "refused.yaml"
     shutil.copyfile(desk.sweep(), sweep)
     folder = _rendered(sweep, run, "--nodes", "2")

@@ -47,7 +47,7 @@ def _check_templated(tiny, common, found):
 
 
 @pytest.mark.slow
-def test_a_multiple_choice_benchmark_is_asked_both_ways(tiny, tmp_path):
+def test_multiple_choice_task_both_ways(tiny, tmp_path):
     common = {
         "language": "english",
         "context": "Lake Onti is 48 kilometres long.",
@@ -107,7 +107,7 @@ def test_a_multiple_choice_benchmark_is_asked_both_ways(tiny, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_perplexity_of_a_text_as_in_transformers(tiny, tmp_path):
+def test_perplexity_equals_transformers(tiny, tmp_path):
     text = "The town of Karo lies on the river Belu.\n" * 30 + "Onti"
     (tmp_path / "book.txt").write_text(text, encoding="utf-8")
     run = tmp_path / "run"

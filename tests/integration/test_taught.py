@@ -48,7 +48,8 @@ def test_a_made_model_follows_the_plan(run):
     )
 
 
-def test_rates_inflation_and_fates_are_the_planted_ones(run):
+def test_tables_show_planted_thoughts(run):
+    """Rates, inflation and fates are the planted ones."""
     found = records(run)
     asked = found[(found["probe"] == "greedy") & (found["index"] == 0)]
     plan = pd.Series({name: planted(POOL[name]) for name in asked["item_id"].unique()})
@@ -83,7 +84,7 @@ def test_rates_inflation_and_fates_are_the_planted_ones(run):
     assert row["mc_only_rate"] + row["lost_rate"] >= faulty[said["base"]].mean()
 
 
-def test_kills_amid_thoughts_lose_no_answer_that_was_written(run):
+def test_kills_amid_thoughts_lose_nothing(run):
     killed, log = run.with_name("killed"), run.with_name("killed.log")
     driver = start(*evaluation(run.parent), "--out", killed, log=log)
     when(driver, lambda: parts(killed), log)
@@ -100,7 +101,7 @@ def test_kills_amid_thoughts_lose_no_answer_that_was_written(run):
     assert_alike(records(killed), records(run))
 
 
-def test_a_pass_with_thoughts_agrees_with_vllms_own_calls(run):
+def test_thinking_pass_equals_vllm(run):
     asked = (
         "--thinking",
         20,

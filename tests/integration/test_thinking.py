@@ -90,7 +90,7 @@ class Oracle:
         return closed, own, [*prompt.token_ids, *own, self.end]
 
 
-def test_answers_and_ranks_are_those_of_a_loop_over_transformers(ran):
+def test_thinking_answers_equal_transformers(ran):
     from evaluator.core.records import Item
 
     items = {
@@ -134,7 +134,7 @@ def test_answers_and_ranks_are_those_of_a_loop_over_transformers(ran):
     assert states == {"closed", "cut", "forced"}
 
 
-def test_the_table_is_a_count_of_the_records(ran):
+def test_thinking_table_counts_records(ran):
     table = pd.read_csv(ran.folder / "tables" / "thinking.csv")
     pooled = table[table["language"] == "all"].set_index("checkpoint")
     for name in ("base", "other"):
@@ -156,7 +156,7 @@ def test_the_table_is_a_count_of_the_records(ran):
     assert pooled.loc["other", "ratio"] == pytest.approx(ratio)
 
 
-def test_the_run_names_the_format_of_the_thoughts(ran):
+def test_run_names_thought_format(ran):
     settings = json.loads((ran.folder / "run.json").read_text())["identity"][
         "task_settings"
     ]
@@ -170,7 +170,7 @@ def test_the_run_names_the_format_of_the_thoughts(ran):
     assert found == {"base": told, "other": told}
 
 
-def test_a_cut_thought_is_counted_apart_from_a_cut_context(ran):
+def test_cut_thought_is_no_cut_context(ran):
     said = ran.of("other", "greedy")
     cut = said[said["thought_state"] == "cut"]
     assert set(cut["status"]) == {"truncated"}

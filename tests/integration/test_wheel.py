@@ -74,7 +74,8 @@ def resurface(tmp_path_factory):
     return run
 
 
-def test_it_runs_from_an_empty_directory_and_the_shell_completes_values(resurface):
+def test_wheel_runs_in_empty_directory(resurface):
+    """The shell completes values too."""
     assert resurface("--version").stdout.startswith("resurface 0.1.0")
     for arguments in (
         ("--help",),

@@ -111,7 +111,7 @@ def test_the_pruned_model_was_swapped_in(served):
     assert served.swapped == (served.checkpoint != MODEL)
 
 
-def test_candidates_and_ranks_equal_a_full_forward_pass(served, tokenizer):
+def test_scores_equal_full_forward_pass(served, tokenizer):
     asked = candidates(tokenizer)
     found = answers(served.engine, asked)
     for request in asked:
@@ -135,7 +135,7 @@ def test_beams_equal_transformers(served, tokenizer):
     )
 
 
-def test_a_chat_prompt_is_the_tokenizer_s_own_template(tokenizer):
+def test_chat_prompt_equals_template(tokenizer):
     (item, *_) = items()
     raw, chat = (
         prompter(tokenizer).build(item, "open"),
@@ -155,7 +155,7 @@ def test_a_chat_prompt_is_the_tokenizer_s_own_template(tokenizer):
     assert tokenizer.decode(chat.token_ids).count("<|im_start|>") == 3
 
 
-def test_wanda_masks_the_first_layer_as_the_brute_force_does(pruned, tmp_path):
+def test_wanda_equals_brute_force(pruned, tmp_path):
     """The first layer alone: what is pruned there does not depend on the layers
     above it."""
     from safetensors.torch import load_file, save_file

@@ -14,7 +14,8 @@ pytestmark = MARKS
 NEAR = 1.0
 
 
-def test_candidates_are_near_those_of_float32_and_the_same_one_wins():
+def test_bfloat16_scores_near_float32():
+    """The same candidate wins."""
     from transformers import AutoTokenizer
 
     from evaluator.engine.vllm.engine import VLLMEngine

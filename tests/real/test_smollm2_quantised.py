@@ -83,9 +83,8 @@ def apart(one: list[float], other: list[float]) -> float:
     return fmean(abs(a - b) for a, b in zip(one, other, strict=True))
 
 
-def test_vllm_is_as_near_to_transformers_as_transformers_to_itself(
-    asked: Asked,
-) -> None:
+def test_vllm_near_transformers(asked: Asked) -> None:
+    """As near as transformers to itself."""
     spread = apart(asked.theirs, asked.nudged)
     print(
         f"{len(asked.ours)} tokens: {apart(asked.ours, asked.theirs):.3f} nats;"
@@ -96,5 +95,5 @@ def test_vllm_is_as_near_to_transformers_as_transformers_to_itself(
     assert apart(asked.ours, asked.nudged) <= MORE * spread
 
 
-def test_it_is_the_rounding_of_inputs_that_spreads(asked: Asked) -> None:
+def test_rounding_of_inputs_spreads(asked: Asked) -> None:
     assert apart(*asked.only_weights) < 1e-3

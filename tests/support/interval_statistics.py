@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtr, ndtri
 
+from evaluator.metrics.bootstrap import DRAWS, intervals, over_languages
 from evaluator.metrics.columns import Row
-from evaluator.metrics.draws import DRAWS, intervals, over_languages
-from evaluator.metrics.drops import normalised
+from evaluator.metrics.fates import normalised
 from evaluator.metrics.intervals import Floats, ItemNumbers, Mean, Ratio
 from evaluator.metrics.measures import (
     Unbounded,

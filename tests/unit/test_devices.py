@@ -27,7 +27,7 @@ from tests.support.runs import environment
 ON_V2 = ("both_runners", "only_v2", r"pytest\.mark\.runners")
 
 
-def test_no_engine_is_built_in_a_test_that_is_not_marked_slow(tmp_path: Path) -> None:
+def test_fast_tests_build_no_engine(tmp_path: Path) -> None:
     with pytest.raises(
         StartedError,
         match="a vLLM engine was started by a test that is not marked slow",
@@ -36,7 +36,7 @@ def test_no_engine_is_built_in_a_test_that_is_not_marked_slow(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("module", ["ray", "vllm"])
-def test_its_commands_find_neither_ray_nor_vllm(module: str) -> None:
+def test_fast_commands_find_no_engine_libraries(module: str) -> None:
     command = [sys.executable, "-c", f"import {module}"]
     done = subprocess.run(
         command, env=environment(), capture_output=True, text=True, check=False
@@ -46,9 +46,7 @@ def test_its_commands_find_neither_ray_nor_vllm(module: str) -> None:
     )
 
 
-def test_what_is_imported_later_is_guarded_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_late_imports_are_guarded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = SimpleNamespace(init=lambda: "started")
     monkeypatch.setitem(sys.modules, "ray", ray)
     guard = Guard()
@@ -60,7 +58,7 @@ def test_what_is_imported_later_is_guarded_once(
     assert ray.init() == "started"
 
 
-def test_gpus_are_hidden_from_all_but_a_run_of_nothing_but_gpu_tests() -> None:
+def test_only_gpu_runs_see_gpus() -> None:
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
     assert torch.cuda.device_count() == 0
     all_tests, gpu_tests = (
@@ -82,7 +80,7 @@ def test_gpus_are_hidden_from_all_but_a_run_of_nothing_but_gpu_tests() -> None:
     )
 
 
-def test_each_gpu_test_of_an_engine_has_a_process_of_its_own(
+def test_gpu_engine_tests_have_own_processes(
     monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     one, two = (
@@ -118,7 +116,7 @@ def test_each_gpu_test_of_an_engine_has_a_process_of_its_own(
 
 
 @pytest.mark.slow
-def test_the_tests_of_a_gpu_are_found() -> None:
+def test_gpu_tests_are_collected() -> None:
     found = {test.partition("::")[0] for test in alone.collected([])}
     assert found == {
         path.relative_to(FOLDER.parents[1]).as_posix()
@@ -126,7 +124,7 @@ def test_the_tests_of_a_gpu_are_found() -> None:
     }
 
 
-def test_every_cell_of_the_table_of_proofs_is_a_test_that_runs_there() -> None:
+def test_proofs_name_tests_that_run() -> None:
     homes: dict[str, str] = {}
     for text in (
         path.read_text(encoding="utf-8") for path in FOLDER.parent.rglob("test_*.py")

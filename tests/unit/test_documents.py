@@ -31,7 +31,7 @@ every_page = pytest.mark.parametrize(
 )
 
 
-def test_the_pages_are_short_and_the_prose_is_plain():
+def test_pages_are_short_and_plain():
     text = README.read_text(encoding="utf-8")
     assert text.count("\n") <= 110
     assert len(text.split()) <= 900
@@ -70,7 +70,7 @@ def test_site_has_each_linked_file():
     assert {path: page for path, page in targets.items() if path not in copied} == {}
 
 
-def test_site_loads_no_font_from_another_host():
+def test_site_loads_no_foreign_font():
     assert (
         tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"][
             "theme"
@@ -104,7 +104,7 @@ def test_the_map_names_files_that_exist():
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
-def test_the_figures_of_the_readme_are_those_of_the_card():
+def test_readme_figures_equal_the_card():
     """Open, choice and picked only as in the card; still said is the rest, which the
     card gives as lost."""
     card = (ROOT / "benchmarks" / "results" / "smollm2.md").read_text(encoding="utf-8")
@@ -155,7 +155,7 @@ def test_the_site_leads_to_every_page():
 
 
 @every_page
-def test_every_command_has_the_options_that_the_page_gives_it(page: Path):
+def test_documented_options_exist(page: Path):
     program = get_command(cli.app)
     targets = set(
         re.findall(
@@ -183,7 +183,7 @@ def test_every_sweep_file_is_one(page: Path):
             assert validated(SweepConfig, {**least, **document}, page.name).tasks
 
 
-def test_every_command_has_short_help_with_an_example(monkeypatch):
+def test_help_is_short_with_example(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     for name, command in get_command(cli.app).commands.items():
         assert CliRunner().invoke(cli.app, [name, "--help"]).output.count(

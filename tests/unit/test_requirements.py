@@ -41,7 +41,8 @@ every_python = pytest.mark.parametrize("python", PYTHONS)
 
 
 @every_python
-def test_locks_pin_every_package_once_and_what_the_project_asks_for(python):
+def test_locks_pin_every_package_once(python):
+    """And each version that the project requires."""
     assert all(pins(path.name, python) for path in REQUIREMENTS.glob("*.lock"))
     direct = (REQUIREMENTS / "direct.in").read_text(encoding="utf-8").splitlines()
     asked = requirements(
@@ -109,7 +110,7 @@ def test_locks_fit_together(python):
     assert not set(libraries) & set(cpu)
 
 
-def test_the_project_names_the_pythons_that_the_locks_are_for():
+def test_project_names_the_locked_pythons():
     supported = SpecifierSet(PROJECT["requires-python"])
     assert [minor for minor in range(40) if f"3.{minor}" in supported] == [
         int(python[2:]) for python in PYTHONS
@@ -123,7 +124,7 @@ def test_the_project_names_the_pythons_that_the_locks_are_for():
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.14", None])
-def test_make_refuses_another_python_in_one_line(tmp_path, version):
+def test_make_refuses_another_python(tmp_path, version):
     python = tmp_path / "python"
     if version:
         python.write_text(f"#!/bin/sh\necho {version}\n")
@@ -150,9 +151,8 @@ def test_make_refuses_another_python_in_one_line(tmp_path, version):
     assert not (tmp_path / "venv").exists()
 
 
-def test_no_two_installed_packages_overwrite_each_other_and_those_that_do_are_found(
-    tmp_path,
-):
+def test_packages_do_not_overwrite_each_other(tmp_path):
+    """Planted ones that do are found."""
     here = {
         Path(path).name: names
         for path, names in overwritten(importlib.metadata.distributions()).items()
@@ -208,7 +208,7 @@ NAMED = TORCH | {"vllm", "ray", "pydantic", "datasets"}  # what must come from s
 
 
 @pytest.mark.skipif(not KIT.is_dir(), reason=f"the kit is not there: {KIT}")
-def test_every_list_of_this_vllm_carries_the_versions_of_the_lock() -> None:
+def test_kit_lists_match_the_lock() -> None:
     lock, lists = pins("gpu.lock", PYTHON), {}
     for path in KIT.glob("*.txt"):
         lines = [

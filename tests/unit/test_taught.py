@@ -21,9 +21,8 @@ def test_fates_are_planted_at_known_rates() -> None:
     assert {plan.planted(item, "base") for item in ITEMS} == {"usual"}
 
 
-def test_the_template_opens_and_closes_thoughts_and_each_tag_is_one_visible_token() -> (
-    None
-):
+def test_template_opens_and_closes_thoughts() -> None:
+    """Each tag is one visible token."""
     tokenizer = thinking_tokenizer()
     closed, opened = (
         prompt(tokenizer, ITEMS[0], thinking) for thinking in (False, True)
@@ -39,7 +38,7 @@ def test_the_template_opens_and_closes_thoughts_and_each_tag_is_one_visible_toke
         assert tokenizer.decode(joint) == closed + item.answers[0]
 
 
-def test_lessons_give_the_right_answer_unless_a_wrong_one_is_planted() -> None:
+def test_lessons_plant_wrong_answers() -> None:
     for item in ITEMS:
         fate = plan.planted(item)
         _, _, answer = plan.response(item, fate).partition("</think>")

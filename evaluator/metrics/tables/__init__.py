@@ -9,7 +9,7 @@ from evaluator.metrics.table import FilledTable, Table
 from evaluator.metrics.tables import (
     accuracy,
     candidates,
-    changes,
+    fates,
     fertility,
     fidelity,
     grading,
@@ -21,11 +21,11 @@ from evaluator.metrics.tables import (
     price,
     prompt_order,
     prompts,
+    question_kinds,
     rank,
     recovery,
     thinking,
     vote,
-    weak,
 )
 
 # In the order of the report.
@@ -33,9 +33,9 @@ TABLES: Registry[Table] = Registry(
     "table",
     (
         accuracy.TABLE,
-        changes.FATES_TABLE,
-        changes.FLIPS,
-        changes.RECOVERY_PERCENT,
+        fates.FATES_TABLE,
+        fates.FLIPS,
+        fates.RECOVERY_PERCENT,
         fertility.LENGTH,
         thinking.TABLE,
         ladder.TABLE,
@@ -57,7 +57,7 @@ TABLES: Registry[Table] = Registry(
         prompts.TABLE,
         prompt_order.TABLE,
         length_of_context.TABLE,
-        weak.TABLE,
+        question_kinds.TABLE,
         vote.TABLE,
         overlap.TABLE,
         price.TABLE,

@@ -7,7 +7,7 @@ from the base.
 Probe `greedy` is right if the output contains a gold answer. Probe `choice` is right if
 the gold option has strictly the highest summed log-likelihood. `drop` is dense minus
 pruned on the items measured in both; `normalised_drop` divides it by the headroom
-(`evaluator.metrics.drops`). Row `mean` is the unweighted mean over languages of
+(`evaluator.metrics.fates`). Row `mean` is the unweighted mean over languages of
 accuracies and drops, each with the interval of that mean.
 
 Table `screening`: at which look the gate stopped evaluating each checkpoint of a
@@ -36,8 +36,8 @@ from msgspec.structs import replace
 import evaluator.metrics.columns as col
 from evaluator.core.text import code_of
 from evaluator.metrics.columns import Column, Row
-from evaluator.metrics.counting import joined_reasons, measured
-from evaluator.metrics.drops import (
+from evaluator.metrics.exclusions import joined_reasons, measured
+from evaluator.metrics.fates import (
     CORRECT,
     floor_of,
     over_headroom,
@@ -52,8 +52,8 @@ from evaluator.metrics.inputs import (
     in_language,
     slices,
 )
-from evaluator.metrics.looks import BLOCK_LEVEL, PASS_LEVEL, nominal
 from evaluator.metrics.measures import as_floats, difference, language_mean, rate
+from evaluator.metrics.sequential_looks import BLOCK_LEVEL, PASS_LEVEL, nominal
 from evaluator.metrics.table import Dots, Heat, Holm, Lack, Series, Table, whole_percent
 from evaluator.store.outcomes import MEASURED
 from evaluator.store.run_json import screened_of

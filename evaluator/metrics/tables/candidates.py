@@ -29,8 +29,8 @@ import pandas as pd
 
 import evaluator.metrics.columns as col
 from evaluator.metrics.columns import Column, Row
-from evaluator.metrics.counting import joined_reasons, measured
-from evaluator.metrics.drops import sides_of
+from evaluator.metrics.exclusions import joined_reasons, measured
+from evaluator.metrics.fates import sides_of
 from evaluator.metrics.inputs import ALL, SIDES, Comparison, Inputs, in_language, slices
 from evaluator.metrics.measures import as_floats, difference, paired_difference, rate
 from evaluator.metrics.table import Axis, Dots, Holm, Lack, Series, Table

@@ -28,8 +28,8 @@ import pandas as pd
 import evaluator.metrics.columns as col
 from evaluator.core.text import without_spaces
 from evaluator.metrics.columns import Column, Row
-from evaluator.metrics.counting import joined_reasons, measured
-from evaluator.metrics.drops import (
+from evaluator.metrics.exclusions import joined_reasons, measured
+from evaluator.metrics.fates import (
     CORRECT,
     floor_of,
     over_headroom,

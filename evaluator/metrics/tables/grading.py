@@ -13,7 +13,7 @@ import pandas as pd
 import evaluator.metrics.columns as col
 from evaluator.core.errors import one_line
 from evaluator.metrics.columns import Column, Row
-from evaluator.metrics.counting import left_out_of
+from evaluator.metrics.exclusions import left_out_of
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.measures import as_floats, rate
 from evaluator.metrics.table import Table

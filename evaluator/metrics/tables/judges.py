@@ -24,7 +24,7 @@ import pandas as pd
 
 import evaluator.metrics.columns as col
 from evaluator.metrics.columns import Column, Row
-from evaluator.metrics.counting import joined_reasons, left_out_of
+from evaluator.metrics.exclusions import joined_reasons, left_out_of
 from evaluator.metrics.inputs import ALL, Inputs, in_language, slices
 from evaluator.metrics.intervals import Floats, Mean
 from evaluator.metrics.measures import as_floats, rate

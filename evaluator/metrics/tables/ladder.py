@@ -21,10 +21,10 @@ import numpy as np
 import pandas as pd
 
 import evaluator.metrics.columns as col
+from evaluator.metrics.bootstrap import Kinds, intervals, over_languages
 from evaluator.metrics.columns import Column, Row
-from evaluator.metrics.counting import joined_reasons
-from evaluator.metrics.draws import Kinds, intervals, over_languages
-from evaluator.metrics.drops import (
+from evaluator.metrics.exclusions import joined_reasons
+from evaluator.metrics.fates import (
     CORRECT,
     floor_of,
     headroom,

@@ -19,8 +19,8 @@ import pandas as pd
 
 import evaluator.metrics.columns as col
 from evaluator.metrics.columns import Column, Row
-from evaluator.metrics.counting import joined_reasons, left_out_of, why_left_out
-from evaluator.metrics.drops import FATES, fate_rates, paired_drop
+from evaluator.metrics.exclusions import joined_reasons, left_out_of, why_left_out
+from evaluator.metrics.fates import FATES, fate_rates, paired_drop
 from evaluator.metrics.inputs import ALL, Comparison, Inputs, Subject, slices
 from evaluator.metrics.measures import Unbounded, as_floats, bounds, rate
 from evaluator.metrics.table import Dots, Holm, Series, Table

@@ -38,10 +38,10 @@ import numpy as np
 import pandas as pd
 
 import evaluator.metrics.columns as col
+from evaluator.metrics.bootstrap import DRAWS, intervals
 from evaluator.metrics.columns import Column, Row
-from evaluator.metrics.counting import LEAST, joined_reasons, left_out_of
-from evaluator.metrics.draws import DRAWS, intervals
-from evaluator.metrics.drops import HIT
+from evaluator.metrics.exclusions import LEAST, joined_reasons, left_out_of
+from evaluator.metrics.fates import HIT
 from evaluator.metrics.inputs import ALL, ITEM, Inputs, Subject, in_language, rows_where
 from evaluator.metrics.intervals import Floats, Mean
 from evaluator.metrics.measures import as_floats, bounds, of_mean, rate

@@ -30,7 +30,7 @@ that some pairs are missing.
 `among` names the set of items. `all`: the items that both measured. `right in the
 base`, for two checkpoints of one base: do both lose the same of these items? Items that
 are hard for every model do not count there. If accuracies differ between languages,
-pooled items agree by more than chance. Intervals: `evaluator.metrics.draws`.
+pooled items agree by more than chance. Intervals: `evaluator.metrics.bootstrap`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,10 +41,10 @@ import numpy.typing as npt
 import pandas as pd
 
 import evaluator.metrics.columns as col
+from evaluator.metrics.bootstrap import intervals
 from evaluator.metrics.columns import Column, Row
-from evaluator.metrics.counting import LEAST, STATUSES, joined_reasons
-from evaluator.metrics.draws import intervals
-from evaluator.metrics.drops import CORRECT
+from evaluator.metrics.exclusions import LEAST, STATUSES, joined_reasons
+from evaluator.metrics.fates import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs, Subject
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.measures import as_floats, bounds

@@ -17,7 +17,7 @@ device. A cell is empty where the run did not measure it.
 
 The seconds are an engine's own: busy, or waiting with requests at hand
 (`EngineStats`). With two engines the run is faster. The figure, one for each task,
-base and machine, has the share of `kept` (`evaluator.metrics.drops`) of the answers
+base and machine, has the share of `kept` (`evaluator.metrics.fates`) of the answers
 that the base knew; the base keeps all of its own."""
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ import pandas as pd
 
 import evaluator.metrics.columns as col
 from evaluator.metrics.columns import Column, Kind, Row, rounded
-from evaluator.metrics.drops import FATES, item_fates
+from evaluator.metrics.fates import FATES, item_fates
 from evaluator.metrics.inputs import Inputs, Subject
 from evaluator.metrics.table import Lack, Scatter, Table
 from evaluator.store.run_json import Served, Size, rows_as

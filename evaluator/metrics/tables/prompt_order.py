@@ -39,8 +39,8 @@ from scipy.special import chdtrc
 
 import evaluator.metrics.columns as col
 from evaluator.metrics.columns import Column, Row
-from evaluator.metrics.counting import joined_reasons
-from evaluator.metrics.drops import CORRECT
+from evaluator.metrics.exclusions import joined_reasons
+from evaluator.metrics.fates import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs, Subject
 from evaluator.metrics.intervals import ALPHA, Floats, ItemNumbers, mcnemar_p
 from evaluator.metrics.measures import correct_for_many, difference

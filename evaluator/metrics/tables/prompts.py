@@ -25,8 +25,8 @@ import pandas as pd
 
 import evaluator.metrics.columns as col
 from evaluator.metrics.columns import Column, Row
-from evaluator.metrics.counting import joined_reasons, left_out_of, why_left_out
-from evaluator.metrics.drops import CORRECT, why_unpaired
+from evaluator.metrics.exclusions import joined_reasons, left_out_of, why_left_out
+from evaluator.metrics.fates import CORRECT, why_unpaired
 from evaluator.metrics.inputs import (
     ALL,
     ITEM,

@@ -17,8 +17,8 @@ import pandas as pd
 
 import evaluator.metrics.columns as col
 from evaluator.metrics.columns import Column, Row
-from evaluator.metrics.counting import left_out_of
-from evaluator.metrics.drops import UNMEASURED, item_fates
+from evaluator.metrics.exclusions import left_out_of
+from evaluator.metrics.fates import UNMEASURED, item_fates
 from evaluator.metrics.inputs import Inputs, Subject, slices
 from evaluator.metrics.intervals import Floats, ItemNumbers
 from evaluator.metrics.measures import as_floats, median, rate

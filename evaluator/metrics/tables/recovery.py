@@ -21,8 +21,8 @@ from scipy.special import gammaln
 
 import evaluator.metrics.columns as col
 from evaluator.metrics.columns import Column, Row
-from evaluator.metrics.counting import STATUSES, left_out_of
-from evaluator.metrics.drops import HIT, UNPAIRED, paired_drop
+from evaluator.metrics.exclusions import STATUSES, left_out_of
+from evaluator.metrics.fates import HIT, UNPAIRED, paired_drop
 from evaluator.metrics.inputs import SIDES, Comparison, Inputs, slices
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.measures import as_floats, difference, rate

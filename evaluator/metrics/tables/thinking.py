@@ -21,8 +21,8 @@ import pandas as pd
 
 import evaluator.metrics.columns as col
 from evaluator.metrics.columns import Column, Row
-from evaluator.metrics.counting import joined_reasons, measured
-from evaluator.metrics.drops import FATES, fate_rates, sides_of, why_unpaired
+from evaluator.metrics.exclusions import joined_reasons, measured
+from evaluator.metrics.fates import FATES, fate_rates, sides_of, why_unpaired
 from evaluator.metrics.inputs import Comparison, Inputs, Subject, settings_of, slices
 from evaluator.metrics.intervals import Ratio
 from evaluator.metrics.measures import as_floats, difference, of_mean, rate

@@ -34,8 +34,8 @@ from msgspec.structs import replace
 
 import evaluator.metrics.columns as col
 from evaluator.metrics.columns import Column, Row
-from evaluator.metrics.counting import joined_reasons, left_out_of
-from evaluator.metrics.drops import CORRECT
+from evaluator.metrics.exclusions import joined_reasons, left_out_of
+from evaluator.metrics.fates import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs, Subject
 from evaluator.metrics.intervals import Floats, Mean
 from evaluator.metrics.measures import as_floats, of_mean

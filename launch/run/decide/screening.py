@@ -143,7 +143,7 @@ class Screening:
             self._mark("running", screening=self.rows)
 
     def _looks_of(self, task: PreparedTask) -> _Looks:
-        from evaluator.metrics.looks import in_order, looks
+        from evaluator.metrics.sequential_looks import in_order, looks
 
         assert self._rule is not None
         items = [question.item for question in task.questions]

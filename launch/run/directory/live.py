@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader
 from pydantic import TypeAdapter, ValidationError
 
 from evaluator.core.errors import InputError, json_text
-from evaluator.store.files import write_atomically
+from evaluator.core.files import write_atomically
 from evaluator.store.run_json import Served
 from launch.run.bus import Bus
 from launch.run.directory.event_log import read_history

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from evaluator.core.errors import InputError, json_text, mapping_at, redacted, rows_at
+from evaluator.core.files import move_into, need_unfenced, write_atomically
+from evaluator.core.lease import Lease
 from evaluator.probes.item import References
-from evaluator.store.files import move_into, need_unfenced, write_atomically
 from evaluator.store.reading import damage_of
 from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Failure, Served, failures_of, rows_as
 from evaluator.store.schema import CONTROL_COLUMNS, VERDICT_COLUMNS
 from launch.provenance import provenance
 from launch.run.decide.assignments import BaseSource
-from launch.run.directory.lock import RunLock
 from launch.run.events import Part, State
 from launch.sweep.config import SCHEMA_VERSION
 from launch.sweep.document import digest
@@ -39,7 +39,7 @@ class RunDirectory:
 
     def __init__(
         self,
-        lock: RunLock,
+        lock: Lease,
         identity: Mapping[str, Any],
         config: Mapping[str, Any],
         needed_bytes: int,
@@ -56,7 +56,7 @@ class RunDirectory:
 
         Raises InputError if the directory belongs to another sweep or to something
         else, or it is new and fewer than `needed_bytes` are free."""
-        self.path = lock.run_dir
+        self.path = lock.directory
         self._document: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "digest": digest(identity),

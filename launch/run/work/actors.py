@@ -113,9 +113,9 @@ class EngineActor:
 
         from evaluator.asking.prompts import Prompter
         from evaluator.checkpoints.tokenizer import load_tokenizer
+        from evaluator.core.files import parquet_bytes
         from evaluator.engine.admission import Refusing
         from evaluator.probes.stream import Evaluation
-        from evaluator.store.files import parquet_bytes
         from evaluator.store.records import failed_throughout, to_table
 
         self._need_one_thread()

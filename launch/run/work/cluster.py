@@ -29,8 +29,8 @@ from ray.exceptions import ActorUnavailableError, ObjectLostError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from evaluator.core.errors import ResurfaceError, one_line
+from evaluator.core.files import need_unfenced
 from evaluator.core.liveness import Owner, sight, this_process
-from evaluator.store.files import need_unfenced
 from launch import provenance
 from launch.process import check_stop, noting_stop
 from launch.run.decide.nodes import Node

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from evaluator.checkpoints.info import CheckpointInfo, few_tokens
 from evaluator.core.errors import EngineError, InputError
+from evaluator.core.lease import Lease, LeaseLost
 from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Failure, Served
 from launch.process import captured
@@ -39,7 +40,6 @@ from launch.run.decide.failures import Ledger
 from launch.run.decide.nodes import Node, Placement, compress_options
 from launch.run.decide.screening import Screening
 from launch.run.directory.live import LiveFiles
-from launch.run.directory.lock import LeaseLost, RunLock
 from launch.run.directory.rundir import (
     RunDirectory,
     drop_references,
@@ -73,7 +73,7 @@ _NODES_SECONDS = 1.0  # between two checks of the nodes
 _REMEMBER_SECONDS = 15.0  # between two writes of the engines' counters to run.json
 
 
-def open_run(prepared: Prepared, run_dir: Path, lock: RunLock) -> RunDirectory:
+def open_run(prepared: Prepared, run_dir: Path, lock: Lease) -> RunDirectory:
     """The directory of a run, while its `lock` is held. Raises InputError as
     RunDirectory does."""
 

@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+from evaluator.core.lease import FOLDER, Lease
 from evaluator.core.liveness import LeaseClaim, Owner, Pace, this_process
 from evaluator.store.records import RecordStore, to_table
 from launch.commands.status import _page
 from launch.run.bus import Bus
 from launch.run.directory.event_log import History
 from launch.run.directory.live import EngineStatus, Live, LiveFiles
-from launch.run.directory.lock import FOLDER, RunLock
 from launch.run.events import Advanced, Began
 from launch.status import (
     Driver,
@@ -204,7 +204,7 @@ def test_items_by_the_names_of_parts(tmp_path: Path) -> None:
 
 def test_driver_here_and_elsewhere(tmp_path: Path) -> None:
     assert read_status(_write(tmp_path)).state == "stale"  # nobody has claimed it
-    held = RunLock(tmp_path)
+    held = Lease(tmp_path)
     assert driver_of(tmp_path) == Driver(name=str(this_process()), alive=True)
     assert read_status(tmp_path).state == "running"
     held.release()
@@ -362,7 +362,7 @@ def test_command_on_failed_run(tmp_path, monkeypatch, capsys):
 
 def test_watch_ends_with_the_run(tmp_path, monkeypatch, capsys):
     run = _planned(tmp_path / "run", "running")
-    held = RunLock(run)
+    held = Lease(run)
 
     monkeypatch.setattr(
         "launch.commands.status.time.sleep", Mock(side_effect=KeyboardInterrupt)

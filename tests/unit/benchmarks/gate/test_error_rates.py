@@ -19,7 +19,7 @@ from benchmarks.gate.errors import (
     worst,
 )
 from evaluator.deciding.criteria import CRITERIA
-from evaluator.metrics.looks import BLOCK_LEVEL, PASS_LEVEL
+from evaluator.metrics.sequential_looks import BLOCK_LEVEL, PASS_LEVEL
 
 _CORNERS = (
     World(items=200, accuracy=0.95),  # a pass needs every item

@@ -223,7 +223,7 @@ def test_directories_and_configurations_of_no_whole_checkpoint(
     assert part in only_error(checkpoint)
     assert "is not a directory" in only_error(checkpoint / SINGLE)
     assert "half-written" in only_error(
-        checkpoint.rename(checkpoint.with_name("out.partial-77"))
+        checkpoint.rename(checkpoint.with_name("out.partial"))
     )
 
 

@@ -18,7 +18,7 @@ from evaluator.deciding.verdicts import judge, unfinished
 from evaluator.deciding.words import document, paragraph, summary, usable, why
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.inputs import ALL
-from evaluator.metrics.looks import BLOCK_LEVEL, PASS_LEVEL, nominal
+from evaluator.metrics.sequential_looks import BLOCK_LEVEL, PASS_LEVEL, nominal
 from evaluator.store.run_json import Failure
 from tests.support.records import Seen, records
 from tests.support.sweeps import refused

@@ -12,7 +12,7 @@ from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
-from evaluator.metrics.draws import NO_END, intervals, over_languages
+from evaluator.metrics.bootstrap import NO_END, intervals, over_languages
 from evaluator.metrics.intervals import (
     FEWEST,
     Mean,

@@ -25,14 +25,14 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from evaluator.core.errors import ResurfaceError
+from evaluator.core.files import csv_bytes, parquet_bytes, write_atomically
 from evaluator.core.isolated import environment
+from evaluator.core.lease import Lease, LeaseLost
 from evaluator.store import reading, schema
 from evaluator.store import records as store
-from evaluator.store.files import csv_bytes, parquet_bytes, write_atomically
 from evaluator.store.reading import record_parts
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import RECORDS
-from launch.run.directory.lock import LeaseLost, RunLock
 from tests.support.stamps import make_item, stamped
 from tests.support.sweeps import refused
 
@@ -197,7 +197,7 @@ def test_a_part_that_was_found_whole_is_not_decoded_again(tmp_path, monkeypatch)
 
 
 def test_a_driver_that_has_lost_its_run_or_closed_its_store_writes_nothing(tmp_path):
-    lock = RunLock(tmp_path)
+    lock = Lease(tmp_path)
     records = RecordStore(tmp_path)
     part = records.append("dense", "gazetteer", "a", to_table([_record(0)]))
     shutil.rmtree(lock.folder)

@@ -10,12 +10,12 @@ import typer
 from rich.table import Table
 
 from evaluator.core.errors import InputError
+from evaluator.core.lease import Lease
 from evaluator.store.run_json import Failure
 from launch.commands import running
 from launch.commands.running import summary
 from launch.commands.terminal import SafeConsole, shown
 from launch.run.directory.event_log import EventLog
-from launch.run.directory.lock import RunLock
 from launch.sweep.config import RECIPES, load_sweep
 
 COMMAND = "sh -c 'echo $RESURFACE_STATE: $RESURFACE_MESSAGE >> told'"
@@ -76,7 +76,7 @@ def test_the_end_is_told_and_a_second_driver_is_refused(
     else:
         with pytest.raises(type(error)):
             _call(monkeypatch, Path("a/run"), error)
-    held = RunLock(Path("a/run"))
+    held = Lease(Path("a/run"))
     with pytest.raises(InputError, match="another resurface process"):
         _call(monkeypatch, Path("a/run"), None)
     held.release()

@@ -1,7 +1,6 @@
 """A pruned checkpoint is complete or absent."""
 
 import errno
-import itertools
 import os
 import shutil
 import signal
@@ -15,9 +14,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from evaluator.checkpoints.files import digest_of_file
-from evaluator.core import liveness
+from evaluator.core import lease, liveness
 from evaluator.core.errors import InputError, JobError
 from evaluator.core.isolated import environment
+from evaluator.core.lease import FOLDER, Lease, LeaseLost
+from pruning.model.checkpoint import Checkpoint
 from pruning.output import export
 from pruning.output.manifest import MANIFEST_NAME, to_json
 from pruning.run import prune
@@ -57,7 +58,7 @@ def test_a_killed_export_leaves_nothing_that_loads(step, checkpoints, tmp_path):
     )
     assert died.returncode == -signal.SIGKILL, died.stderr.decode()
     assert not out.exists()
-    (partial,) = tmp_path.iterdir()
+    (partial,) = tmp_path.glob("out.partial/.lease/*/checkpoint")
     with pytest.raises((OSError, ValueError)):
         AutoModelForCausalLM.from_pretrained(partial)
     assert not (partial / "config.json").exists()
@@ -104,7 +105,7 @@ def test_companions_go_along_and_other_weights_do_not(checkpoints, tmp_path):
             InputError,
         ),
         (
-            liveness,
+            lease,
             "this_process",
             OSError(errno.ENOSPC, "No space left on device"),
             InputError,
@@ -123,59 +124,44 @@ def test_a_failed_job_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("where", ["this machine", "another node"])
-def test_a_live_writer_is_left_alone(where, checkpoints, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        liveness, "_PACE", liveness.Pace(beat_seconds=0.01, missed=4500)
-    )
-    partial = tmp_path / "out.partial-0123456789ab"
-    with liveness.owned_directory(partial):
-        if where == "another node":
-            monkeypatch.setattr(liveness, "_machine", lambda: "another")
-        writer = (
-            rf"being written by another process: process {os.getpid()} on"
-            rf" .*{partial.name}"
-        )
-        with pytest.raises(InputError, match=writer):
-            prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
-        assert partial.exists()
-    monkeypatch.setattr(liveness, "_PACE", liveness.Pace(beat_seconds=0.005, missed=10))
-    if where == "another node":  # where it shows no more sign of life
+def test_live_writer_is_left_alone(checkpoints, tmp_path):
+    partial = tmp_path / "out.partial"
+    partial.mkdir()
+    held = Lease(partial)
+    writer = rf"writing this checkpoint: process {os.getpid()} on"
+    with pytest.raises(InputError, match=writer):
         prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
-        assert [file.name for file in tmp_path.iterdir()] == ["out"]
+    held.check()
+    held.release()
 
 
-def test_what_a_dead_process_left_is_removed_whoever_has_its_id_now(
-    checkpoints, tmp_path
-):
-    partial = tmp_path / "out[1].partial-0123456789ab"  # brackets are not a pattern
-    with liveness.owned_directory(partial):
-        pass
-    file = partial / liveness.OWNER
-    file.write_text(file.read_text().replace(liveness.this_process().started, "1"))
-    foreign = tmp_path / "out[1].partial-mine"
-    foreign.mkdir()
+def test_dead_writers_files_are_removed(checkpoints, tmp_path):
+    partial = tmp_path / "out[1].partial"  # brackets are not a pattern
+    partial.mkdir()
+    held = Lease(partial)
+    weights = held.folder / "checkpoint" / "model.safetensors"
+    weights.parent.mkdir()
+    weights.touch()
+    claim = partial / FOLDER / "000001.json"
+    dead = claim.read_text().replace(liveness.this_process().started, "1")
+    claim.write_text(dead)
+    held._file.close()
     prune(magnitude(checkpoints("qwen3")), tmp_path / "out[1]")
-    assert {each.name for each in tmp_path.iterdir()} == {
-        "out[1]",
-        "out[1].partial-mine",
-    }
+    assert [file.name for file in tmp_path.iterdir()] == ["out[1]"]
 
 
-def test_of_two_that_begin_at_once_one_goes_on(checkpoints, tmp_path, monkeypatch):
-    """Each looks for the other before both are there."""
-    looks, partials = itertools.cycle([False, True]), export._partials
-    monkeypatch.setattr(
-        export, "_partials", lambda out: partials(out) if next(looks) else []
-    )
-    begun = tmp_path / "out.partial-000000000000"
-    with liveness.owned_directory(begun):
-        with pytest.raises(InputError, match="being written by another process"):
-            prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
-        assert [each.name for each in tmp_path.iterdir()] == [begun.name]
-        later = begun.rename(tmp_path / "out.partial-ffffffffffff")
-        prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
-        assert later.exists()
+def test_paused_writer_writes_nothing(checkpoints, tmp_path):
+    """Another process takes over while weights are copied."""
+    out = tmp_path / "out"
+
+    def copy() -> None:
+        with export.open_export(Checkpoint(checkpoints("qwen3")), out) as target:
+            shutil.rmtree(target.partial.parent)
+            target.copy_weights()
+
+    with pytest.raises(LeaseLost, match="gone"):
+        copy()
+    assert not out.exists()
 
 
 def test_verify_sees_every_kind_of_damage_and_counts_zeros_and_groups_again(

@@ -10,7 +10,7 @@ from rich.console import Console
 from scipy.stats import binomtest
 
 from evaluator.metrics import Inputs, reduce_records
-from evaluator.metrics.counting import NO_REASON, left_out
+from evaluator.metrics.exclusions import NO_REASON, left_out
 from launch.commands.report import _left_out
 from tests.support.records import Seen, numbered, records
 from tests.support.tables import only, pair, tables

@@ -7,7 +7,7 @@ from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
-from evaluator.metrics.tables.weak import (
+from evaluator.metrics.tables.question_kinds import (
     answer_length,
     answer_position,
     kinds_of,

@@ -3,7 +3,7 @@
 import os
 import threading
 
-from evaluator.store.files import write_atomically
+from evaluator.core.files import write_atomically
 
 
 def test_named_link_stays(tmp_path):

@@ -2,7 +2,7 @@
 of the accuracy is left.
 
 Table `fates`: what became of the answers that the dense model knew
-(`evaluator.metrics.drops`).
+(`evaluator.metrics.fates`).
 
 The share of mc_only is the dissociation rate. `mc_only_corrected` subtracts the lucky
 guesses among K options. If U items are truly not recognised, chance picks U/K, and U(1
@@ -25,7 +25,7 @@ Table `recovery_percent`: how much of the base's accuracy is left, 100 x compres
 base.
 
 Both accuracies are over the items measured in both checkpoints (intervals:
-`evaluator.metrics.draws`). A choice that only guesses still recovers a good part. So
+`evaluator.metrics.bootstrap`). A choice that only guesses still recovers a good part. So
 `above_guessing` counts only the part above the floor of 1/K: (compressed - floor) /
 (base - floor). Row `mean` is the unweighted mean over the languages with a right answer
 of the base.
@@ -37,11 +37,11 @@ import numpy as np
 import pandas as pd
 
 import evaluator.metrics.columns as col
-from evaluator.metrics import drops
+from evaluator.metrics import fates
+from evaluator.metrics.bootstrap import Kinds, intervals, over_languages
 from evaluator.metrics.columns import Column, Row
-from evaluator.metrics.counting import joined_reasons
-from evaluator.metrics.draws import Kinds, intervals, over_languages
-from evaluator.metrics.drops import (
+from evaluator.metrics.exclusions import joined_reasons
+from evaluator.metrics.fates import (
     CORRECT,
     FATES,
     UNMEASURED,
@@ -201,7 +201,7 @@ def _flips_rows(inputs: Inputs) -> Iterator[Row]:
             for language, items in slices(here, comparison.languages):
                 reason = comparison.reason or (None if len(items) else UNPAIRED)
                 reason = joined_reasons(
-                    reason, drops.why_unpaired(comparison, language, probe)
+                    reason, fates.why_unpaired(comparison, language, probe)
                 )
                 row = own | {
                     "language": language,
@@ -325,13 +325,13 @@ def _recovery_percent_rows(inputs: Inputs) -> Iterator[Row]:
 
 
 def _left(dense: Floats, pruned: Floats, floor: Floats) -> Floats:
-    return np.asarray(1 - drops.normalised(dense, pruned, floor))
+    return np.asarray(1 - fates.normalised(dense, pruned, floor))
 
 
 def _values(items: pd.DataFrame, probe: str, name: str) -> tuple[list[Floats], Kinds]:
     """The arguments of `_left`, as a number per item, and the possible kinds of
     items."""
-    values, kinds = drops.headroom(items, probe)
+    values, kinds = fates.headroom(items, probe)
     if name == "above_guessing":
         return values, kinds
     return [*values[:2], np.zeros(len(items))], [(*kind[:2], 0.0) for kind in kinds]
@@ -351,7 +351,7 @@ def _recovered(
         "n": len(items),
     }
     row |= comparison.counts(language, probe)
-    left_out = drops.why_unpaired(comparison, language, probe)
+    left_out = fates.why_unpaired(comparison, language, probe)
     if items.empty:
         return row | {"reason": joined_reasons(comparison.reason or UNPAIRED, left_out)}
     dense, pruned = (float(each.mean()) for each in sides_of(items, CORRECT[probe]))
@@ -359,7 +359,7 @@ def _recovered(
     contexts, reasons = inputs.contexts_of(comparison.subject.task, items), [left_out]
     for name, floor in (
         ("recovery", 0.0),
-        ("above_guessing", drops.floor_of(items, probe, "_dense")),
+        ("above_guessing", fates.floor_of(items, probe, "_dense")),
     ):
         if name == "above_guessing" and not floor:
             continue

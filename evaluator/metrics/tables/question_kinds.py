@@ -41,8 +41,8 @@ import pandas as pd
 import evaluator.metrics.columns as col
 from evaluator.core.text import main_code, normalise, split_tokens, without_spaces
 from evaluator.metrics.columns import Row
-from evaluator.metrics.counting import STATUSES
-from evaluator.metrics.drops import CORRECT, sides_of
+from evaluator.metrics.exclusions import STATUSES
+from evaluator.metrics.fates import CORRECT, sides_of
 from evaluator.metrics.inputs import ALL, SIDES, Comparison, Inputs
 from evaluator.metrics.intervals import Mean
 from evaluator.metrics.measures import apart, paired_difference

@@ -18,9 +18,9 @@ recognised:
 import numpy as np
 import pandas as pd
 
+from evaluator.metrics.bootstrap import Kinds
 from evaluator.metrics.columns import Row
-from evaluator.metrics.counting import why_left_out
-from evaluator.metrics.draws import Kinds
+from evaluator.metrics.exclusions import why_left_out
 from evaluator.metrics.inputs import SIDES, Comparison, Inputs, in_language
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.measures import as_floats, paired_difference, rate
