@@ -12,7 +12,6 @@ Replaces vLLM's `Executor`. Reads `SchedulerOutput`, `NewRequestData` and
 `SamplingParams`; makes `ModelRunnerOutput`.
 """
 
-import hashlib
 import multiprocessing
 import random
 import time
@@ -22,7 +21,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,28 +61,20 @@ class ScriptedLM:
     A distribution is a row of `ids` and `logprobs`, most likely first."""
 
     def __init__(self, vocabulary: int, eos_id: int) -> None:
-        rng = random.Random(0)
+        rng, choice = np.random.default_rng(0), random.Random(0)
         others = [token for token in range(vocabulary) if token != eos_id]
         self.ids: list[list[int]] = []
         self.logprobs: list[list[float]] = []
-        for state in range(STATES):
-            seed = hashlib.blake2b(repr((1, (state,))).encode(), digest_size=8).digest()
-            logits = (
-                np.random.default_rng(int.from_bytes(seed, "little")).normal(
-                    size=4 * TOP
-                )
-                * _SHARPNESS
-            )
-            row = np.sort(logits - np.logaddexp.reduce(logits))[::-1][:TOP].astype(
-                np.float32
-            )
-            ids = rng.sample(others, TOP)
-            ids[0 if rng.random() < _EOS_FIRST else rng.randrange(2, TOP)] = eos_id
+        self._cumulated: list[list[float]] = []
+        for _ in range(STATES):
+            logits = rng.normal(size=4 * TOP) * _SHARPNESS
+            logprobs = np.sort(logits - np.logaddexp.reduce(logits))[::-1][:TOP]
+            ids = choice.sample(others, TOP)
+            first = choice.random() < _EOS_FIRST
+            ids[0 if first else choice.randrange(2, TOP)] = eos_id
             self.ids.append(ids)
-            self.logprobs.append([float(value) for value in row])
-        self._cumulated = [
-            list(accumulate(np.exp(row[:8]).tolist())) for row in self.logprobs
-        ]
+            self.logprobs.append(logprobs.astype(np.float32).tolist())
+            self._cumulated.append(np.exp(logprobs[:8]).cumsum().tolist())
         self._planted: dict[int, int] = {}  # checksum -> row
         self.eos_id = eos_id
 
@@ -103,6 +93,9 @@ class ScriptedLM:
             self._cumulated.append(self._cumulated[row])
             prefix = _then(prefix, token)
 
+    def _row(self, prefix: int) -> int:
+        return self._planted.get(prefix, prefix % STATES)
+
     def rank(self, row: int, token: int) -> tuple[int, float]:
         """The rank and log-probability of a token."""
         ids = self.ids[row]
@@ -116,7 +109,7 @@ class ScriptedLM:
         """The row of each token of a continuation."""
         rows, prefix = [], checksum(prompt_ids)
         for token in continuation:
-            rows.append(self._planted.get(prefix, prefix % STATES))
+            rows.append(self._row(prefix))
             prefix = _then(prefix, token)
         return rows
 
@@ -131,11 +124,12 @@ class ScriptedLM:
         rows: list[int] = []
         prefix = checksum(prompt_ids)
         while len(tokens) < most and not (tokens and tokens[-1] == self.eos_id):
-            row = self._planted.get(prefix, prefix % STATES)
+            row = self._row(prefix)
             chances = self._cumulated[row]
-            token = self.ids[row][
-                0 if draw is None else bisect_left(chances, draw.random() * chances[-1])
-            ]
+            number = 0
+            if draw is not None:
+                number = bisect_left(chances, draw.random() * chances[-1])
+            token = self.ids[row][number]
             tokens.append(token)
             rows.append(row)
             prefix = _then(prefix, token)
@@ -287,53 +281,50 @@ class PacedExecutor(Executor):  # type: ignore[misc]
             known = self._known.get(new.req_id)  # of a request that was preempted
             row = self._known[new.req_id] = self._row(new)
             row.given = 0 if known is None else known.given
-        names, scheduled = list(step.num_scheduled_tokens), step.num_scheduled_tokens
+        names = list(step.num_scheduled_tokens)
         rows = [self._known[name] for name in names]
         tokens: list[list[int]] = []
-        places, own, reports = [], [], {}
+        table_rows, ids, logprobs, ranks, reports = [], [], [], [], {}
         for name, row in zip(names, rows, strict=True):
-            row.left -= scheduled[name]
+            row.left -= step.num_scheduled_tokens[name]
             # a step that was scheduled before EOS was seen
             place = min(row.given, len(row.tokens) - 1)
-            places.append(row.rows[place])
-            own.append(row.own[place] if row.own else (1, 0.0))
+            rank, logprob = row.own[place] if row.own else (1, 0.0)
+            table_rows.append(row.rows[place])
+            ids.append([row.tokens[place]])
+            logprobs.append([logprob])
+            ranks.append(rank)
             tokens.append([])
             if row.left > 0:
                 continue
             row.left = 1
-            tokens[-1] = [row.tokens[place]]
+            tokens[-1] = ids[-1]
             if row.given == 0 and row.report is not None:
                 reports[name] = row.report
             row.given += 1
-        arrivals = len(step.scheduled_new_reqs)
-        for count, more in zip(
-            self.counts, (1, len(rows), arrivals, bool(arrivals)), strict=True
-        ):
-            self.counts[count] += more
-        wide = max(row.top for row in rows)
-        ids = np.array(
-            [
-                [row.tokens[min(max(row.given - 1, 0), len(row.tokens) - 1)]]
-                for row in rows
-            ]
-        )
+        self._count(step, len(rows))
+        top = max(row.top for row in rows)
+        own_logprobs = np.array(logprobs, np.float32)
         return ModelRunnerOutput(
             req_ids=names,
             req_id_to_index={name: index for index, name in enumerate(names)},
             sampled_token_ids=tokens,
             logprobs=LogprobsLists(
-                np.concatenate([ids, self._ids[places, :wide]], axis=1),
+                np.concatenate([np.array(ids), self._ids[table_rows, :top]], axis=1),
                 np.concatenate(
-                    [
-                        np.array([[value] for _, value in own], np.float32),
-                        self._logprobs[places, :wide],
-                    ],
-                    axis=1,
+                    [own_logprobs, self._logprobs[table_rows, :top]], axis=1
                 ),
-                np.array([rank for rank, _ in own]),
+                np.array(ranks),
             ),
             prompt_logprobs_dict=reports,
         )
+
+    def _count(self, step: Any, rows: int) -> None:
+        arrivals = len(step.scheduled_new_reqs)
+        self.counts["steps"] += 1
+        self.counts["rows"] += rows
+        self.counts["arrivals"] += arrivals
+        self.counts["mixed"] += bool(arrivals)
 
     def _forget(self, step: Any) -> None:
         for name in step.finished_req_ids:
@@ -347,43 +338,34 @@ class PacedExecutor(Executor):  # type: ignore[misc]
             tokens = list(parameters.trace_decode_token_ids)
             rows = self.script.forced(prompt, tokens)
         else:
-            draw = (
-                None
-                if parameters.temperature == 0
-                else random.Random(parameters.seed or 0)
-            )
+            draw = None
+            if parameters.temperature:
+                draw = random.Random(parameters.seed or 0)
             tokens, rows = self.script.continued(prompt, parameters.max_tokens, draw)
-        reported = parameters.logprobs is not None
-        own = (
-            [self.script.rank(*each) for each in zip(rows, tokens, strict=True)]
-            if reported
-            else []
-        )
-        report = (
-            self._report(prompt, orders[SCORED_FROM]) if SCORED_FROM in orders else None
-        )
+        own = []
+        if parameters.logprobs is not None:
+            own = self._ranks(rows, tokens)
+        report = None
+        if SCORED_FROM in orders:
+            report = self._report(prompt, orders[SCORED_FROM])
         left = len(new.prefill_token_ids or prompt) - new.num_computed_tokens
         return _Row(tokens, rows, own, parameters.logprobs or 0, left, report)
+
+    def _ranks(self, rows: list[int], tokens: list[int]) -> list[tuple[int, float]]:
+        pairs = zip(rows, tokens, strict=True)
+        return [self.script.rank(row, token) for row, token in pairs]
 
     def _report(self, prompt: list[int], context: int) -> LogprobsTensors:
         """Of the tokens of a continuation that are in the prompt."""
         tokens = prompt[context:]
         rows = self.script.forced(prompt[:context], tokens)
-        own = [self.script.rank(*each) for each in zip(rows, tokens, strict=True)]
+        ranks, logprobs = zip(*self._ranks(rows, tokens), strict=True)
+        best_ids = [self.script.ids[row][0] for row in rows]
+        best_logprobs = [self.script.logprobs[row][0] for row in rows]
         return LogprobsTensors(
-            torch.tensor(
-                [
-                    [token, self.script.ids[row][0]]
-                    for token, row in zip(tokens, rows, strict=True)
-                ]
-            ),
-            torch.tensor(
-                [
-                    [value, self.script.logprobs[row][0]]
-                    for (_, value), row in zip(own, rows, strict=True)
-                ]
-            ),
-            torch.tensor([rank for rank, _ in own]),
+            torch.tensor([tokens, best_ids]).T,
+            torch.tensor([logprobs, best_logprobs]).T,
+            torch.tensor(ranks),
         )
 
 

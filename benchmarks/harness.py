@@ -117,32 +117,20 @@ def answer_of(
         return child.ready()
 
 
-_ROUND = "round"
-
-
-def serve(
-    work: Callable[[], Mapping[str, Any]],
-    *,
-    cold: Callable[[], object],
-    facts: Callable[[int], Mapping[str, Any]] = lambda number: {},
-) -> None:
+def serve(work: Callable[[], Mapping[str, Any]], *, cold: Callable[[], object]) -> None:
     """A side's process, as `Child` expects it. `cold` is called before each round,
-    off the clock; `facts` adds to what a round, by its number, has said."""
+    off the clock."""
     print("{}", flush=True)
-    for line in sys.stdin:
-        if line.strip() == _ROUND:
-            cold()
-            started = time.perf_counter()
-            answer = {**work(), "seconds": time.perf_counter() - started}
-        else:
-            answer = {**facts(int(line))}
+    for _ in sys.stdin:
+        cold()
+        started = time.perf_counter()
+        answer = {**work(), "seconds": time.perf_counter() - started}
         print(json.dumps(answer), flush=True)
 
 
 class Child:
-    """A side's process, kept for all rounds: it does one round of its work, or tells
-    the facts of a round, per line it reads, and answers with one line of JSON. It
-    says `{}` when it is ready."""
+    """A side's process, kept for all rounds: it does one round of its work per line
+    it reads, and answers with one line of JSON. It says `{}` when it is ready."""
 
     def __init__(
         self,
@@ -186,22 +174,14 @@ class Child:
     def round(self) -> dict[str, Any]:
         """One round of the work; returns its result. Raises SystemExit if the
         process ends instead."""
-        self.results.append(self._ask(_ROUND))
-        return self.results[-1]
-
-    def facts(self, number: int) -> dict[str, Any]:
-        """More about a round, the first being 0. Raises SystemExit if the process
-        ends instead."""
-        return self._ask(str(number))
-
-    def _ask(self, line: str) -> dict[str, Any]:
         self.ready()
         assert self._process.stdin is not None
         # of a process that has ended, `_answer` says why
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.write("round\n")
             self._process.stdin.flush()
-        return self._answer()
+        self.results.append(self._answer())
+        return self.results[-1]
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -242,20 +222,6 @@ class Side:
     facts: Callable[[], Mapping[str, Any]] = dict
 
 
-def lacking(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
-    """Which keys one side has and the other lacks, in words; empty where both have
-    the same."""
-    parts = []
-    for side, own, other in (("ours", ours, theirs), ("theirs", theirs, ours)):
-        missing = [key for key in other if key not in own]
-        if missing:
-            parts.append(
-                f"{side} lacks {len(missing)} of {len(other)} answers, the first of"
-                f" {missing[0]}"
-            )
-    return "; ".join(parts)
-
-
 Results = list[Mapping[str, Any]]  # of a side's rounds; the first is the warm-up
 # Gets a side's results after each of its rounds, and why it is left out of the next, if
 # it is.
@@ -270,22 +236,17 @@ def compare(
     if a side was left out."""
     ours = next(iter(sides))
     theirs = next((key for key in sides if key.startswith("theirs")), "")
-    results, agreed, failed = _timed(name, sides, rounds, keep)
-    seconds = {
-        key: [result["seconds"] for result in found[1:]]
-        for key, found in results.items()
-    }
-    shown = {
-        sides[key].name: (statistics.median(each), min(each), max(each))
-        for key, each in seconds.items()
-        if each
-    }
-    rows = [
-        (side, *(f"{value:.3f}" for value in values)) for side, values in shown.items()
-    ]
+    results, agreed, failed = _run_rounds(name, sides, rounds, keep)
+    seconds: dict[str, list[float]] = {}
+    rows = []
+    for key, rounds_of_side in results.items():
+        timed = seconds[key] = [result["seconds"] for result in rounds_of_side[1:]]
+        if timed:
+            figures = (statistics.median(timed), min(timed), max(timed))
+            rows.append((sides[key].name, *(f"{value:.3f}" for value in figures)))
     print_table(f"bench {name}", ("side", "median s", "min s", "max s"), rows)
     console = Console()
-    told = (
+    sentence = (
         "{}: {ratio:.2f} times faster than {} ({ratio_min:.2f} to {ratio_max:.2f});"
         " results: {agreement}"
     )
@@ -295,12 +256,12 @@ def compare(
         side, reference = sides[key], sides[key].ours or ours
         if failed.keys() & {key, reference}:
             continue
-        figures = {**_figures(seconds[reference], seconds[key]), "agreement": how}
-        console.print(told.format(sides[reference].name, side.name, **figures))
+        ratios = {**_figures(seconds[reference], seconds[key]), "agreement": how}
+        console.print(sentence.format(sides[reference].name, side.name, **ratios))
         if key == theirs:
-            main = figures
+            main = ratios
         else:
-            more[key] = {"name": side.name, **figures, **side.facts()}
+            more[key] = {"name": side.name, **ratios, **side.facts()}
     if failed:
         more["failed"] = failed
     for key, value in more.items():
@@ -310,7 +271,7 @@ def compare(
         raise SystemExit(1)
 
 
-def _timed(
+def _run_rounds(
     name: str, sides: Mapping[str, Side], rounds: int, keep: Keep
 ) -> tuple[dict[str, Results], dict[str, str], dict[str, str]]:
     """The results of each side, how it agrees with ours, and why sides were left
@@ -354,12 +315,10 @@ def _figures(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]
     """How many times faster ours was, by the ratios of each round, and the median
     seconds of both sides."""
     ratios = [slow / fast for fast, slow in zip(ours, theirs, strict=True)]
-    spread = {
+    return {
         "ratio": statistics.median(ratios),
         "ratio_min": min(ratios),
         "ratio_max": max(ratios),
-    }
-    return spread | {
         "ours_s": statistics.median(ours),
         "theirs_s": statistics.median(theirs),
     }

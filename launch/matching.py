@@ -20,11 +20,8 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from evaluator.asking.trial import try_template
-from evaluator.checkpoints.info import (
-    CheckpointInfo,
-    inspect_checkpoint,
-    read_positions,
-)
+from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import EngineError, InputError, ResurfaceError, one_line
 from evaluator.core.lease import Lease
@@ -319,7 +316,7 @@ def _match(
 
 
 def _prompt_tokens(info: CheckpointInfo) -> int:
-    positions = read_positions(
-        info.path, unknown=_PROMPT_TOKENS + _VERDICT_TOKENS, least=_VERDICT_TOKENS + 1
+    positions = Checkpoint(info.path).positions(
+        unknown=_PROMPT_TOKENS + _VERDICT_TOKENS, least=_VERDICT_TOKENS + 1
     )
     return min(_PROMPT_TOKENS, positions - _VERDICT_TOKENS)

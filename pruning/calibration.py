@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.checkpoints.files import digest_of_file
-from evaluator.core.config import Frozen
+from evaluator.checkpoints.manifests import CalibrationManifest, PassageRecord
 from evaluator.core.errors import InputError, need_regular, one_line, parse
 from evaluator.core.liveness import HEARTBEAT
 from evaluator.core.saved_data import is_saved, saved_files, saved_texts
@@ -240,30 +240,6 @@ def check_disjoint(
 _DRAWS = 2000  # documents in a row that may be too short before the source is given up
 # what a passage is, by the kind of source
 _UNITS = {"text": " (non-blank lines)", "jsonl": " (lines with a text)"}
-
-
-class PassageRecord(Frozen):
-    """One sequence: where its text came from and how many tokens it gave."""
-
-    origin: str
-    row: int
-    offset: int = 0  # of the sequence's first token in its document
-    tokens: int
-    sha256: str  # of the passage's UTF-8 text
-    text_digest: str = ""  # of its normalised text, by `text_digest`
-
-
-class CalibrationManifest(Frozen):
-    """The text that a job saw; part of the checkpoint's manifest."""
-
-    source: str
-    samples: int
-    sequence_length: int
-    tokens: int
-    cut: int  # passages that were longer than the sequence length
-    ids_sha256: str  # of every sequence's length and ids, little-endian 64-bit
-    files: dict[str, str]  # sha256 of the calibration files
-    passages: tuple[PassageRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)

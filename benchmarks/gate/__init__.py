@@ -1,2 +1,1 @@
-"""The gate's errors: on made-up checkpoints with known losses, and on redrawn
-records."""
+"""The gate's errors on made-up checkpoints with known losses."""

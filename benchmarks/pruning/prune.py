@@ -2,25 +2,24 @@
 memory, and whether masks agree.
 
     resurface bench prune [--samples 16] [--tokens 512] [--methods wanda,sparsegpt]
-    [--repeat 3] [--threads N] resurface bench prune --shape 0.2b
-    one of its two models; or --model bundled, or --model DIR resurface bench prune
-    --shape 1.7b --only ours      the memory of a large model resurface bench prune
-    --shape 8b --only gpu         ours on a GPU: seconds and peak of the GPU's memory
-    resurface bench prune --peer llm-compressor         with llm-compressor's
-    modifiers beside
+    resurface bench prune --shape 0.2b              # one of its two models; or --model
+    resurface bench prune --shape 1.7b --only ours  # the memory of a large model
+    resurface bench prune --shape 8b --only gpu     # ours on a GPU: seconds and peak
+    resurface bench prune --peer llm-compressor     # with its modifiers beside
 
 Each job runs in a separate process, the sides in turn. Peak memory is resident
 memory above that after the imports. If masks do not agree, no ratio is printed and
 the exit code is 1."""
 
 import argparse
-import dataclasses
 import json
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -51,7 +50,7 @@ _BARS = {
 }
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Case:
     """One model and the text that it is calibrated with."""
 
@@ -86,119 +85,114 @@ def job(
             calibration = CalibrationConfig(
                 source=f"text:{passages}", samples=len(texts), sequence_length=tokens
             )
-            device = "cuda" if who == "gpu" else "cpu"
             config = PruneConfig(
                 source=source,
                 method=method,
                 sparsity=0.5,
                 calibration=calibration,
-                device=device,
+                device="cuda" if who == "gpu" else "cpu",
             )
             manifest = run.prune(config, out)
-    return (
-        found
-        if who != "gpu"
-        else found | {"peak_gib": manifest.peak_memory_bytes / 2**30}
-    )
+            if who == "gpu":
+                found["peak_gib"] = manifest.peak_memory_bytes / 2**30
+    return found
 
 
 def agreement(first: Path, second: Path) -> dict[str, float]:
     """Share of the weights of all decoder matrices whose zeros agree, and of those
     of the first layer alone."""
-    from pruning.model.checkpoint import Checkpoint
+    from evaluator.checkpoints.checkpoint import Checkpoint
 
-    one, two = Checkpoint(first), Checkpoint(second)
-    same, total = [0, 0], [0, 0]  # of all, of the first layer
-    for name, entry in one.entries.items():
-        if ".layers." in name and len(entry.shape) == 2:
-            equal = (one.read(name) == 0) == (two.read(name) == 0)
-            for i in (0, 1) if ".layers.0." in name else (0,):
-                same[i], total[i] = same[i] + int(equal.sum()), total[i] + equal.numel()
-    return {"masks_agree": same[0] / total[0], "first_layer_agrees": same[1] / total[1]}
+    one, two = Checkpoint(first).tensors, Checkpoint(second).tensors
+    same, total = Counter[str](), Counter[str]()
+    for name, tensor in one.items():
+        if ".layers." not in name or len(tensor.shape) != 2:
+            continue
+        equal = (tensor.read() == 0) == (two[name].read() == 0)
+        counted = ["masks_agree"]
+        if ".layers.0." in name:
+            counted.append("first_layer_agrees")
+        for field in counted:
+            same[field] += int(equal.sum())
+            total[field] += equal.numel()
+    return {field: same[field] / total[field] for field in total}
 
 
-def _cases(arguments: argparse.Namespace, folder: Path) -> Iterator[Case]:
+def _cases(options: argparse.Namespace, folder: Path) -> Iterator[Case]:
     """The requested model; without a request, the bundled one and a random one."""
-    given = arguments.model or arguments.shape
-    for name in [given] if given else ["bundled", "0.2b"]:
-        passages, tokens = folder / "passages.txt", arguments.tokens
+    chosen = options.model or options.shape
+    for name in [chosen] if chosen else ["bundled", "0.2b"]:
+        passages, tokens = folder / "passages.txt", options.tokens
         if name == "bundled":
             from launch.sweep.compress import SOURCES
 
             source, tokens = BUNDLED_MODEL, _DEMO["tokens"]
-            lines = SOURCES["gazetteer"](_DEMO["samples"], 0)
-            passages.write_text(
-                "".join(" ".join(line.split()) + "\n" for line in lines)
-            )
+            texts = SOURCES["gazetteer"](_DEMO["samples"], 0)
+            lines = [" ".join(text.split()) + "\n" for text in texts]
+            passages.write_text("".join(lines))
         else:
             source = Path(name)
-            if not arguments.model:
-                layers = (
-                    {"num_hidden_layers": arguments.layers} if arguments.layers else {}
-                )
-                source = write_checkpoint(
-                    folder / "dense", dataclasses.replace(SHAPES[name], **layers)
-                )
-            write_passages(passages, source, arguments.samples, tokens)
+            if not options.model:
+                shape = SHAPES[name]
+                if options.layers:
+                    shape = replace(shape, num_hidden_layers=options.layers)
+                source = write_checkpoint(folder / "dense", shape)
+            write_passages(passages, source, options.samples, tokens)
         yield Case(Path(name).name, source, passages, tokens)
+
+
+def _run_job(
+    who: str, python: Path | None, work: Sequence[str], folder: Path
+) -> dict[str, Any]:
+    """One job in a process of its own; `python`: of a side that is not ours."""
+    if python is None:
+        job_options = ("--job", json.dumps([who, *work]))
+        command = module_command("benchmarks.pruning.prune", *job_options)
+        return answer_of("a pruning job", command)
+    # on the CPU; it leaves logs where it runs
+    env = os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    command = [str(python), "-P", str(_JOB), *work]
+    return answer_of(llm_compressor.NAME, command, env=env, cwd=folder)
 
 
 def measure(
     case: Case,
     method: str,
     sides: Mapping[str, Path | None],
-    rounds: int,
-    threads: int,
+    options: argparse.Namespace,
     folder: Path,
 ) -> list[dict[str, Any]]:
-    """A row per side, of `rounds` jobs of each in turn; a side's value is its
+    """A row per side, of `--repeat` jobs of each in turn; a side's value is its
     interpreter if it is not ours."""
-    runs: dict[str, list[dict[str, Any]]] = {who: [] for who in sides}
-    made: dict[str, Path] = {}
-    for number in range(rounds):
+    jobs: dict[str, list[dict[str, Any]]] = {who: [] for who in sides}
+    outputs = {who: folder / f"{case.model}-{method}-{who}" for who in sides}
+    paths = case.source.resolve(), case.passages.resolve()
+    for _ in range(options.repeat):
         for who, python in sides.items():
-            if who in made:
-                shutil.rmtree(made[who])
-            made[who] = folder / f"{case.model}-{method}-{who}-{number}"
-            paths = (case.source.resolve(), case.passages.resolve(), made[who])
-            work = [str(each) for each in (method, *paths, case.tokens, threads)]
-            if python is None:
-                own = module_command(
-                    "benchmarks.pruning.prune", "--job", json.dumps([who, *work])
-                )
-                runs[who].append(answer_of("a pruning job", own))
-            else:  # on the CPU; it leaves logs where it runs
-                env = os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
-                command = [str(python), "-P", str(_JOB), *work]
-                runs[who].append(
-                    answer_of(llm_compressor.NAME, command, env=env, cwd=folder)
-                )
+            shutil.rmtree(outputs[who], ignore_errors=True)
+            work = (method, *paths, outputs[who], case.tokens, options.threads)
+            jobs[who].append(_run_job(who, python, list(map(str, work)), folder))
     rows = []
-    for who, jobs in runs.items():
-        row: dict[str, Any] = {
-            "model": case.model,
-            "method": method,
-            "who": who,
-            "rounds": rounds,
-        }
-        row |= {key: median(run[key] for run in jobs) for key in jobs[0]}
-        row |= {"seconds_min": min(run["seconds"] for run in jobs)}
-        row |= {"seconds_max": max(run["seconds"] for run in jobs)}
-        if who != "ours" and "ours" in runs:
-            ratios = [
-                theirs["seconds"] / ours["seconds"]
-                for theirs, ours in zip(jobs, runs["ours"], strict=True)
-            ]
-            row |= {"ours_times_faster": median(ratios)}
-            row |= {
-                "ours_times_faster_min": min(ratios),
-                "ours_times_faster_max": max(ratios),
-            }
-            row |= agreement(made["ours"], made[who])
+    for who, of_side in jobs.items():
+        row: dict[str, Any] = {"model": case.model, "method": method, "who": who}
+        row |= {"rounds": options.repeat, **_spread("seconds", of_side)}
+        for field in of_side[0]:
+            row[field] = median(one[field] for one in of_side)
+        if who != "ours" and "ours" in jobs:
+            pairs = zip(of_side, jobs["ours"], strict=True)
+            name = "ours_times_faster"
+            ratios = [{name: one["seconds"] / ours["seconds"]} for one, ours in pairs]
+            row |= {name: median(ratio[name] for ratio in ratios)}
+            row |= _spread(name, ratios) | agreement(outputs["ours"], outputs[who])
         rows.append(row)
-    for out in made.values():
-        shutil.rmtree(out)
+    for output in outputs.values():
+        shutil.rmtree(output)
     return rows
+
+
+def _spread(field: str, rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    values = [row[field] for row in rows]
+    return {f"{field}_min": min(values), f"{field}_max": max(values)}
 
 
 _COLUMNS = {
@@ -208,6 +202,8 @@ _COLUMNS = {
     "median s": "{seconds:.2f} ({seconds_min:.2f}-{seconds_max:.2f})",
     "cpu s": "{cpu_seconds:.2f}",
     "peak GiB": "{peak_gib:.2f}",
+}
+_COMPARED = {
     "ours is, times faster": (
         "{ours_times_faster:.2f}"
         " ({ours_times_faster_min:.2f}-{ours_times_faster_max:.2f})"
@@ -216,98 +212,77 @@ _COLUMNS = {
 }
 
 
+def report(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print the table and the JSON line. Raises SystemExit with code 1 where the masks
+    of the recipe are not ours."""
+    cells, ratios = [], []
+    for row in rows:
+        shown = [text.format(**row) for text in _COLUMNS.values()]
+        if "ours_times_faster" in row:
+            shown += [text.format(**row) for text in _COMPARED.values()]
+            if row["who"] == "recipe":
+                _check(row)
+                ratios.append(row["ours_times_faster"])
+        cells.append(shown)
+    print_table("bench prune", [*_COLUMNS, *_COMPARED], cells, left=3)
+    ratio = min(ratios, default=None)
+    print(json_text({"benchmark": "prune", "ratio": ratio, "rows": rows}))
+
+
+def _check(row: Mapping[str, Any]) -> None:
+    for field, bar in _BARS[row["method"]].items():
+        if row[field] < bar:
+            print(
+                f"prune: no ratio: {row['method']} on {row['model']}: {field}:"
+                f" {row[field]:.4%} of the weights, {bar:.2%} are required",
+                file=sys.stderr,
+            )
+            raise SystemExit(1)
+
+
 def main() -> None:
     parser = Options(__doc__)
     models = parser.add_mutually_exclusive_group()
     models.add_argument("--model", help="'bundled', or a dense checkpoint's directory")
     models.add_argument("--shape", choices=SHAPES, help="of a random checkpoint")
-    parser.add_argument("--layers", type=count, help="of the shape, if not all")
-    parser.add_argument("--samples", type=count, default=16, help="random passages")
-    parser.add_argument(
-        "--tokens", type=count, default=512, help="of a random passage, and the window"
-    )
-    parser.add_argument("--methods", default="wanda,sparsegpt")
-    parser.add_argument("--only", choices=("ours", "recipe", "gpu"))
-    parser.add_argument(
-        "--peer", choices=(llm_compressor.NAME,), help="compare with it too"
-    )
-    parser.add_argument(
-        "--repeat", type=count, default=3, help="jobs of each side, in turn"
-    )
-    parser.add_argument("--threads", type=count, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--job", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.job:
-        who, method, source, passages, out, tokens, threads = json.loads(arguments.job)
-        print(
-            json.dumps(
-                job(
-                    who,
-                    method,
-                    Path(source),
-                    Path(passages),
-                    Path(out),
-                    int(tokens),
-                    int(threads),
-                )
-            )
-        )
+    add = parser.add_argument
+    add("--layers", type=count, help="of the shape, if not all")
+    add("--samples", type=count, default=16, help="random passages")
+    tokens = "of a random passage, and the window"
+    add("--tokens", type=count, default=512, help=tokens)
+    add("--methods", default="wanda,sparsegpt")
+    add("--only", choices=("ours", "recipe", "gpu"))
+    add("--peer", choices=(llm_compressor.NAME,), help="compare with it too")
+    add("--repeat", type=count, default=3, help="jobs of each side, in turn")
+    add("--threads", type=count, default=len(os.sched_getaffinity(0)))
+    add("--job", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.job:
+        who, method, *paths, tokens, threads = json.loads(options.job)
+        source, passages, out = map(Path, paths)
+        found = job(who, method, source, passages, out, int(tokens), int(threads))
+        print(json.dumps(found))
         return
-    methods = arguments.methods.split(",")
-    if unknown := set(methods) - set(_BARS):
-        parser.error(f"--methods: {min(unknown)!r} is not one of {', '.join(_BARS)}")
-    if arguments.model not in (None, "bundled") and not Path(arguments.model).is_dir():
-        parser.error(f"--model: {arguments.model}: no such directory")
-    sides: dict[str, Path | None] = dict.fromkeys(
-        [arguments.only] if arguments.only else ["ours", "recipe"]
-    )
-    if arguments.peer:
+    methods = options.methods.split(",")
+    for method in methods:
+        if method not in _BARS:
+            parser.error(f"--methods: {method!r} is not one of {', '.join(_BARS)}")
+    if options.model not in (None, "bundled") and not Path(options.model).is_dir():
+        parser.error(f"--model: {options.model}: no such directory")
+    names = [options.only] if options.only else ["ours", "recipe"]
+    sides: dict[str, Path | None] = dict.fromkeys(names)
+    if options.peer:
         try:
             sides[llm_compressor.NAME] = llm_compressor.environment()
         except InputError as error:
             print(f"{llm_compressor.NAME} is left out: {error}", file=sys.stderr)
     rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        for case in _cases(arguments, Path(folder)):
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for case in _cases(options, folder):
             for method in methods:
-                rows += measure(
-                    case,
-                    method,
-                    sides,
-                    arguments.repeat,
-                    arguments.threads,
-                    Path(folder),
-                )
-    for row in rows:
-        for field, bar in (
-            _BARS[row["method"]].items() if row["who"] == "recipe" else ()
-        ):
-            if field in row and row[field] < bar:
-                print(
-                    f"prune: no ratio: {row['method']} on {row['model']}: {field}:"
-                    f" {row[field]:.4%} of the weights, {bar:.2%} are required",
-                    file=sys.stderr,
-                )
-                raise SystemExit(1)
-    alone = [*_COLUMNS.values()][:6]  # of a side that none is compared with
-    shown = [
-        alone if "ours_times_faster" not in row else _COLUMNS.values() for row in rows
-    ]
-    cells = [
-        [cell.format(**row) for cell in line]
-        for line, row in zip(shown, rows, strict=True)
-    ]
-    print_table("bench prune", [*_COLUMNS], cells, left=3)
-    ratios = [
-        row["ours_times_faster"]
-        for row in rows
-        if row["who"] == "recipe" and "ours_times_faster" in row
-    ]
-    print(
-        json_text(
-            {"benchmark": "prune", "ratio": min(ratios, default=None), "rows": rows}
-        )
-    )
+                rows += measure(case, method, sides, options, folder)
+    report(rows)
 
 
 if __name__ == "__main__":

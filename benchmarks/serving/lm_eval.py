@@ -2,7 +2,7 @@
 `--peer lm-eval`.
 
 It runs on our vLLM, in an environment beside ours (environment.py), with the engine
-arguments of the other side (serving/sides.py) and its own defaults elsewhere
+arguments of the other side (serving/launching.py) and its own defaults elsewhere
 (lm_eval_job.py). It reads local YAML tasks on JSON lines, which are written here
 from the workload. It starts from texts, so the workload is respelled first: all
 sides work on the ids that lm-eval makes of the texts.
@@ -12,7 +12,6 @@ pass     `multiple_choice`, `generate_until` greedy and ten times sampled; its w
          `evaluate()` is timed. It has no beams and no ranks: it is compared with our
          pass without them."""
 
-import argparse
 import json
 import os
 import random
@@ -27,7 +26,7 @@ import yaml
 
 from benchmarks.harness import Agree, Child, Side
 from benchmarks.pruning.synthetic import pieces
-from benchmarks.serving.sides import SAMPLES, TOKENS, TOP_P, llm_arguments, start
+from benchmarks.serving.launching import SAMPLES, TOKENS, TOP_P, llm_arguments, start
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from quantising.environment import pins, python_of
 
@@ -40,26 +39,11 @@ _DEFAULTS = (
 )
 
 
-def add_option(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Add `--peer` to a benchmark's options."""
-    parser.add_argument(
-        "--peer", choices=(NAME,), help="measure it too, in an environment of its own"
-    )
-    return parser
-
-
 def beside(
-    stack: ExitStack,
-    options: argparse.Namespace,
-    workload: Path,
-    agree: Agree,
-    *,
-    generate: bool,
+    stack: ExitStack, workload: Path, agree: Agree, *, generate: bool
 ) -> dict[str, Side]:
-    """lm-eval as a side, if `--peer` names it, and ours that does as much, until
-    `stack` closes. Raises InputError."""
-    if getattr(options, "peer", None) is None:
-        return {}
+    """lm-eval as a side, and ours that does as much, until `stack` closes. Raises
+    InputError."""
     if not _LOCK.is_file():
         raise SystemExit(
             f"--peer {NAME}: {_LOCK} is missing: this needs a source tree of Resurface"
@@ -72,17 +56,9 @@ def beside(
     write_tasks(document, folder, generate=generate)
     arguments = folder / "engine.json"
     arguments.write_text(json.dumps(llm_arguments(document)))
-    command = [
-        str(part) for part in (python, "-P", _JOB, document["model"], arguments, folder)
-    ]
-    child = stack.enter_context(
-        Child(
-            NAME,
-            command,
-            env=os.environ | {"TOKENIZERS_PARALLELISM": "false"},
-            cwd=folder,
-        )
-    )
+    command = [python, "-P", _JOB, document["model"], arguments, folder]
+    env = os.environ | {"TOKENIZERS_PARALLELISM": "false"}
+    child = stack.enter_context(Child(NAME, command, env=env, cwd=folder))
     sides = {}
     if generate:
         same = folder / "ours.json"
@@ -96,23 +72,19 @@ def beside(
 
     def run() -> Mapping[str, Any]:
         measured = child.round()
-        answers = zip(items, measured["scores"], strict=False)
-        scores = {
-            item: {str(number): value for number, value in enumerate(values)}
-            for item, values in answers
-        }
+        scores = {}
+        for item, values in zip(items, measured["scores"], strict=False):
+            scores[item] = {str(number): value for number, value in enumerate(values)}
         greedy = dict(zip(items, measured["greedy"], strict=False))
         seconds = measured["evaluate_s" if generate else "scoring_s"]
         return {**measured, "scores": scores, "greedy": greedy, "seconds": seconds}
 
     def facts() -> Mapping[str, Any]:
         timed = child.results[1:]  # the first is the warm-up
-        names = ("evaluate_s", "scoring_s", "engine_s")
-        seconds = {
-            name: statistics.median(measured[name] for measured in timed)
-            for name in names
-        }
-        return {"defaults": _DEFAULTS, "adapted": timed[-1]["adapted"], **seconds}
+        reported = {"defaults": _DEFAULTS, "adapted": timed[-1]["adapted"]}
+        for name in ("evaluate_s", "scoring_s", "engine_s"):
+            reported[name] = statistics.median(measured[name] for measured in timed)
+        return reported
 
     name = next(pin for pin in pins(_LOCK) if pin.startswith(NAME)).replace("==", " ")
     return {
@@ -135,16 +107,16 @@ def respell(document: dict[str, Any], tokenizer: Any) -> None:
         if "text" not in item:
             draw = random.Random(number)
             item["text"] = "".join(draw.choices(texts, k=len(item["prompt"])))
-            options = [
-                "".join(draw.choices(texts, k=len(ids))) for ids in item["options"]
-            ]
-            item["option_texts"] = [f" {text.lstrip()}" for text in options]
+            item["option_texts"] = []
+            for ids in item["options"]:
+                text = "".join(draw.choices(texts, k=len(ids)))
+                item["option_texts"].append(f" {text.lstrip()}")
         text = item["text"]
         item["prompt"] = tokenizer(text)["input_ids"]
-        together = [
-            tokenizer(text + option)["input_ids"] for option in item["option_texts"]
-        ]
-        item["options"] = [ids[len(item["prompt"]) :] for ids in together]
+        item["options"] = []
+        for option in item["option_texts"]:
+            ids = tokenizer(text + option)["input_ids"]
+            item["options"].append(ids[len(item["prompt"]) :])
         item.pop("starts", None)  # every option now stands after the whole prompt
         if not all(item["options"]):
             raise SystemExit(
@@ -155,13 +127,12 @@ def respell(document: dict[str, Any], tokenizer: Any) -> None:
 def write_tasks(document: Mapping[str, Any], folder: Path, *, generate: bool) -> None:
     """Write the workload as tasks of lm-eval, NAME.yaml and NAME.jsonl each. Nothing
     is graded: the first option counts as the right one, and no text does."""
-    items = [
-        {"text": item["text"], "options": item["option_texts"], "gold": 0}
-        for item in document["items"]
-    ]
-    deep = [
-        row for row, item in zip(items, document["items"], strict=True) if item["deep"]
-    ]
+    items, deep = [], []
+    for item in document["items"]:
+        row = {"text": item["text"], "options": item["option_texts"], "gold": 0}
+        items.append(row)
+        if item["deep"]:
+            deep.append(row)
     choice = {
         "output_type": "multiple_choice",
         "doc_to_choice": "options",

@@ -43,8 +43,6 @@ _BESIDE = {
 STATED_IN = "resurface_stated_in"  # a field that names that file
 _NO_ACTIVATION_BITS = 16
 _RECIPE = "recipe.yaml"
-# of a checkpoint that a sweep has quantised
-QUANTISE_MANIFEST = "quantise_manifest.json"
 # llm-compressor's modifiers that choose or transform weights; Quantization alone rounds
 # to the nearest value.
 _MODIFIERS = {
@@ -177,7 +175,6 @@ def _compressed_tensors(
         activation_order=next(
             (group.activation_order for group in groups if group.activation_order), None
         ),
-        calibration=_of_manifest(path / QUANTISE_MANIFEST),
         sparse_format=(
             field(sparse, "format", str, place)
             if sparse and sparse.get("targets")
@@ -247,20 +244,6 @@ def _of_recipe(file: Path) -> str | None:
     if "awq" in used:  # rounding is a part of AWQ; recipes now write it separately
         used = [each for each in used if each != "rtn"]
     return " + ".join(dict.fromkeys(used)) or None
-
-
-def _of_manifest(file: Path) -> str | None:
-    """The calibration data of a checkpoint that a sweep has quantised."""
-    if not file.is_file():
-        return None
-    calibration = field(
-        parse(read_bytes(file), str(file)), "config", dict, str(file)
-    ).get("calibration")
-    place = f"{file}: config.calibration"
-    source: str | None = (
-        None if calibration is None else field(calibration, "source", str, place)
-    )
-    return source
 
 
 def _gptq(library: str, said: Mapping[str, Any], place: str) -> Quantisation:

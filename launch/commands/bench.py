@@ -18,12 +18,17 @@ ALL = "all"  # runs every benchmark that needs no options, one after another
 # not hold
 _TOLD = (2, 4)
 
-# `python -m benchmarks.MODULE` runs each; this program never imports them.
+# `python -m benchmarks.MODULE ...` runs each; this program never imports them.
 BENCHMARKS = {
-    "score": "serving.score", "beam": "serving.beam", "swap": "serving.swap", "pass": "serving.checkpoint_pass",
-    "host": "host", "record": "record.run", "gate": "gate.run",
-    "prune": "pruning.prune",
-}  # fmt: skip
+    "score": ("serving", "score"),
+    "beam": ("serving", "beam"),
+    "swap": ("serving.swap",),
+    "pass": ("serving", "pass"),
+    "host": ("host",),
+    "record": ("record.run",),
+    "gate": ("gate.run",),
+    "prune": ("pruning.prune",),
+}
 _NOT_IN_ALL = "record"  # it needs options of its own
 
 
@@ -50,16 +55,13 @@ def bench(
             "no benchmarks are installed; run this in a checkout of Resurface (`make"
             " install`)"
         )
-    for each in (
-        [each for each in BENCHMARKS if each != _NOT_IN_ALL] if name == ALL else [name]
-    ):
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            f"benchmarks.{BENCHMARKS[each]}",
-            *context.args,
-        ]
+    chosen = [name]
+    if name == ALL:
+        chosen = [each for each in BENCHMARKS if each != _NOT_IN_ALL]
+    for each in chosen:
+        module, *arguments = BENCHMARKS[each]
+        command = [sys.executable, "-P", "-m", f"benchmarks.{module}"]
+        command += [*arguments, *context.args]
         done = subprocess.run(command, env=environment(), check=False)
         if done.returncode in _TOLD:
             raise typer.Exit(done.returncode)

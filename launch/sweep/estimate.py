@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.asking.prompts import CAPPED_FORMATS
-from evaluator.checkpoints.info import read_config
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.quantisation import ONLINE
 from evaluator.checkpoints.shapes import text_model
 from evaluator.probes.base import Cost
@@ -318,5 +318,5 @@ def reference_bytes(
 
 def vocabulary_of(checkpoint: Path) -> int:
     """The columns of a model's logits; 0 if its configuration gives none."""
-    size: Any = text_model(read_config(checkpoint)).get("vocab_size")
+    size: Any = text_model(Checkpoint(checkpoint).config).get("vocab_size")
     return size if isinstance(size, int) else 0

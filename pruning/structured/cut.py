@@ -7,7 +7,6 @@ matrices, in columns of others.
 """
 
 import math
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NoReturn
@@ -15,11 +14,12 @@ from typing import Literal, NoReturn
 import torch
 from torch import Tensor
 
+from evaluator.checkpoints.manifests import Unit
 from evaluator.core.errors import InputError, JobError
 from pruning.config import PruneConfig
 from pruning.layers.flow import Flow
 from pruning.methods.base import Statistic
-from pruning.methods.patterns import Listed, Removed, Share, Unit, written
+from pruning.methods.patterns import Listed, Removed, format_ranges
 from pruning.model.decoder import Decoder
 
 # Channels are removed in multiples of a power of two: the largest up to this one that
@@ -56,17 +56,17 @@ class Slice:
 def first_cut(decoder: Decoder, removed: Removed) -> Cut:
     """A cut of a job's sizes: listed parts, or the first. Raises InputError for no
     part and another model's list."""
-    directory = decoder.checkpoint.directory
+    directory = decoder.checkpoint.path
     if isinstance(removed, Listed):
         count = len(decoder)
         if removed.layers[-1] >= count:
             raise InputError(
-                f"pattern: {written(removed.layers)}: {directory} has layers 0 to"
+                f"pattern: {format_ranges(removed.layers)}: {directory} has layers 0 to"
                 f" {count - 1}"
             )
         if len(removed.layers) == count:
             raise InputError(
-                f"pattern: {written(removed.layers)}: no layer of {directory} would"
+                f"pattern: {format_ranges(removed.layers)}: no layer of {directory} would"
                 " stay"
             )
         return Cut(unit="layers", of=count, gone=(removed.layers,))
@@ -100,7 +100,7 @@ def slices(decoder: Decoder, cut: Cut) -> Mapping[str, Slice | None]:
     layout = None if cut.unit == "layers" else layout_of(decoder, cut.unit)
     new = {layer: number for number, layer in enumerate(cut.kept())}
     found: dict[str, Slice | None] = {}
-    for name, entry in decoder.checkpoint.entries.items():
+    for name, entry in decoder.checkpoint.tensors.items():
         place = _layer_of(decoder, name)
         if place is None:
             found[name] = Slice(name, entry.shape)
@@ -134,7 +134,7 @@ def _layer_of(decoder: Decoder, name: str) -> tuple[int, str] | None:
         return None
     if int(number) >= len(decoder):
         raise InputError(
-            f"{decoder.checkpoint.directory}: tensor {name} is of a layer beyond the"
+            f"{decoder.checkpoint.path}: tensor {name} is of a layer beyond the"
             f" {len(decoder)} of config.json"
         )
     return int(number), rest
@@ -270,10 +270,7 @@ def _shapes(decoder: Decoder, unit: Within) -> dict[str, tuple[int, int]]:
 
 
 def _refuse(decoder: Decoder, unit: Within, why: str) -> NoReturn:
-    file, kind = (
-        decoder.checkpoint.directory / "config.json",
-        decoder.checkpoint.config["model_type"],
-    )
+    file, kind = decoder.checkpoint.config_file, decoder.checkpoint.config["model_type"]
     raise InputError(
         f"{file}: {unit} cannot be taken out of model_type {kind!r}: {why}"
     )
@@ -287,16 +284,12 @@ def choose(
 ) -> Cut:
     """The parts to take out; `flow`: calibration, or None. Raises JobError if not
     finite."""
+    first = first_cut(decoder, config.removed)
     if flow is None:
-        return first_cut(decoder, config.removed)
-    count = len(first_cut(decoder, config.removed).gone[0])
-    with torch.no_grad():
-        flow.start()
-        assert isinstance(config.removed, Share)  # a list needs no text
-        unit = config.removed.unit
-        if unit == "layers":
-            return _stillest(decoder, flow, count, progress)
-        return _lowest(unit, decoder, flow, count, progress)
+        return first
+    if first.unit == "layers":
+        return _stillest(decoder, flow, len(first.gone[0]), progress)
+    return _lowest(first.unit, decoder, flow, len(first.gone[0]), progress)
 
 
 def _stillest(
@@ -304,15 +297,15 @@ def _stillest(
 ) -> Cut:
     """The block of layers with the smallest angular distance; see
     `pruning.methods.removals`."""
-    states = deque([flow.ends()], maxlen=count + 1)
-    distances: list[float] = []
-    for index in range(len(decoder)):
-        flow.advance(index, decoder.load(index), last=True)
-        decoder.release(index)
+    states: list[Tensor] = []  # that enter each layer, and that leave the last one
+    for index, _ in flow.layers(last=True):
         states.append(flow.ends())
-        if len(states) == count + 1:
-            distances.append(angular_distance(states[0], states[-1]))
         progress(index + 1, len(decoder))
+    states.append(flow.ends())
+    distances = [
+        angular_distance(one_NH, other_NH)
+        for one_NH, other_NH in zip(states, states[count:], strict=False)
+    ]
     if not all(map(math.isfinite, distances)):
         raise JobError(
             "the residual stream is zero at a calibration text's last token: no angle"
@@ -353,14 +346,11 @@ def _lowest(
     output, layout = OUTPUT[unit], layout_of(decoder, unit)
     parts, width = layout.parts, layout.columns.width
     gone: list[tuple[int, ...]] = []
-    for index in range(len(decoder)):
-        layer = decoder.load(index)
-        observer = flow.observe(index, layer, [Statistic.COLUMN_NORMS])
-        leader = next(
-            leader for leader, members in observer.groups.items() if output in members
-        )
-        norm_sq_I = observer.take(leader)[Statistic.COLUMN_NORMS]
-        del observer
+    for index, layer in flow.layers():
+        norm_sq_I = torch.empty(0)
+        for gathered in flow.collect(index, layer, [Statistic.COLUMN_NORMS]):
+            if output in gathered.members:
+                norm_sq_I = gathered.take()[Statistic.COLUMN_NORMS]
         weight_OI = decoder.linears(index)[output].weight.data
         score_I = weight_OI.float().abs().mean(dim=0) * norm_sq_I.float().sqrt()
         if not bool(score_I.isfinite().all()):
@@ -375,8 +365,6 @@ def _lowest(
         zeroed_OI = weight_OI.clone()
         zeroed_OI.view(-1, parts, width)[:, taken_P] = 0
         decoder.replace(index, output, zeroed_OI)
-        flow.advance(index, layer)
-        decoder.release(index)
         gone.append(tuple(sorted(taken_P.tolist())))
         progress(index + 1, len(decoder))
     return Cut(unit=unit, of=parts, gone=tuple(gone))

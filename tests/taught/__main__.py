@@ -1,6 +1,6 @@
 """Makes a test model that thinks, from the bundled one, in 43 seconds of two cores.
 
-    python -m benchmarks.reference_model --out DIR [--variant base|loops]
+    python -m tests.taught --out DIR [--variant base|loops]
 
 DIR becomes an ordinary Hugging Face checkpoint. Pose it the task `gazetteer` with
 `chat: true`, `thinking: on` and `languages: [english]`. `base` thinks the question and

@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluator.checkpoints.blueprint import Blueprint
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.core.errors import EngineError, InputError, one_line
 from evaluator.engine.config import AUTO_CACHE, EngineConfig, Scoring
 from evaluator.engine.vllm.arguments import (
@@ -133,16 +133,14 @@ def check_here(config: EngineConfig) -> None:
             raise _refused("this Triton has no backend named cpu")
 
 
-def start(
-    config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served: Path
-) -> Started:
+def start(config: EngineConfig, checkpoint: Checkpoint, served: Path) -> Started:
     """Build the engine and load the checkpoint, from the directory `served`. Raises
     EngineError if vLLM cannot."""
     _prepare_environment(config)
     # those of vLLM's own imports are nothing that a user can mend
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _start(config, checkpoint, blueprint, served)
+        return _start(config, checkpoint, served)
 
 
 def on_workers(llm: Any, method: str, *arguments: Any) -> list[Any]:
@@ -184,9 +182,7 @@ def not_imported(error: BaseException) -> str | None:
     return None
 
 
-def _start(
-    config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served: Path
-) -> Started:
+def _start(config: EngineConfig, checkpoint: Checkpoint, served: Path) -> Started:
     """The device decides the first arguments, these decide the runner, and the
     runner decides the others."""
     import torch
@@ -212,18 +208,16 @@ def _start(
     # well, and vLLM generates one token after it. Every engine may need this: it scores
     # in this way if its forced scores are wrong.
     positions = min(
-        config.max_model_len + 1, blueprint.longest or config.max_model_len + 1
+        config.max_model_len + 1, checkpoint.longest or config.max_model_len + 1
     )
-    arguments = of_device(
-        config, checkpoint, served, blueprint, positions, on_cpu=on_cpu
-    )
+    arguments = of_device(config, checkpoint, served, positions, on_cpu=on_cpu)
     gpu_bytes = None if on_cpu else current_platform.get_device_total_memory()
-    arguments |= of_cache(config, blueprint, arguments["dtype"], positions, gpu_bytes)
+    arguments |= of_cache(config, checkpoint, arguments["dtype"], positions, gpu_bytes)
     positions = arguments["max_model_len"]
     llm = None
     try:
         v2 = _runs_v2(arguments, on_cpu=on_cpu)
-        arguments |= of_runner(config, blueprint, arguments["dtype"], positions, v2=v2)
+        arguments |= of_runner(config, checkpoint, arguments["dtype"], positions, v2=v2)
         engine_config = _engine_config(arguments)
         if on_cpu and torch.cpu._is_amx_tile_supported():
             # request AMX: the kernels of some schemes take it for granted

@@ -24,8 +24,9 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from evaluator.asking.questions import Posed
-from evaluator.checkpoints.files import FileStates, changed_file, file_states
-from evaluator.checkpoints.info import WRITTEN, CheckpointInfo, recognise
+from evaluator.checkpoints.files import changed_file, file_states
+from evaluator.checkpoints.info import CheckpointInfo, verify_unchanged
+from evaluator.checkpoints.tensors import PROVEN, Proof
 from evaluator.core.errors import EngineError
 from evaluator.core.garbage import collect_rarely
 from evaluator.core.liveness import HEARTBEAT
@@ -92,7 +93,9 @@ class EngineActor:
             self._engine = build_engine(
                 self._config.model_copy(update={"kv_cache": checkpoint.kv_cache})
             )
-        before = recognise(checkpoint, trust_remote_code=self._config.trust_remote_code)
+        before = verify_unchanged(
+            checkpoint, trust_remote_code=self._config.trust_remote_code
+        )
         report = self._engine.load(checkpoint.path)
         if (changed := changed_file(before, file_states(checkpoint.path))) is not None:
             raise EngineError(
@@ -337,19 +340,22 @@ def showing_life(path: Path) -> Iterator[None]:
 def make_checkpoint(
     config: PruneConfig | QuantiseConfig,
     out: Path,
+    proof: Proof | None,
     held_out: Mapping[str, str],
     provenance: Mapping[str, object],
     log_path: Path,
     pulse_path: Path,
-) -> tuple[FileStates, str] | None:
-    """The body of a task that prunes or quantises; returns the entry of `WRITTEN`
-    for `out` if it was written now."""
+) -> Proof | None:
+    """The body of a task that prunes or quantises. `proof`: of its source. Returns
+    that of `out` if it was written now."""
     _log_to(log_path)
     with showing_life(pulse_path):
         from launch.sweep.compress import SOURCES
         from pruning.model.memory import limit
 
         load_plugins()
+        if proof is not None:
+            PROVEN[config.source] = proof
         if (share := os.environ.get(GPU_SHARE)) is not None:
             limit(float(share))
         told = {**provenance, **machine()}
@@ -361,7 +367,7 @@ def make_checkpoint(
             from pruning.run import prune
 
             prune(config, out, sources=SOURCES, held_out=held_out, provenance=told)
-    return WRITTEN.pop(out.absolute(), None)
+    return PROVEN.pop(out.absolute(), None)
 
 
 def enter_engine_process(setup: EngineSetup) -> None:

@@ -18,7 +18,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from evaluator.checkpoints.info import WRITTEN
+from evaluator.checkpoints.tensors import PROVEN
 from evaluator.core.errors import InputError
 from evaluator.core.liveness import HangWatch, Hung
 from evaluator.store.run_json import Failure
@@ -160,6 +160,7 @@ class CompressTasks:
             arguments = (
                 config.absolute(),
                 job.path.absolute(),
+                PROVEN.get(config.source.absolute()),
                 self._held_out,
                 provenance(),
                 log,
@@ -187,8 +188,8 @@ class CompressTasks:
             task = self.running.pop(pending)
             error: Exception | None = None
             try:
-                if (written := ray.get(pending)) is not None:
-                    WRITTEN[task.job.path.absolute()] = written
+                if (proof := ray.get(pending)) is not None:
+                    PROVEN[task.job.path.absolute()] = proof
                 made.append(task.job)
                 self._made(task.job.name, round(time.monotonic() - task.began, 3))
             except RayError as failure:

@@ -17,7 +17,7 @@ from typing import Any
 import ray
 from rich.console import Console
 
-from evaluator.checkpoints.info import CheckpointInfo, few_tokens
+from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.errors import EngineError, InputError
 from evaluator.core.lease import Lease, LeaseLost
 from evaluator.store.records import RecordStore
@@ -412,7 +412,7 @@ class _Run:
         try:
             if info is None:  # preflight has told of the others
                 info = inspected.result(job.name)
-                for note in (*info.notes, *few_tokens(info.path)):
+                for note in info.notes:
                     self._report(Noted(note))
             assignments = self._remaining_assignments(job, info)
             for each in self._prepared.jobs:

@@ -123,17 +123,14 @@ def test_children_start_side_by_side(tmp_path):
         assert one.ready() == {}
 
 
-def test_child_tells_facts_of_a_round(tmp_path):
+def test_child_keeps_its_rounds(tmp_path):
     code = (
         "from benchmarks.harness import serve\nnumbers = iter(range(9))\nserve(lambda:"
-        " {'n': next(numbers)}, cold=dict, facts=lambda number: {'of': number})"
+        " {'n': next(numbers)}, cold=dict)"
     )
     with Child("a", [sys.executable, "-c", code], log=tmp_path / "log") as child:
-        assert [child.round()["n"], child.round()["n"], child.facts(1)["of"]] == [
-            0,
-            1,
-            1,
-        ]
+        assert [child.round()["n"], child.round()["n"]] == [0, 1]
+        assert [result["n"] for result in child.results] == [0, 1]
     assert (tmp_path / "log").read_text() == ""
 
 
@@ -141,7 +138,7 @@ def test_child_tells_facts_of_a_round(tmp_path):
     "code",
     ["raise ValueError('a\\nwhy')", "print('{}', flush=True); raise ValueError('why')"],
 )
-def test_a_child_that_ends_says_why_in_one_line(code):
+def test_ended_child_says_why(code):
     with (
         pytest.raises(SystemExit) as ended,
         Child("ours", [sys.executable, "-c", code]) as child,

@@ -10,10 +10,10 @@ import struct
 import datasets
 import pytest
 
+from evaluator.checkpoints.manifests import PruneManifest, read_manifest
 from pruning import calibration as sequences
 from pruning.calibration import Passage, check_disjoint, text_digest
 from pruning.config import CalibrationConfig
-from pruning.output.manifest import read_manifest
 from pruning.run import check, prune
 from tests.support import pruning as tiny
 from tests.support.sweeps import refused
@@ -199,7 +199,7 @@ def test_a_finished_checkpoint_is_held_against_it_by_its_manifest(
 ):
     out, config = tmp_path / "out", tiny.job(checkpoints("qwen3"), passages, samples=4)
     prune(config, out)
-    manifest = read_manifest(out)
+    manifest = read_manifest(out, PruneManifest)
     held_out = {manifest.calibration.passages[3].text_digest: "the context of item 'y'"}
     for again in (check, prune):
         assert "is also the context of item 'y'" in refused(

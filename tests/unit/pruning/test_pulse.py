@@ -5,14 +5,15 @@ from itertools import pairwise
 
 import torch
 
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.files import digest_of_file
+from evaluator.checkpoints.tensors import PROVEN
 from evaluator.core.liveness import HEARTBEAT
 from pruning.layers.flow import Activations
 from pruning.layers.repair import LeastSquares
 from pruning.methods import masks, solver
 from pruning.methods.base import Pruned
 from pruning.methods.patterns import Unstructured
-from pruning.model.checkpoint import Checkpoint
 from pruning.model.packing import Batch
 from pruning.run import prune
 from tests.support import pruning as tiny
@@ -49,7 +50,8 @@ def test_files_are_heard_by_the_chunk_layers_by_the_batch_and_matrices_by_the_bl
     file.write_bytes(b"x" * (5 << 20))
     assert beats(lambda: digest_of_file(file)) == 5
     checkpoint = Checkpoint(checkpoints("llama"))
-    assert beats(checkpoint.check_finite) >= len(checkpoint.entries)
+    PROVEN.clear()
+    assert beats(checkpoint.prove) >= len(checkpoint.tensors)
     made = [Batch((torch.zeros(3),), (number,)) for number in range(4)]
     held = Activations(made, tiny.of_width(2), 10**6, None)
     for number in range(4):

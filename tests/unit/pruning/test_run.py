@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from evaluator.checkpoints.manifests import PruneManifest, read_manifest
 from pruning import run
 from pruning.layers import repair
-from pruning.output.manifest import MANIFEST_NAME, read_manifest
 from pruning.run import check, prune
 from pruning.verify import examine
 from tests.support import brute_force
@@ -241,7 +241,7 @@ def test_the_manifest_says_how_a_job_was_done_and_a_finished_one_is_not_done_aga
         provenance=said,
         progress=lambda *step: steps.append(step),
     )
-    assert read_manifest(out) == first
+    assert read_manifest(out, PruneManifest) == first
     assert steps == [(1, 3), (2, 3), (3, 3)]
     assert first.provenance == said
     assert (len(first.matrices), first.dtype, first.compute_dtype) == (
@@ -252,10 +252,10 @@ def test_the_manifest_says_how_a_job_was_done_and_a_finished_one_is_not_done_aga
     assert [record.row for record in first.calibration.passages] == list(range(12))
     assert first.peak_memory_bytes > 0
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= first.files.keys()
-    assert MANIFEST_NAME not in first.files
-    before = (out / MANIFEST_NAME).stat().st_mtime_ns
+    assert PruneManifest.FILE not in first.files
+    before = (out / PruneManifest.FILE).stat().st_mtime_ns
     assert prune(config(source, passages), out) == first
-    assert (out / MANIFEST_NAME).stat().st_mtime_ns == before
+    assert (out / PruneManifest.FILE).stat().st_mtime_ns == before
     assert "field sparsity is 0.5 there, 0.7 here" in refused(
         check, config(source, passages, sparsity=0.7), out
     )
@@ -314,7 +314,7 @@ def test_a_job_of_relative_paths_is_done_elsewhere_and_known_again_here(
     prune(sent, here / "out")
     monkeypatch.chdir(here)
     check(job, Path("out"))  # another job's checkpoint would be refused
-    manifest = read_manifest(Path("out"))
+    manifest = read_manifest(Path("out"), PruneManifest)
     assert (
         manifest.config["calibration"]["source"]
         == manifest.calibration.source

@@ -10,11 +10,12 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 
 from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.checkpoints.manifests import QuantiseManifest, read_manifest
 from evaluator.checkpoints.matrices import Matrix
 from evaluator.core.errors import InputError
 from pruning.config import PruneConfig
 from pruning.run import prune
-from quantising.config import QuantiseConfig, read_manifest
+from quantising.config import QuantiseConfig
 from quantising.methods import rounding
 from quantising.run import check, quantise
 from tests.support.quantised import Slice
@@ -31,7 +32,7 @@ def test_the_same_job_again_is_only_looked_at_and_another_or_a_broken_manifest_r
 ):
     out = tmp_path / "out"
     first = quantise(config(source), out, provenance={"commit": "abc"})
-    assert read_manifest(out) == first
+    assert read_manifest(out, QuantiseManifest) == first
     assert first.provenance == {"commit": "abc"}
     assert "compressed-tensors" in first.versions
     monkeypatch.setattr(rounding, "write", None)

@@ -25,10 +25,11 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
-from evaluator.checkpoints.info import CheckpointInfo, read_config
+from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.checkpoints.overlay import overlay, served_config
 from evaluator.checkpoints.quantisation import ONLINE, Quantisation, online_scheme
-from evaluator.checkpoints.tensors import INDEX, SINGLE, read_tensors
+from evaluator.checkpoints.tensors import INDEX, SINGLE
 from evaluator.core.config import Frozen
 from evaluator.core.errors import EngineError, InputError, one_line
 from evaluator.core.isolated import run_module
@@ -182,7 +183,7 @@ def _needs(quantisation: Quantisation) -> str:
 def rehearse(checkpoint: Path, config: EngineConfig) -> Rehearsal:
     """Rehearse a checkpoint, or recall an earlier success. Failures are tried again."""
     combination = {
-        "config": json.dumps(shortened(read_config(checkpoint)), sort_keys=True),
+        "config": json.dumps(shortened(Checkpoint(checkpoint).config), sort_keys=True),
         "dtype": config.dtype,
         "tensor_parallel": str(config.tensor_parallel),
         "vllm": installed_version(),
@@ -232,20 +233,15 @@ def first_layer(checkpoint: Path, directory: Path) -> Path:
     from safetensors import safe_open
     from safetensors.torch import save_file
 
-    config = read_config(checkpoint)
-    tensors = read_tensors(checkpoint)
-    kept = [each for each in tensors if not _LATER_LAYER.search(each.name)]
-    if _LAYERS not in config or len(kept) == len(tensors):
+    whole = Checkpoint(checkpoint)
+    kept = [name for name in whole.tensors if not _LATER_LAYER.search(name)]
+    if _LAYERS not in whole.config or len(kept) == len(whole.tensors):
         return checkpoint
     weights: dict[str, Any] = {}
-    for file in sorted({each.file for each in kept}):
-        with safe_open(file, framework="pt") as opened:
-            weights |= {
-                each.name: opened.get_tensor(each.name)
-                for each in kept
-                if each.file == file
-            }
-    overlay(checkpoint, directory, shortened(config))
+    for name in kept:
+        with safe_open(whole.tensors[name].file, framework="pt") as opened:
+            weights[name] = opened.get_tensor(name)
+    overlay(checkpoint, directory, shortened(whole.config))
     for file in (*directory.glob("*.safetensors"), directory / INDEX):
         file.unlink(missing_ok=True)
     save_file(weights, directory / SINGLE, metadata={"format": "pt"})
@@ -258,7 +254,7 @@ def _read_by_vllm(checkpoint: Path) -> Rehearsal:
     from vllm.model_executor.layers.quantization import get_quantization_config
     from vllm.platforms import current_platform
 
-    config = read_config(checkpoint)
+    config = Checkpoint(checkpoint).config
     if (scheme := online_scheme(config)) is not None:
         from vllm.config.quantization import ONLINE_QUANT_SHORTHAND_NAMES
 

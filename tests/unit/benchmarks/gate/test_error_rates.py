@@ -6,115 +6,72 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.gate import errors, sequential
-from benchmarks.gate.errors import (
-    JUDGED,
-    KINDS,
-    Cell,
-    World,
-    draw,
-    harmless,
-    planted,
-    rate,
-    worst,
-)
+from benchmarks.gate import cases
+from benchmarks.gate.run import rate, worst
+from benchmarks.gate.worlds import KINDS, World, draw, harmless, planted
 from evaluator.deciding.criteria import CRITERIA
+from evaluator.deciding.decision import decide
+from evaluator.deciding.thresholds import Thresholds
 from evaluator.metrics.sequential_looks import BLOCK_LEVEL, PASS_LEVEL
 
-_CORNERS = (
-    World(items=200, accuracy=0.95),  # a pass needs every item
-    World(items=1000, accuracy=0.99),
-    World(items=1000, cluster=5, correlation=1.0),  # contexts are lost as a whole
+_BOUNDS = {"PASS": PASS_LEVEL, "BLOCK": BLOCK_LEVEL}
+
+
+def corners(languages):
+    yield World(200, languages, accuracy=0.95)  # a pass needs every item
+    yield World(1000, languages, accuracy=0.99)
+    correlated = World(1000, languages, cluster=5, correlation=1.0)
+    yield correlated  # contexts are lost as a whole
     # what is lost may lie in contexts not yet seen
-    World(items=1000, cluster=5, correlation=1.0, sizes="skewed"),
-)
+    yield replace(correlated, sizes="skewed")
 
 
-def above(found, bound, what):
-    """What breaks the bound, in words; empty where nothing does."""
-    return (
-        [f"{found} of runs, at most {100 * bound:g} % may: {what}"]
-        if found.ends[0] > bound
-        else []
-    )
+def check(rows):
+    for case, measured in rows:
+        assert measured.ends[0] <= _BOUNDS[case.verdict], f"{measured}: {case}"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_loss_at_the_tolerance_seldom_passes(kind):
-    passed = 0
-    for number, world in enumerate(_CORNERS):
-        here = replace(world, languages=3 if kind == "language" else 1)
-        plan = planted(kind, here, JUDGED[kind].tolerance)
-        found = rate(
-            Cell(world=here, plan=plan, what=kind, kind=kind), 300, (1, number)
-        )
-        assert not above(found, PASS_LEVEL, here)
-        passed += found.count
-    assert passed > 0  # the planted loss is at the tolerance, and not far beyond it
+def test_loss_at_tolerance_seldom_passes(kind):
+    some = [*cases.at_tolerance(corners, (kind,))][:8:2]
+    rows = [(case, rate(case, 300, (1, i))) for i, case in enumerate(some)]
+    check(rows)
+    # the planted loss is at the tolerance, and not far beyond it
+    assert sum(measured.count for _, measured in rows) > 0
 
 
-def test_without_a_loss_a_block_is_rare():
-    for number, world in enumerate(_CORNERS):
-        here = replace(world, languages=3)
-        cell = Cell(
-            world=here,
-            plan=harmless(here, 0.05, 0.02),
-            what="as many flips as tolerated",
-        )
-        assert not above(rate(cell, 150, (2, number)), BLOCK_LEVEL, here)
+def test_block_without_loss_is_rare():
+    some = [case for case in cases.without_loss(corners) if case.world.languages == 3]
+    check((case, rate(case, 150, (2, i))) for i, case in enumerate(some))
 
 
-def test_a_large_run_decides():
-    world = World(items=5000, languages=3, cluster=5, correlation=0.1)
-    assert errors.outcomes(world, harmless(world, 0.01, 0.0), 30, (3,))["PASS"] >= 0.9
+def test_looks_err_no_more_often():
+    some = [*cases.at_tolerance(cases.large), *cases.without_loss(cases.large)]
+    for number, case in enumerate(some[::4]):
+        smaller = replace(case, world=replace(case.world, items=1000))
+        check([(smaller, rate(smaller, 40, (number,), screened=True))])
+
+
+def test_large_run_decides():
+    world = World(5000, 3, cluster=5, correlation=0.1)
+    plans = {"PASS": [harmless(world, 0.01, 0.0)], "BLOCK": []}
     for kind in KINDS:
-        plan = planted(kind, world, 3 * JUDGED[kind].tolerance, 0.01)
-        assert errors.outcomes(world, plan, 30, (4,))["BLOCK"] >= 0.9
-
-
-def test_looks_at_growing_data_err_no_more_often():
-    for number, case in enumerate([*sequential.wrong()][::4]):
-        bound = PASS_LEVEL if case.verdict == "PASS" else BLOCK_LEVEL
-        assert not above(
-            sequential.rate(
-                replace(case, world=replace(case.world, items=1000)), 40, number
-            ),
-            bound,
-            case,
-        )
+        loss = 3 * cases.LOSSES[kind].tolerance
+        plans["BLOCK"].append(planted(kind, world, loss, 0.01))
+    for verdict, of_verdict in plans.items():
+        for plan in of_verdict:
+            rng = np.random.default_rng(3)
+            drawn = [draw(world, plan, rng) for _ in range(30)]
+            outcomes = [decide(paired, Thresholds()).outcome for paired in drawn]
+            assert outcomes.count(verdict) >= 27
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_cell_of_the_grid_passes_a_loss_too_often(kind):
-    for cell, found in worst(
-        errors.at_tolerance((kind,)), rate, runs=200, again=4000, seed=7, kept=5
-    ):
-        assert not above(found, PASS_LEVEL, cell)
-
-
-@pytest.mark.long
-def test_no_cell_of_the_grid_is_blocked_without_a_loss():
-    for cell, found in worst(
-        errors.without_loss(), rate, runs=200, again=4000, seed=8, kept=5
-    ):
-        assert not above(found, BLOCK_LEVEL, cell)
-
-
-@pytest.mark.long
-def test_no_screened_run_errs_too_often():
-    for verdict, bound in (("PASS", PASS_LEVEL), ("BLOCK", BLOCK_LEVEL)):
-        cases = [case for case in sequential.wrong() if case.verdict == verdict]
-        for case, found in worst(cases, sequential.rate, runs=400, again=4000, seed=9):
-            assert not above(found, bound, case)
-
-
-@pytest.mark.long
-def test_where_the_truth_is_clear_looks_cost_no_more_than_a_fixed_sample():
-    for case in sequential.clear():
-        found, fixed = sequential.tried(case, 400, 9), sequential.fixed(case, 9)
-        assert found.share(case.verdict) >= 0.9
-        assert fixed is None or found.median <= fixed or "0 % flips" in case.what, case
+@pytest.mark.parametrize("screened", [False, True])
+@pytest.mark.parametrize("wrong", [cases.at_tolerance, cases.without_loss])
+def test_no_cell_errs_too_often(wrong, screened):
+    some = wrong(cases.large if screened else cases.worlds)
+    check(worst(some, runs=200, again=4000, seed=7, screened=screened, kept=5))
 
 
 def measured(name, paired):
@@ -127,27 +84,24 @@ def measured(name, paired):
     ("accuracy", "loss"), [(0.05, 0.02), (0.8, 0.02), (0.99, 0.05)]
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_true_loss_is_the_one_that_was_planted(kind, accuracy, loss, flips):
-    world = World(items=200_000, languages=4, accuracy=accuracy)
+def test_true_loss_is_planted(kind, accuracy, loss, flips):
+    world = World(200_000, 4, accuracy=accuracy)
     plan = planted(kind, world, loss, flips)
     assert plan is not None
     paired = draw(world, plan, np.random.default_rng(1))
-    name = {"open": "open_drop", "choice": "choice_drop", "language": "open_drop"}.get(
-        kind, kind
-    )
+    name, language = cases.LOSSES[kind].check
+    of_loss = paired.of(language)
     known = accuracy if kind in ("mc_only", "lost") else 1.0
-    where = paired.of("l00") if kind == "language" else paired
-    error = (loss / known / len(where.contexts)) ** 0.5 + (
-        2 * flips / len(where.contexts)
-    ) ** 0.5
-    assert measured(name, where) == pytest.approx(loss, abs=4 * error)
+    contexts = len(of_loss.contexts)
+    error = (loss / known / contexts) ** 0.5 + (2 * flips / contexts) ** 0.5
+    assert measured(name, of_loss) == pytest.approx(loss, abs=4 * error)
     if kind == "language":
         assert measured(name, paired.of("l01")) == pytest.approx(0.0, abs=4 * error)
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 1.0])
-def test_items_of_a_context_are_correlated_as_requested(correlation):
-    world = World(items=100_000, cluster=5, correlation=correlation, accuracy=0.5)
+def test_contexts_correlate_as_requested(correlation):
+    world = World(100_000, cluster=5, correlation=correlation, accuracy=0.5)
     paired = draw(world, harmless(world, 0.0, 0.0), np.random.default_rng(4))
     sums = np.bincount(paired.contexts, paired.base_said)
     # The variance of a beta-binomial count: n p (1 - p) (1 + (n - 1) correlation).

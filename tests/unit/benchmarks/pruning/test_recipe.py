@@ -26,7 +26,7 @@ from tests.support import pruning as tiny
 _SHAPE = Shape(64, 128, 2, 4, 2, head_dim=16, vocab_size=5000)
 
 
-def test_the_recipe_and_ours_take_the_same_weights_of_a_synthetic_checkpoint(tmp_path):
+def test_recipe_prunes_as_we_do(tmp_path):
     source = write_checkpoint(tmp_path / "dense", _SHAPE)
     passages = write_passages(tmp_path / "passages.txt", source, 8, 32)
     texts = passages.read_text().splitlines()
@@ -40,7 +40,7 @@ def test_the_recipe_and_ours_take_the_same_weights_of_a_synthetic_checkpoint(tmp
         assert torch.equal(ours[matrix.name], theirs[matrix.name])
 
 
-def test_the_recipe_s_sparsegpt_leaves_kept_weights_alone_for_a_diagonal_hessian():
+def test_diagonal_hessian_keeps_other_weights():
     weight = torch.randn(8, 32)
     pruned = recipe.prune_sparsegpt(weight, torch.diag(torch.rand(32) + 0.1), 0.5)
     assert int((pruned == 0).sum()) == 128
@@ -48,7 +48,7 @@ def test_the_recipe_s_sparsegpt_leaves_kept_weights_alone_for_a_diagonal_hessian
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_random_checkpoint_is_a_whole_one(tmp_path, monkeypatch, tied):
+def test_random_checkpoint_is_whole(tmp_path, monkeypatch, tied):
     shape = dataclasses.replace(SHAPES["tiny"], tie_word_embeddings=tied)
     monkeypatch.setitem(SHAPES, "tiny", shape)
     monkeypatch.setattr(sys, "argv", ["synthetic", "tiny", str(tmp_path / "model")])

@@ -3,88 +3,123 @@ one side lacks is named."""
 
 import pytest
 
-from benchmarks.serving import beam, checkpoint_pass, score, swap
+from benchmarks.serving import agreement, swap
 
 
 def scores(**items):
-    return {
-        "scores": {
-            item: {str(n): value for n, value in enumerate(values)}
-            for item, values in items.items()
-        }
-    }
+    by_item = {}
+    for item, values in items.items():
+        by_item[item] = {str(number): value for number, value in enumerate(values)}
+    return {"scores": by_item}
 
 
-def test_scores_greedy_answers_and_beams_are_compared_by_item_in_any_order():
-    ours, theirs = scores(a=[-1.0, -2.0], b=[-3.0]), scores(b=[-3.0005], a=[-1.0, -2.0])
-    agreement = score.agree(ours, theirs)
-    assert agreement.holds
-    assert (
-        agreement.how
-        == "3 log-likelihoods within 0.001 nats or 5e-05 of them (largest difference"
-        " 5.0e-04 nats)"
-    )
-    other = score.agree(ours, scores(a=[-1.0, -2.0], b=[-3.1]))
-    assert not other.holds
-    assert other.how.startswith("1 of 3 log-likelihoods not within")
-    ours = {**scores(a=[-1.0]), "greedy": {"a": [1, 2], "b": [3]}}
-    assert checkpoint_pass.agree(ours, ours).holds
-    other = checkpoint_pass.agree(ours, {**ours, "greedy": {"a": [1, 2], "b": [4]}})
-    assert not other.holds
-    assert other.how.startswith(
-        "greedy answers identical for 1 of 2 items; 1 log-likelihoods"
-    )
-    lacking = checkpoint_pass.agree(ours, {**ours, "greedy": {"a": [1, 2]}})
-    assert not lacking.holds
-    assert "theirs lacks 1 of 2 answers, the first of b" in lacking.how
-    ours = {"beams": {"a": [[[1], -1.0], [[2], -2.0]], "b": [[[3], -1.0]]}}
-    assert beam.agree_without_eos(
-        ours, {"beams": dict(reversed(ours["beams"].items()))}
-    ).holds
-    lacking = beam.agree_without_eos(ours, {"beams": {"a": ours["beams"]["a"]}})
-    assert (lacking.holds, lacking.how) == (
-        False,
+HALF = {"dtype": "bfloat16"}
+BEAMS = {"a": [[[1], -1.0], [[2], -2.0]], "b": [[[3], -1.0]]}
+WHOLE = {**scores(a=[-1.0]), "greedy": {"a": [1, 2], "b": [3]}}
+OTHER = {**WHOLE, "greedy": {"a": [1, 2], "b": [4]}}
+CASES = {
+    "scores in any order": (
+        agreement.scores,
+        scores(a=[-1.0, -2.0], b=[-3.0]),
+        scores(b=[-3.0005], a=[-1.0, -2.0]),
+        "3 log-likelihoods within 0.001 nats or 5e-05 of them (largest difference"
+        " 5.0e-04 nats)",
+    ),
+    "half-precision scores": (
+        agreement.scores,
+        {**scores(a=[-30.0]), **HALF},
+        scores(a=[-30.8]),
+        "1 log-likelihoods within",
+    ),
+    "answers": (agreement.answers, WHOLE, WHOLE, "greedy answers identical for 2 of 2"),
+    "half-precision answers": (
+        agreement.answers,
+        {**WHOLE, **HALF},
+        OTHER,
+        "greedy answers identical for 1 of 2 items; 1 log-likelihoods",
+    ),
+    "beams in any order": (
+        agreement.beams_without_eos,
+        {"beams": BEAMS},
+        {"beams": dict(reversed(BEAMS.items()))},
+        "EOS ignored: best beam identical for 2, all five for 2 of 2 items",
+    ),
+    "half-precision swap": (
+        swap.agree,
+        {"logprobs": [-1.0], **HALF},
+        {"logprobs": [-1.05]},
+        "log-likelihoods within 0.1",
+    ),
+}
+APART = {
+    "another score": (
+        agreement.scores,
+        scores(a=[-1.0, -2.0], b=[-3.0]),
+        scores(a=[-1.0, -2.0], b=[-3.1]),
+        "1 of 3 log-likelihoods not within",
+    ),
+    "another half-precision score": (
+        agreement.scores,
+        {**scores(a=[-30.0]), **HALF},
+        scores(a=[-32.0]),
+        "1 of 1 log-likelihoods not within",
+    ),
+    "no score": (
+        agreement.scores,
+        scores(a=[-1.0, -2.0]),
+        scores(a=[-1.0]),
+        "theirs lacks 1 of 2 answers, the first of a, option 1",
+    ),
+    "a score too many": (
+        agreement.scores,
+        scores(a=[-1.0]),
+        scores(a=[-1.0], b=[-1.0]),
+        "ours lacks 1 of 2 answers, the first of b, option 0",
+    ),
+    "nothing": (agreement.scores, scores(), scores(), "no log-likelihood to compare"),
+    "another answer": (
+        agreement.answers,
+        WHOLE,
+        OTHER,
+        "greedy answers identical for 1 of 2 items",
+    ),
+    "no answer": (
+        agreement.answers,
+        WHOLE,
+        {**WHOLE, "greedy": {"a": [1, 2]}},
+        "greedy answers identical for 1 of 2 items (theirs lacks 1 of 2 answers, the"
+        " first of b)",
+    ),
+    "no beams": (
+        agreement.beams_without_eos,
+        {"beams": BEAMS},
+        {"beams": {"a": BEAMS["a"]}},
         "EOS ignored: theirs lacks 1 of 2 answers, the first of b",
-    )
+    ),
+    "other beams": (
+        agreement.beams_without_eos,
+        {"beams": BEAMS},
+        {"beams": {**BEAMS, "b": [[[4], -1.0]]}},
+        "EOS ignored: best beam identical for 1, all five for 1 of 2 items",
+    ),
+    "another swap": (
+        swap.agree,
+        {"logprobs": [-1.0]},
+        {"logprobs": [-1.05]},
+        "log-likelihoods within 1e-05",
+    ),
+    "another half-precision swap": (
+        swap.agree,
+        {"logprobs": [-1.0], **HALF},
+        {"logprobs": [-1.2]},
+        "log-likelihoods within 0.1",
+    ),
+}
 
 
-def test_bfloat16_has_tolerances_of_its_own():
-    ours, theirs = {**scores(a=[-30.0]), "dtype": "bfloat16"}, scores(a=[-30.8])
-    assert score.agree(ours, theirs).holds
-    assert not score.agree(ours, scores(a=[-32.0])).holds
-    assert not score.agree({**ours, "dtype": "float32"}, theirs).holds
-    one, other = {**ours, "greedy": {"a": [1, 2]}}, {**theirs, "greedy": {"a": [1, 3]}}
-    assert checkpoint_pass.agree(one, other).holds
-    assert not checkpoint_pass.agree(
-        {**one, "dtype": "float32", **scores(a=[-30.8])}, other
-    ).holds
-    assert swap.agree(
-        {"logprobs": [-1.0], "dtype": "bfloat16"}, {"logprobs": [-1.05]}
-    ).holds
-    assert not swap.agree(
-        {"logprobs": [-1.0], "dtype": "bfloat16"}, {"logprobs": [-1.2]}
-    ).holds
-    assert not swap.agree(
-        {"logprobs": [-1.0], "dtype": "float32"}, {"logprobs": [-1.05]}
-    ).holds
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "said"),
-    [
-        (
-            {"a": [-1.0, -2.0]},
-            {"a": [-1.0]},
-            "theirs lacks 1 of 2 answers, the first of a, option 1",
-        ),
-        (
-            {"a": [-1.0]},
-            {"a": [-1.0], "b": [-1.0]},
-            "ours lacks 1 of 2 answers, the first of b, option 0",
-        ),
-        ({}, {}, "no log-likelihood to compare"),
-    ],
-)
-def test_a_missing_score_is_no_agreement_and_is_named(ours, theirs, said):
-    agreement = score.agree(scores(**ours), scores(**theirs))
-    assert (agreement.holds, agreement.how) == (False, said)
+@pytest.mark.parametrize("case", [*CASES, *APART])
+def test_sides_are_compared_by_answer(case):
+    agree, ours, theirs, how = (CASES | APART)[case]
+    found = agree(ours, theirs)
+    assert found.holds == (case in CASES)
+    assert found.how.startswith(how)

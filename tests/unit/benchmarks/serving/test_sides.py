@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from benchmarks.serving import sides
-from benchmarks.serving.checkpoint_pass import chosen
-from benchmarks.serving.workload import write_rounds
+from benchmarks.serving import launching as sides
+from benchmarks.serving.__main__ import chosen, write_rounds
 from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
 from launch.sweep.models import BUNDLED_MODEL

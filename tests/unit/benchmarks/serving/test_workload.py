@@ -9,6 +9,7 @@ import yaml
 
 from benchmarks.pruning.synthetic import write_passages
 from benchmarks.serving import lm_eval, workload
+from benchmarks.serving.__main__ import parser
 from benchmarks.serving.sides import scored_pairs
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import InputError
@@ -21,11 +22,14 @@ def model(tmp_path_factory):
 
 
 def document(model, task, items):
-    options = workload.parser(None, task=task, items=items, rounds=1).parse_args(
-        ["--model", str(model)]
-    )
+    options = asked(model, task, items)
     with workload.written(options) as path:
         return json.loads(path.read_text())
+
+
+def asked(model, task, items):
+    typed = ["--model", str(model), "--task", task, "--items", str(items)]
+    return parser("pass").parse_args(typed)
 
 
 def squad(folder, language, answers):
@@ -42,23 +46,16 @@ def squad(folder, language, answers):
     )
 
 
-def test_items_of_several_languages_stay_apart_and_one_that_cannot_be_asked_is_left_out(
-    model, tmp_path
-):
+def test_items_of_languages_stay_apart(model, tmp_path):
     for language in ("de", "en"):
-        squad(
-            tmp_path,
-            language,
-            [
-                f"{language} one",
-                f"{language} two",
-                f"{language} three",
-                f"{language} four",
-            ],
-        )
+        numbers = ("one", "two", "three", "four")
+        squad(tmp_path, language, [f"{language} {number}" for number in numbers])
     items = document(model, f"xquad:{tmp_path}", 8)["items"]
     assert len({item["id"] for item in items}) == len(items) == 8
     assert all(len(item["options"]) == 4 for item in items)
+
+
+def test_item_without_question_is_left_out(model, tmp_path):
     rows = [
         {
             "id": str(number),
@@ -74,14 +71,12 @@ def test_items_of_several_languages_stay_apart_and_one_that_cannot_be_asked_is_l
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     ids = [item["id"] for item in document(model, f"jsonl:{file}", 4)["items"]]
     assert sorted(ids) == ["english/0", "english/1", "english/2"]
-    options = workload.parser(None, task=f"jsonl:{file}", items=4, rounds=1).parse_args(
-        ["--model", str(model)]
-    )
+    options = asked(model, f"jsonl:{file}", 4)
     with workload.written(options) as path:
         assert workload.facts(options, path)["left_out"] == 1
 
 
-def test_an_option_stands_after_as_much_of_the_prompt_as_its_tokens_leave():
+def test_options_stand_after_merged_prompt():
     item = {"prompt": [1, 2, 3], "options": [[4], [5, 6]]}
     assert scored_pairs(item) == [([1, 2, 3], [4]), ([1, 2, 3], [5, 6])]
     assert scored_pairs({**item, "starts": [3, 2]}) == [
@@ -90,7 +85,7 @@ def test_an_option_stands_after_as_much_of_the_prompt_as_its_tokens_leave():
     ]
 
 
-def test_a_model_has_a_relative_path_or_a_known_shape(model, monkeypatch):
+def test_model_is_path_or_shape(model, monkeypatch):
     monkeypatch.chdir(model.parent)
     assert workload.model_directory(f"./{model.name}") == model.absolute()
     with pytest.raises(InputError, match="did you mean '60m'"):
@@ -114,11 +109,10 @@ def test_a_model_has_a_relative_path_or_a_known_shape(model, monkeypatch):
         (["--task", "random:0"], "--task random:0: must be lengths in tokens"),
     ],
 )
-def test_a_bad_option_is_one_line(arguments, said, capsys):
-    parser = workload.parser("About.", task="gazetteer", items=3, rounds=2)
+def test_bad_option_is_one_line(arguments, said, capsys):
     with (
         pytest.raises(InputError, match=said) as caught,
-        workload.written(parser.parse_args(arguments)),
+        workload.written(parser("score").parse_args(arguments)),
     ):
         pass
     assert "\n" not in str(caught.value)
@@ -164,7 +158,7 @@ def encode_as_lm_eval(tokenizer, context, option):
     return own, tokenizer(context + option)["input_ids"][len(own) :]
 
 
-def test_a_task_s_items_are_what_lm_eval_makes_of_their_texts(tokenizer):
+def test_respelled_items_are_lm_evals(tokenizer):
     text, options = (
         "Lake Onti: 48 km. Answer in a few words:",
         [" Онти", " 48 kilometres", " بحيرة"],
@@ -183,7 +177,7 @@ def test_a_task_s_items_are_what_lm_eval_makes_of_their_texts(tokenizer):
         assert tokenizer.decode(ids) == option
 
 
-def test_random_items_become_words_of_about_their_length(tokenizer):
+def test_random_items_become_words(tokenizer):
     lengths = [(300, [2, 6]), (40, [1, 3])]
     items = [
         {"prompt": [5] * prompt, "options": [[5] * n for n in options]}
@@ -207,7 +201,7 @@ def test_random_items_become_words_of_about_their_length(tokenizer):
             )
 
 
-def test_tasks_are_files_that_lm_eval_reads(tmp_path):
+def test_tasks_are_files_for_lm_eval(tmp_path):
     items = [
         {"text": text, "option_texts": [" b", " c"], "deep": deep}
         for text, deep in (("a:", True), ("d:", False))

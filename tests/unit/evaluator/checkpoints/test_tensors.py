@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from evaluator.checkpoints.blueprint import read_blueprint
-from evaluator.checkpoints.info import inspect_checkpoint, read_positions, stored_dtype
+from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.checkpoints.quantisation import read_quantisation
 from evaluator.checkpoints.shapes import expert_field, text_model
 from evaluator.checkpoints.tensors import (
@@ -65,10 +65,11 @@ def test_limits_are_taken_and_whoever_reads_a_size_reads_the_text_model_s(tmp_pa
     float8 = {"w": torch.tensor([448.0, float("nan")]).to(torch.float8_e4m3fn)}
     assert "tensor 'w'" in only_error(write(tmp_path / "bad", float8))
     (tmp_path / "config.json").write_text(json.dumps(WHOLE))
-    assert read_positions(tmp_path, unknown=1) == TOWERS["max_position_embeddings"]
+    assert (
+        Checkpoint(tmp_path).positions(unknown=1) == TOWERS["max_position_embeddings"]
+    )
     assert vocabulary_of(tmp_path) == TOWERS["vocab_size"]
-    assert stored_dtype(WHOLE, []) == "bfloat16"
-    assert stored_dtype({"torch_dtype": "float32", **WHOLE}, []) == "float32"
+    assert Checkpoint(tmp_path).dtype == "bfloat16"
     assert expert_field(WHOLE) == "num_experts"
     assert text_model(WHOLE)["head_dim"] == TOWERS["head_dim"]
     assert text_model({"head_dim": 64, "text_config": None}) == {
@@ -398,15 +399,13 @@ def edit(path: Path, **changes: object) -> None:
 def test_other_weights_and_defaults_that_are_spelled_out_are_no_difference(
     saved, tmp_path, edited
 ):
-    blueprint = read_blueprint(saved)
+    blueprint = Checkpoint(saved)
     assert (
-        blueprint.difference(
-            read_blueprint(save_tiny_model(tmp_path / "two", "qwen3", 1))
-        )
+        blueprint.difference(Checkpoint(save_tiny_model(tmp_path / "two", "qwen3", 1)))
         is None
     )
     assert (blueprint.vocabulary, blueprint.longest) == (VOCABULARY, 2048)
-    assert blueprint.files == (saved / "model.safetensors",)
+    assert blueprint.shards == [saved / "model.safetensors"]
     edit(
         edited / "config.json",
         attention_dropout=0.0,
@@ -416,12 +415,12 @@ def test_other_weights_and_defaults_that_are_spelled_out_are_no_difference(
     config = json.loads((edited / "config.json").read_text())
     config.pop("attention_bias", None)
     (edited / "config.json").write_text(json.dumps(config))
-    assert read_blueprint(saved).difference(read_blueprint(edited)) is None
+    assert Checkpoint(saved).difference(Checkpoint(edited)) is None
     edit(edited / "config.json", rms_norm_eps=0.5, num_local_experts=4)
-    assert [read_blueprint(each).mixture for each in (saved, edited)] == [False, True]
+    assert [Checkpoint(each).is_mixture for each in (saved, edited)] == [False, True]
     edit(edited / "config.json", num_local_experts=None)
     assert (
-        read_blueprint(saved).difference(read_blueprint(edited))
+        Checkpoint(saved).difference(Checkpoint(edited))
         == "config.json: rms_norm_eps is 0.5, not 1e-06"
     )
 
@@ -454,7 +453,7 @@ def test_tensors_that_differ_are_named(saved, edited, name, change, message):
         {key: each for key, each in tensors.items() if each is not None},
         edited / "model.safetensors",
     )
-    assert read_blueprint(saved).difference(read_blueprint(edited)) == message
+    assert Checkpoint(saved).difference(Checkpoint(edited)) == message
 
 
 def test_sizes_of_a_model_of_several_towers_are_those_of_its_text_and_a_config_that_is_none_is_refused(
@@ -462,11 +461,14 @@ def test_sizes_of_a_model_of_several_towers_are_those_of_its_text_and_a_config_t
 ):
     config = json.loads((edited / "config.json").read_text())
     edit(edited / "config.json", vocab_size="many")
-    assert "vocab_size" in refused(read_blueprint, edited).partition("config.json: ")[2]
+    assert (
+        "vocab_size"
+        in refused(lambda: Checkpoint(edited).vocabulary).partition("config.json: ")[2]
+    )
     whole = {
         "model_type": "gemma3",
         "text_config": config | {"model_type": "gemma3_text", "sliding_window": 8},
     }
     (edited / "config.json").write_text(json.dumps(whole))
-    blueprint = read_blueprint(edited)
+    blueprint = Checkpoint(edited)
     assert (blueprint.vocabulary, blueprint.longest) == (VOCABULARY, 2048)

@@ -12,12 +12,18 @@ from huggingface_hub import constants
 
 from evaluator.checkpoints.files import digest_of_file
 from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.checkpoints.manifests import (
+    CalibrationManifest,
+    PruneManifest,
+    RemovedParts,
+    read_manifest,
+    to_json,
+)
 from launch.commands.prune import prune
 from launch.sweep.models import is_hub_id, resolve_model
 from launch.trackers.hub import base_of, check_repository, fates_of, model_card, whole
-from pruning.calibration import CalibrationManifest
-from pruning.output.manifest import MANIFEST_NAME, RemovedParts, read_manifest, to_json
-from tests.support.hub import MANIFEST, TOKEN, hub_on_loopback, write_pruned
+from tests.support.checkpoint_files import MANIFEST
+from tests.support.hub import TOKEN, hub_on_loopback, write_pruned
 from tests.support.models import save_tiny_model
 from tests.support.sweeps import refused
 
@@ -53,7 +59,10 @@ def run(tmp_path, pruned):
 
 def test_card_tells_settings_and_fates(pruned, run):
     card = model_card(
-        "org/mine-2of4", read_manifest(pruned), "org/mine@v1", fates_of(pruned, run)
+        "org/mine-2of4",
+        read_manifest(pruned, PruneManifest),
+        "org/mine@v1",
+        fates_of(pruned, run),
     )
     assert "base_model: org/mine\n" in card
     assert "| dense model | `org/mine@v1` |" in card
@@ -116,11 +125,11 @@ def test_whole_checkpoint_has_no_links(pruned):
     assert "model.safetensors: its sha256 is not the manifest's" in refused(
         whole, pruned
     )
-    (pruned / MANIFEST_NAME).rename(elsewhere)
+    (pruned / PruneManifest.FILE).rename(elsewhere)
     assert "is no pruned checkpoint" in refused(whole, pruned)
-    (pruned / MANIFEST_NAME).symlink_to(elsewhere)
+    (pruned / PruneManifest.FILE).symlink_to(elsewhere)
     assert "prune_manifest.json: is a link" in refused(whole, pruned)
-    (pruned / MANIFEST_NAME).unlink()
+    (pruned / PruneManifest.FILE).unlink()
     secret = pruned.parent / "folder" / "secret"
     secret.parent.mkdir()
     secret.write_text("x")
@@ -128,7 +137,7 @@ def test_whole_checkpoint_has_no_links(pruned):
     listed = MANIFEST.model_copy(
         update={"files": {"templates/secret": digest_of_file(secret)}}
     )
-    (pruned / MANIFEST_NAME).write_text(to_json(listed))
+    (pruned / PruneManifest.FILE).write_text(to_json(listed))
     assert "in a folder that is one" in refused(whole, pruned)
 
 
@@ -300,7 +309,7 @@ def test_hub_errors_hide_the_token(hub, pruned):
     assert content(pruned.parent) == before
     hub.breaks = False
     prune(push="org/name", out=pruned)
-    assert MANIFEST_NAME in hub.files
+    assert PruneManifest.FILE in hub.files
 
 
 def test_bad_input_makes_no_repository(hub, pruned, tmp_path):

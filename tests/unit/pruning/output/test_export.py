@@ -13,14 +13,14 @@ import pytest
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.files import digest_of_file
+from evaluator.checkpoints.manifests import PruneManifest, to_json
 from evaluator.core import lease, liveness
 from evaluator.core.errors import InputError, JobError
 from evaluator.core.isolated import environment
 from evaluator.core.lease import FOLDER, Lease, LeaseLost
-from pruning.model.checkpoint import Checkpoint
 from pruning.output import export
-from pruning.output.manifest import MANIFEST_NAME, to_json
 from pruning.run import prune
 from pruning.verify import examine
 from tests.support.pruning import magnitude
@@ -180,10 +180,10 @@ def test_verify_sees_every_kind_of_damage_and_counts_zeros_and_groups_again(
     (out / "extra.bin").unlink()
     (out / "config.json").unlink()
     assert any("config.json" in problem for problem in examine(out).problems)
-    (out / MANIFEST_NAME).write_text('{"method": 3}')
-    assert MANIFEST_NAME in examine(out).problems[0]
-    (out / MANIFEST_NAME).unlink()
-    assert examine(out).problems == [f"{out / MANIFEST_NAME}: no such file"]
+    (out / PruneManifest.FILE).write_text('{"method": 3}')
+    assert PruneManifest.FILE in examine(out).problems[0]
+    (out / PruneManifest.FILE).unlink()
+    assert examine(out).problems == [f"{out / PruneManifest.FILE}: no such file"]
     # A file whose digest was forged along is still found out by its zeros.
     out = tmp_path / "again"
     manifest = prune(magnitude(checkpoints("qwen3"), pattern="2:4"), out)
@@ -196,12 +196,14 @@ def test_verify_sees_every_kind_of_damage_and_counts_zeros_and_groups_again(
         ({"measured_sparsity": 0.9}, "measured_sparsity: 0.9"),
         ({"pattern": "4:x"}, "'4:x'"),
     ):
-        (out / MANIFEST_NAME).write_text(to_json(manifest.model_copy(update=changes)))
+        (out / PruneManifest.FILE).write_text(
+            to_json(manifest.model_copy(update=changes))
+        )
         assert part in "\n".join(examine(out).problems)
     files = manifest.files | {
         "model.safetensors": digest_of_file(out / "model.safetensors")
     }
-    (out / MANIFEST_NAME).write_text(
+    (out / PruneManifest.FILE).write_text(
         to_json(manifest.model_copy(update={"files": files}))
     )
     assert [name in problem for problem in examine(out).problems] == [True, True]

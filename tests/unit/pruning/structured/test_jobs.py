@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.info import inspect_checkpoint
-from pruning.methods.patterns import Share, read_numbers, written
-from pruning.model.checkpoint import Checkpoint
+from evaluator.checkpoints.manifests import PruneManifest
+from pruning.methods.patterns import Share, format_ranges, read_numbers
 from pruning.model.decoder import Decoder
-from pruning.output.manifest import PruneManifest
 from pruning.run import check, prune
 from pruning.structured.cut import _step
 from pruning.verify import examine
@@ -325,7 +325,7 @@ def test_a_job_that_leaves_or_takes_nothing_is_refused(
 )
 def test_a_list_of_layers_is_read_in_any_order(text, numbers):
     assert read_numbers(text) == numbers
-    assert read_numbers(written(numbers)) == numbers
+    assert read_numbers(format_ranges(numbers)) == numbers
 
 
 @pytest.mark.parametrize(

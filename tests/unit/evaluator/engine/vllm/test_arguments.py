@@ -135,7 +135,7 @@ def test_a_token_leaves_keys_and_values_in_layers_of_attention_only():
 
 
 def test_a_cpus_cache_holds_whole_blocks_of_tokens():
-    blueprint = SimpleNamespace(config=MODELS["8B"][0])
+    checkpoint = SimpleNamespace(settings=MODELS["8B"][0])
     per_token = 2 * 36 * 8 * 128
     for cache, dtype, width in (
         ("auto", "float32", 4),
@@ -145,10 +145,10 @@ def test_a_cpus_cache_holds_whole_blocks_of_tokens():
     ):
         config = EngineConfig(kv_cache=cache)
         assert (
-            cache_tokens(config, blueprint, dtype, 3 * GIB)
+            cache_tokens(config, checkpoint, dtype, 3 * GIB)
             == 3 * GIB // (width * per_token) // 32 * 32
         )
-    latent = SimpleNamespace(config={"num_hidden_layers": 27, "kv_lora_rank": 512})
+    latent = SimpleNamespace(settings={"num_hidden_layers": 27, "kv_lora_rank": 512})
     assert (
         cache_tokens(EngineConfig(), latent, "bfloat16", GIB)
         == GIB // (2 * 27 * 512) // 32 * 32

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from evaluator.checkpoints.blueprint import Blueprint
 from evaluator.engine.base import NOT_NUMBERS, Cancel, FixedSource, Generate, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.start import Started
+from tests.support.checkpoint_files import stated
 from tests.support.engines import needs_vllm, opened
 
 pytestmark = needs_vllm
@@ -91,10 +91,7 @@ def engine(core):
     engine._started = Started(
         llm=llm, dialect=Dialect(v2=True), dtype="bfloat16", scoring="forced", **sizes
     )
-    of_files = {"config": {}, "tensors": {}, "files": (), "bytes": 0}
-    engine._blueprint = Blueprint(
-        dtype="bfloat16", vocabulary=64, longest=None, **of_files
-    )
+    engine._served = stated(vocabulary=64)
     yield engine
     engine._started = None
 

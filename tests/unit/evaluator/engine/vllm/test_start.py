@@ -2,7 +2,6 @@
 a process that has ended."""
 
 import builtins
-import dataclasses
 import stat
 import sys
 from pathlib import Path
@@ -11,16 +10,17 @@ from typing import Any
 
 import pytest
 
-from evaluator.checkpoints.blueprint import Blueprint
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm import arguments, start
 from evaluator.engine.vllm.engine import environment_in_words
 from evaluator.engine.vllm.start import BATCH_INVARIANT, BREAKABLE, wait_for_memory
+from tests.support.checkpoint_files import stated
 from tests.support.sweeps import refused
 
 
-def blueprint(dtype: str = "bfloat16") -> Blueprint:
+def checkpoint(dtype: str = "bfloat16", **facts: Any) -> Checkpoint:
     model = {
         "hidden_size": 4096,
         "intermediate_size": 12288,
@@ -28,7 +28,8 @@ def blueprint(dtype: str = "bfloat16") -> Blueprint:
         "num_attention_heads": 32,
     }
     sizes = {"bytes": 16 * 10**9, "vocabulary": 151_936, "longest": 40_960}
-    return Blueprint(config=model, tensors={}, files=(), dtype=dtype, **sizes)
+    read = {"config": model, "settings": model, "tensors": {}, "quantisation": None}
+    return stated(dtype=dtype, **(read | sizes | facts))
 
 
 @pytest.fixture
@@ -39,16 +40,10 @@ def asked(monkeypatch, tmp_path):
         get_device_total_memory=lambda: 79 * 2**30, is_cpu=lambda: False
     )
     monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
-    (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
 
     def arguments_of(config, dtype="bfloat16", **changes):
-        own, positions = (
-            dataclasses.replace(blueprint(dtype), **changes),
-            config.max_model_len,
-        )
-        chosen = arguments.of_device(
-            config, tmp_path, tmp_path, own, positions, on_cpu=False
-        )
+        own, positions = checkpoint(dtype, **changes), config.max_model_len
+        chosen = arguments.of_device(config, own, tmp_path, positions, on_cpu=False)
         return chosen | arguments.of_runner(
             config, own, chosen["dtype"], positions, v2=True
         )
@@ -123,7 +118,7 @@ def test_cache_of_given_size(settings, gib, expected):
     """A token takes 576 KiB (36 layers of 32 heads of 128): 1 GiB holds 1,820, of
     which 1,792 are whole blocks."""
     given = arguments.of_cache(
-        EngineConfig(**settings), blueprint(), "bfloat16", 4096, gib and gib << 30
+        EngineConfig(**settings), checkpoint(), "bfloat16", 4096, gib and gib << 30
     )
     size = given.pop("kv_cache_memory_bytes", None)
     assert (size and size / 2**30) == (expected and pytest.approx(expected))
@@ -298,9 +293,8 @@ def test_half_precision_models_with_a_plain_head_have_float32_logits(
     asked, dtype, head, settings, exact
 ):
     settings = dict(settings)
-    tensors = {name: (stored, (8, 8)) for name, stored in head.items()} | {
-        "model.norm.weight": ("BF16", (8,))
-    }
+    dtypes = {"model.norm.weight": "BF16", **head}
+    tensors = {name: SimpleNamespace(dtype=dtype) for name, dtype in dtypes.items()}
     layout: Any = SimpleNamespace() if settings.pop("quantised", False) else None
     given = asked(EngineConfig(**settings), dtype, tensors=tensors, quantisation=layout)
     assert given.get("hf_overrides") == ({"head_dtype": "float32"} if exact else None)
@@ -358,7 +352,7 @@ def test_missing_library_is_one_line(monkeypatch):
     real = builtins.__import__
     monkeypatch.setattr(start, "installed_version", lambda: "0.32.0")
     monkeypatch.setattr(builtins, "__import__", broken)
-    error = refused(start._start, EngineConfig(), Path(), None, Path())
+    error = refused(start._start, EngineConfig(), None, Path())
     assert error.startswith(
         "engine 'vllm': vLLM 0.32.0 cannot be imported: libcudart.so.13: cannot open"
     )

@@ -72,7 +72,7 @@ def test_job_takes_its_share_of_a_gpu(monkeypatch, tmp_path: Path, share) -> Non
     monkeypatch.setattr("torch.cuda.set_per_process_memory_fraction", done.append)
     os.environ |= {} if share is None else {GPU_SHARE: share}
     actors.make_checkpoint(
-        SimpleNamespace(), tmp_path, {}, {}, tmp_path / "log", tmp_path / "pulse"
+        SimpleNamespace(), tmp_path, None, {}, {}, tmp_path / "log", tmp_path / "pulse"
     )
     assert done == [*([] if share is None else [0.45]), "pruned"]
 
@@ -84,7 +84,9 @@ def test_engine_refuses_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
         load=lambda path: loaded.append(path) or SimpleNamespace(kv_scales=None)
     )
     monkeypatch.setattr(actors, "build_engine", lambda config: engine)
-    monkeypatch.setattr(actors, "recognise", lambda checkpoint, trust_remote_code: None)
+    monkeypatch.setattr(
+        actors, "verify_unchanged", lambda checkpoint, trust_remote_code: None
+    )
     monkeypatch.setattr(actors, "file_states", lambda path: None)
     monkeypatch.setattr(actors, "changed_file", lambda before, after: None)
     actor, checkpoint = (

@@ -125,7 +125,7 @@ def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         for name, fake in fakes.items():
             monkeypatch.setattr(compress_tasks, name, fake)
         nodes = [Node(node_id=name, name=name, cpus=1, gpus=1) for name in gpus]
-        config = SimpleNamespace(absolute=lambda: "config")
+        config = SimpleNamespace(absolute=lambda: "config", source=Path("m"))
         resources = Resources(stall_seconds=60, load_seconds=300)
         found.tasks = CompressTasks(
             [

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
 
-from evaluator.checkpoints.blueprint import read_blueprint
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.core.errors import EngineError
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
@@ -171,6 +171,6 @@ def test_a_mixture_gets_an_engine_of_its_own(experts, outcome, tmp_path, monkeyp
     engine = VLLMEngine(EngineConfig())
     core = SimpleNamespace(shutdown=lambda: None)
     engine._started = SimpleNamespace(llm=SimpleNamespace(engine_core=core))
-    engine._first, engine._blueprint = checkpoint, read_blueprint(checkpoint)
+    engine._first, engine._served = checkpoint, Checkpoint(checkpoint)
     with pytest.raises(EngineError, match=outcome):
         engine.load(checkpoint)

@@ -1,1 +1,0 @@
-"""The test model that thinks; `tests/taught` makes it."""
