@@ -240,8 +240,7 @@ def _seconds_left(
 
 
 def finished_items(records: Path) -> dict[Part, int]:
-    """The number of items with records, by checkpoint and task. Opens only files
-    whose name lacks the number."""
+    """The number of items with records, by checkpoint and task. Opens no file."""
     found: dict[Part, int] = {}
     # leaves out folders that cannot be read
     for folder, folders, names in os.walk(records, followlinks=True):
@@ -259,21 +258,9 @@ def finished_items(records: Path) -> dict[Part, int]:
 
 
 def _items(part: Path) -> int:
-    """The items of one part: from its name, else from its rows; 0 if they are
-    unreadable."""
-    name, _, count = part.stem.rpartition("-")
-    if name and count.isdecimal():
-        return int(count)
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with suppress(OSError, pa.ArrowException):
-        return len(
-            pq.read_table(part, columns=["language", "item_id"])
-            .group_by(["language", "item_id"])
-            .aggregate([])
-        )
-    return 0
+    """The items of one part, by its name."""
+    _, _, count = part.stem.rpartition("-")
+    return int(count) if count.isdecimal() else 0
 
 
 def driver_of(

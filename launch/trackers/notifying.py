@@ -66,7 +66,7 @@ class Notifying:
 
     def _run(self, state: str, message: str) -> None:
         line = one_line(f"{self._run_dir}: {state}{': ' * bool(message)}{message}", 500)
-        told = {
+        variables = {
             "RESURFACE_RUN": str(self._run_dir.absolute()),
             "RESURFACE_STATE": state,
             "RESURFACE_MESSAGE": line,
@@ -75,7 +75,7 @@ class Notifying:
         log = logs / "notify.log" if logs.is_dir() else Path(os.devnull)
         try:
             ending = run_isolated(
-                self._command, log, env=os.environ | told, timeout=_PATIENCE
+                self._command, log, env=os.environ | variables, timeout=_PATIENCE
             )
         except (OSError, ValueError) as error:
             self._warn(f"--notify: {one_line(error)}")

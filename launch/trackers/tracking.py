@@ -354,8 +354,14 @@ class Tracking:
             rows = results.headline[
                 results.headline["checkpoint"] == each.name
             ].to_dict("records")
-            told = run, each.name, each.parameters, numbers_of(rows), Path(folder)
-            self._sent[each.name] = self._ask(self._tracker.checkpoint, *told)
+            self._sent[each.name] = self._ask(
+                self._tracker.checkpoint,
+                run,
+                each.name,
+                each.parameters,
+                numbers_of(rows),
+                Path(folder),
+            )
         self._remember(run)
 
     def _remember(self, run: str) -> None:

@@ -53,8 +53,8 @@ class _Held:
     look: int = 0
     # checks that were within their thresholds at an earlier look
     passed: tuple[tuple[str, str], ...] = ()
-    # asked: the board received the items of `look`
-    state: Literal["held", "asked"] = "held"
+    # given: the board received the items of `look`
+    state: Literal["held", "given"] = "held"
 
 
 @dataclass(slots=True)
@@ -120,7 +120,7 @@ class Screening:
         """Whether a later look may give the board more items."""
         return any(group.held for group in self._groups.values())
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Give the board the items that are due, and store the decisions."""
         known = len(self.rows)
         if not all(
@@ -162,7 +162,7 @@ class Screening:
     def _step(
         self, group: _Group, unfinished: Collection[Part], gone: Callable[[Part], bool]
     ) -> None:
-        """Move each checkpoint of a group on, from held to asked to over. `gone`:
+        """Move each checkpoint of a group on, from held to given to over. `gone`:
         whether a part was given up."""
         for name in group.names:
             if name not in group.over and gone((name, group.task)):
@@ -181,7 +181,7 @@ class Screening:
             group.held.clear()
         for name, held in list(group.held.items()):
             if held.state == "held":
-                held.state = "asked"
+                held.state = "given"
                 if self._give(held, held.look):
                     continue  # else an earlier call has evaluated the whole look
             if (name, group.task) not in unfinished and (

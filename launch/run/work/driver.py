@@ -219,7 +219,7 @@ class _Run:
             # settings
             for job in there:
                 self._enqueue(job, inspected)
-        self._screening.look()
+        self._screening.poll()
         if to_make or self._board.has_work:
             self._report(Phase("starting Ray"))
             for text in [] if os.environ.get("RAY_ADDRESS") else remove_leftovers():
@@ -335,7 +335,7 @@ class _Run:
                     fleet.join(_POLL_SECONDS)
                 for job in inspected.ended():
                     self._enqueue(job, inspected)
-                self._screening.look()
+                self._screening.poll()
                 self._note_failures()
                 machines.check()
                 busy = bool(compressing.running)
@@ -370,16 +370,16 @@ class _Run:
 
     def _sharing(self, nodes: Sequence[Node]) -> int:
         """The number of engines on each GPU, also in run.json."""
-        asked, gpus = self._resources.engines_per_gpu, sum(node.gpus for node in nodes)
-        if asked == 1 or not gpus:
+        wanted, gpus = self._resources.engines_per_gpu, sum(node.gpus for node in nodes)
+        if wanted == 1 or not gpus:
             return 1
-        memory = least_gpu_memory(nodes) if asked == "auto" else None
+        memory = least_gpu_memory(nodes) if wanted == "auto" else None
         sharing = self._prepared.config.sharing(
             weights=self._prepared.largest, memory=memory, gpus=gpus
         )
         self._directory.mark("running", engines_per_gpu=sharing)
         self._report(
-            Noted(f"resources.engines_per_gpu: {asked}: {sharing} on each GPU")
+            Noted(f"resources.engines_per_gpu: {wanted}: {sharing} on each GPU")
         )
         return sharing
 

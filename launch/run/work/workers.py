@@ -60,7 +60,7 @@ from launch.run.work.fleet import Worker
 from launch.run.work.logs import cut, last_words, size
 from launch.sweep.config import Resources
 
-_LOOK_SECONDS = 2.0  # between two checks of an actor's progress
+_POLL_SECONDS = 2.0  # between two checks of an actor's progress
 _CONTROL_SECONDS = 20  # for an answer that needs no engine
 # that work is kept for an actor that starts again on GPUs that were just freed
 _RESTART_SECONDS = 30.0
@@ -151,13 +151,13 @@ class EngineWorker(Worker):
             self._actor = start_actor(
                 EngineActor, self._setup, concurrency_groups=GROUPS
             )
-        started, told = time.monotonic(), False
-        place = self._actor.where.remote()
+        started, warned = time.monotonic(), False
+        pending = self._actor.where.remote()
         while not self._over():
-            found, _ = ray.wait([place], timeout=1.0)
+            found, _ = ray.wait([pending], timeout=1.0)
             waited = time.monotonic() - started
             if found:
-                where: Where = ray.get(place)
+                where: Where = ray.get(pending)
                 self.where = where
                 self.board.join(self.number, where.device, where.node)
                 self._report(
@@ -166,8 +166,8 @@ class EngineWorker(Worker):
                 return True
             if seconds is not None and waited > seconds:
                 return False
-            if not told and waited > _TELL_SECONDS:
-                told = True
+            if not warned and waited > _TELL_SECONDS:
+                warned = True
                 self.board.leave(self.number)
                 self._report(Unplaced(engine=self.number, text=self.place.needs))
         return False
@@ -303,7 +303,7 @@ class EngineWorker(Worker):
         pending = self._actor.load.remote(info)
         self._loading.begin(time.monotonic())
         try:
-            while not ray.wait([pending], timeout=_LOOK_SECONDS)[0]:
+            while not ray.wait([pending], timeout=_POLL_SECONDS)[0]:
                 self._check(self._loading)
             report: LoadReport = ray.get(pending)
             self._loading.moved(time.monotonic())
@@ -332,7 +332,7 @@ class EngineWorker(Worker):
         watch.begin(time.monotonic())
         try:
             while True:
-                if ray.wait([stream], timeout=_LOOK_SECONDS)[0]:
+                if ray.wait([stream], timeout=_POLL_SECONDS)[0]:
                     pending = next(stream, None)
                     if pending is None:
                         return

@@ -13,14 +13,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
 from evaluator.core.lease import FOLDER, Lease
 from evaluator.core.liveness import LeaseClaim, Owner, Pace, this_process
-from evaluator.store.records import RecordStore, to_table
 from launch.commands.status import _page
 from launch.run.bus import Bus
 from launch.run.directory.event_log import History
@@ -36,7 +33,6 @@ from launch.status import (
 )
 from tests.support.runs import command, typed
 from tests.support.sweeps import refused
-from tests.support.synthetic import records_of
 
 PLANNED = {
     "dense": {"xquad": 40, "tydiqa": 20},
@@ -190,16 +186,6 @@ def test_items_by_the_names_of_parts(tmp_path: Path) -> None:
     }
     assert finished_items(tmp_path / "nowhere") == {}
     assert finished_items(tmp_path / "dense/stray.txt") == {}
-    # A part of another name is read.
-    table = to_table(
-        list(records_of("dense", "xquad", 3, languages=["english", "korean"]))
-    )
-    RecordStore(tmp_path).append("dense", "xquad", "mine", table)
-    pq.write_table(
-        pa.table({"x": [1]}), tmp_path / "records" / "dense" / "xquad" / "other.parquet"
-    )
-    (tmp_path / "records" / "dense" / "xquad" / "damaged.parquet").write_bytes(b"PAR1")
-    assert finished_items(tmp_path / "records") == {("dense", "xquad"): 6}
 
 
 def test_driver_here_and_elsewhere(tmp_path: Path) -> None:

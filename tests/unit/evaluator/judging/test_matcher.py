@@ -11,7 +11,7 @@ from evaluator.core.errors import EngineError
 from evaluator.core.text import normalise
 from evaluator.engine.base import Response, Score
 from evaluator.judging.controls import controls_of, paraphrases
-from evaluator.judging.matcher import Claim, Matcher, Verdict
+from evaluator.judging.matcher import Claim, Match, Matcher
 from launch.sweep.models import BUNDLED_MODEL
 from tests.support.fake import FakeEngine, FakeLM
 from tests.support.stamps import make_item
@@ -132,7 +132,7 @@ def test_truncated_and_failed_verdicts(tokenizer):
         "ok",
     )
     assert cut.verdict is not None
-    assert excluded == Verdict(verdict=None, probability=None, status="excluded")
+    assert excluded == Match(verdict=None, probability=None, status="excluded")
     assert (
         max(
             len(score.prompt_ids)
@@ -151,7 +151,7 @@ def test_truncated_and_failed_verdicts(tokenizer):
     found = Matcher(tokenizer, prompt_tokens=512).verdicts(
         FakeEngine(answer), [pair("x"), pair("y")]
     )
-    assert found[0] == Verdict(verdict=None, probability=None, status="engine_error")
+    assert found[0] == Match(verdict=None, probability=None, status="engine_error")
     assert found[1].verdict is False
 
     class Forgetful(FakeEngine):

@@ -77,16 +77,16 @@ class Run:
             self.board.add([] if held else [assignment])
 
     def go(self, after: Callable[[], Any] = lambda: None) -> "Run":
-        self.screening.look()
+        self.screening.poll()
         while self.board.has_work:
             assignment = self.board.take(0, None, None)
             for shard in self.board.begin(0, no_spare):
                 after()
                 self._answer(assignment.checkpoint.name, shard)
                 self.board.finished(0, shard)
-                self.screening.look()
+                self.screening.poll()
             self.board.end(0)
-            self.screening.look()
+            self.screening.poll()
         return self
 
     def _answer(self, name: str, shard: Shard) -> None:
@@ -205,7 +205,7 @@ def test_each_checkpoint_is_decided_alone(tmp_path):
 def test_failed_checkpoint_ends_its_looks(tmp_path):
     run = Run(tmp_path, RULE)
     run.add(*TRUTH)
-    run.screening.look()
+    run.screening.poll()
     run.board.failures.append(
         Failure(checkpoint="copy", stage="load", reason="it does not load")
     )

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from evaluator.core.errors import InputError
-from evaluator.judging.matcher import Verdict
+from evaluator.judging.matcher import Match
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import KEY, VERDICTS
 from evaluator.store.verdicts import ControlStore, VerdictStore
@@ -368,7 +368,7 @@ def test_present_distributions_need_nothing(store: RecordStore, tmp_path: Path) 
 @pytest.mark.parametrize("kind", ["verdicts", "controls"])
 def test_damaged_verdicts_are_moved(kind: str, tmp_path: Path) -> None:
     """The file of another matcher, and one that is whole, stay."""
-    yes = Verdict(verdict=True, probability=0.9, status="ok")
+    yes = Match(verdict=True, probability=0.9, status="ok")
     judged = {
         tuple(
             0 if pa.types.is_integer(VERDICTS.field(name).type) else name

@@ -230,17 +230,6 @@ def test_node_of_retired_engines_is_avoided() -> None:
     _retire(fleet, 2)
     assert _look(fleet, a=4, b=1) == "1b"
     assert _look(fleet, a=4, b=1, c=1) == "1b3c"
-    fleet, _ = _fleet(wanted=3, a=7, b=1)
-    assert _stand(fleet) == "0a1b2a"
-    for retired, stand in (
-        ((0,), "1b2a3a"),
-        ((2,), "1b3a4a"),
-        ((3, 4), "1b"),
-        ((1,), "5a6a7a"),
-    ):
-        for number in retired:
-            _retire(fleet, number)
-        assert _look(fleet, a=7, b=1) == stand
 
 
 def test_first_engine_precedes_jobs() -> None:
