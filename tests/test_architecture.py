@@ -149,7 +149,7 @@ def test_settable_clock_decides_nothing() -> None:
     assert {path for path in users if path.split("/")[0] in PACKAGES} == {
         "evaluator/engine/vllm/requests.py",
         "evaluator/store/lm_eval.py",
-        "launch/run/directory/events.py",
+        "launch/run/directory/event_log.py",
         "launch/doctor/report.py",
         "launch/status.py",
         "launch/sweep/tasks.py",

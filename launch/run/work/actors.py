@@ -358,15 +358,15 @@ def make_checkpoint(
             PROVEN[config.source] = proof
         if (share := os.environ.get(GPU_SHARE)) is not None:
             limit(float(share))
-        told = {**provenance, **machine()}
+        facts = {**provenance, **machine()}
         if isinstance(config, QuantiseConfig):
             from quantising.run import quantise
 
-            quantise(config, out, sources=SOURCES, held_out=held_out, provenance=told)
+            quantise(config, out, sources=SOURCES, held_out=held_out, provenance=facts)
         else:
             from pruning.run import prune
 
-            prune(config, out, sources=SOURCES, held_out=held_out, provenance=told)
+            prune(config, out, sources=SOURCES, held_out=held_out, provenance=facts)
     return PROVEN.pop(out.absolute(), None)
 
 

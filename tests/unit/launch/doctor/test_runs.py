@@ -83,9 +83,7 @@ def test_a_result_is_read_and_what_a_run_writes_kept_and_one_that_hangs_is_ended
 
 
 @pytest.mark.parametrize(("chosen", "level"), [(None, "INFO"), ("ERROR", "ERROR")])
-def test_vllm_says_in_the_log_what_it_chose_unless_the_user_wants_less(
-    run_apart, monkeypatch, chosen, level
-):
+def test_log_level_of_vllm(run_apart, monkeypatch, chosen, level):
     monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
     if chosen is not None:
         monkeypatch.setenv("VLLM_LOGGING_LEVEL", chosen)
