@@ -42,9 +42,7 @@ OTHERS = [("llama", None, dtype) for dtype in (torch.float32, torch.float16)]
 
 
 @pytest.mark.parametrize(("name", "n_of_m", "dtype"), HALF + GROUPS + OTHERS, ids=str)
-def test_wanda_equals_the_brute_force_bit_for_bit(
-    name, n_of_m, dtype, checkpoints, passages, tmp_path
-):
+def test_wanda_equals_brute_force(name, n_of_m, dtype, checkpoints, passages, tmp_path):
     source = checkpoints(name, dtype)
     fields = {"pattern": "2:4"} if n_of_m else {}
     manifest = prune(config(source, passages, **fields), tmp_path / "out")
@@ -71,9 +69,7 @@ SOLVED = [
 
 
 @pytest.mark.parametrize(("name", "n_of_m"), SOLVED)
-def test_sparsegpt_equals_the_plain_algorithm_in_float64(
-    name, n_of_m, checkpoints, passages, tmp_path
-):
+def test_sparsegpt_equals_plain_float64(name, n_of_m, checkpoints, passages, tmp_path):
     source = checkpoints(name, torch.float32, num_hidden_layers=1)
     fields = {"pattern": "2:4"} if n_of_m else {}
     manifest = prune(
@@ -98,9 +94,7 @@ def test_sparsegpt_equals_the_plain_algorithm_in_float64(
 
 
 @pytest.mark.parametrize("method", ["wanda", "sparsegpt"])
-def test_an_expert_that_no_token_reached_is_judged_by_its_weights_alone(
-    method, checkpoints, passages, tmp_path
-):
+def test_unreached_expert_uses_weights_alone(method, checkpoints, passages, tmp_path):
     source = checkpoints(
         "qwen3_moe",
         torch.float32,
@@ -148,9 +142,7 @@ def test_magnitude_takes_exact_counts(group, checkpoints, tmp_path):
     assert manifest.calibration is None
 
 
-def test_owl_gives_layers_ratios_whose_mean_is_what_was_asked(
-    checkpoints, passages, tmp_path
-):
+def test_owl_keeps_the_mean_ratio(checkpoints, passages, tmp_path):
     source = checkpoints("llama")
     manifest = prune(
         config(source, passages, sparsity=0.6, allocation="owl"), tmp_path / "out"
@@ -161,9 +153,7 @@ def test_owl_gives_layers_ratios_whose_mean_is_what_was_asked(
     assert examine(tmp_path / "out").problems == []
 
 
-def test_a_repair_keeps_the_masks_and_fits_the_rest_layer_by_layer(
-    checkpoints, passages, tmp_path, monkeypatch
-):
+def test_repair_equals_row_solutions(checkpoints, passages, tmp_path, monkeypatch):
     """Masks of the second layer come from what the repaired first layer gives."""
     # close enough to the exact solution for it to be compared
     monkeypatch.setattr(repair, "TOLERANCE", 1e-5)
@@ -202,9 +192,7 @@ def test_a_repair_keeps_the_masks_and_fits_the_rest_layer_by_layer(
 
 
 @pytest.mark.parametrize("method", ["wanda", "magnitude", "sparsegpt"])
-def test_ratio_zero_leaves_every_file_as_it_was(
-    method, checkpoints, passages, tmp_path
-):
+def test_ratio_zero_copies_files(method, checkpoints, passages, tmp_path):
     source = checkpoints("qwen3", max_shard_size="100KB")
     manifest = prune(config(source, passages, method, sparsity=0.0), tmp_path / "out")
     assert manifest.measured_sparsity == 0
@@ -219,7 +207,7 @@ def test_ratio_zero_leaves_every_file_as_it_was(
         assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes()
 
 
-def test_activations_on_disk_give_the_same_bytes(
+def test_activations_on_disk_change_nothing(
     checkpoints, passages, tmp_path, monkeypatch
 ):
     source = checkpoints("mistral")
@@ -230,9 +218,7 @@ def test_activations_on_disk_give_the_same_bytes(
         assert (tmp_path / "disk" / file.name).read_bytes() == file.read_bytes()
 
 
-def test_the_manifest_says_how_a_job_was_done_and_a_finished_one_is_not_done_again(
-    checkpoints, passages, tmp_path
-):
+def test_finished_job_is_not_repeated(checkpoints, passages, tmp_path):
     source, out, steps = checkpoints("qwen3"), tmp_path / "out", []
     said = {"commit": "abc", "dirty": False}
     first = prune(
@@ -266,7 +252,7 @@ def test_the_manifest_says_how_a_job_was_done_and_a_finished_one_is_not_done_aga
     assert "field calibration differs" in refused(prune, config(source, passages), out)
 
 
-def test_the_text_tower_of_a_gemma_3_is_pruned_and_nothing_else(passages, tmp_path):
+def test_gemma3_text_tower_is_pruned(passages, tmp_path):
     source = tmp_path / "gemma3"
     tiny.build_gemma3(source)
     manifest = prune(config(source, passages), tmp_path / "out")
@@ -277,7 +263,7 @@ def test_the_text_tower_of_a_gemma_3_is_pruned_and_nothing_else(passages, tmp_pa
     assert not any("vision" in name for name in changed)
 
 
-def test_resident_memory_does_not_grow_with_the_layers(checkpoints, tmp_path):
+def test_memory_does_not_grow(checkpoints, tmp_path):
     """Ten layers of 15 MiB in float32: what one needs is given back before the next."""
     source = checkpoints(
         "llama", hidden_size=512, intermediate_size=2048, num_hidden_layers=10
@@ -299,9 +285,7 @@ def test_resident_memory_does_not_grow_with_the_layers(checkpoints, tmp_path):
     assert resident[-1] - resident[0] < 15
 
 
-def test_a_job_of_relative_paths_is_done_elsewhere_and_known_again_here(
-    checkpoints, tmp_path, monkeypatch
-):
+def test_relative_job_runs_elsewhere(checkpoints, tmp_path, monkeypatch):
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     here.mkdir()
     elsewhere.mkdir()

@@ -50,7 +50,7 @@ def best(
 @pytest.mark.parametrize(
     "pattern", [Unstructured(0.5), NofM(2, 4)], ids=["half", "2of4"]
 )
-def test_the_weights_that_stay_are_the_least_squares_of_each_row(pattern):
+def test_kept_weights_are_least_squares(pattern):
     inputs_TI, hessian_II, dense_OI = drawn()
     before = pruned(dense_OI, pattern)
     repaired = LeastSquares(hessian_II, "m").repair(before, dense_OI, torch.float32)
@@ -88,7 +88,7 @@ def test_no_row_gets_worse_by_rounding(dtype):
     assert second.error <= second.error_before == pytest.approx(first.error, rel=1e-4)
 
 
-def test_unseen_inputs_keep_their_weights_and_rows_do_not_depend_on_each_other():
+def test_repair_of_special_inputs():
     inputs_TI, _, dense_OI = drawn(2)
     inputs_TI[:, [3, 7]] = 0
     before = pruned(dense_OI)

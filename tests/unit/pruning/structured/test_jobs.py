@@ -147,7 +147,7 @@ def test_the_weakest_heads_and_channels_go(unit, name, checkpoints, passages, tm
     assert (manifest.sparsity, inspect_checkpoint(out).pattern) == (sparsity, unit)
 
 
-def test_listed_layers_go_and_files_follow_their_tensors(checkpoints, tmp_path):
+def test_listed_layers_go(checkpoints, tmp_path):
     """Of shards, one loses all that it held; the index and the numbers of the others
     are new."""
     source, out = (
@@ -177,9 +177,7 @@ def test_listed_layers_go_and_files_follow_their_tensors(checkpoints, tmp_path):
 
 
 @pytest.mark.parametrize("gone", [0, 2])
-def test_what_a_configuration_says_of_each_layer_follows_it(
-    gone, checkpoints, tmp_path
-):
+def test_layer_lists_follow_their_layers(gone, checkpoints, tmp_path):
     """Full attention in the first layer and a window in the others, which Qwen2 says
     by counting from below."""
     window = {
@@ -202,9 +200,7 @@ def test_what_a_configuration_says_of_each_layer_follows_it(
     assert settings["max_window_layers"] == len(full)
 
 
-def test_a_gemma_4_keeps_full_attention_last_and_shorter_checkpoints_share_an_engine(
-    checkpoints, tmp_path
-):
+def test_gemma4_keeps_full_attention_last(checkpoints, tmp_path):
     """What is special about a layer is listed by its number; and the library makes
     the last layer a full one."""
     source, out = checkpoints("gemma4_text", torch.float32), tmp_path / "out"
@@ -226,7 +222,7 @@ def test_a_gemma_4_keeps_full_attention_last_and_shorter_checkpoints_share_an_en
     )
 
 
-def test_the_text_tower_of_a_gemma_3_loses_layers_and_channels(passages, tmp_path):
+def test_gemma3_loses_layers_and_channels(passages, tmp_path):
     source = tmp_path / "gemma3"
     tiny.build_gemma3(source)
     assert_dropped(source, tmp_path / "out", (1,))
@@ -236,7 +232,7 @@ def test_the_text_tower_of_a_gemma_3_loses_layers_and_channels(passages, tmp_pat
     assert examine(tmp_path / "half").problems == []
 
 
-def test_a_checkpoint_is_held_against_its_source(checkpoints, passages, tmp_path):
+def test_verify_compares_with_the_source(checkpoints, passages, tmp_path):
     source = shutil.copytree(checkpoints("qwen3"), tmp_path / "source")
     out = tmp_path / "out"
     prune(config(source, passages, "channels", sparsity=0.5), out)
@@ -300,7 +296,7 @@ def test_a_checkpoint_is_held_against_its_source(checkpoints, passages, tmp_path
         ),
     ],
 )
-def test_a_job_that_leaves_or_takes_nothing_is_refused(
+def test_impossible_removal_is_refused(
     name, method, fields, message, checkpoints, passages, tmp_path
 ):
     assert re.search(
@@ -323,7 +319,7 @@ def test_a_job_that_leaves_or_takes_nothing_is_refused(
         ("1,2-99999", tuple(range(1, 100_000))),  # each beside each would take minutes
     ],
 )
-def test_a_list_of_layers_is_read_in_any_order(text, numbers):
+def test_layer_list_in_any_order(text, numbers):
     assert read_numbers(text) == numbers
     assert read_numbers(format_ranges(numbers)) == numbers
 
@@ -342,9 +338,7 @@ def test_another_text_is_refused(text, message):
         read_numbers(text)
 
 
-def test_shares_are_rounded_down_and_a_layer_that_is_not_counted_is_refused(
-    checkpoints, tmp_path
-):
+def test_shares_are_rounded_down(checkpoints, tmp_path):
     assert Share("layers", 0.25).count(30) == 7
     # 28.999999999999996 in floating point
     assert Share("layers", 0.29).count(100) == 29
@@ -364,5 +358,5 @@ def test_shares_are_rounded_down_and_a_layer_that_is_not_counted_is_refused(
     ("channels", "step"),
     [(96, 2), (97, 1), (448, 8), (4864, 128), (8960, 128), (11008, 128)],
 )
-def test_channels_go_in_steps_of_at_most_a_32nd(channels, step):
+def test_channels_go_in_steps(channels, step):
     assert _step(channels) == step
