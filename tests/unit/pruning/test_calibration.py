@@ -82,25 +82,42 @@ def hub(monkeypatch):
     return asked
 
 
-def test_hub_sources_give_first_passages(hub, tokenizer):
+def origins(found):
+    return [(passage.origin, passage.row) for passage in found.manifest.passages]
+
+
+def test_c4_gives_first_passages(hub, tokenizer):
     found = load("c4", tokenizer)
     files = {"train": "en/c4-train.00000-of-01024.json.gz"}
-    assert hub == [
-        ("allenai/c4", {"split": "train", "streaming": True, "data_files": files})
-    ]
-    assert [passage.row for passage in found.manifest.passages] == [1, 2, 3, 4]
-    hub.clear()
+    arguments = {"split": "train", "streaming": True, "data_files": files}
+    assert hub == [("allenai/c4", arguments)]
+    assert origins(found) == [("c4:train:00000", row) for row in (1, 2, 3, 4)]
+
+
+def test_wikipedia_takes_turns(hub, tokenizer):
     found = load("wikipedia:swahili,te", tokenizer, samples=5)
     assert [arguments["name"] for _, arguments in hub] == ["20231101.sw", "20231101.te"]
-    assert [passage.row for passage in found.manifest.passages] == [1, 2, 3, 1, 2]
-    assert found.manifest.passages[4].origin == "wikimedia/wikipedia:20231101.te"
+    wiki = "wikimedia/wikipedia:20231101"
+    assert origins(found) == [(f"{wiki}.sw", row) for row in (1, 2, 3)] + [
+        (f"{wiki}.te", row) for row in (1, 2)
+    ]
     assert len(load("balanced:en,sw", tokenizer).sequences) == 4
-    assert "longer than 5000 tokens" in refused(
-        load, "c4:windows", tokenizer, length=5000
-    )
-    assert "20231101.sw has 50 passages, 60 were requested" in refused(
-        load, "balanced:sw,en", tokenizer, samples=120
-    )
+
+
+@pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize(
+    ("source", "fields", "message"),
+    [
+        ("c4:windows", {"length": 5000}, "longer than 5000 tokens"),
+        (
+            "balanced:sw,en",
+            {"samples": 120},
+            "20231101.sw has 50 passages, 60 were requested",
+        ),
+    ],
+)
+def test_short_hub_sources_are_refused(source, fields, message, tokenizer):
+    assert message in refused(load, source, tokenizer, **fields)
 
 
 def test_c4_windows_follow_the_authors(hub, tokenizer):

@@ -205,21 +205,21 @@ def test_gemma4_keeps_full_attention_last(checkpoints, tmp_path):
     the last layer a full one."""
     source, out = checkpoints("gemma4_text", torch.float32), tmp_path / "out"
     assert_dropped(source, out, (0,))
-    assert json.loads((out / "config.json").read_text())["per_layer_config"].keys() == {
-        "1"
-    }
+    settings = json.loads((out / "config.json").read_text())
+    assert settings["per_layer_config"].keys() == {"1"}
     told = refused(check, drop(source, "2"), tmp_path / "other")
     assert "'full_attention'" in told.partition("layer 1 would be of another kind: ")[2]
+
+
+def test_shorter_checkpoints_share_an_engine(checkpoints, tmp_path):
     source = checkpoints("llama")
+    infos = [inspect_checkpoint(source)]
     for layer in ("0", "1"):
         prune(drop(source, layer), tmp_path / layer)
-    one, other = (inspect_checkpoint(tmp_path / layer) for layer in ("0", "1"))
+        infos.append(inspect_checkpoint(tmp_path / layer))
+    dense, one, other = infos
     assert one.weights_digest != other.weights_digest
-    assert (
-        one.architecture
-        == other.architecture
-        != inspect_checkpoint(source).architecture
-    )
+    assert dense.architecture != one.architecture == other.architecture
 
 
 def test_gemma3_loses_layers_and_channels(passages, tmp_path):
@@ -237,25 +237,22 @@ def test_verify_compares_with_the_source(checkpoints, passages, tmp_path):
     out = tmp_path / "out"
     prune(config(source, passages, "channels", sparsity=0.5), out)
     assert examine(out).source == source
-    manifest = json.loads((out / "prune_manifest.json").read_text())
-    changed = json.loads(json.dumps(manifest))
-    first = read_numbers(changed["removed"]["gone"][0])
+    file = out / PruneManifest.FILE
+    manifest = file.read_text()
+    gone = json.loads(manifest)["removed"]["gone"][0]
+    first = read_numbers(gone)
     stays = next(number for number in range(96) if number not in first)
-    changed["removed"]["gone"][0] = ",".join(map(str, sorted([*first[1:], stays])))
-    (out / "prune_manifest.json").write_text(json.dumps(changed))
+    other = format_ranges(sorted([*first[1:], stays]))
+    file.write_text(manifest.replace(gone, other, 1))
     problems = examine(out).problems
     assert len(problems) == 3  # gate, up and down of the first layer
-    assert all(
-        "model.layers.0.mlp" in each and "is not what stays of" in each
-        for each in problems
-    )
-    changed["removed"]["gone"][0] = "0-46"
-    (out / "prune_manifest.json").write_text(json.dumps(changed))
-    assert (
-        "of 96 channels 48 are left, and another number went"
-        in examine(out).problems[0]
-    )
-    (out / "prune_manifest.json").write_text(json.dumps(manifest))
+    for problem in problems:
+        assert "model.layers.0.mlp" in problem
+        assert "is not what stays of" in problem
+    file.write_text(manifest.replace(gone, "0-46", 1))
+    message = "of 96 channels 48 are left, and another number went"
+    assert message in examine(out).problems[0]
+    file.write_text(manifest)
     shutil.rmtree(source)
     assert (examine(out).problems, examine(out).source) == ([], None)
 
@@ -338,20 +335,27 @@ def test_another_text_is_refused(text, message):
         read_numbers(text)
 
 
-def test_shares_are_rounded_down(checkpoints, tmp_path):
-    assert Share("layers", 0.25).count(30) == 7
-    # 28.999999999999996 in floating point
-    assert Share("layers", 0.29).count(100) == 29
-    assert Share("channels", 0.25).count(4864, 128) == 1152  # of 1216
-    assert Share("heads", 0.25).count(3) == 0
-    assert Share("layers", 1 - 1e-12).count(4) == 3  # a model without layers is none
+@pytest.mark.parametrize(
+    ("ratio", "parts", "step", "count"),
+    [
+        (0.25, 30, 1, 7),
+        (0.29, 100, 1, 29),  # 28.999999999999996 in floating point
+        (0.25, 4864, 128, 1152),  # of 1216
+        (0.25, 3, 1, 0),
+        (1 - 1e-12, 4, 1, 3),  # a model without layers is none
+    ],
+)
+def test_shares_are_rounded_down(ratio, parts, step, count):
+    assert Share("layers", ratio).count(parts, step) == count
+
+
+def test_uncounted_layer_is_refused(checkpoints, tmp_path):
     copy = shutil.copytree(checkpoints("qwen3"), tmp_path / "copy")
     settings = json.loads((copy / "config.json").read_text())
     settings |= {"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}
     (copy / "config.json").write_text(json.dumps(settings))
-    assert "is of a layer beyond the 2 of config.json" in refused(
-        check, drop(copy, "0"), tmp_path / "out"
-    )
+    message = refused(check, drop(copy, "0"), tmp_path / "out")
+    assert "is of a layer beyond the 2 of config.json" in message
 
 
 @pytest.mark.parametrize(
