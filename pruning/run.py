@@ -6,7 +6,7 @@ import math
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from pruning.layers.sequential import (
 )
 from pruning.methods.patterns import NofM, Pattern, Share, Unstructured, format_ranges
 from pruning.model import memory
-from pruning.model.decoder import Decoder
+from pruning.model.decoder import Decoder, Progress, silent
 from pruning.model.packing import batches
 from pruning.output import export
 from pruning.output.job import NOTHING, Job
@@ -113,7 +113,7 @@ def prune(
     sources: Sources = NOTHING,
     held_out: Mapping[str, str] = NOTHING,
     provenance: Mapping[str, object] = NOTHING,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = silent,
 ) -> PruneManifest:
     """Prune `config.source` into `out`, which is complete afterwards, or absent if
     anything fails.
@@ -184,7 +184,7 @@ def _set_to_zero(
     decoder: Decoder,
     flow: Flow | None,
     write: Writer,
-    report: Callable[[int, int], None],
+    report: Progress,
 ) -> dict[str, Any]:
     """Prune every layer; returns what the manifest says about the weights."""
     pattern = config.weights_pattern

@@ -246,39 +246,20 @@ def _of_recipe(file: Path) -> str | None:
     return " + ".join(dict.fromkeys(used)) or None
 
 
-def _gptq(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
+def _integers(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
+    """GPTQ, AWQ and AutoRound. AWQ's first files had other names."""
+    bits = "w_bit" if library in _AWQ and "bits" not in said else "bits"
+    activations = said.get("act_bits") or _NO_ACTIVATION_BITS
+    symmetric = said.get("sym", True)
+    if library in _AWQ:
+        symmetric = not said.get("zero_point", True)
     return Quantisation(
         library=library,
-        scheme=f"W{_bits(said, 'bits', place)}A{_NO_ACTIVATION_BITS}",
-        algorithm="gptq" if library.startswith("gptq") else library,
-        per=_by_size(said.get("group_size")),
-        symmetric=bool(said.get("sym", True)),
-        activation_order="group" if said.get("desc_act") else None,
-        calibration=_data_set(said),
-    )
-
-
-def _awq(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
-    return Quantisation(
-        library=library,
-        scheme=(
-            f"W{_bits(said, 'bits' if 'bits' in said else 'w_bit', place)}A{_NO_ACTIVATION_BITS}"
-        ),
-        algorithm="awq",
+        scheme=f"W{_bits(said, bits, place)}A{activations}",
+        algorithm=_ALGORITHMS[library],
         per=_by_size(said.get("group_size", said.get("q_group_size"))),
-        symmetric=not said.get("zero_point", True),
-    )
-
-
-def _auto_round(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
-    return Quantisation(
-        library=library,
-        scheme=(
-            f"W{_bits(said, 'bits', place)}A{said.get('act_bits') or _NO_ACTIVATION_BITS}"
-        ),
-        algorithm="autoround",
-        per=_by_size(said.get("group_size")),
-        symmetric=bool(said.get("sym", True)),
+        symmetric=bool(symmetric),
+        activation_order="group" if said.get("desc_act") else None,
         calibration=_data_set(said),
     )
 
@@ -334,12 +315,17 @@ def _by_bits(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
     )
 
 
-_READERS: Mapping[str, Callable[[str, Mapping[str, Any], str], Quantisation]] = {
-    **dict.fromkeys(("gptq", "gptq_marlin", "auto_gptq"), _gptq),
-    **dict.fromkeys(("awq", "awq_marlin", "auto_awq"), _awq),
+_AWQ = ("awq", "awq_marlin", "auto_awq")
+_ALGORITHMS = {
+    **dict.fromkeys(("gptq", "gptq_marlin"), "gptq"),
+    "auto_gptq": "auto_gptq",
+    **dict.fromkeys(_AWQ, "awq"),
     **dict.fromkeys(
-        ("auto-round", "auto_round", "intel/auto-round", "inc"), _auto_round
+        ("auto-round", "auto_round", "intel/auto-round", "inc"), "autoround"
     ),
+}
+_READERS: Mapping[str, Callable[[str, Mapping[str, Any], str], Quantisation]] = {
+    **dict.fromkeys(_ALGORITHMS, _integers),
     **dict.fromkeys(("fp8", "fbgemm_fp8"), _fp8),
     "bitsandbytes": _bitsandbytes,
     ONLINE: _online,

@@ -26,7 +26,7 @@ from evaluator.core.errors import JobError
 from evaluator.core.liveness import HEARTBEAT
 from pruning.methods.base import Statistic
 from pruning.model.architectures import Routed
-from pruning.model.decoder import Decoder
+from pruning.model.decoder import Decoder, Progress, silent
 from pruning.model.packing import Batch
 
 _BLOCK = 256  # columns of a symmetric product that are computed at once
@@ -195,12 +195,14 @@ class Flow:
         self._activations = activations
         self._sequences = sum(len(batch.lengths) for batch in batches)
 
-    def layers(self, *, last: bool = False) -> Iterator[tuple[int, nn.Module]]:
+    def layers(
+        self, report: Progress = silent, *, last: bool = False
+    ) -> Iterator[tuple[int, nn.Module]]:
         """Each layer in turn, loaded; what it then gives is the input of the next.
         The `last` layer's output matters to few. Raises JobError if not finite."""
         for number, batch in enumerate(self._batches):
             self._activations.put(number, self._decoder.embed(batch))
-        for index, layer in self._decoder.layers():
+        for index, layer in self._decoder.layers(report):
             yield index, layer
             if last or index < len(self._decoder) - 1:
                 self._pass_on(index, layer)

@@ -30,7 +30,7 @@ from pruning.methods.masks import check_counts, count_zeros
 from pruning.methods.patterns import Pattern, Unstructured
 from pruning.methods.scores import Wanda
 from pruning.model.architectures import Routed
-from pruning.model.decoder import Decoder
+from pruning.model.decoder import Decoder, Progress
 
 OWL_TIMES = 5.0  # an outlier's score is more than this many times the mean of its layer
 # a layer's ratio differs from the mean of all by less than twice this
@@ -88,7 +88,6 @@ def _outlier_share(decoder: Decoder, flow: Flow, index: int, layer: nn.Module) -
 # Called with each pruned matrix, in the checkpoint's dtype: (tensor name, weight_OI on
 # the CPU).
 Writer = Callable[[str, Tensor], None]
-Progress = Callable[[int, int], None]  # called with the layers that are done, and all
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +108,13 @@ class LayerPruner:
         # an allocation may have looked at a text that the method does not need
         flow = self.flow if kinds else None
         records: list[MatrixRecord] = []
-        for index, layer in (self.decoder if flow is None else flow).layers():
+        for index, layer in (self.decoder if flow is None else flow).layers(report):
             for modules in portions(self.decoder.linears(index), kinds):
                 inputs = [Gathered(name) for name in modules]
                 if flow is not None:
                     inputs = flow.collect(index, layer, kinds, modules)
                 while inputs:  # each is forgotten when it is pruned
                     records += self._prune(index, inputs.pop(0), patterns[index])
-            report(index + 1, len(self.decoder))
         return records
 
     @property

@@ -11,7 +11,7 @@ is written out again here.
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
@@ -30,6 +30,13 @@ _EMBEDDED = 1024  # tokens that are embedded at once: their masks grow with the 
 # before it is used again.
 _KEPT_BYTES = 1 << 26
 _HEAD = "lm_head.weight"
+
+
+Progress = Callable[[int, int], None]  # called with the layers that are done, and all
+
+
+def silent(done: int, total: int) -> None:
+    """Nobody waits."""
 
 
 class _Recorder(nn.Module):
@@ -179,11 +186,13 @@ class Decoder:
             )
         return layer.requires_grad_(False)
 
-    def layers(self) -> Iterator[tuple[int, nn.Module]]:
-        """Each layer in turn, with its weights, which are forgotten after it."""
+    def layers(self, report: Progress = silent) -> Iterator[tuple[int, nn.Module]]:
+        """Each layer in turn, with its weights, which are forgotten after it. `report`
+        gets how many are done, and all."""
         for index in range(len(self)):
             yield index, self.load(index)
             self.release(index)
+            report(index + 1, len(self))
 
     def replace(self, index: int, module: str, weight_OI: Tensor) -> None:
         linear = cast("nn.Linear", self.modules[index].get_submodule(module))

@@ -7,7 +7,7 @@ matrices, in columns of others.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
@@ -20,7 +20,7 @@ from pruning.config import PruneConfig
 from pruning.layers.flow import Flow
 from pruning.methods.base import Statistic
 from pruning.methods.patterns import Listed, Removed, format_ranges
-from pruning.model.decoder import Decoder
+from pruning.model.decoder import Decoder, Progress
 
 # Channels are removed in multiples of a power of two: the largest up to this one that
 # divides their number and is at most a 32nd of that number: kernels and groups of
@@ -277,10 +277,7 @@ def _refuse(decoder: Decoder, unit: Within, why: str) -> NoReturn:
 
 
 def choose(
-    config: PruneConfig,
-    decoder: Decoder,
-    flow: Flow | None,
-    progress: Callable[[int, int], None],
+    config: PruneConfig, decoder: Decoder, flow: Flow | None, report: Progress
 ) -> Cut:
     """The parts to take out; `flow`: calibration, or None. Raises JobError if not
     finite."""
@@ -288,19 +285,15 @@ def choose(
     if flow is None:
         return first
     if first.unit == "layers":
-        return _stillest(decoder, flow, len(first.gone[0]), progress)
-    return _lowest(first.unit, decoder, flow, len(first.gone[0]), progress)
+        return _stillest(decoder, flow, len(first.gone[0]), report)
+    return _lowest(first.unit, decoder, flow, len(first.gone[0]), report)
 
 
-def _stillest(
-    decoder: Decoder, flow: Flow, count: int, progress: Callable[[int, int], None]
-) -> Cut:
+def _stillest(decoder: Decoder, flow: Flow, count: int, report: Progress) -> Cut:
     """The block of layers with the smallest angular distance; see
     `pruning.methods.removals`."""
-    states: list[Tensor] = []  # that enter each layer, and that leave the last one
-    for index, _ in flow.layers(last=True):
-        states.append(flow.ends())
-        progress(index + 1, len(decoder))
+    # that enter each layer, and that leave the last one
+    states = [flow.ends() for _ in flow.layers(report, last=True)]
     states.append(flow.ends())
     distances = [
         angular_distance(one_NH, other_NH)
@@ -330,11 +323,7 @@ def angular_distance(one_NH: Tensor, other_NH: Tensor) -> float:
 
 
 def _lowest(
-    unit: Within,
-    decoder: Decoder,
-    flow: Flow,
-    count: int,
-    progress: Callable[[int, int], None],
+    unit: Within, decoder: Decoder, flow: Flow, count: int, report: Progress
 ) -> Cut:
     """In each layer the parts with the lowest scores, which the layers before it,
     already cut, decide too.
@@ -346,7 +335,7 @@ def _lowest(
     output, layout = OUTPUT[unit], layout_of(decoder, unit)
     parts, width = layout.parts, layout.columns.width
     gone: list[tuple[int, ...]] = []
-    for index, layer in flow.layers():
+    for index, layer in flow.layers(report):
         norm_sq_I = torch.empty(0)
         for gathered in flow.collect(index, layer, [Statistic.COLUMN_NORMS]):
             if output in gathered.members:
@@ -366,5 +355,4 @@ def _lowest(
         zeroed_OI.view(-1, parts, width)[:, taken_P] = 0
         decoder.replace(index, output, zeroed_OI)
         gone.append(tuple(sorted(taken_P.tolist())))
-        progress(index + 1, len(decoder))
     return Cut(unit=unit, of=parts, gone=tuple(gone))

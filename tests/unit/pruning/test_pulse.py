@@ -27,7 +27,7 @@ def beats(work):
     return HEARTBEAT.beats - before
 
 
-def test_every_part_of_a_job_is_heard(checkpoints, passages, tmp_path):
+def test_every_job_part_beats(checkpoints, passages, tmp_path):
     heard = [HEARTBEAT.beats]
     job = tiny.job(checkpoints("llama"), passages)
     prune(
@@ -43,9 +43,7 @@ def test_every_part_of_a_job_is_heard(checkpoints, passages, tmp_path):
     assert all(after - before >= linears for before, after in pairwise(heard))
 
 
-def test_files_are_heard_by_the_chunk_layers_by_the_batch_and_matrices_by_the_block(
-    checkpoints, tmp_path
-):
+def test_long_work_beats_in_pieces(checkpoints, tmp_path):
     file = tmp_path / "file"
     file.write_bytes(b"x" * (5 << 20))
     assert beats(lambda: digest_of_file(file)) == 5

@@ -59,7 +59,7 @@ def change(directory, out, weights=None, **fields):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_architecture_passes_and_misfits_are_named(tmp_path, kind):
+def test_architectures_pass_misfits_do_not(tmp_path, kind):
     """What transformers writes fits. One tensor more or less is refused by its name
     in the files."""
     with torch.device("cpu"):
@@ -145,7 +145,7 @@ def test_spare_parts_are_notes(tmp_path, tiny):
     )
 
 
-def test_layer_for_one_token_more_is_spare(tmp_path):
+def test_next_token_layer_is_spare(tmp_path):
     """DeepSeek's kind: the layer after the last one; a layer without such a part is
     refused."""
     AutoModelForCausalLM.from_config(
@@ -165,7 +165,7 @@ def test_layer_for_one_token_more_is_spare(tmp_path):
     )
 
 
-def test_head_only_is_served_under_both_names(tmp_path, tiny):
+def test_head_only_serves_both_names(tmp_path, tiny):
     """vLLM reads a tied matrix under the embedding's name."""
     table = load_file(tiny["qwen3"] / SINGLE)["model.embed_tokens.weight"]
     weights = {"lm_head.weight": table.clone(), "model.embed_tokens.weight": None}
