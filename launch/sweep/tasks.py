@@ -157,7 +157,7 @@ class TaskPreparation:
         key = (config.task, config.languages, json.dumps(config.given()))
         if (plain, *key) not in self._data:
             found = self._data[plain, *key] = load_task(
-                config.task, config.languages, plain, config.said
+                config.task, config.languages, plain, config.data_settings
             )
             if found.left_out:
                 self.notes[

@@ -132,14 +132,9 @@ class VLLMEngine:
         """vLLM's names of the kernels that compute with the loaded checkpoint's
         quantised matrices."""
         assert self._started is not None, "a checkpoint is loaded first"
+        names: set[str] = set()
         return tuple(
-            sorted(
-                {
-                    name
-                    for names in on_workers(self._started.llm, "quantised_kernels")
-                    for name in names
-                }
-            )
+            sorted(names.union(*on_workers(self._started.llm, "quantised_kernels")))
         )
 
     def run(self, source: RequestSource, *, whole: bool = False) -> Iterator[Response]:
@@ -268,11 +263,8 @@ class VLLMEngine:
 
     def _on(self, rank: int) -> str:
         """Names the worker of an error, if there are several workers."""
-        return (
-            f" (worker {rank} of {self._config.tensor_parallel})"
-            if self._config.tensor_parallel > 1
-            else ""
-        )
+        workers = self._config.tensor_parallel
+        return f" (worker {rank} of {workers})" if workers > 1 else ""
 
     def _checked(self, started: Started, checkpoint: Checkpoint) -> Started:
         """The engine, after a few scores both ways, once for each combination, have
@@ -286,25 +278,21 @@ class VLLMEngine:
 
         combination = _combination(started, self._config, checkpoint)
         memory = self_check.Memory()
-        forces, known = (
-            started.scoring == "forced",
-            memory.text(combination) is not None,
-        )
+        forces = started.scoring == "forced"
+        known = memory.text(combination) is not None
         self._setup = combination | {"self-check": "not needed" if known else "passed"}
         if known:
             return started
         slower = dataclasses.replace(started, scoring="prompt_logprobs")
-        asked = self_check.questions(checkpoint.vocabulary, started.positions)
-        fast = list(self.run(FixedSource(asked))) if forces else []
+        requests = self_check.questions(checkpoint.vocabulary, started.positions)
+        fast = list(self.run(FixedSource(requests))) if forces else []
         self._started = slower
-        slow = list(self.run(FixedSource(asked)))
+        slow = list(self.run(FixedSource(requests)))
         # One after another: a whole distribution has as many numbers as the vocabulary
         # has tokens.
-        whole = [
-            answer
-            for each in asked
-            for answer in self.run(FixedSource([each]), whole=True)
-        ]
+        whole: list[Response] = []
+        for request in requests:
+            whole += self.run(FixedSource([request]), whole=True)
         precision = self_check.precision(
             started.dtype, combination["logits"], on_gpu=not current_platform.is_cpu()
         )
@@ -312,21 +300,14 @@ class VLLMEngine:
         if self._config.kv_cache != AUTO_CACHE:
             precision = "half, float32 logits"
         allowed = self_check.TOLERANCES[precision]
-        wrong_ranks = [
-            found
-            for found in on_workers(started.llm, "wrong_rank")
-            if found is not None
-        ]
-        if (
-            nonsense := self_check.nonsense(slow, whole, allowed, wrong_ranks)
-        ) is not None:
+        wrong_ranks = list(filter(None, on_workers(started.llm, "wrong_rank")))
+        nonsense = self_check.nonsense(slow, whole, allowed, wrong_ranks)
+        if nonsense is not None:
             self.close()
             raise EngineError(f"this vLLM's scores cannot be trusted: {nonsense}")
-        wrong = (
-            self_check.disagreement(fast, slow, whole, allowed, asked)
-            if forces
-            else None
-        )
+        wrong = None
+        if forces:
+            wrong = self_check.disagreement(fast, slow, whole, allowed, requests)
         if wrong is None:
             if any(response.status == "ok" for response in slow):
                 memory.add(combination)

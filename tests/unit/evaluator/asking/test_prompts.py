@@ -296,28 +296,6 @@ def test_bad_chat_templates_are_refused():
         )
 
 
-@given(ids=st.lists(st.integers(0, 259), max_size=12))
-def test_decode_is_that_of_transformers(ids):
-    tokenizer = byte_tokenizer()
-    expected = tokenizer.decode(
-        ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
-    )
-    assert prompter(tokenizer).decode(ids) == expected
-
-
-def test_own_decoder_is_used():
-    """A tokenizer with a decoder of its own is asked for texts."""
-
-    class Shouting(type(byte_tokenizer())):
-        def _decode(self, token_ids, **settings):
-            return super()._decode(token_ids, **settings).upper()
-
-    tokenizer = byte_tokenizer()
-    ids = tokenizer("nile")["input_ids"]
-    tokenizer.__class__ = Shouting
-    assert prompter(tokenizer).decode(ids) == "NILE"
-
-
 @pytest.mark.parametrize(
     ("generation", "config", "expected"),
     [

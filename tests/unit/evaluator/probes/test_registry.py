@@ -27,7 +27,6 @@ from tests.support.letters import (
     noted,
 )
 from tests.support.requests import generation
-from tests.support.sweeps import refused
 
 
 class Again(ItemProbe):
@@ -79,13 +78,6 @@ def test_order_of_probes_is_pinned():
     )
     order += " direct aligned_beam aligned_choice"
     assert PROBES.names == tuple(order.split())
-
-
-def test_unknown_probe_suggests_nearest():
-    """An unknown probe is an error that suggests the nearest."""
-    assert "unknown probe 'gredy'; did you mean 'greedy'" in refused(
-        PROBES.__getitem__, "gredy"
-    )
 
 
 def config(**changes):

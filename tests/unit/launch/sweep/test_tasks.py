@@ -373,7 +373,7 @@ def test_a_task_of_which_nothing_is_said_has_the_identity_that_it_had():
     """Runs of before there were data sets are resumed: `identifying` says nothing of
     them."""
     config = EvalConfig(task="gazetteer", probes=("greedy",))
-    assert config.said is None
+    assert config.data_settings is None
     assert (
         not {"config", "split", "revision", "language", "fields"}
         & config.identifying().keys()

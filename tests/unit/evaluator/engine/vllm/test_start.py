@@ -442,17 +442,6 @@ class TestRunner:
         told = refused(start.check_here, EngineConfig())
         assert "VLLM_USE_V2_MODEL_RUNNER= in the environment: it must be 0 or 1" in told
 
-    def test_broken_package_is_not_there(self, monkeypatch, tmp_path):
-        """A package that cannot be imported is not there."""
-        (tmp_path / "broken").mkdir()
-        (tmp_path / "broken" / "__init__.py").write_text(
-            "raise ImportError('libbroken.so')"
-        )
-        monkeypatch.syspath_prepend(tmp_path)
-        assert not start._is_there("broken.part")
-        assert not start._is_there("nowhere.part")
-        assert start._is_there("json.decoder")
-
 
 GIB = 2**30
 
