@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from evaluator.engine.base import EngineStats
-    from launch.sweep.tasks import PreparedTask
+    from launch.sweep.prepared_tasks import PreparedTask
 
 Part = tuple[str, str]  # checkpoint, task
 Key = tuple[str, str]  # language, item id

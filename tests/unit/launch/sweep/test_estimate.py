@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from evaluator.probes.config import EvalConfig
-from launch.commands import running
-from launch.commands.running import print_estimate
+from launch.commands import dry_run
+from launch.commands.dry_run import print_estimate
 from launch.sweep.config import RECIPES, SweepConfig, load_sweep
 from launch.sweep.document import validated
 from launch.sweep.estimate import Work, estimate, work_of
@@ -20,7 +20,7 @@ from tests.support.sweeps import refused
 
 def printed(config, gpus=1):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "count_gpus", lambda: gpus)
+        patch.setattr(dry_run, "count_gpus", lambda: gpus)
         return _printed(config)
 
 

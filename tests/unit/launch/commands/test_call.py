@@ -12,8 +12,8 @@ from rich.table import Table
 from evaluator.core.errors import InputError
 from evaluator.core.lease import Lease
 from evaluator.store.run_json import Failure
-from launch.commands import running
-from launch.commands.running import summary
+from launch.commands import call
+from launch.commands.call import summary
 from launch.commands.terminal import SafeConsole, shown
 from launch.run.directory.events import EventLog
 from launch.sweep.config import RECIPES, load_sweep
@@ -35,9 +35,9 @@ def _call(
         if error is not None:
             raise error
 
-    monkeypatch.setattr(running, "_run", work)
-    monkeypatch.setattr(running, "stop_in_order", lambda: None)
-    running.run_and_report(load_sweep(RECIPES / "demo.yaml"), run, notify=COMMAND)
+    monkeypatch.setattr(call, "_run", work)
+    monkeypatch.setattr(call, "stop_in_order", lambda: None)
+    call.run_and_report(load_sweep(RECIPES / "demo.yaml"), run, notify=COMMAND)
 
 
 def _events(run: Path) -> list[tuple[str, str]]:

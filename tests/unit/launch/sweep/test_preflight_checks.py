@@ -12,11 +12,16 @@ from evaluator.checkpoints.info import FEW_TOKENS, CheckpointInfo, inspect_check
 from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm import engine
-from launch.sweep.checks import check_distinct, check_divided, check_dtypes, remarks
 from launch.sweep.config import SweepConfig
 from launch.sweep.document import validated
 from launch.sweep.jobs import expand
 from launch.sweep.preflight import prepare
+from launch.sweep.preflight_checks import (
+    check_distinct,
+    check_divided,
+    check_dtypes,
+    remarks,
+)
 from tests.support import pruning as tiny
 from tests.support.checkpoint_files import CONFIG, tensors, write
 from tests.support.sweeps import refused

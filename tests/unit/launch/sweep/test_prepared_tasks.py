@@ -16,12 +16,12 @@ from evaluator.tasks import Task
 from evaluator.tasks.base import one_of_each
 from launch.commands.options import eval_sweep
 from launch.commands.tasks import show_prompt
-from launch.sweep import tasks as preparing
+from launch.sweep import prepared_tasks as preparing
 from launch.sweep.config import SweepConfig, load_sweep
 from launch.sweep.document import validated
 from launch.sweep.jobs import CheckpointJob, expand
 from launch.sweep.models import BUNDLED_MODEL
-from launch.sweep.tasks import TaskPreparation
+from launch.sweep.prepared_tasks import TaskPreparation
 from tests.support.documents import example
 from tests.support.stamps import make_item
 from tests.support.sweeps import expanded, refused
