@@ -69,9 +69,7 @@ def test_the_reason_of_a_missing_result(run_apart, name, why):
     assert run_apart(name) == why
 
 
-def test_a_result_is_read_and_what_a_run_writes_kept_and_one_that_hangs_is_ended(
-    run_apart, tmp_path, monkeypatch
-):
+def test_hanging_run_is_ended(run_apart, tmp_path, monkeypatch):
     run_apart("leaves")
     answered = run_apart("answered")
     assert isinstance(answered, RunResult)
@@ -83,16 +81,14 @@ def test_a_result_is_read_and_what_a_run_writes_kept_and_one_that_hangs_is_ended
 
 
 @pytest.mark.parametrize(("chosen", "level"), [(None, "INFO"), ("ERROR", "ERROR")])
-def test_vllm_says_in_the_log_what_it_chose_unless_the_user_wants_less(
-    run_apart, monkeypatch, chosen, level
-):
+def test_log_has_vllms_choices(run_apart, monkeypatch, chosen, level):
     monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
     if chosen is not None:
         monkeypatch.setenv("VLLM_LOGGING_LEVEL", chosen)
     assert run_apart("level").dtype == level
 
 
-def test_what_a_machine_says_of_its_gpus_and_of_its_processor():
+def test_machine_names_its_devices():
     found = gpu_of("NVIDIA H100 80GB HBM3, 81559, 580.65.06, 9.0")
     assert found == "NVIDIA H100 80GB HBM3, 80 GiB, driver 580.65.06, sm 9.0"
     # it shares the processor's memory

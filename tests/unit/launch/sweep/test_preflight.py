@@ -70,7 +70,7 @@ def dated(tmp_path, **document):
     )
 
 
-def test_date_is_identity_where_templates_read_it(tmp_path, monkeypatch):
+def test_read_date_is_identity(tmp_path, monkeypatch):
     """Given, or the run's first day; in the identity and run.json only where a
     template reads it."""
     template, day = (
@@ -116,7 +116,7 @@ def book(tmp_path, text="The town of Karo lies on the river Belu.\n" * 200):
     return f"text:{tmp_path / 'book.txt'}"
 
 
-def test_checkpoints_that_are_asked_alike_share_their_questions(models, tmp_path):
+def test_equal_tasks_share_questions(models, tmp_path):
     tasks = [
         {
             "task": "gazetteer",
@@ -169,9 +169,7 @@ def test_manifest_that_lies_is_told(models, tmp_path):
     )
 
 
-def test_windows_are_those_of_each_models_tokenizer_and_fit_every_model(
-    models, tmp_path
-):
+def test_windows_fit_every_model(models, tmp_path):
     task = {"task": book(tmp_path), "probes": ["perplexity"], "window": 4096}
     plan = prepared(
         tmp_path,
@@ -211,9 +209,7 @@ def test_windows_are_those_of_each_models_tokenizer_and_fit_every_model(
     assert len({key(), key(window=100), key(words={"text": "Other words."})}) == 3
 
 
-def test_capped_formats_need_room_notes_are_told_and_bad_chat_templates_found(
-    models, tmp_path
-):
+def test_prompts_need_room(models, tmp_path):
     def length(formats):
         task = {
             "task": "gazetteer",
@@ -338,7 +334,7 @@ def asked_about(tmp_path, calibration):
     }
 
 
-def test_what_is_asked_about_cannot_be_calibrated_on(models, tmp_path):
+def test_calibration_excludes_contexts(models, tmp_path):
     source = {"models": {"a": str(models / "a")}}
     plan = prepared(tmp_path, **source, **asked_about(tmp_path, "Karo.\nTiro.\n"))
     assert len(plan.held_out) == 2
@@ -367,9 +363,7 @@ def test_what_is_asked_about_cannot_be_calibrated_on(models, tmp_path):
         )
 
 
-def test_a_language_by_name_or_code_is_one_sweep_and_other_tokenizers_are_known(
-    models, tmp_path
-):
+def test_language_code_is_its_name(models, tmp_path):
     def identity(*languages, calibration):
         task = {
             "task": "gazetteer",
@@ -434,7 +428,7 @@ def test_configuration_is_identity_too(models, tmp_path):
     assert "digest: the directory belongs to another sweep (models.a" in told
 
 
-def test_options_are_part_of_a_runs_identity(models, tmp_path):
+def test_options_are_identity(models, tmp_path):
     def plan(**options):
         task = {
             "task": "gazetteer",
@@ -456,9 +450,7 @@ def test_options_are_part_of_a_runs_identity(models, tmp_path):
 
 
 @pytest.mark.usefixtures("any_tensors")  # plain ones
-def test_a_quantised_checkpoint_is_served_as_rehearsed_or_refused_but_for_other_machines(
-    models, tmp_path, monkeypatch
-):
+def test_quantised_checkpoint_is_rehearsed(models, tmp_path, monkeypatch):
     small = shutil.copytree(models / "a", tmp_path / "small")
     with_quantisation(small, LAYOUTS["w4a16"].config)
     monkeypatch.setattr(processor, "instruction_sets", lambda: ("avx2", "avx512f"))
@@ -520,7 +512,7 @@ def job(name: str, path: Path) -> CheckpointJob:
     return CheckpointJob(name=name, path=path, model=name, base=None, tasks={})
 
 
-def test_several_are_read_at_once_and_none_is_begun_afterwards(tmp_path, monkeypatch):
+def test_inspections_run_at_once(tmp_path, monkeypatch):
     both, go_on, begun = threading.Barrier(3), threading.Event(), []
 
     def inspect(path, name, *, trust_remote_code):
@@ -541,9 +533,7 @@ def test_several_are_read_at_once_and_none_is_begun_afterwards(tmp_path, monkeyp
     assert sorted(begun) == ["a", "b"]
 
 
-def test_each_is_what_it_is_alone_and_given_once_and_an_idle_reader_makes_place(
-    tmp_path, monkeypatch
-):
+def test_inspections_equal_single_ones(tmp_path, monkeypatch):
     for seed, name in enumerate("ab"):
         save_tiny_model(tmp_path / name, seed=seed)
     (tmp_path / "b" / "model.safetensors").write_bytes(b"short")
@@ -582,7 +572,7 @@ def test_each_is_what_it_is_alone_and_given_once_and_an_idle_reader_makes_place(
         ]
 
 
-def test_template_that_opens_a_thought_is_told(tmp_path):
+def test_opened_thought_is_told(tmp_path):
     template = save_tiny_model(tmp_path / "m") / "chat_template.jinja"
     task = {
         "task": "gazetteer",
@@ -619,7 +609,7 @@ def test_eos_outside_vocabulary_is_told(tmp_path, value):
     assert (told in notes) is (value != VOCABULARY + 63)
 
 
-def test_files_that_are_not_read_are_told(models, tmp_path):
+def test_unread_files_are_told(models, tmp_path):
     question = {"id": "finnish-1", "question": "?", "answers": [{"text": "x"}]}
     content = {"data": [{"paragraphs": [{"context": "x", "qas": [question]}]}]}
     (tmp_path / "dev.json").write_text(json.dumps(content))
@@ -629,7 +619,7 @@ def test_files_that_are_not_read_are_told(models, tmp_path):
     assert f"tydiqa: tydiqa:{tmp_path}: these files are not read: more.jsonl" in notes
 
 
-def test_unknown_language_and_loose_option_are_told(models, tmp_path):
+def test_loose_option_is_told(models, tmp_path):
     file = tmp_path / "q.jsonl"
     row = {"language": "klingon", "context": "", "question": "?", "answers": ["water"]}
     rows = [

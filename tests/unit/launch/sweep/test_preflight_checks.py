@@ -88,7 +88,7 @@ def test_little_calibration_is_told(tmp_path):
         ] == few
 
 
-def test_another_dtype_than_the_base_is_refused(tmp_path):
+def test_other_dtype_is_refused(tmp_path):
     message = (
         f"^checkpoint .*/small: dtype auto would compute it in {CONFIG['dtype']}, and"
         " its base dense in float16: "
@@ -110,9 +110,7 @@ def test_another_dtype_than_the_base_is_refused(tmp_path):
         ({}, "dense", "float16", True),  # there auto is one dtype
     ],
 )
-def test_what_computes_all_in_one_or_may_mix_is_not(
-    settings, base, dtype, cpu, tmp_path, monkeypatch
-):
+def test_one_dtype_or_mixing_passes(settings, base, dtype, cpu, tmp_path, monkeypatch):
     monkeypatch.setattr(engine, "serves_cpus", lambda: cpu)
     assert (
         check(tmp_path, EngineConfig.model_validate(settings), base=base, dtype=dtype)
@@ -149,9 +147,7 @@ def sweep(dense: Path, *settings, **more) -> SweepConfig:
     )
 
 
-def test_one_share_by_two_texts_makes_two_checkpoints_and_one_that_takes_nothing_none(
-    dense, tmp_path
-):
+def test_removing_nothing_is_refused(dense, tmp_path):
     config = sweep(
         dense, {"method": "layers", "sparsity": 0.1}, engine={"kind": "torch"}
     )
@@ -181,9 +177,7 @@ def test_one_share_by_two_texts_makes_two_checkpoints_and_one_that_takes_nothing
         ("channels", 0.27, True),
     ],
 )
-def test_two_shares_that_take_out_the_same_parts_are_refused(
-    dense, method, other, same, tmp_path
-):
+def test_equal_removals_are_refused(dense, method, other, same, tmp_path):
     config = sweep(
         dense,
         {"method": method, "sparsity": [0.26 if method == "channels" else 0.4, other]},
@@ -237,9 +231,7 @@ def test_two_shares_that_take_out_the_same_parts_are_refused(
         ({"method": "channels", "sparsity": 0.5}, 8, None),
     ],
 )
-def test_engines_divide_a_given_model_and_what_is_left_of_it(
-    dense, setting, gpus, left, tmp_path
-):
+def test_gpus_divide_heads(dense, setting, gpus, left, tmp_path):
     config = sweep(
         dense,
         *filter(None, [setting]),
@@ -251,7 +243,7 @@ def test_engines_divide_a_given_model_and_what_is_left_of_it(
         check_divided(config.engine, jobs)
 
 
-def test_groups_of_quantised_weights_divide_what_is_left(dense, tmp_path):
+def test_groups_divide_columns(dense, tmp_path):
     def check(sparsity: float) -> None:
         compress = [
             {
