@@ -14,7 +14,7 @@ from evaluator.engine.config import EngineConfig
 from evaluator.engine.self_check import TOLERANCES
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.start import BATCH_INVARIANT, BREAKABLE
-from launch.doctor.checks import RANKS, Tolerance
+from launch.doctor.tolerances import RANKS, Tolerance
 from tests.gpu.agree import cases_of, exceeded, stages
 from tests.support.engines import answers
 from tests.support.models import save_tiny_model

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from launch.doctor import checks
+from launch.doctor import tolerances
 from launch.doctor.checkpoints import (
     _prune,
     differing,
@@ -94,8 +94,8 @@ def test_share_of_differing_weights(tmp_path):
 @pytest.mark.parametrize(
     ("method", "allowed"),
     [
-        ("wanda", checks.ROUNDED_MASKS["half"]),
-        pytest.param("sparsegpt", checks.SOLVED["half"], marks=pytest.mark.long),
+        ("wanda", tolerances.ROUNDED_MASKS["half"]),
+        pytest.param("sparsegpt", tolerances.SOLVED["half"], marks=pytest.mark.long),
     ],
 )
 def test_gpu_rounding_passes_pruning_check(method, allowed, tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ from pruning.config import PruneConfig
 from pruning.run import prune
 from quantising.methods import METHODS
 from tests.support.models import save_tiny_model
-from tests.support.sweeps import RUN, expanded, refused
+from tests.support.sweeps import RUN, expanded, gazetteer, refused
 
 MAIN = {
     "models": {"dense": "bundled"},
@@ -27,14 +27,7 @@ MAIN = {
         {"method": "magnitude", "pattern": "2:4"},
     ],
     "calibration": {"source": "gazetteer", "samples": 8, "sequence_length": 64},
-    "tasks": [
-        {
-            "task": "gazetteer",
-            "items": 4,
-            "probes": ["greedy"],
-            "languages": ["english"],
-        }
-    ],
+    "tasks": [gazetteer(items=4)],
 }
 RTN = {"method": "rtn", "scheme": "FP8_DYNAMIC"}
 

@@ -15,7 +15,7 @@ from launch.commands.dry_run import print_estimate
 from launch.sweep.config import RECIPES, SweepConfig, load_sweep
 from launch.sweep.document import validated
 from launch.sweep.estimate import Work, estimate, work_of
-from tests.support.sweeps import refused
+from tests.support.sweeps import gazetteer, refused
 
 
 def printed(config, gpus=1):
@@ -171,12 +171,7 @@ def test_absent_model_has_unknown_size(tmp_path, damage):
 def test_dry_run_says_item_range(first, fewest):
     """4 checkpoints of 40 items; the base is evaluated on all, the others on 10 at
     least."""
-    task = {
-        "task": "gazetteer",
-        "items": 40,
-        "languages": ["english"],
-        "probes": ["greedy", "choice"],
-    }
+    task = gazetteer(items=40, probes=["greedy", "choice"])
     pruned = {"method": "magnitude", "sparsity": [0.5, 0.6, 0.7]}
     sweep = {
         "models": {"dense": "bundled"},

@@ -13,7 +13,7 @@ from evaluator.probes import PROBES
 from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep
 from launch.sweep.document import validated
 from launch.sweep.jobs import check_screening, expand, parts_of, screened_groups
-from tests.support.sweeps import RUN, refused
+from tests.support.sweeps import RUN, gazetteer, refused
 from tests.support.sweeps import expanded as jobs
 
 MAIN = {
@@ -272,14 +272,7 @@ def grouped(**changes: Any) -> SweepConfig:
             {"method": "magnitude", "sparsity": [0.5, 0.6]},
             {"method": "magnitude", "pattern": "2:4"},
         ],
-        "tasks": [
-            {
-                "task": "gazetteer",
-                "items": 40,
-                "languages": ["english"],
-                "probes": ["greedy", "choice"],
-            }
-        ],
+        "tasks": [gazetteer(items=40, probes=["greedy", "choice"])],
     }
     return validated(SweepConfig, document | changes, "s.yaml")
 

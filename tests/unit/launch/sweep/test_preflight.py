@@ -26,7 +26,7 @@ from pruning.run import prune
 from tests.support.models import VOCABULARY, save_tiny_model
 from tests.support.quantised import LAYOUTS, with_quantisation
 from tests.support.run_directories import opened
-from tests.support.sweeps import refused
+from tests.support.sweeps import gazetteer, refused
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +52,7 @@ def prepared(tmp_path, **document):
 
 def dated(tmp_path, **document):
     """The sweep's date and the tasks', and the notes on dates."""
-    task = {
-        "task": "gazetteer",
-        "items": 2,
-        "languages": ["english"],
-        "probes": ["greedy"],
-        "chat": True,
-    }
+    task = gazetteer(chat=True)
     plan = prepared(
         tmp_path, models={"m": str(tmp_path / "m")}, tasks=[task], **document
     )
@@ -117,14 +111,7 @@ def book(tmp_path, text="The town of Karo lies on the river Belu.\n" * 200):
 
 
 def test_equal_tasks_share_questions(models, tmp_path):
-    tasks = [
-        {
-            "task": "gazetteer",
-            "items": 4,
-            "languages": ["english"],
-            "probes": ["greedy"],
-        }
-    ]
+    tasks = [gazetteer(items=4)]
     more = [{**tasks[0], "probes": ["choice"]}]
     plan = prepared(
         tmp_path,
@@ -248,12 +235,7 @@ def test_prompts_need_room(models, tmp_path):
         == length(["open", "one_shot"])
         == length(["open"]) + 300
     )
-    task = {
-        "task": "gazetteer",
-        "items": 301,
-        "languages": ["english"],
-        "probes": ["greedy"],
-    }
+    task = gazetteer(items=301)
     plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
     assert plan.notes() == [
         "gazetteer: english has 300 items, not 301; the run uses all"
@@ -269,13 +251,7 @@ def test_prompts_need_room(models, tmp_path):
     )
     assert plan.notes() == []
     model = save_tiny_model(tmp_path / "chat")
-    task = {
-        "task": "gazetteer",
-        "items": 2,
-        "languages": ["english"],
-        "probes": ["greedy"],
-        "chat": True,
-    }
+    task = gazetteer(chat=True)
     for template, told in (
         (None, "no chat"),
         ("{{ messages[0].content | upper }}", "rewrites the user's turn"),
@@ -365,12 +341,7 @@ def test_calibration_excludes_contexts(models, tmp_path):
 
 def test_language_code_is_its_name(models, tmp_path):
     def identity(*languages, calibration):
-        task = {
-            "task": "gazetteer",
-            "items": 4,
-            "probes": ["greedy"],
-            "languages": languages,
-        }
+        task = gazetteer(items=4, languages=languages)
         setting = {
             "method": "wanda",
             "sparsity": 0.5,
@@ -409,12 +380,7 @@ def test_configuration_is_identity_too(models, tmp_path):
     """Equal weights compute something else with another epsilon: no run continues
     with them."""
     shutil.copytree(models / "a", tmp_path / "a")
-    task = {
-        "task": "gazetteer",
-        "items": 2,
-        "languages": ["english"],
-        "probes": ["greedy"],
-    }
+    task = gazetteer()
     sweep = {"models": {"a": str(tmp_path / "a")}, "tasks": [task]}
     with opened(
         tmp_path / "run", prepared(tmp_path, **sweep).identity, {}, 0
@@ -430,13 +396,7 @@ def test_configuration_is_identity_too(models, tmp_path):
 
 def test_options_are_identity(models, tmp_path):
     def plan(**options):
-        task = {
-            "task": "gazetteer",
-            "items": 2,
-            "languages": ["english"],
-            "probes": ["choice"],
-            **options,
-        }
+        task = gazetteer(probes=["choice"], **options)
         return prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
 
     drawn, alike = plan(options="any"), plan()
@@ -458,12 +418,7 @@ def test_quantised_checkpoint_is_rehearsed(models, tmp_path, monkeypatch):
         monkeypatch.setattr(module, "serves_cpus", lambda: True)
     found = Rehearsal(dtype="bfloat16", kernels=("SomeKernel",))
     monkeypatch.setattr(rehearsal, "rehearse", lambda *_: found)
-    task = {
-        "task": "gazetteer",
-        "items": 2,
-        "languages": ["english"],
-        "probes": ["greedy"],
-    }
+    task = gazetteer()
     sweep = {
         "models": {"a": str(models / "a"), "small": str(small)},
         "base": "a",
@@ -574,13 +529,7 @@ def test_inspections_equal_single_ones(tmp_path, monkeypatch):
 
 def test_opened_thought_is_told(tmp_path):
     template = save_tiny_model(tmp_path / "m") / "chat_template.jinja"
-    task = {
-        "task": "gazetteer",
-        "items": 2,
-        "languages": ["english"],
-        "probes": ["greedy"],
-        "chat": True,
-    }
+    task = gazetteer(chat=True)
     hint = "m: the chat template opens a thought: --thinking lets the model end it"
     for end, told in (("<think>\n", True), ("<think></think>", False)):
         template.write_text("{{ messages[0].content }}\n" + end)
@@ -598,12 +547,7 @@ def test_eos_outside_vocabulary_is_told(tmp_path, value):
     (tmp_path / "m" / "generation_config.json").write_text(
         json.dumps({"eos_token_id": [0, value]})
     )
-    task = {
-        "task": "gazetteer",
-        "items": 2,
-        "languages": ["english"],
-        "probes": ["greedy"],
-    }
+    task = gazetteer()
     notes = prepared(tmp_path, models={"m": str(tmp_path / "m")}, tasks=[task]).served
     told = f"m: eos_token_id: {value}, which ends no answer, is no id of the vocabulary"
     assert (told in notes) is (value != VOCABULARY + 63)

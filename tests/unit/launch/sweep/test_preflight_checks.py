@@ -24,7 +24,7 @@ from launch.sweep.preflight_checks import (
 )
 from tests.support import pruning as tiny
 from tests.support.checkpoint_files import CONFIG, tensors, write
-from tests.support.sweeps import refused
+from tests.support.sweeps import gazetteer, refused
 
 pytestmark = pytest.mark.usefixtures("any_tensors")
 
@@ -118,7 +118,7 @@ def test_one_dtype_or_mixing_passes(settings, base, dtype, cpu, tmp_path, monkey
     )
 
 
-TASK = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"]}
+TASK = gazetteer()
 
 
 @pytest.fixture(scope="module")

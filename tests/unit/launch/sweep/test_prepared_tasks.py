@@ -24,7 +24,7 @@ from launch.sweep.models import BUNDLED_MODEL
 from launch.sweep.prepared_tasks import TaskPreparation
 from tests.support.documents import example
 from tests.support.stamps import make_item
-from tests.support.sweeps import expanded, refused
+from tests.support.sweeps import expanded, gazetteer, refused
 
 TERSE = "{{ context }} Q: {{ question }} A:"
 LISTED = "{{ question }} {{ options | join(' or ') }}?"
@@ -223,14 +223,7 @@ def test_prompts_in_a_file(tmp_path):
         )
     )
     assert load_sweep(sweep).prompts == PROMPTS
-    listed = {
-        "task": "gazetteer",
-        "languages": "en",
-        "formats": "open",
-        "probes": "greedy",
-        "items": 5,
-        "seed": 0,
-    }
+    listed = gazetteer(languages="en", formats="open", probes="greedy", items=5, seed=0)
     engine = {"kind": "vllm", "dtype": "auto"}
     evaluated = eval_sweep(
         ["bundled"], base=None, task=listed, engine=engine, resources={}, prompts=file
