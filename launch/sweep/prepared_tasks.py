@@ -71,6 +71,17 @@ def _capped(config: EvalConfig) -> bool:
     return any(form in CAPPED_FORMATS for form in config.formats)
 
 
+def _chat_prompter(tokenizer: Any, config: EvalConfig, day: date = DATE) -> Prompter:
+    return Prompter(
+        tokenizer,
+        chat=True,
+        prompt_tokens=4096,
+        one_shot_prompt_tokens=4096,
+        thinking=config.thinks,
+        date=day,
+    )
+
+
 def today() -> date:
     """The day in UTC, so that a machine's time zone changes no prompt."""
     return datetime.now(UTC).date()
@@ -91,198 +102,168 @@ class TaskPreparation:
         """The tasks of one checkpoint. Raises InputError for data and settings that
         do not fit."""
         tasks = []
-        for name, given in job.tasks.items():
-            config = self._fitting(given)
-            if config.chat:  # a template that is missing or changes a turn's text
-                tokenizer, cap = self._tokenizers[job.model], 4096
-                try_template(tokenizer, thinking=config.thinks)
-                chat = Prompter(
-                    tokenizer,
-                    chat=True,
-                    prompt_tokens=cap,
-                    one_shot_prompt_tokens=cap,
-                    thinking=config.thinks,
-                )
-                shown = chat.build(_SHORT, "open").text.rstrip()
-                if not config.thinks and shown.endswith(
-                    tuple(each.start for each in FORMATS)
-                ):
-                    note = (
-                        f"{job.model}: the chat template opens a thought: --thinking"
-                        " lets the model end it"
-                    )
-                    self.notes[note] = None
-                if chat.thoughts is not None:
-                    config = config.model_copy(
-                        update={"thought_format": chat.thoughts.format.name}
-                    )
-                config = config.model_copy(
-                    update={"date": self._day_read(config, tokenizer)}
-                )
+        for name, settings in job.tasks.items():
+            config = self._fitting(settings)
+            if config.chat:
+                config = self._chatting(config, job.model)
             data = self._load(config, name)
             # the data's spelling, so that "sw" and "swahili" are one task
             if config.languages is not None:
-                config = config.model_copy(
-                    update={
-                        "languages": spelled(name, config.languages, data.every_pool)
-                    }
-                )
-            key = (
-                name + config.model_dump_json(),
-                job.model if config.is_text else None,
-            )
+                languages = spelled(name, config.languages, data.every_pool)
+                config = config.model_copy(update={"languages": languages})
+            key = name + config.model_dump_json(), job.model if config.is_text else None
             if key not in self._tasks:
                 self._tasks[key] = self._prepared(data, config, job.model)
             tasks.append(self._tasks[key])
         return tuple(tasks)
 
+    def _chatting(self, config: EvalConfig, model: str) -> EvalConfig:
+        """The settings with what the chat template decides. Raises InputError for one
+        that is missing or changes a turn's text."""
+        tokenizer = self._tokenizers[model]
+        try_template(tokenizer, thinking=config.thinks)
+        prompter = _chat_prompter(tokenizer, config)
+        shown = prompter.build(_SHORT, "open").text.rstrip()
+        if not config.thinks and shown.endswith(tuple(form.start for form in FORMATS)):
+            note = (
+                f"{model}: the chat template opens a thought: --thinking lets the model"
+                " end it"
+            )
+            self.notes[note] = None
+        changes: dict[str, Any] = {"date": self._day_read(config, tokenizer)}
+        if prompter.thoughts is not None:
+            changes["thought_format"] = prompter.thoughts.format.name
+        return config.model_copy(update=changes)
+
     def _day_read(self, config: EvalConfig, tokenizer: Any) -> date | None:
         """The date of a task's prompts; None where no other date would change them."""
         day = config.date or self._day
-        prompts = {
-            Prompter(
-                tokenizer,
-                chat=True,
-                prompt_tokens=4096,
-                one_shot_prompt_tokens=4096,
-                thinking=config.thinks,
-                date=each,
-            ).build(_SHORT, "open")
-            for each in (day, *_OTHER_DAYS)
-        }
+        prompts = set()
+        for some in (day, *_OTHER_DAYS):
+            prompter = _chat_prompter(tokenizer, config, some)
+            prompts.add(prompter.build(_SHORT, "open"))
         return day if len(prompts) > 1 else None
 
     def _load(self, config: EvalConfig, name: str) -> TaskData:
         plain = plain_task(name)
         key = (config.task, config.languages, json.dumps(config.given()))
         if (plain, *key) not in self._data:
-            found = self._data[plain, *key] = load_task(
-                config.task, config.languages, plain, config.said
-            )
-            if found.left_out:
-                self.notes[
-                    f"{plain}: {config.task}: these files are not read:"
-                    f" {', '.join(found.left_out)}"
-                ] = None
+            data = load_task(config.task, config.languages, plain, config.said)
+            self._data[plain, *key] = data
+            if data.left_out:
+                files = ", ".join(data.left_out)
+                note = f"{plain}: {config.task}: these files are not read: {files}"
+                self.notes[note] = None
         if (name, *key) not in self._data:
             self._data[name, *key] = self._data[plain, *key].named(name)
         return self._data[name, *key]
 
-    def _fitting(self, given: EvalConfig) -> EvalConfig:
+    def _fitting(self, settings: EvalConfig) -> EvalConfig:
         """The settings with lengths that fit every model's positions."""
-        changes: dict[str, Any] = {"window": min(given.window, self._positions)}
-        room = self._positions - given.max_new_tokens
-        if given.length and given.length + SHORTEST_PROMPT > room:
+        changes: dict[str, Any] = {"window": min(settings.window, self._positions)}
+        room = self._positions - settings.max_new_tokens
+        if settings.length and settings.length + SHORTEST_PROMPT > room:
             raise InputError(
-                f"context_tokens: {given.length}: with a question and max_new_tokens"
-                f" {given.max_new_tokens} it exceeds the model's"
+                f"context_tokens: {settings.length}: with a question and max_new_tokens"
+                f" {settings.max_new_tokens} it exceeds the model's"
                 f" {self._positions} positions"
             )
-        for cap, more in (
-            ("prompt_tokens", given.length),
-            ("one_shot_prompt_tokens", 0),
-        ):
-            changes[cap] = min(getattr(given, cap) + more, room)
-            if changes[cap] < SHORTEST_PROMPT:
-                raise InputError(
-                    f"max_new_tokens: {given.max_new_tokens}: leaves no room for a"
-                    f" prompt within {self._positions} positions"
-                )
-        if given.thinks:
-            shown = max(
-                changes["prompt_tokens"],
-                changes["one_shot_prompt_tokens"] if _capped(given) else 0,
+        prompt = min(settings.prompt_tokens + settings.length, room)
+        one_shot = min(settings.one_shot_prompt_tokens, room)
+        if min(prompt, one_shot) < SHORTEST_PROMPT:
+            raise InputError(
+                f"max_new_tokens: {settings.max_new_tokens}: leaves no room for a"
+                f" prompt within {self._positions} positions"
             )
-            room = self._positions - shown - max(given.max_new_tokens, _OPTION)
-            budget = (
-                given.thinking.budget
-                if isinstance(given.thinking, Budget)
-                else max(1, room)
+        changes |= {"prompt_tokens": prompt, "one_shot_prompt_tokens": one_shot}
+        if settings.thinks:
+            longest = max(prompt, one_shot if _capped(settings) else 0)
+            changes["thought_limit"] = self._thought_limit(settings, longest)
+        return settings.model_copy(update=changes)
+
+    def _thought_limit(self, settings: EvalConfig, prompt: int) -> int:
+        """The tokens that a thought may have after a prompt of so many."""
+        answer = max(settings.max_new_tokens, _OPTION)
+        room = self._positions - prompt - answer
+        budget = max(1, room)
+        if isinstance(settings.thinking, Budget):
+            budget = settings.thinking.budget
+        if budget > room:
+            asked = settings.thinking if settings.thinking == "on" else budget
+            raise InputError(
+                f"thinking: {asked}: leaves no room for a prompt and an answer"
+                f" within {self._positions} positions; a thought may have"
+                f" {max(room, 0)} tokens"
             )
-            if budget > room:
-                asked = given.thinking if given.thinking == "on" else budget
-                raise InputError(
-                    f"thinking: {asked}: leaves no room for a prompt and an answer"
-                    f" within {self._positions} positions; a thought may have"
-                    f" {max(room, 0)} tokens"
-                )
-            changes["thought_limit"] = budget
-        return given.model_copy(update=changes)
+        return budget
 
     def _try_lengths(
         self, questions: Sequence[Question], config: EvalConfig, model: str
     ) -> None:
         """Raises InputError if no item can have a context of the wanted length."""
-        prompter, reasons = (
-            Prompter(
-                self._tokenizers[model],
-                chat=False,
-                prompt_tokens=1,
-                one_shot_prompt_tokens=1,
-            ),
-            [],
+        prompter = Prompter(
+            self._tokenizers[model],
+            chat=False,
+            prompt_tokens=1,
+            one_shot_prompt_tokens=1,
         )
-        for question in (each for each in questions if not each.excluded):
+        reasons = set()
+        for question in questions:
+            if question.excluded:
+                continue
             try:
                 lengthened(question.item, question.others, config.length, prompter)
             except InputError as error:
-                reasons.append(str(error))
+                reasons.add(str(error))
             else:
                 return
         raise InputError(
             f"context_tokens: {config.length}: no item of {config.task} has it:"
-            f" {', '.join({*reasons})}"
+            f" {', '.join(reasons)}"
         )
 
     def _prepared(self, data: TaskData, config: EvalConfig, model: str) -> PreparedTask:
         """A task, its windows of the model's tokens. Raises InputError for a
         template that cannot pose a question."""
         identity: list[object] = [data.name, data.digest, config.identifying()]
+        questions: Sequence[Posed]
         if config.is_text:
             assert data.text is not None
-            windows = windows_of(
-                data.name,
-                data.text,
-                self._tokenizers[model],
-                config.window,
-                self._positions,
+            tokenizer = self._tokenizers[model]
+            questions = windows = windows_of(
+                data.name, data.text, tokenizer, config.window, self._positions
             )
-            ids = hashlib.sha256(
-                b"".join(window.token_ids.tobytes() + b"|" for window in windows)
-            )
-            identity.append(ids.hexdigest())
-            return PreparedTask(
-                name=data.name,
-                key=digest(identity),
-                config=config,
-                questions=tuple(windows),
-            )
-        questions = questions_of(data, config)
-        if config.length:
-            self._try_lengths(questions, config, model)
-        if config.template is not None:
-            examples = (
-                {each.exemplar for each in questions if each.exemplar}
-                if "one_shot" in config.formats
-                else ()
-            )
-            rendered: list[tuple[Item, Sequence[str]]] = [
-                (each, ()) for each in examples
-            ]
-            for question in questions:
-                if not question.excluded and (
-                    question.candidates or not question.lists_options
-                ):
-                    lists = (
-                        dict.fromkeys(question.candidates.values())
-                        if question.candidates
-                        else ((),)
-                    )
-                    rendered += [(question.item, options) for options in lists]
-            try_prompts(config.template, rendered)
+            ids = b"".join(window.token_ids.tobytes() + b"|" for window in windows)
+            identity.append(hashlib.sha256(ids).hexdigest())
+        else:
+            questions = items = questions_of(data, config)
+            if config.length:
+                self._try_lengths(items, config, model)
+            if config.template is not None:
+                try_prompts(config.template, _renderings(items, config))
         return PreparedTask(
             name=data.name,
             key=digest(identity),
             config=config,
             questions=tuple(questions),
         )
+
+
+def _renderings(
+    questions: Sequence[Question], config: EvalConfig
+) -> list[tuple[Item, Sequence[str]]]:
+    """All that a template is to render: solved examples, and items with each list of
+    options."""
+    rendered: list[tuple[Item, Sequence[str]]] = []
+    if "one_shot" in config.formats:
+        examples = {question.exemplar for question in questions if question.exemplar}
+        rendered += [(example, ()) for example in examples]
+    for question in questions:
+        if question.excluded:
+            continue
+        if question.candidates:
+            lists = dict.fromkeys(question.candidates.values())
+            rendered += [(question.item, options) for options in lists]
+        elif not question.lists_options:
+            rendered.append((question.item, ()))
+    return rendered
