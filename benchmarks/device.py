@@ -18,6 +18,7 @@ import time
 import zlib
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -115,25 +116,19 @@ class ScriptedLM:
 
     def continued(
         self, prompt_ids: Sequence[int], most: int, draw: random.Random | None = None
-    ) -> tuple[list[int], list[int]]:
-        """The likeliest continuation, or one that `draw` draws, and the row of each
-        token.
-
-        At most `most` tokens, or up to EOS."""
+    ) -> list[int]:
+        """The likeliest continuation, or one that `draw` draws, of at most `most`
+        tokens, or up to EOS."""
         tokens: list[int] = []
-        rows: list[int] = []
         prefix = checksum(prompt_ids)
-        while len(tokens) < most and not (tokens and tokens[-1] == self.eos_id):
-            row = self._row(prefix)
-            chances = self._cumulated[row]
-            number = 0
+        while len(tokens) < most and tokens[-1:] != [self.eos_id]:
+            row, number = self._row(prefix), 0
             if draw is not None:
+                chances = self._cumulated[row]
                 number = bisect_left(chances, draw.random() * chances[-1])
-            token = self.ids[row][number]
-            tokens.append(token)
-            rows.append(row)
-            prefix = _then(prefix, token)
-        return tokens, rows
+            tokens.append(self.ids[row][number])
+            prefix = _then(prefix, tokens[-1])
+        return tokens
 
 
 def checksum(ids: Sequence[int]) -> int:
@@ -217,7 +212,7 @@ class PacedExecutor(Executor):  # type: ignore[misc]
         """Submit steps to another device from now on, and count anew."""
         self.device = device
         # mixed: steps with arrivals
-        self.counts = dict.fromkeys(("steps", "rows", "arrivals", "mixed"), 0)
+        self.counts: Counter[str] = Counter()
 
     def collective_rpc(self, method: Any, *_: Any, **__: Any) -> Any:
         """No worker is there."""
@@ -302,7 +297,10 @@ class PacedExecutor(Executor):  # type: ignore[misc]
             if row.given == 0 and row.report is not None:
                 reports[name] = row.report
             row.given += 1
-        self._count(step, len(rows))
+        arrivals = len(step.scheduled_new_reqs)
+        self.counts.update(
+            steps=1, rows=len(rows), arrivals=arrivals, mixed=bool(arrivals)
+        )
         top = max(row.top for row in rows)
         own_logprobs = np.array(logprobs, np.float32)
         return ModelRunnerOutput(
@@ -319,13 +317,6 @@ class PacedExecutor(Executor):  # type: ignore[misc]
             prompt_logprobs_dict=reports,
         )
 
-    def _count(self, step: Any, rows: int) -> None:
-        arrivals = len(step.scheduled_new_reqs)
-        self.counts["steps"] += 1
-        self.counts["rows"] += rows
-        self.counts["arrivals"] += arrivals
-        self.counts["mixed"] += bool(arrivals)
-
     def _forget(self, step: Any) -> None:
         for name in step.finished_req_ids:
             self._known.pop(name, None)
@@ -334,14 +325,13 @@ class PacedExecutor(Executor):  # type: ignore[misc]
         prompt, parameters = new.prompt_token_ids, new.sampling_params
         orders = parameters.extra_args or {}
         assert REFERENCE not in orders, "a device has no distributions to compare"
-        if parameters.trace_decode_token_ids:
-            tokens = list(parameters.trace_decode_token_ids)
-            rows = self.script.forced(prompt, tokens)
-        else:
+        tokens = list(parameters.trace_decode_token_ids or ())
+        if not tokens:
             draw = None
             if parameters.temperature:
                 draw = random.Random(parameters.seed or 0)
-            tokens, rows = self.script.continued(prompt, parameters.max_tokens, draw)
+            tokens = self.script.continued(prompt, parameters.max_tokens, draw)
+        rows = self.script.forced(prompt, tokens)
         own = []
         if parameters.logprobs is not None:
             own = self._ranks(rows, tokens)

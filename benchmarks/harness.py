@@ -239,17 +239,12 @@ def compare(
     results, agreed, failed = _run_rounds(name, sides, rounds, keep)
     seconds: dict[str, list[float]] = {}
     rows = []
-    for key, rounds_of_side in results.items():
-        timed = seconds[key] = [result["seconds"] for result in rounds_of_side[1:]]
+    for key, of_side in results.items():
+        timed = seconds[key] = [result["seconds"] for result in of_side[1:]]
         if timed:
             figures = (statistics.median(timed), min(timed), max(timed))
             rows.append((sides[key].name, *(f"{value:.3f}" for value in figures)))
     print_table(f"bench {name}", ("side", "median s", "min s", "max s"), rows)
-    console = Console()
-    sentence = (
-        "{}: {ratio:.2f} times faster than {} ({ratio_min:.2f} to {ratio_max:.2f});"
-        " results: {agreement}"
-    )
     main: dict[str, Any] = {}
     more = {} if ours in failed else dict(sides[ours].facts())
     for key, how in agreed.items():
@@ -257,7 +252,10 @@ def compare(
         if failed.keys() & {key, reference}:
             continue
         ratios = {**_figures(seconds[reference], seconds[key]), "agreement": how}
-        console.print(sentence.format(sides[reference].name, side.name, **ratios))
+        print(
+            f"{sides[reference].name}: {ratios['ratio']:.2f} times faster than"
+            f" {side.name}; results: {how}"
+        )
         if key == theirs:
             main = ratios
         else:
@@ -265,7 +263,7 @@ def compare(
     if failed:
         more["failed"] = failed
     for key, value in more.items():
-        console.print(f"{key}: {value}", highlight=False)
+        print(f"{key}: {value}")
     print(json_text({"benchmark": name, **main, "rounds": rounds, **more}))
     if failed:
         raise SystemExit(1)

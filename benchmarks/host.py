@@ -22,7 +22,6 @@ import gc
 import multiprocessing
 import os
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -35,7 +34,7 @@ from benchmarks.harness import Options, count, print_table, run_main
 from benchmarks.serving import workload
 from evaluator.asking.questions import Posed
 from evaluator.checkpoints.checkpoint import Checkpoint
-from evaluator.core.errors import EngineError, InputError, json_text
+from evaluator.core.errors import InputError, json_text
 from evaluator.core.files import parquet_bytes
 from evaluator.core.garbage import collect_rarely
 from evaluator.engine.config import EngineConfig
@@ -45,7 +44,7 @@ from evaluator.probes.stream import Evaluation
 from evaluator.store.records import to_table
 from launch.provenance import processor
 from launch.sweep.document import validated
-from launch.sweep.estimate import vocabulary_of
+from launch.sweep.models import vocabulary_of
 
 if TYPE_CHECKING:
     from benchmarks.device import Device, ScriptedLM
@@ -54,6 +53,7 @@ EVERY_PROBE = (*workload.PROBES, "aligned_rank", "hard_choice")  # that asks que
 _SHARD_ITEMS = 20
 _LEAD_IN = 3  # tokens before the gold answer
 _WARM_UP = 4  # items
+_PATIENCE = 600  # seconds that engines wait for each other
 _ROWS = 256
 _BLOCK_SIZE = 16  # vLLM's default on a GPU
 # what `step_size` finds for a model of 0.6 B parameters on an H100
@@ -233,16 +233,7 @@ def _inherit(*shared: Any) -> None:
 def measured(number: int, options: dict[str, Any]) -> dict[str, Any]:
     """One engine of the benchmark, in a process of its own: its share of the
     items."""
-    try:
-        return _measured(number, options, *_shared)
-    except Exception:
-        _shared[-1].abort()  # the others need not wait at the barrier
-        raise EngineError(f"engine {number + 1}: {traceback.format_exc()}") from None
-
-
-def _measured(
-    number: int, options: dict[str, Any], warm: Device, device: Device, barrier: Any
-) -> dict[str, Any]:
+    warm, device, barrier = _shared
     os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
     collect_rarely()  # as in an engine's process
     model = Path(options["model"])
@@ -259,7 +250,7 @@ def _measured(
     engine.begin(device)
     gc.collect()
     gc.freeze()
-    barrier.wait()
+    barrier.wait(_PATIENCE)  # an engine that failed never comes
     began = time.perf_counter()
     records = one_round(engine, plans, read)
     wall = time.perf_counter() - began
@@ -346,7 +337,6 @@ def _report(
         "idle_share": device.idle_share,
         "host_ms_a_step": sum(means.values()),
         "parts": means,
-        "ours_of_vllm": means["ours"] / means["vllm"],
         **total,
         **a_step,
         "seconds": seconds,

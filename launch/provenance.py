@@ -8,6 +8,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from evaluator.core.gpus import nvidia_smi
+
 _PACKAGES = (
     "resurface",
     "torch",
@@ -106,7 +108,7 @@ def least_gpu_memory() -> int | None:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
         return min(
-            int(mebibytes) * 2**20 for mebibytes in query("memory.total", visible)
+            int(mebibytes) * 2**20 for mebibytes in nvidia_smi("memory.total", visible)
         )
     except (
         OSError,
@@ -120,16 +122,7 @@ def _gpu_names() -> list[str]:
     """The GPU names from nvidia-smi, which does not start CUDA. Raises OSError if
     nvidia-smi is missing."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return [] if visible == "" else query("name", visible)
-
-
-def query(fields: str, visible: str | None) -> list[str]:
-    """A line for each GPU, or each `visible` one, from nvidia-smi. Raises as
-    `subprocess.run` does."""
-    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
-    command += ["-i", visible] if visible else []
-    listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return [value for value in map(str.strip, listing.split("\n")) if value]
+    return [] if visible == "" else nvidia_smi("name", visible)
 
 
 def processor() -> str:

@@ -152,7 +152,7 @@ def test_settable_clock_decides_nothing() -> None:
         "launch/run/directory/event_log.py",
         "launch/doctor/report.py",
         "launch/status.py",
-        "launch/sweep/tasks.py",
+        "launch/sweep/prepared_tasks.py",
     }
 
 

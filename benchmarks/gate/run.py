@@ -37,14 +37,13 @@ class Rate:
         mean = Mean(hits, np.arange(self.runs))
         return mean.lower(_SURE / 2), mean.upper(_SURE / 2)
 
-    def __str__(self) -> str:
-        low, high = self.ends
-        return f"{100 * self.count / self.runs:.2f} % ({100 * low:.2f} to {100 * high:.2f})"
-
     def figures(self) -> dict[str, float]:
         low, high = self.ends
         rate = self.count / self.runs
         return {"rate": rate, "low": low, "high": high, "runs": self.runs}
+
+    def __str__(self) -> str:
+        return "{rate:.2%} ({low:.2%} to {high:.2%})".format(**self.figures())
 
 
 def rate(case: Case, runs: int, seed: Sequence[int], screened: bool = False) -> Rate:

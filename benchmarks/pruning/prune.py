@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -133,10 +133,7 @@ def _cases(options: argparse.Namespace, folder: Path) -> Iterator[Case]:
         else:
             source = Path(name)
             if not options.model:
-                shape = SHAPES[name]
-                if options.layers:
-                    shape = replace(shape, num_hidden_layers=options.layers)
-                source = write_checkpoint(folder / "dense", shape)
+                source = write_checkpoint(folder / "dense", SHAPES[name])
             write_passages(passages, source, options.samples, tokens)
         yield Case(Path(name).name, source, passages, tokens)
 
@@ -175,24 +172,27 @@ def measure(
     rows = []
     for who, of_side in jobs.items():
         row: dict[str, Any] = {"model": case.model, "method": method, "who": who}
-        row |= {"rounds": options.repeat, **_spread("seconds", of_side)}
+        row["rounds"] = options.repeat
         for field in of_side[0]:
             row[field] = median(one[field] for one in of_side)
+        row |= _spread("seconds", [one["seconds"] for one in of_side])
         if who != "ours" and "ours" in jobs:
             pairs = zip(of_side, jobs["ours"], strict=True)
-            name = "ours_times_faster"
-            ratios = [{name: one["seconds"] / ours["seconds"]} for one, ours in pairs]
-            row |= {name: median(ratio[name] for ratio in ratios)}
-            row |= _spread(name, ratios) | agreement(outputs["ours"], outputs[who])
+            ratios = [one["seconds"] / ours["seconds"] for one, ours in pairs]
+            row |= _spread("ours_times_faster", ratios)
+            row |= agreement(outputs["ours"], outputs[who])
         rows.append(row)
     for output in outputs.values():
         shutil.rmtree(output)
     return rows
 
 
-def _spread(field: str, rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    values = [row[field] for row in rows]
-    return {f"{field}_min": min(values), f"{field}_max": max(values)}
+def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
+    return {
+        name: median(values),
+        f"{name}_min": min(values),
+        f"{name}_max": max(values),
+    }
 
 
 _COLUMNS = {
@@ -246,7 +246,6 @@ def main() -> None:
     models.add_argument("--model", help="'bundled', or a dense checkpoint's directory")
     models.add_argument("--shape", choices=SHAPES, help="of a random checkpoint")
     add = parser.add_argument
-    add("--layers", type=count, help="of the shape, if not all")
     add("--samples", type=count, default=16, help="random passages")
     tokens = "of a random passage, and the window"
     add("--tokens", type=count, default=512, help=tokens)

@@ -13,15 +13,7 @@ from evaluator.store.reading import read_part, record_parts
 from evaluator.store.schema import KEY, RECORD_COLUMNS, RECORDS
 
 # The submitter's word: what only the run itself can tell.
-MEASURED = (
-    "began",
-    "wall_s",
-    "start_s",
-    "peak_memory_bytes",
-    "usable_cores",
-    "load",
-    "peer",
-)
+MEASURED = ("began", "wall_s", "start_s", "usable_cores", "load")
 _ELSEWHERE = ("checkpoint", "cached_tokens", "device")  # columns of where and when
 Row = Mapping[str, Any]
 

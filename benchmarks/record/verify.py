@@ -125,45 +125,38 @@ def _check_records(
         "dtype": card["dtype"],
         "seed": config.seed,
     }
-    present: Counter[tuple[Any, ...]] = Counter()
+    surplus: Counter[tuple[Any, ...]] = Counter()
     for row in rows:
         for name, value in wanted.items():
             _same(f"a record's {name}", row[name], value)
         if row["status"] == "engine_error":
             raise Refused(f"{row['item_id']}, {row['probe']}: its status is an error")
-        key = (row["language"], row["item_id"], row["probe"], row["index"])
-        present[key] += 1
-    expected: Counter[tuple[Any, ...]] = Counter()
+        surplus[row["language"], row["item_id"], row["probe"], row["index"]] += 1
     for item, plan in plans.items():
-        for probe, count in _counts(plan, config).items():
-            expected.update((*item, probe, index) for index in range(count))
-    for names, what in (
-        (expected - present, "missing"),
-        (present - expected, "too many"),
-    ):
-        if names:
-            first = "/".join(map(str, min(names)))
-            raise Refused(f"{names.total()} records are {what}, the first is {first}")
+        counts = dict.fromkeys(config.probes, 1)
+        if "open" in plan.prompts:  # else each is excluded once
+            counts["beam"], counts["sample"] = config.beam_width, config.samples
+            counts["choice"] = len(_options(plan))
+        for probe, count in counts.items():
+            for index in range(count):
+                surplus[(*item, probe, index)] -= 1
+    for key, count in surplus.items():
+        if count:
+            what = "too many" if count > 0 else "missing"
+            raise Refused(f"a record is {what}: {'/'.join(map(str, key))}")
 
 
-def _counts(plan: Posed, config: EvalConfig) -> dict[str, int]:
-    """How many records each probe has of an item."""
-    counts = dict.fromkeys(config.probes, 1)
-    if "open" in plan.prompts:  # else each is excluded once
-        counts["beam"] = config.beam_width
-        counts["sample"] = config.samples
-        assert isinstance(plan, Question)
-        counts["choice"] = len(plan.option_texts)
-    return counts
+def _options(plan: Posed) -> tuple[str, ...]:
+    assert isinstance(plan, Question)  # of an item, not a window of a text
+    return plan.option_texts
 
 
 def _chosen(rows: list[Row], seed: int, share: float) -> list[Row]:
     """A random share of each recomputed probe's records, at least one of each."""
     draw, chosen = random.Random(seed), []
+    asked = [row for row in rows if row["status"] != "excluded"]
     for probe in _RECOMPUTED:
-        of_probe = [
-            row for row in rows if row["probe"] == probe and row["status"] != "excluded"
-        ]
+        of_probe = [row for row in asked if row["probe"] == probe]
         chosen += draw.sample(of_probe, math.ceil(share * len(of_probe)))
     return chosen
 
@@ -175,8 +168,7 @@ def _ids_of(row: Row, plan: Posed) -> tuple[tuple[int, ...], tuple[int, ...] | N
         return plan.prompts["open"].token_ids, None
     text = gold_option(plan.item)
     if row["probe"] == "choice":
-        assert isinstance(plan, Question)
-        text = plan.option_texts[row["index"]]
+        text = _options(plan)[row["index"]]
     return plan.scored[text].prompt_ids, plan.scored[text].continuation_ids
 
 
@@ -184,20 +176,12 @@ class _Slow:
     """transformers in float32, one prompt at a time."""
 
     def __init__(self, model: Path, *, on_cpu: bool) -> None:
-        """Raises InputError if transformers cannot load the model."""
         device = "cuda" if torch.cuda.is_available() else "cpu"
         exact = on_cpu and device == "cpu"
         # of a token, in nats
         self._one, self._mean = TOLERANCES["float32" if exact else "float32 on a GPU"]
-        try:
-            loaded = AutoModelForCausalLM.from_pretrained(
-                model, dtype=torch.float32, local_files_only=True
-            )
-        except Exception as error:  # whatever a library of the format raises
-            raise InputError(
-                f"{model}: transformers cannot load it: {one_line(error)}"
-            ) from error
-        self._model = loaded.to(device).eval()
+        loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+        self._model: Any = loaded.to(device).eval()
 
     def fault(
         self, row: Row, prompt: tuple[int, ...], answer: tuple[int, ...] | None

@@ -23,7 +23,6 @@ pass     Every probe of 100 items as one stream, records written, against greedy
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -32,7 +31,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import roofline
 from benchmarks.harness import (
     Agree,
     Child,
@@ -144,21 +142,12 @@ def beams_agreement(path: Path) -> Agree:
     return lambda *_: agreement
 
 
-def facts_of(ours: Child, model: Path | None) -> dict[str, Any]:
-    """What our last round says besides its seconds; of a pass of `model`, also how
-    long its forwards would take at the machine's measured peak."""
-    result = ours.results[-1]
-    facts = dict(result["stats"])
-    if model is not None:
-        # Of a request's tokens all are forwarded but the last one generated.
-        computed = facts["prompt_tokens"] + facts["generated_tokens"]
-        computed -= facts["requests"]
-        machine = roofline.measure(result["dtype"])
-        facts["computed_token_forwards"] = computed
-        facts["roofline"] = roofline.bounds(
-            model, machine, computed, facts["steps"], result["seconds"]
-        )
-    return facts
+def facts_of(ours: Child) -> dict[str, Any]:
+    """What our last round says besides its seconds."""
+    stats = ours.results[-1]["stats"]
+    # Of a request's tokens all are forwarded but the last one generated.
+    tokens = stats["prompt_tokens"] + stats["generated_tokens"]
+    return {**stats, "computed_token_forwards": tokens - stats["requests"]}
 
 
 def compare_sides(
@@ -185,8 +174,7 @@ def compare_sides(
         sides[key] = Side(name=does, run=child.round, agree=agree if sides else None)
     key, ours = next(iter(children.items()))
     if key in OURS:
-        model = Path(json.loads(path.read_text())["model"]) if name == "pass" else None
-        facts = lambda: {**described, **facts_of(ours, model)}  # noqa: E731
+        facts = lambda: {**described, **facts_of(ours)}  # noqa: E731
         sides[key] = replace(sides[key], facts=facts)
     keep = partial(write_rounds, options.out, described)
     compare(name, sides | peers, rounds=options.rounds, keep=keep)

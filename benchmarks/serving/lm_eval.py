@@ -44,10 +44,6 @@ def beside(
 ) -> dict[str, Side]:
     """lm-eval as a side, and ours that does as much, until `stack` closes. Raises
     InputError."""
-    if not _LOCK.is_file():
-        raise SystemExit(
-            f"--peer {NAME}: {_LOCK} is missing: this needs a source tree of Resurface"
-        )
     python = python_of(NAME, pins(_LOCK), beside_ours=True)
     document = json.loads(workload.read_text())
     respell(document, load_tokenizer(Path(document["model"])))

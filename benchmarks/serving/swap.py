@@ -6,11 +6,10 @@ building a new engine for it.
 
 Both are timed without their imports. The other checkpoint is the model pruned by
 magnitude to 0.5. After the swap the engine must give the log-likelihoods that a new
-engine gives. Also measured: a swap whose files are not in the page cache."""
+engine gives."""
 
 import argparse
 import json
-import os
 import tempfile
 import time
 from collections.abc import Mapping
@@ -72,16 +71,6 @@ class Swapper:
         self._engine.load(self._dense)
         return {"seconds": self._engine.load(self._other).seconds, **_ask(self._engine)}
 
-    def uncached(self) -> dict[str, Any]:
-        """Seconds of a swap whose files are not in the page cache."""
-        self._engine.load(self._dense)
-        for file in self._other.glob("*.safetensors"):
-            descriptor = os.open(file, os.O_RDONLY)
-            os.fsync(descriptor)  # only what is on disk can be dropped
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
-        return {"uncached_s": round(self._engine.load(self._other).seconds, 4)}
-
 
 def agree(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Agreement:
     """Whether the swapped engine gives the log-likelihoods of a new one."""
@@ -113,7 +102,7 @@ def main() -> None:
         ours = Side(
             name="swapped in place, verified",
             run=swapper.swap,
-            facts=lambda: {"model": options.model, **swapper.uncached()},
+            facts=lambda: {"model": options.model},
         )
         theirs = Side(
             name="a new engine",

@@ -38,8 +38,7 @@ from evaluator.engine.vllm.start import serves_cpus
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.planning import questions_of, tokenised
 from evaluator.tasks import load_task
-from launch.sweep.estimate import vocabulary_of
-from launch.sweep.models import resolve_model
+from launch.sweep.models import resolve_model, vocabulary_of
 
 # The paper's, which the other sides of a benchmark ask too.
 PROBES = ("greedy", "beam", "sample", "choice", "rank")

@@ -19,6 +19,7 @@ from typer.exceptions import TyperException
 from evaluator.core.errors import InputError, ResurfaceError, one_line, unknown
 from evaluator.core.garbage import collect_rarely
 from launch.commands.bench import bench
+from launch.commands.call import demo, evaluate, sweep
 from launch.commands.compare import compare
 from launch.commands.doctor import doctor
 from launch.commands.gate import gate, screen
@@ -26,7 +27,6 @@ from launch.commands.match import match
 from launch.commands.prune import prune
 from launch.commands.render import render_files
 from launch.commands.report import export, report
-from launch.commands.running import demo, evaluate, sweep
 from launch.commands.status import status
 from launch.commands.tasks import methods, probes, show_prompt, tasks
 from launch.commands.terminal import errors

@@ -181,8 +181,8 @@ def show_prompt(
     from evaluator.checkpoints.tokenizer import load_tokenizer
     from evaluator.probes.config import EvalConfig
     from launch.sweep.models import resolve_model
+    from launch.sweep.prepared_tasks import today
     from launch.sweep.prompts import misfit
-    from launch.sweep.tasks import today
 
     try:
         shown_day = today() if date is None else day(date)

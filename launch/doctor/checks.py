@@ -5,13 +5,12 @@ A check is an object in `CHECKS`. It measures distances, one for each thing comp
 and passes if the largest and the mean are within the tolerance of what the engine
 computed in."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
-from evaluator.engine.self_check import TOLERANCES, Precision
+from evaluator.engine.self_check import Precision
 from launch.doctor.results import (
     DisagreementError,
     NotHereError,
@@ -34,55 +33,19 @@ from launch.doctor.runs import (
     TRANSFORMERS,
     Run,
 )
+from launch.doctor.tolerances import (
+    APART,
+    DRAWS,
+    EXACT,
+    MASKS,
+    NATS,
+    RANKS,
+    ROUNDED_MASKS,
+    SOLVED,
+    Tolerance,
+)
 
 Status = Literal["pass", "fail", "skipped"]
-
-
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """How large the distances of a check may be."""
-
-    largest: float
-    mean: float
-
-    def __str__(self) -> str:
-        return f"{self.largest:.2g} / {self.mean:.2g}"
-
-
-# Nats per token between two computations of the same log-probability: the engine's own,
-# when it checks itself.
-NATS: Mapping[Precision, Tolerance] = {
-    name: Tolerance(*allowed) for name, allowed in TOLERANCES.items()
-}
-# The same between two programs, which round half precision in other places, however
-# exact the logits are. We measured vLLM and transformers in bfloat16 on CPUs: 0.12 /
-# 0.013 (bundled model), 0.43 / 0.073 (a random one of 16 layers).
-APART: Mapping[Precision, Tolerance] = {**NATS, "half, float32 logits": NATS["half"]}
-# Log ratio of two ranks: rounding swaps neighbours that are close.
-RANKS: Mapping[Precision, Tolerance] = {
-    "float32": Tolerance(math.log(2) + 1e-9, 0.01),
-    "float32 on a GPU": Tolerance(math.log(3), 0.05),
-    # measured as above: 0.69 / 0.026
-    "half, float32 logits": Tolerance(math.log(4), 0.1),
-    "half": Tolerance(math.log(8), 0.3),
-}
-EXACT: Mapping[Precision, Tolerance] = dict.fromkeys(NATS, Tolerance(0, 0))
-# Share of answers that differ: rounded logits can turn a draw between two tokens either
-# way.
-DRAWS: Mapping[Precision, Tolerance] = {
-    "float32": Tolerance(0, 0),
-    "float32 on a GPU": Tolerance(1, 0.05),
-    "half, float32 logits": Tolerance(1, 0.35),
-    "half": Tolerance(1, 0.35),
-}
-# Share of a matrix's weights that only one side prunes.
-MASKS = dict.fromkeys(NATS, Tolerance(2e-3, 5e-4))
-# The same between a GPU in the checkpoint's dtype and a CPU in float32. Measured on a
-# CPU with the bundled model in bfloat16: 2.5e-3 / 9.4e-4; for the solver 0.011 /
-# 0.0037.
-ROUNDED_MASKS = dict.fromkeys(NATS, Tolerance(0.01, 0.004))
-# a solver's later columns depend on every earlier choice
-SOLVED = dict.fromkeys(NATS, Tolerance(0.05, 0.02))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +86,10 @@ class Check:
             return replace(result, status="fail", why=str(error))
         if not distances:
             return replace(result, status="fail", why="there was nothing to compare")
-        largest, mean = max(distances), math.fsum(distances) / len(distances)
-        # Written so that NaN fails.
-        holds = largest <= result.tolerance.largest and mean <= result.tolerance.mean
-        status: Status = "pass" if holds else "fail"
+        measured = Tolerance.of(distances)
+        status: Status = "pass" if result.tolerance.allows(measured) else "fail"
         return replace(
-            result, status=status, largest=largest, mean=mean, compared=len(distances)
+            result, status=status, distances=measured, compared=len(distances)
         )
 
     def _distances(self, results: Results) -> list[float]:
@@ -152,19 +113,15 @@ class CheckResult:
     status: Status
     tolerance: Tolerance
     why: str = ""  # reason of a skip, or of a failure without a measurement
-    largest: float | None = None
-    mean: float | None = None
+    distances: Tolerance | None = None  # that were measured
     compared: int = 0
 
     @property
     def measured(self) -> str:
         """The distances in words, or the reason for their absence."""
-        if self.largest is None or self.mean is None:
+        if self.distances is None:
             return self.why
-        return (
-            f"{self.largest:.2g} / {self.mean:.2g} {self.check.unit}, of"
-            f" {self.compared}"
-        )
+        return f"{self.distances} {self.check.unit}, of {self.compared}"
 
 
 # By kind: the beginning of the requests' ids, and the comparison of two runs' answers

@@ -9,8 +9,9 @@ from typing import Any
 
 import psutil
 
+from evaluator.core.gpus import nvidia_smi
 from evaluator.engine.processor import instruction_sets, usable_cores
-from launch.provenance import provenance, query
+from launch.provenance import provenance
 
 _GPU_FIELDS = "name,memory.total,driver_version,compute_cap"
 
@@ -36,7 +37,7 @@ def this_machine() -> Machine:
     with suppress(OSError, subprocess.CalledProcessError):
         gpus = [
             gpu
-            for line in query(_GPU_FIELDS, None)
+            for line in nvidia_smi(_GPU_FIELDS, None)
             if (gpu := gpu_of(line)) is not None
         ]
     commit = (

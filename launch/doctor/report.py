@@ -2,7 +2,8 @@
 table, Markdown or JSON."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -70,53 +71,37 @@ def _concluded(
     machine: Machine, by_run: Mapping[str, RunResult | str], gpus: int
 ) -> Report:
     """The report of the runs so far."""
-    needs = {
-        run.name: "needs a GPU" if run.gpus == 1 else f"needs {run.gpus} GPUs"
-        for run in RUNS
-        if run.gpus > gpus
-    }
     served = by_run.get(SERVED.name)
-    later = _NOT_TRIED if isinstance(served, str) else _TO_COME
-    missing = {
-        run.name: needs.get(run.name, later) for run in RUNS if run.name not in by_run
-    }
-    dtype, facts = (
-        (served.dtype, dict(served.facts))
-        if isinstance(served, RunResult)
-        else ("", {})
-    )
-    computed = precision(
-        dtype or "float32", facts.get("logits", dtype), on_gpu=gpus > 0
-    )
+    missing = {}
+    for run in RUNS:
+        if run.name not in by_run:
+            missing[run.name] = _NOT_TRIED if isinstance(served, str) else _TO_COME
+            if run.gpus > gpus:
+                some = "a GPU" if run.gpus == 1 else f"{run.gpus} GPUs"
+                missing[run.name] = f"needs {some}"
+    ended = {name: run for name, run in by_run.items() if isinstance(run, RunResult)}
+    engine = ended.get(SERVED.name, RunResult())
+    logits = engine.facts.get("logits", engine.dtype)
+    computed = precision(engine.dtype or "float32", logits, on_gpu=gpus > 0)
     results = Results(by_run)
     return Report(
         machine=machine,
-        dtype=dtype,
-        facts=facts,
+        dtype=engine.dtype,
+        facts=dict(engine.facts),
         checks=tuple(check.compare(results, computed, missing) for check in CHECKS),
-        seconds={
-            name: result.seconds
-            for name, result in by_run.items()
-            if isinstance(result, RunResult)
-        },
+        seconds={name: run.seconds for name, run in ended.items()},
         ended=_TO_COME not in missing.values(),
     )
 
 
 def verdict(report: Report) -> str:
-    counts = {
-        status: sum(each.status == status for each in report.checks)
-        for status in _COLOURS
-    }
-    skipped = f", {counts['skipped']} skipped" if counts["skipped"] else ""
+    counts = Counter(result.status for result in report.checks)
+    more = f", {counts['skipped']} skipped" if counts["skipped"] else ""
     if not report.ended:
-        skipped += "; it goes on, or was cut off"
-    if counts["fail"]:
-        return (
-            f"{counts['fail']} of {counts['pass'] + counts['fail']} checks"
-            f" failed{skipped}"
-        )
-    return f"all {counts['pass']} checks passed{skipped}"
+        more += "; it goes on, or was cut off"
+    if failed := counts["fail"]:
+        return f"{failed} of {counts['pass'] + failed} checks failed{more}"
+    return f"all {counts['pass']} checks passed{more}"
 
 
 def table(report: Report) -> Table:
@@ -138,90 +123,59 @@ def table(report: Report) -> Table:
 
 def markdown(report: Report) -> str:
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    lines = [
-        f"# doctor: {verdict(report)}",
-        "",
-        f"`resurface doctor`, {when}.",
-        "",
-        "| machine | |",
-        "|---|---|",
-    ]
-    lines += [
-        f"| {name} | {value.translate(_IN_A_CELL)} |"
-        for name, value in _described(report)
-    ]
-    lines += [
-        "",
-        "| check | | fast path | slow path | allowed | measured |",
-        "|---|---|---|---|---|---|",
-    ]
-    for each in report.checks:
-        cells = (
-            each.check.name,
-            each.status,
-            each.check.fast,
-            each.check.slow,
-            str(each.tolerance),
-            each.measured,
-        )
-        lines.append(
-            "| " + " | ".join(cell.translate(_IN_A_CELL) for cell in cells) + " |"
-        )
-    lines += [
-        "",
-        (
-            "Allowed and measured: the largest distance and the mean, in the unit of"
-            " the last column."
-        ),
-    ]
-    return "\n".join(lines) + "\n"
+    lines = [f"# doctor: {verdict(report)}", "", f"`resurface doctor`, {when}.", ""]
+    lines += ["| machine | |", "|---|---|", *map(_row, _described(report)), ""]
+    lines += ["| check | | fast path | slow path | allowed | measured |"]
+    lines += ["|---|---|---|---|---|---|"]
+    for result in report.checks:
+        check, allowed = result.check, str(result.tolerance)
+        cells = (check.name, result.status, check.fast, check.slow, allowed)
+        lines.append(_row((*cells, result.measured)))
+    legend = (
+        "Allowed and measured: the largest distance and the mean, in the unit of"
+        " the last column."
+    )
+    return "\n".join([*lines, "", legend, ""])
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.translate(_IN_A_CELL) for cell in cells)} |"
 
 
 def document(report: Report) -> dict[str, Any]:
     checks = []
     for result in report.checks:
-        check, allowed = result.check, result.tolerance
+        check = result.check
         row: dict[str, Any] = {
             "check": check.name,
             "status": result.status,
             "fast": check.fast,
             "slow": check.slow,
-        }
-        row |= {
-            "tolerance": {"largest": allowed.largest, "mean": allowed.mean},
+            "tolerance": dataclasses.asdict(result.tolerance),
             "unit": check.unit,
         }
-        if result.largest is None:
+        if result.distances is None:
             row["why"] = result.why
         else:
-            row |= {
-                "largest": result.largest,
-                "mean": result.mean,
-                "compared": result.compared,
-            }
+            row |= dataclasses.asdict(result.distances)
+            row["compared"] = result.compared
         checks.append(row)
+    seconds = {name: round(took, 2) for name, took in report.seconds.items()}
     return {
         "passed": not report.failed,
         "verdict": verdict(report),
         "machine": dict(_described(report)),
         "checks": checks,
-        "seconds": {
-            name: round(seconds, 2) for name, seconds in report.seconds.items()
-        },
+        "seconds": seconds,
     }
 
 
 def _described(report: Report) -> list[tuple[str, str]]:
     lines = list(report.machine.facts)
     if report.dtype:
-        facts = [
-            report.dtype,
-            *(f"{name} {value}" for name, value in report.facts.items()),
-        ]
-        lines.append(("engine", ", ".join(facts)))
+        facts = [f"{name} {value}" for name, value in report.facts.items()]
+        lines.append(("engine", ", ".join([report.dtype, *facts])))
     if report.seconds:
-        each = ", ".join(
-            f"{name} {seconds:.0f}" for name, seconds in report.seconds.items()
-        )
-        lines.append(("seconds", f"{sum(report.seconds.values()):.0f} ({each})"))
+        runs = ", ".join(f"{name} {took:.0f}" for name, took in report.seconds.items())
+        lines.append(("seconds", f"{sum(report.seconds.values()):.0f} ({runs})"))
     return lines

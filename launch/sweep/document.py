@@ -5,8 +5,6 @@ One-line errors refuse:
 
 - tags that make objects
 - a key that appears twice
-- aliases that expand to too many entries (a few lines can mean billions)
-- deeper nesting than any sweep needs
 - anything but a regular file"""
 
 import hashlib
@@ -21,10 +19,6 @@ from pydantic import BaseModel, ValidationError
 from evaluator.core.config import KeysOnce
 from evaluator.core.errors import InputError, need_regular, one_line, unknown
 
-_LARGEST_FILE = 2**22  # bytes
-# with every alias expanded: a sweep of 1,000 checkpoints has a tenth of that
-_MOST_NODES = 100_000
-_DEEPEST = 100
 _SHOWN = 120  # characters of a wrong value
 # Pydantic names Python's types; a YAML author knows other names.
 _MEANT = {
@@ -42,52 +36,18 @@ def read_document(path: Path, what: str = "the sweep file") -> Any:
     """The content of a YAML file. Raises InputError naming the file and its purpose
     `what`."""
     try:
-        if need_regular(path).stat().st_size > _LARGEST_FILE:
-            raise InputError(
-                f"{path}: cannot read {what}: it has more than {_LARGEST_FILE:,} bytes"
-            )
-        text = path.read_text(encoding="utf-8")
+        text = need_regular(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise InputError(f"{path}: cannot read {what}: {reason}") from error
     try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        if _expanded(node, {}, 1) > _MOST_NODES:
-            raise InputError(
-                f"{path}: its aliases expand to more than {_MOST_NODES:,} entries"
-            )
-        return loader.construct_document(node)
+        return _Loader(text).get_single_data()
     # ValueError, TypeError: an impossible value, such as the 31st of February or a
     # number of 5,000 digits.
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise InputError(
             f"{path}: not valid YAML: {one_line(error, 1000).replace(_NO_FILE, '')}"
         ) from error
-
-
-def _expanded(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
-    """The number of nodes with every alias expanded. Visits each node once."""
-    if depth > _DEEPEST:
-        raise yaml.MarkedYAMLError(
-            problem=f"nested more than {_DEEPEST} deep", problem_mark=node.start_mark
-        )
-    if not isinstance(node, yaml.CollectionNode):
-        return 1
-    if id(node) not in sizes:
-        sizes[id(node)] = _MOST_NODES + 1  # a node that contains itself finds this
-        parts = [
-            part
-            for pair in node.value
-            for part in (pair if isinstance(pair, tuple) else (pair,))
-        ]
-        sizes[id(node)] = min(
-            _MOST_NODES + 1,
-            1 + sum(_expanded(part, sizes, depth + 1) for part in parts),
-        )
-    return sizes[id(node)]
 
 
 class _Loader(KeysOnce, yaml.SafeLoader):
@@ -106,28 +66,27 @@ def validated(
         return model.model_validate(document)
     except ValidationError as error:
         # An unknown key often explains why another one is missing.
-        problem = min(
-            error.errors(), key=lambda problem: problem["type"] != "extra_forbidden"
-        )
+        problems = error.errors()
+        problem = min(problems, key=lambda each: each["type"] != "extra_forbidden")
         place, kind = problem["loc"], problem["type"]
-        field = (
-            field_of(place)
-            if field_of is not None
-            else ".".join(map(str, place)) or "(top level)"
-        )
+        spelled = field_of or _dotted
+        field = spelled(place)
         if kind == "extra_forbidden":
-            known = _known_keys(model, place)
-            raise InputError(
-                f"{where}: {unknown('key', str(place[-1]), known)}, at {field}"
-            ) from error
+            key = unknown("key", str(place[-1]), _known_keys(model, place))
+            raise InputError(f"{where}: {key}, at {field}") from error
         message = problem["msg"].removeprefix("Value error, ")
         # the message names the fields
         if not (place and field) and kind == "value_error":
             raise InputError(f"{where}: {message}") from error
         value = json.dumps(problem["input"], default=str)
-        value = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}..."
+        if len(value) > _SHOWN:
+            value = f"{value[:_SHOWN]}..."
         shown = field if kind == "missing" else f"{field}: {value}"
         raise InputError(f"{where}: {shown}: {_MEANT.get(kind, message)}") from error
+
+
+def _dotted(place: tuple[int | str, ...]) -> str:
+    return ".".join(map(str, place)) or "(top level)"
 
 
 def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:

@@ -15,14 +15,12 @@ hours show which of two sweeps is larger, and whether one takes a morning or a w
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import reduce
 from pathlib import Path
-from typing import Any
 
 from evaluator.asking.prompts import CAPPED_FORMATS
-from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.quantisation import ONLINE
 from evaluator.checkpoints.shapes import text_model
 from evaluator.probes.base import Cost
@@ -33,10 +31,10 @@ from evaluator.tasks.loading import (
     items_by_language,
     load_task,
 )
-from launch.sweep.checks import bytes_of
 from launch.sweep.config import SweepConfig
 from launch.sweep.jobs import CheckpointJob, expand, models_of
-from launch.sweep.models import local_directory
+from launch.sweep.models import local_directory, vocabulary_of
+from launch.sweep.preflight_checks import bytes_of, keeps_references, reference_bytes
 from pruning.config import PruneConfig
 from pruning.methods import METHODS
 from quantising.config import QuantiseConfig
@@ -48,7 +46,6 @@ REQUEST = 0.002  # seconds that the driver and the engine's scheduler spend on a
 MEMORY = 80e9  # bytes of the GPU, for `resources.engines_per_gpu: auto`
 LOAD = 60.0  # seconds to swap one checkpoint in and start its first requests
 DISK = 1e9  # bytes per second
-_LISTED_BYTES = 8  # bytes of one listed token: its id and its log-probability
 
 # Mean tokens, measured with Qwen's vocabulary on 60 items in each language of XQuAD
 # (caps 512 and 1024).
@@ -108,6 +105,10 @@ class JobEstimate:
     references: int | None = 0
     items: Mapping[str, int] = field(default_factory=dict)  # by task
 
+    @property
+    def sized(self) -> bool:
+        return self.evaluation_hours is not None
+
 
 def estimate(config: SweepConfig) -> list[JobEstimate]:
     """One estimate for each checkpoint, in the order of the jobs. Raises InputError
@@ -136,7 +137,7 @@ def estimate(config: SweepConfig) -> list[JobEstimate]:
             # of a bfloat16 model
             disk = None if size is None else bytes_of(job, int(2 * size))
         references: int | None = 0
-        for name, task in job.tasks.items() if keeps(job, jobs) else ():
+        for name, task in job.tasks.items() if keeps_references(job, jobs) else ():
             if own[name].compared and references is not None:
                 known = job.path.is_dir()
                 vocabulary = vocabulary_of(job.path) if known else 0
@@ -298,27 +299,3 @@ def assumptions(engines: int = 1, *, gpu: bool = True) -> tuple[str, ...]:
             )
         ),
     )
-
-
-def keeps(job: CheckpointJob, jobs: Sequence[CheckpointJob]) -> bool:
-    """Whether a checkpoint keeps its distributions: other checkpoints, or later runs
-    of itself, need them."""
-    return (job.base is None and not job.is_made) or any(
-        other.base == job.name for other in jobs
-    )
-
-
-def reference_bytes(
-    task: EvalConfig, positions: int, vocabulary: int, dtype: str
-) -> int:
-    """Bytes of a base's distributions. Its logits have its compute dtype; `auto` may
-    mean float32."""
-    if task.fidelity_top:
-        return positions * _LISTED_BYTES * min(task.fidelity_top, vocabulary)
-    return positions * vocabulary * (2 if dtype == "bfloat16" else 4)
-
-
-def vocabulary_of(checkpoint: Path) -> int:
-    """The columns of a model's logits; 0 if its configuration gives none."""
-    size: Any = text_model(Checkpoint(checkpoint).config).get("vocab_size")
-    return size if isinstance(size, int) else 0

@@ -11,7 +11,10 @@ import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.shapes import text_model
 from evaluator.core.errors import InputError, one_line
 
 # names the model that Resurface contains, in place of any checkpoint
@@ -134,3 +137,9 @@ def same_model(one: str, other: str) -> bool:
 def _mirrored(value: str) -> Path | None:
     mirror = os.environ.get(MIRROR)
     return Path(os.path.expanduser(mirror)) / value if mirror else None
+
+
+def vocabulary_of(checkpoint: Path) -> int:
+    """The columns of a model's logits; 0 if its configuration gives none."""
+    size: Any = text_model(Checkpoint(checkpoint).config).get("vocab_size")
+    return size if isinstance(size, int) else 0

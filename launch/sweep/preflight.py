@@ -21,11 +21,12 @@ from evaluator.core.records import Item
 from evaluator.core.text import is_known
 from evaluator.engine.config import EngineConfig
 from evaluator.store.run_json import Failure
-from launch.sweep import checks
+from launch.sweep import preflight_checks as checks
 from launch.sweep.config import SweepConfig
-from launch.sweep.estimate import keeps, reference_bytes, vocabulary_of
 from launch.sweep.jobs import CheckpointJob, check_screening, expand
-from launch.sweep.tasks import PreparedTask, TaskPreparation, today
+from launch.sweep.models import vocabulary_of
+from launch.sweep.preflight_checks import keeps_references, reference_bytes
+from launch.sweep.prepared_tasks import PreparedTask, TaskPreparation, today
 from pruning.calibration import text_digest
 
 # A generous measured size of one record in a part, for the estimate of disk space; more
@@ -94,29 +95,23 @@ class Prepared:
         items than requested."""
         notes = []
         for name, questions in self.questions_by_task.items():
-            wanted = next(task.config.items for task in self.tasks if task.name == name)
-            one_shot = any(
-                "one_shot" in task.config.formats
-                for task in self.tasks
-                if task.name == name
-            )
-            for language, count in Counter(
-                question.item.language for question in questions
-            ).items():
-                if count < wanted:
-                    lost = (
-                        "; none is left as the example of one_shot" if one_shot else ""
+            configs = [task.config for task in self.tasks if task.name == name]
+            languages = Counter(question.item.language for question in questions)
+            for language, count in languages.items():
+                if count < configs[0].items:
+                    note = (
+                        f"{name}: {language} has {count} items, not"
+                        f" {configs[0].items}; the run uses all"
                     )
-                    notes.append(
-                        f"{name}: {language} has {count} items, not {wanted}; the run"
-                        f" uses all{lost}"
-                    )
+                    if any("one_shot" in config.formats for config in configs):
+                        note += "; none is left as the example of one_shot"
+                    notes.append(note)
                 if not is_known(language):
                     notes.append(
                         f"{name}: {language!r} is no known language: graded as one with"
                         " spaces between words"
                     )
-            if loose := [each for each in map(_loose_option, questions) if each]:
+            if loose := list(filter(None, map(_loose_option, questions))):
                 notes.append(
                     f"{name}: {len(loose)} items have a wrong option that contains a"
                     f" gold answer: {loose[0]}"
@@ -192,52 +187,41 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     trust, here = config.engine.trust_remote_code, not os.environ.get("RAY_ADDRESS")
     jobs = expand(config, run_dir)
     check_screening(jobs, config.screen)
-    own = [job for job in jobs if not job.is_variant]  # with files of their own
-    existing = [job for job in own if not job.is_made]
+    existing = [job for job in jobs if not job.is_made and not job.is_variant]
     refused = checks.check_files(existing)
     _unusable(jobs, refused)
-    engine, notes = checks.engine_of(
-        config.engine, [job for job in own if job.name not in refused], here=here
-    )
+    served = [job for job in _with_files(jobs) if job.name not in refused]
+    engine, dtype_notes = checks.engine_of(config.engine, served, here=here)
     config = config.model_copy(update={"engine": engine})
-    dense, tokenizers, damage, remarks = _read_checkpoints(existing, trust=trust)
+    dense, tokenizers, damage, eos_notes = _read_checkpoints(existing, trust=trust)
     positions = _fewest_positions(existing, dense)
-    notes = (*notes, *remarks)
     refused |= damage
-    refused |= checks.damaged(
-        job for job in jobs if job.is_made and job.model not in refused
-    )
+    made = [job for job in jobs if job.is_made and job.model not in refused]
+    refused |= checks.damaged(made)
     unusable = _unusable(jobs, refused)
-    lost = {each.checkpoint for each in unusable}
+    lost = {failure.checkpoint for failure in unusable}
     jobs = tuple(job for job in jobs if job.name not in lost)
-    own = [job for job in jobs if not job.is_variant]
-    # pandas: earlier errors must not wait for it
-    from evaluator.store.reading import day_of
-
-    day = config.date or day_of(run_dir) or today()
-    preparation = TaskPreparation(positions, tokenizers, day)
-    asked = {job.name: preparation.tasks_of(job) for job in jobs}
+    config, asked, task_notes = _asked_of(config, jobs, positions, tokenizers, run_dir)
     tasks = tuple(
-        {task.key: task for prepared in asked.values() for task in prepared}.values()
+        {task.key: task for of_job in asked.values() for task in of_job}.values()
     )
-    if any(task.config.date for task in tasks):
-        config = config.model_copy(update={"date": day})
-        notes = (*notes, f"date: the chat template takes {day} for today")
-    elif config.date is not None:
-        notes = (*notes, f"date: {day}: no prompt of this run reads it")
     held_out = _contexts(tasks)
+    own = _with_files(jobs)
     checks.check_compression(own, held_out)
     checks.check_distinct(jobs)
-    checks.check_divided(config.engine, own)
-    checks.check_dtypes(config.engine, jobs, dense)
-    checks.check_references(config.engine, tasks)
+    checks.check_divided(engine, own)
+    checks.check_dtypes(engine, jobs, dense)
+    checks.check_references(engine, tasks)
     longest = max(task.longest_request for task in tasks)
     # longer requests are refused one by one
-    if "max_model_len" in config.engine.model_fields_set:
-        longest = min(longest, config.engine.max_model_len)
+    if "max_model_len" in engine.model_fields_set:
+        longest = min(longest, engine.max_model_len)
+    longest = min(longest, positions)
     # These two may take minutes, so they come last.
-    served = checks.served_here(config.engine, jobs, dense, here=here)
+    served_notes = checks.served_here(engine, jobs, dense, here=here)
     checks.check_environments(jobs)
+    remarks = checks.remarks(engine, dense.values(), longest)
+    notes = (*dtype_notes, *eos_notes, *task_notes, *served_notes, *remarks)
     return Prepared(
         config=config,
         jobs=jobs,
@@ -245,27 +229,60 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
         tasks=tasks,
         asked=asked,
         held_out=held_out,
-        engine=config.engine.model_copy(
-            update={"max_model_len": min(longest, positions)}
-        ),
+        engine=engine.model_copy(update={"max_model_len": longest}),
         identity=_identity(config, jobs, dense, asked),
-        disk_bytes=_disk_bytes(jobs, dense, asked, config.engine.dtype),
-        served=(
-            *notes,
-            *preparation.notes,
-            *served,
-            *checks.remarks(config.engine, dense.values(), min(longest, positions)),
-        ),
+        disk_bytes=_disk_bytes(jobs, dense, asked, engine.dtype),
+        served=notes,
         unusable=unusable,
-        other_tokenizer=frozenset(
-            job.name
-            for job in jobs
-            # The run copies the base's tokenizer into each checkpoint that it makes.
-            if job.base not in (None, job.model)
-            and any(task.after_base for task in job.tasks.values())
-            and not tokenise_alike(tokenizers[job.model], tokenizers[job.base])
-        ),
+        other_tokenizer=_with_other_tokenizer(jobs, tokenizers),
     )
+
+
+def _with_files(jobs: Sequence[CheckpointJob]) -> list[CheckpointJob]:
+    """The checkpoints with files of their own."""
+    return [job for job in jobs if not job.is_variant]
+
+
+def _asked_of(
+    config: SweepConfig,
+    jobs: Sequence[CheckpointJob],
+    positions: int,
+    tokenizers: Mapping[str, Any],
+    run_dir: Path,
+) -> tuple[SweepConfig, dict[str, tuple[PreparedTask, ...]], list[str]]:
+    """The sweep with the date of its prompts, if one reads it; the tasks by job name;
+    and notes. Raises InputError."""
+    # pandas: earlier errors must not wait for it
+    from evaluator.store.reading import day_of
+
+    day = config.date or day_of(run_dir) or today()
+    preparation = TaskPreparation(positions, tokenizers, day)
+    asked = {job.name: preparation.tasks_of(job) for job in jobs}
+    notes = []
+    if any(task.config.date for tasks in asked.values() for task in tasks):
+        config = config.model_copy(update={"date": day})
+        notes.append(f"date: the chat template takes {day} for today")
+    elif config.date is not None:
+        notes.append(f"date: {day}: no prompt of this run reads it")
+    return config, asked, [*notes, *preparation.notes]
+
+
+def _with_other_tokenizer(
+    jobs: Sequence[CheckpointJob], tokenizers: Mapping[str, Any]
+) -> frozenset[str]:
+    """The jobs that need a base's answers but have another tokenizer."""
+    names = set()
+    for job in jobs:
+        # The run copies the base's tokenizer into each checkpoint that it makes.
+        if job.base in (None, job.model):
+            continue
+        needs_base = any(task.after_base for task in job.tasks.values())
+        alike = needs_base and tokenise_alike(
+            tokenizers[job.model], tokenizers[job.base]
+        )
+        if needs_base and not alike:
+            names.add(job.name)
+    return frozenset(names)
 
 
 def _read_checkpoints(
@@ -304,12 +321,13 @@ def _stray_eos(info: CheckpointInfo, tokenizer: Any) -> list[str]:
     """A note on the first id that is to end an answer and is no token's. Raises
     InputError for what is no id."""
     known = range(vocabulary_of(info.path) or _NO_LIMIT)
-    strays = [number for number in eos_ids_of(tokenizer) if number not in known]
-    return [
-        f"{info.name}: eos_token_id: {each}, which ends no answer, is no id of the"
-        " vocabulary"
-        for each in strays[:1]
-    ]
+    for number in eos_ids_of(tokenizer):
+        if number not in known:
+            return [
+                f"{info.name}: eos_token_id: {number}, which ends no answer, is no id of"
+                " the vocabulary"
+            ]
+    return []
 
 
 def _unusable(
@@ -358,48 +376,34 @@ def _identity(
 ) -> Mapping[str, Any]:
     """All that records depend on. A run directory accepts only sweeps with this
     identity's digest."""
-    return {
+    pruned, quantised = [], []
+    for job in jobs:
+        if job.prune is not None:
+            settings = job.prune.model_dump(mode="json", exclude={"source", "device"})
+            pruned.append({"name": job.name, "prune": settings})
+        if job.quantise is not None:
+            settings = job.quantise.model_dump(mode="json", exclude={"source"})
+            quantised.append(
+                {"name": job.name, "quantise": settings, "after": job.after}
+            )
+    keys, settings_by_job = {}, {}
+    for name, tasks in asked.items():
+        keys[name] = {task.name: task.key for task in tasks}
+        settings_by_job[name] = {task.name: task.config.identifying() for task in tasks}
+    known = {"kind", "dtype", "scoring", "trust_remote_code"}
+    engine = config.engine.model_dump(mode="json", include=known)
+    if config.engine.deterministic:
+        engine["deterministic"] = True
+    identity: dict[str, Any] = {
         "models": {name: " ".join(info.engine_keys) for name, info in dense.items()},
         "bases": {job.name: job.base for job in jobs},
-        **(
-            {"kv_cache": caches}
-            if (caches := {job.name: job.kv_cache for job in jobs if job.is_variant})
-            else {}
-        ),
-        "checkpoints": [
-            {
-                "name": job.name,
-                "prune": job.prune.model_dump(
-                    mode="json", exclude={"source", "device"}
-                ),
-            }
-            for job in jobs
-            if job.prune is not None
-        ]
-        + [
-            {
-                "name": job.name,
-                "quantise": job.quantise.model_dump(mode="json", exclude={"source"}),
-                "after": job.after,
-            }
-            for job in jobs
-            if job.quantise is not None
-        ],
-        "tasks": {
-            name: {task.name: task.key for task in tasks}
-            for name, tasks in asked.items()
-        },
-        "task_settings": {
-            name: {task.name: task.config.identifying() for task in tasks}
-            for name, tasks in asked.items()
-        },
-        "engine": {
-            **config.engine.model_dump(
-                mode="json", include={"kind", "dtype", "scoring", "trust_remote_code"}
-            ),
-            **({"deterministic": True} if config.engine.deterministic else {}),
-        },
+        "checkpoints": [*pruned, *quantised],
+        "tasks": keys,
+        "task_settings": settings_by_job,
+        "engine": engine,
     }
+    caches = {job.name: job.kv_cache for job in jobs if job.is_variant}
+    return {**identity, "kv_cache": caches} if caches else identity
 
 
 def _disk_bytes(
@@ -415,29 +419,31 @@ def _disk_bytes(
     records = sum(_bytes_of_records(task) for tasks in asked.values() for task in tasks)
     references = 0
     for job in jobs:
-        for task in asked[job.name] if not job.is_made and keeps(job, jobs) else ():
-            # as many as there are if every answer runs to its token cap
+        if job.is_made or not keeps_references(job, jobs):
+            continue
+        vocabulary = vocabulary_of(job.path)
+        for task in asked[job.name]:
             if task.config.references:
-                each = sum(
-                    probe.cost(task.config).compared
-                    for probe in task.config.item_probes
-                )
-                count = sum(
-                    len(window.token_ids) for window in task.windows
-                ) or each * len(task.questions)
-                references += reference_bytes(
-                    task.config, count, vocabulary_of(job.path), dtype
-                )
+                positions = _compared_positions(task)
+                references += reference_bytes(task.config, positions, vocabulary, dtype)
     return checkpoints + records + _OTHER_BYTES + references
 
 
-def _bytes_of_records(task: PreparedTask) -> int:
-    each = _BYTES_PER_RECORD + _BYTES_PER_TOKEN * task.config.max_new_tokens
-    return (
-        len(task.questions)
-        * (_OTHER_RECORDS + task.config.samples * len(task.config.seeds))
-        * each
+def _compared_positions(task: PreparedTask) -> int:
+    """As many as there are if every answer runs to its token cap."""
+    if task.windows:
+        return sum(len(window.token_ids) for window in task.windows)
+    probes = task.config.item_probes
+    return len(task.questions) * sum(
+        probe.cost(task.config).compared for probe in probes
     )
+
+
+def _bytes_of_records(task: PreparedTask) -> int:
+    config = task.config
+    records = _OTHER_RECORDS + config.samples * len(config.seeds)
+    each = _BYTES_PER_RECORD + _BYTES_PER_TOKEN * config.max_new_tokens
+    return len(task.questions) * records * each
 
 
 def _contexts(tasks: Iterable[PreparedTask]) -> dict[str, str]:
@@ -448,9 +454,10 @@ def _contexts(tasks: Iterable[PreparedTask]) -> dict[str, str]:
         for question in task.questions:
             if isinstance(question, Question):
                 first.setdefault(question.item.context, question.item)
-    digests = ((text_digest(context), item) for context, item in first.items())
-    return {
-        digest: f"the context of item {item.item_id!r} of task {item.task!r}"
-        for digest, item in digests
-        if digest
-    }
+    named = {}
+    for context, item in first.items():
+        if digest := text_digest(context):
+            named[digest] = (
+                f"the context of item {item.item_id!r} of task {item.task!r}"
+            )
+    return named

@@ -31,7 +31,7 @@ from launch.run.work.workers import EngineWorker
 from launch.sweep.config import Resources, SweepConfig
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Prepared
-from launch.sweep.tasks import PreparedTask, TaskPreparation
+from launch.sweep.prepared_tasks import PreparedTask, TaskPreparation
 from tests.cluster.answers import Answers
 from tests.cluster.pretended_ray import PretendedRay
 

@@ -30,8 +30,7 @@ from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.engine.base import Engine, Generate, LoadReport, Response, Score
 from evaluator.engine.config import EngineConfig, build_engine
-from evaluator.engine.self_check import TOLERANCES, precision
-from launch.doctor.checks import RANKS, Tolerance
+from evaluator.engine.self_check import precision
 from launch.doctor.results import (
     DisagreementError,
     of_beam_scores,
@@ -40,6 +39,7 @@ from launch.doctor.results import (
     of_tokens,
 )
 from launch.doctor.runs import Cases, scores_of, search
+from launch.doctor.tolerances import LARGE_APART, RANKS, Tolerance
 from pruning.config import PruneConfig
 from pruning.run import prune
 from tests.support.engines import answers, oracle_of, random_tokens
@@ -52,13 +52,6 @@ TINY: Mapping[str, tuple[Architecture, dict[str, Any]]] = {
     "heads-256": ("qwen3", {"head_dim": 256}),
     "window": ("mistral", {"head_dim": 64, "sliding_window": 128}),
 }
-# About twice what an H100 showed with 0.6 B (benchmarks/results/gpu/agree.jsonl).
-# Broken graphs were 22 nats away.
-NATS = {
-    "float32": Tolerance(*TOLERANCES["float32"]),
-    "float32 on a GPU": Tolerance(0.08, 0.025),
-    "half, float32 logits": Tolerance(1.1, 0.3),
-}
 # of prompts: within, at and after the ends of cache blocks
 _LENGTHS = (1, 15, 16, 17, 31, 32, 33, 129)
 _OPTIONS, _SAMPLES = 16, 12
@@ -66,31 +59,16 @@ _LEAST_TOKENS = 40 + _SAMPLES  # of the prompt that all samples begin with
 Distances = dict[str, list[float]]
 
 
-def measured(distances: Sequence[float]) -> Tolerance:
-    """The largest distance and the mean; NaN without any."""
-    return Tolerance(
-        max(distances, default=math.nan), math.fsum(distances) / max(1, len(distances))
-    )
-
-
 def exceeded(distances: Distances, nats: Tolerance, ranks: Tolerance) -> list[str]:
     """The kinds of distances that exceed their bounds, in words. No sample may
     differ."""
     found = []
-    for kind, each in distances.items():
-        one, allowed = (
-            measured(each),
-            (
-                ranks
-                if "ranks" in kind
-                else Tolerance(0, 0)
-                if kind == "samples"
-                else nats
-            ),
-        )
-        # Written so that NaN fails.
-        if not (one.largest <= allowed.largest and one.mean <= allowed.mean):
-            found.append(f"{kind} {one}, allowed {allowed}")
+    for kind, some in distances.items():
+        allowed = ranks if "ranks" in kind else nats
+        if kind == "samples":
+            allowed = Tolerance(0, 0)
+        if not allowed.allows(measured := Tolerance.of(some)):
+            found.append(f"{kind} {measured}, allowed {allowed}")
     return found
 
 
@@ -243,7 +221,7 @@ def main() -> None:
                 "graphs": report.setup.get("graphs"),
                 "load_seconds": round(report.seconds, 1),
             }
-            kinds = {kind: measured(each) for kind, each in distances.items()}
+            kinds = {kind: Tolerance.of(each) for kind, each in distances.items()}
             print(
                 json.dumps(
                     line
@@ -251,7 +229,7 @@ def main() -> None:
                 ),
                 flush=True,
             )
-            found = exceeded(distances, NATS[exactness], RANKS[exactness])
+            found = exceeded(distances, LARGE_APART[exactness], RANKS[exactness])
             problems += [f"{line['stage']}: {problem}" for problem in found]
     words = ", ".join(f"{kind} {each}" for kind, each in kinds.items())
     print("; ".join(problems) or f"the engines agree: {words}")

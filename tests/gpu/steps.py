@@ -14,11 +14,9 @@ from launch.sweep.models import BUNDLED_MODEL
 
 DECISIVE = "imports"  # where it fails, no other step can work
 TESTS = {
-    "two-runs": "test_engine_gpu.py::test_two_runs_of_the_same_requests_do_not_mix",
-    "deterministic": (
-        "test_engine_gpu.py::test_a_deterministic_engine_does_not_depend_on_the_batch"
-    ),
-    "shared-gpu": "test_engine_gpu.py::test_an_engines_share_of_a_gpu_does_not_depend_on_other_processes",
+    "two-runs": "test_engine_gpu.py::test_equal_runs_do_not_mix",
+    "deterministic": ("test_engine_gpu.py::test_deterministic_engine_ignores_batch"),
+    "shared-gpu": "test_engine_gpu.py::test_shared_gpu_keeps_shares",
     "prune-tests": "test_prune_cuda.py",
 }
 TINY = ("heads-64", "heads-256", "window")  # random models that agree.py makes

@@ -14,7 +14,7 @@ from evaluator.engine.config import EngineConfig
 from evaluator.engine.self_check import TOLERANCES
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.start import BATCH_INVARIANT, BREAKABLE
-from launch.doctor.checks import RANKS, Tolerance
+from launch.doctor.tolerances import RANKS, Tolerance
 from tests.gpu.agree import cases_of, exceeded, stages
 from tests.support.engines import answers
 from tests.support.models import save_tiny_model
@@ -75,7 +75,7 @@ def test_engines_agree_after_swaps(architecture, dtype, graphs, tmp_path):
         assert exceeded(distances, ALLOWED[dtype], ranks) == []
 
 
-def test_two_runs_of_the_same_requests_do_not_mix(tmp_path):
+def test_equal_runs_do_not_mix(tmp_path):
     """A step is scheduled ahead when the first run ends: what it computed must not
     reach the second."""
     engine = VLLMEngine(EngineConfig(**SMALL))
@@ -93,7 +93,7 @@ def test_two_runs_of_the_same_requests_do_not_mix(tmp_path):
     assert runs[0] == runs[1] == runs[2]
 
 
-def test_an_engines_share_of_a_gpu_does_not_depend_on_other_processes(tmp_path):
+def test_shared_gpu_keeps_shares(tmp_path):
     """Another process takes and frees 2 GiB, again and again, while the second
     engine starts."""
     checkpoint, blocks = save_tiny_model(tmp_path / "one", "qwen3"), []
@@ -111,7 +111,7 @@ def test_an_engines_share_of_a_gpu_does_not_depend_on_other_processes(tmp_path):
     assert blocks[1] == pytest.approx(blocks[0], rel=0.02)
 
 
-def test_a_deterministic_engine_does_not_depend_on_the_batch(tmp_path):
+def test_deterministic_engine_ignores_batch(tmp_path):
     _skip_unless_first(BATCH_INVARIANT)
     engine = VLLMEngine(EngineConfig(deterministic=True, **SMALL))
     engine.load(save_tiny_model(tmp_path / "one", "qwen3", dtype="bfloat16"))

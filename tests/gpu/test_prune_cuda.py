@@ -34,7 +34,7 @@ def passages(tmp_path):
 @pytest.mark.parametrize(
     "fields", [{"sparsity": 0.5}, {"pattern": "2:4"}], ids=["half", "2of4"]
 )
-def test_a_gpu_prunes_as_a_cpu_does(source, method, fields, passages, tmp_path):
+def test_gpu_prunes_as_cpu(source, method, fields, passages, tmp_path):
     job = tiny.job(source, passages, method, 40, **fields)
     prune(job, tmp_path / "cpu")
     manifest = prune(job.model_copy(update={"device": "cuda"}), tmp_path / "cuda")
@@ -49,7 +49,7 @@ def test_a_gpu_prunes_as_a_cpu_does(source, method, fields, passages, tmp_path):
         assert agree >= least, matrix.name
 
 
-def test_memory_does_not_grow_with_the_number_of_layers(passages, tmp_path):
+def test_memory_ignores_layer_count(passages, tmp_path):
     peaks = []
     for layers in (2, 8):
         directory = tmp_path / f"dense-{layers}"
@@ -67,7 +67,7 @@ def test_memory_does_not_grow_with_the_number_of_layers(passages, tmp_path):
 
 @pytest.mark.parametrize("source", ["qwen3", "phi3", "gemma3_text"], indirect=True)
 @pytest.mark.parametrize("method", ["layers", "heads", "channels"])
-def test_a_gpu_takes_out_what_a_cpu_does(source, method, passages, tmp_path):
+def test_gpu_removes_as_cpu(source, method, passages, tmp_path):
     job = tiny.job(source, passages, method, 40)
     one = prune(job, tmp_path / "cpu").removed
     other = prune(job.model_copy(update={"device": "cuda"}), tmp_path / "cuda").removed

@@ -13,7 +13,7 @@ import ray
 import yaml
 
 from evaluator.engine.vllm import start
-from launch.commands import running
+from launch.commands import call
 from launch.sweep import preflight
 from tests.support.models import save_tiny_model
 from tests.support.runs import resurface, resurface_apart, typed
@@ -279,7 +279,7 @@ def test_sweep_files(desk, text, named):
 )
 def test_engines_that_this_machine_cannot_have(desk, changes, said):
     desk.monkeypatch.setattr(start, "serves_cpus", lambda: True)
-    desk.monkeypatch.setattr(running, "usable_cores", lambda: 2)
+    desk.monkeypatch.setattr(call, "usable_cores", lambda: 2)
     desk.monkeypatch.delenv("RAY_ADDRESS", raising=False)
     assert said in desk.refused(
         "sweep", desk.sweep(**changes), "--out", desk.directory / "run"

@@ -157,7 +157,7 @@ CHEATS = {
         lambda cheat: drop(
             cheat, lambda row: (row["probe"], row["index"]) != ("beam", 4)
         ),
-        "9 .* missing",
+        "a record is missing: .*/beam/4",
     ),
     "another dtype": (
         lambda cheat: [row.update(dtype="bfloat16") for row in cheat.rows],
@@ -176,7 +176,7 @@ CHEATS = {
     ),
     "records twice": (
         lambda cheat: cheat.rows.append(cheat.rows[0]),
-        "1 records are too many",
+        "a record is too many",
     ),
     "a resumed run": (resumed, "the run was resumed"),
     "another run's folder": (renamed, "the name of the run is"),

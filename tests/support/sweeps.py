@@ -28,3 +28,9 @@ def refused(function: Callable[..., Any], *arguments: Any, **named: Any) -> str:
         function(*arguments, **named)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def gazetteer(**settings: Any) -> dict[str, Any]:
+    """A sweep's task of two English items, asked greedily, unless `settings` differ."""
+    usual = {"items": 2, "languages": ["english"], "probes": ["greedy"]}
+    return {"task": "gazetteer", **usual, **settings}

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.core.errors import EngineError, InputError, one_line
+from evaluator.core.gpus import nvidia_smi
 from evaluator.engine.config import AUTO_CACHE, EngineConfig, Scoring
 from evaluator.engine.vllm.arguments import (
     CPU_CACHE_GIB,
@@ -319,19 +320,9 @@ def _memories(gpus: int) -> list[tuple[int, int]]:
         if visible is None
         else visible.split(",")[:gpus]
     )
-    command = [
-        "nvidia-smi",
-        "--query-gpu=memory.free,memory.total",
-        "--format=csv,noheader,nounits",
-    ]
     try:
-        done = subprocess.run(
-            [*command, "-i", ",".join(names)],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        rows = [line.split(",") for line in done.stdout.splitlines() if line.strip()]
+        lines = nvidia_smi("memory.free,memory.total", ",".join(names))
+        rows = [line.split(",") for line in lines]
         return [(int(free), int(total)) for free, total in rows]
     except (OSError, subprocess.CalledProcessError, ValueError):
         return []

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from evaluator.engine.base import EngineStats
-    from launch.sweep.tasks import PreparedTask
+    from launch.sweep.prepared_tasks import PreparedTask
 
 Key = tuple[str, str]  # language, item id
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from evaluator.deciding.decision import Verdict
     from launch.sweep.preflight import Prepared
-    from launch.sweep.tasks import PreparedTask
+    from launch.sweep.prepared_tasks import PreparedTask
 
 
 @dataclass(frozen=True, slots=True)

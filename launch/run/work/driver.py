@@ -64,9 +64,9 @@ from launch.run.work.cluster import Cluster, cluster, least_gpu_memory, remove_l
 from launch.run.work.compress_tasks import CompressTasks
 from launch.run.work.fleet import Fleet
 from launch.run.work.workers import EngineWorker
-from launch.sweep.checks import manifest_of
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Inspections, Prepared
+from launch.sweep.preflight_checks import manifest_of
 
 _POLL_SECONDS = 0.2  # between two checks for ended jobs
 _NODES_SECONDS = 1.0  # between two checks of the nodes

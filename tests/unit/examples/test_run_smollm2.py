@@ -26,7 +26,7 @@ def begun(out, *asked, **how):
     return file
 
 
-def test_every_answer_stands_once_and_calibration_is_none_of_the_passages():
+def test_answers_stand_once():
     asked = list(questions())
     assert len(asked) == len({item["id"] for item in asked}) == 160
     answers = [item["answers"][0].lower() for item in asked]
@@ -42,9 +42,7 @@ def test_every_answer_stands_once_and_calibration_is_none_of_the_passages():
     )
 
 
-def test_it_asks_english_xquad_and_without_the_hub_its_own_questions(
-    out, monkeypatch, capsys
-):
+def test_questions_without_hub_are_own(out, monkeypatch, capsys):
     monkeypatch.setattr(run_smollm2, "_hub_has_xquad", lambda: False)
     sweep = load_sweep(run_smollm2._write_sweep(out, None, 5))
     (task,) = sweep.tasks
@@ -63,9 +61,7 @@ def test_it_asks_english_xquad_and_without_the_hub_its_own_questions(
     assert (asked.task, asked.items, len(asked.languages)) == ("xquad", 48, 1)
 
 
-def test_a_run_that_has_begun_keeps_its_task_and_its_chat_and_refuses_others(
-    out, monkeypatch, tmp_path
-):
+def test_begun_run_keeps_its_task(out, monkeypatch, tmp_path):
     monkeypatch.setattr(run_smollm2, "_hub_has_xquad", lambda: False)
     file = begun(out, None, 5)
     before = file.read_bytes()
@@ -87,9 +83,7 @@ def test_a_run_that_has_begun_keeps_its_task_and_its_chat_and_refuses_others(
         run_smollm2._write_sweep(raw, None, None, chat=True)
 
 
-def test_a_model_that_cannot_be_made_ends_it_with_its_exit_code(
-    out, monkeypatch, tmp_path
-):
+def test_failed_model_gives_exit_code(out, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # main goes to the repository; pytest comes back
     ran = []
 

@@ -76,9 +76,7 @@ cli.main()
         (NOTED.format(then="another error"), [], ""),
     ],
 )
-def test_the_signal_is_how_the_process_ends_though_a_library_takes_it(
-    program, more, printed
-) -> None:
+def test_signal_ends_the_process(program, more, printed) -> None:
     done = subprocess.run(
         [sys.executable, "-c", program, *more],
         env=environment(),
@@ -93,9 +91,7 @@ def test_the_signal_is_how_the_process_ends_though_a_library_takes_it(
     )
 
 
-def test_where_no_signal_came_nothing_is_noted_and_another_thread_leaves_the_handler_alone() -> (
-    None
-):
+def test_other_thread_keeps_handler() -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
         with noting_stop():

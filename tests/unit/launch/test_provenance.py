@@ -41,9 +41,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[str]]]:
         ("", "Some CPU", 0),
     ],
 )
-def test_of_a_machines_gpus_those_that_the_process_was_given(
-    asked, visible, device, count, monkeypatch
-) -> None:
+def test_given_gpus_count(asked, visible, device, count, monkeypatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -53,7 +51,7 @@ def test_of_a_machines_gpus_those_that_the_process_was_given(
     assert provenance.count_gpus() == count
 
 
-def test_none_is_certain_only_without_a_driver(monkeypatch, tmp_path) -> None:
+def test_no_driver_means_no_gpu(monkeypatch, tmp_path) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setattr(
         subprocess, "run", Mock(side_effect=FileNotFoundError("nvidia-smi"))

@@ -21,7 +21,7 @@ from evaluator.checkpoints.tensors import (
     count_weights,
     read_tensors,
 )
-from launch.sweep.estimate import vocabulary_of
+from launch.sweep.models import vocabulary_of
 from tests.support.checkpoint_files import only_error, tensors, write, write_sharded
 from tests.support.models import VOCABULARY, load_model, save_tiny_model
 from tests.support.quantised import LAYOUTS

@@ -159,9 +159,7 @@ def submitted(tmp_path: Path):
 
 @pytest.mark.parametrize("code", [0, 3])
 @pytest.mark.parametrize("mode", ["symmetric", "start"])
-def test_slurm_runs_the_sweep_once_on_its_cluster_and_ends_with_its_exit_code(
-    submitted, mode, code
-):
+def test_slurm_runs_sweep_once(submitted, mode, code):
     text = files(
         "slurm",
         mode=mode,
@@ -194,7 +192,7 @@ def test_slurm_runs_the_sweep_once_on_its_cluster_and_ends_with_its_exit_code(
         assert sorted("--head" in call for call in started) == [False, True]
 
 
-def test_whole_nodes_are_asked_for_and_one_that_is_lost_does_not_end_the_others():
+def test_lost_node_ends_no_other():
     """`--exclusive` alone gives a job every core, and no more memory than the site's
     default."""
     assert "#SBATCH --mem=0\n" in files("slurm")["sweep.sbatch"]
@@ -223,9 +221,7 @@ def test_whole_nodes_are_asked_for_and_one_that_is_lost_does_not_end_the_others(
     assert '--temp-dir="/tmp/ray-$SLURM_JOB_ID"' in text
 
 
-def test_the_end_of_the_sweep_ends_the_job_though_srun_waits_for_a_node_that_was_lost(
-    submitted,
-):
+def test_sweeps_end_ends_job(submitted):
     text = files("slurm", nodes=2)["sweep.sbatch"]
     returned, calls = submitted(text, CODE="3", LOST_NODE="60")
     assert returned == 3
@@ -244,9 +240,7 @@ def test_the_end_of_the_sweep_ends_the_job_though_srun_waits_for_a_node_that_was
         ("", 1, False),
     ],
 )
-def test_a_job_begins_again_after_its_time_limit_and_only_then(
-    submitted, mode, signal, code, again
-):
+def test_job_requeues_after_time_limit(submitted, mode, signal, code, again):
     """The limit's signal goes to the script alone; the sweep ends in order, and what
     it ends with decides."""
     text = files("slurm", mode=mode, nodes=1 if mode == "array" else 2, time="1:00:00")[
@@ -266,7 +260,7 @@ def test_a_job_begins_again_after_its_time_limit_and_only_then(
     assert [call for call in calls if call[0] == "scontrol"] == [requeued] * again
 
 
-def test_an_array_has_a_job_for_each_part_and_they_are_joined(submitted, tmp_path):
+def test_array_has_job_per_part(submitted, tmp_path):
     out = tmp_path / "a run; it's"
     made = files("slurm", mode="array", out=out, setup="export READY=1")
     for text in made.values():
@@ -390,7 +384,7 @@ def test_pods_have_what_was_asked_for(rayjob):
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 3, 4, 143])
-def test_a_job_stops_itself_if_another_try_cannot_change_its_exit_code(submitted, code):
+def test_hopeless_job_stops_itself(submitted, code):
     """KubeRay tries a job again that failed, but none that Ray calls stopped: here,
     Ray ends it at once."""
     entrypoint = yaml.safe_load(files("kuberay", **KUBERAY)["rayjob.yaml"])["spec"][
@@ -442,7 +436,7 @@ def test_yaml_holds_strings_as_strings():
     assert container["image"] == "no: &a *b #c"
 
 
-def test_a_time_is_read_as_slurm_reads_it(rayjob):
+def test_times_are_slurms(rayjob):
     times = {
         "90": 5400,
         "1:30": 90,
@@ -461,7 +455,7 @@ def test_a_time_is_read_as_slurm_reads_it(rayjob):
 # ---- Ray's own
 
 
-def test_a_job_has_an_id_of_its_run_directory_and_try(submitted):
+def test_job_id_names_run_and_try(submitted):
     text = files("job", address="http://head:8265")["submit.sh"]
     sound_bash(text)
     (call,) = [call for call in submitted(text)[1] if call[0] == "ray"]
@@ -482,7 +476,7 @@ def test_a_job_has_an_id_of_its_run_directory_and_try(submitted):
     assert "--out" in refused(files, "job", address="http://head:8265", out=SHARED)
 
 
-def test_a_cluster_file_fits_rays_own_schema():
+def test_cluster_file_fits_schema():
     nodes = {
         "head": "10.0.0.1",
         "workers": ("10.0.0.2", "node-3"),
@@ -508,7 +502,7 @@ def test_a_cluster_file_fits_rays_own_schema():
     sound_bash(made["up.sh"])
 
 
-def test_what_runs_on_the_head_is_one_argument(submitted):
+def test_head_command_is_one_argument(submitted):
     text = files(
         "up", head="10.0.0.1", user="me", out=SHARED, sweep=f"{SHARED}/s.yaml"
     )["up.sh"]
@@ -594,14 +588,14 @@ def test_what_runs_on_the_head_is_one_argument(submitted):
         ("up", {"setup": ". v/activate # ours"}, "--setup: '. v/activate # ours'"),
     ],
 )
-def test_what_cannot_be_told_is_one_line(format, given, said):
+def test_impossible_rendering_is_one_line(format, given, said):
     needed = {"slurm": {}, "kuberay": KUBERAY, "up": {"head": "node-1", "user": "me"}}[
         format
     ]
     assert said in refused(files, format, **needed | given)
 
 
-def test_a_sign_of_comments_in_quotes_is_none_and_one_part_is_no_array():
+def test_quoted_hash_is_no_comment():
     assert (
         "no comment"
         in files("up", head="node-1", user="me", setup='echo "# no comment"')[

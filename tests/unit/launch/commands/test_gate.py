@@ -23,7 +23,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def test_a_large_drop_blocks_unless_options_allow_it(run, monkeypatch, capsys):
+def test_large_drop_blocks(run, monkeypatch, capsys):
     assert typed(monkeypatch, "gate", run) == 4
     told = json.loads((run / "gate.json").read_text())
     assert told["verdict"] == "BLOCK"
@@ -51,9 +51,7 @@ def test_a_large_drop_blocks_unless_options_allow_it(run, monkeypatch, capsys):
     assert json.loads((run / "gate.json").read_text())["verdict"] == "PASS"
 
 
-def test_the_runs_own_thresholds_count_are_checked_and_written_as_they_were_set(
-    run, monkeypatch, capsys, tmp_path
-):
+def test_runs_own_thresholds_count(run, monkeypatch, capsys, tmp_path):
     document = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(
         json.dumps(document | {"config": {"gate": {"max_lost": None, "max_drop": 3}}})
@@ -80,7 +78,7 @@ def test_the_runs_own_thresholds_count_are_checked_and_written_as_they_were_set(
         assert typed(monkeypatch, "gate", copied) in (0, 4)
 
 
-def test_what_has_no_record_yet_is_no_pass(run, tmp_path, monkeypatch, capsys):
+def test_missing_record_is_no_pass(run, tmp_path, monkeypatch, capsys):
     copied = shutil.copytree(run, tmp_path / "run")
     document = json.loads((copied / "run.json").read_text())
     document["planned"] = {"wanda-0.6": {"later": 40}}
@@ -102,7 +100,7 @@ def test_what_has_no_record_yet_is_no_pass(run, tmp_path, monkeypatch, capsys):
     )
 
 
-def test_a_screen_shows_verdicts_and_costs_and_writes_nothing(run, monkeypatch, capsys):
+def test_screen_writes_nothing(run, monkeypatch, capsys):
     before = sorted(run.rglob("*"))
     assert (
         typed(monkeypatch, "screen", run, "--items", 20, "--repeats", 5, "--json") == 0
@@ -122,9 +120,7 @@ def test_a_screen_shows_verdicts_and_costs_and_writes_nothing(run, monkeypatch, 
     assert sorted(run.rglob("*")) == before
 
 
-def test_two_checkpoints_of_two_runs_or_of_an_export_beside_its_run(
-    run, tmp_path, monkeypatch, capsys
-):
+def test_compare_two_runs(run, tmp_path, monkeypatch, capsys):
     csv = tmp_path / "moved.csv"
     assert (
         typed(
@@ -194,9 +190,7 @@ def test_two_checkpoints_of_two_runs_or_of_an_export_beside_its_run(
         ),
     ],
 )
-def test_what_cannot_be_done_is_one_line(
-    arguments, message, tmp_path, monkeypatch, capsys
-):
+def test_impossible_call_is_one_line(arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.jsonl").touch()
     if "alone" in arguments:

@@ -135,7 +135,7 @@ def test_light_answers(tmp_path, monkeypatch):
         assert error.startswith(message) if message else not error, command
 
 
-def test_a_report_needs_no_engine_and_the_board_no_ray(tmp_path):
+def test_report_needs_no_engine(tmp_path):
     run = write_run(tmp_path, 3, ("dense", "wanda-0.6"))
     ((code, imported, error),) = typed(("report", run))
     assert (code, error) == (0, "")
@@ -152,7 +152,7 @@ def test_a_report_needs_no_engine_and_the_board_no_ray(tmp_path):
     )
 
 
-def test_the_library_of_a_silent_tracker_does_not_delay_the_exit():
+def test_silent_tracker_delays_no_exit():
     program = """import atexit, threading
 threading.Thread(target=threading.Event().wait, name="tracking", daemon=True).start()
 atexit.register(print, "asked again")

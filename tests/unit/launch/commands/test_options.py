@@ -41,7 +41,7 @@ def desk(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_base_is_one_of_the_models_and_each_has_a_safe_name(desk):
+def test_base_is_one_model(desk):
     config = sweep(desk / "dense", desk / "my sparse model", base=f"{desk / 'dense'}/")
     assert config.models == {
         "dense": str(desk / "dense"),
@@ -74,15 +74,13 @@ def test_the_base_is_one_of_the_models_and_each_has_a_safe_name(desk):
         ),
     ],
 )
-def test_what_is_wrong_is_called_as_it_was_typed(desk, changes, message):
+def test_mistakes_name_the_option(desk, changes, message):
     told = refused(sweep, desk / "dense", **changes)
     assert told.startswith(message)
     assert "{" not in told
 
 
-def test_what_a_matcher_judges_has_a_response_and_benchmarks_need_a_checkout(
-    tmp_path, monkeypatch
-):
+def test_matcher_needs_responses(tmp_path, monkeypatch):
     chosen, config = match_request(
         "greedy, sample", {"kind": "torch", "dtype": "float32"}
     )
@@ -114,7 +112,7 @@ def test_what_a_matcher_judges_has_a_response_and_benchmarks_need_a_checkout(
         ("prune", ["--model", "nowhere"], "error: --model: nowhere: no such directory"),
     ],
 )
-def test_what_a_benchmark_refuses_is_one_line(
+def test_benchmark_refuses_in_one_line(
     name: str, arguments: list[str], refusal: str
 ) -> None:
     done = resurface("bench", name, *arguments)

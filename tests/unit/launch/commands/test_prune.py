@@ -67,17 +67,13 @@ def options(**changes):
         ),
     ],
 )
-def test_bad_options_are_one_line_without_the_rest_of_the_input(
-    changes, message, tmp_path
-):
+def test_bad_options_are_one_line(changes, message, tmp_path):
     told = refused(prune_request, tmp_path, options(**changes))
     assert told.startswith(message)
     assert "{" not in told
 
 
-def test_a_list_of_layers_is_dropped_and_verified_against_the_model_that_had_them(
-    tmp_path,
-):
+def test_listed_layers_are_dropped(tmp_path):
     wanted = prune_request(
         tmp_path, options(method="drop", sparsity=None, pattern="5,2-3")
     )
@@ -101,7 +97,7 @@ def test_a_list_of_layers_is_dropped_and_verified_against_the_model_that_had_the
     assert "source not found here" in verify(out).stdout
 
 
-def test_options_are_checked_before_a_model_is_fetched(tmp_path):
+def test_options_precede_fetching(tmp_path):
     assert "unknown --method" in refused(
         run_prune, "nobody/nothing", tmp_path / "out", options(method="x")
     )
@@ -148,9 +144,7 @@ def verify(directory, *more):
     return CliRunner().invoke(app, ["prune", "--verify", str(directory), *more])
 
 
-def test_a_sound_checkpoint_is_one_line_and_a_changed_one_a_line_per_problem(
-    pruned, tmp_path
-):
+def test_verify_has_line_per_problem(pruned, tmp_path):
     done = verify(pruned)
     assert (done.exit_code, done.stdout.count("\n")) == (0, 1)
     assert "sound" in done.stdout
@@ -187,9 +181,7 @@ def test_what_would_be_ignored_is_refused(given, told, monkeypatch, capsys):
     assert told in capsys.readouterr().err
 
 
-def test_what_is_no_pruned_checkpoint_or_another_versions_cannot_be_verified(
-    pruned, tmp_path
-):
+def test_other_checkpoints_are_not_verified(pruned, tmp_path):
     assert isinstance(verify(tmp_path).exception, InputError)
     (tmp_path / "prune_manifest.json").write_text("{}")
     assert isinstance(verify(tmp_path).exception, InputError)

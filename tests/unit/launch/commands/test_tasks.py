@@ -35,7 +35,7 @@ def rows(path: Path, *each: dict[str, object]) -> Path:
     return path
 
 
-def test_lists_have_each_registered_name_with_its_help(capsys):
+def test_lists_have_registered_names(capsys):
     for command, registered in {
         tasks: [*TASKS],
         probes: [*PROBES],
@@ -50,7 +50,7 @@ def test_lists_have_each_registered_name_with_its_help(capsys):
         assert command is not probes or {*FORMATS} <= {*out.split()}
 
 
-def test_every_task_shows_its_prompts_and_texts_do_not_steer_the_terminal(capsys):
+def test_every_task_shows_its_prompts(capsys):
     for task in TASKS:
         tasks(task.name)
         out = capsys.readouterr().out
@@ -87,9 +87,7 @@ def test_every_task_shows_its_prompts_and_texts_do_not_steer_the_terminal(capsys
     )
 
 
-def test_prompts_and_their_tokens_also_without_a_context_and_with_five_options(
-    capsys, tmp_path
-):
+def test_shown_prompts_have_tokens(capsys, tmp_path):
     out = told(capsys, task="gazetteer", item="swahili-0017", languages="sw")
     head, *_ = out.split("\n")
     assert head.startswith("item swahili-0017, swahili, format open: ")

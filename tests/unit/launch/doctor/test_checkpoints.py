@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from launch.doctor import checks
+from launch.doctor import tolerances
 from launch.doctor.checkpoints import (
     _prune,
     differing,
@@ -23,7 +23,7 @@ from launch.sweep.models import BUNDLED_MODEL
 from pruning.model.decoder import Decoder
 
 
-def test_twins_have_equal_embeddings_and_more_key_heads_the_same_logits(tmp_path):
+def test_twins_have_equal_embeddings(tmp_path):
     source = tmp_path / "source"
     source.mkdir()
     tensors = {
@@ -55,7 +55,7 @@ def test_twins_have_equal_embeddings_and_more_key_heads_the_same_logits(tmp_path
 
 
 @pytest.mark.parametrize("write", [write_twins, write_divisible])
-def test_what_is_made_of_a_read_only_model_can_be_written(
+def test_read_only_model_is_copied(
     write: Callable[[Path, Path], Path], tmp_path: Path
 ) -> None:
     """The program may stand where nobody can write. Whoever may write everywhere
@@ -75,7 +75,7 @@ def test_what_is_made_of_a_read_only_model_can_be_written(
     source.chmod(0o755)
 
 
-def test_the_share_of_weights_that_one_side_pruned(tmp_path):
+def test_share_of_differing_weights(tmp_path):
     weight = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
     save_file(
         {"model.layers.0.q.weight": weight, "model.norm.weight": torch.zeros(2)},
@@ -94,13 +94,11 @@ def test_the_share_of_weights_that_one_side_pruned(tmp_path):
 @pytest.mark.parametrize(
     ("method", "allowed"),
     [
-        ("wanda", checks.ROUNDED_MASKS["half"]),
-        pytest.param("sparsegpt", checks.SOLVED["half"], marks=pytest.mark.long),
+        ("wanda", tolerances.ROUNDED_MASKS["half"]),
+        pytest.param("sparsegpt", tolerances.SOLVED["half"], marks=pytest.mark.long),
     ],
 )
-def test_what_is_computed_as_on_a_gpu_passes_and_what_is_pruned_otherwise_fails(
-    method, allowed, tmp_path, monkeypatch
-):
+def test_gpu_rounding_passes_pruning_check(method, allowed, tmp_path, monkeypatch):
     """A GPU computes in the checkpoint's bfloat16, the CPU beside it in float32."""
     exact = masks_of(_prune(BUNDLED_MODEL, tmp_path / "float32", method, "cpu"))
     other = masks_of(_prune(BUNDLED_MODEL, tmp_path / "magnitude", "magnitude", "cpu"))
@@ -122,7 +120,7 @@ def test_what_is_computed_as_on_a_gpu_passes_and_what_is_pruned_otherwise_fails(
 
 
 @pytest.mark.slow
-def test_the_questions_fit_and_cross_cache_blocks():
+def test_questions_cross_cache_blocks():
     asked = cases_for(BUNDLED_MODEL)
     lengths = {len(score.prompt_ids) for score in asked.scores}
     assert {1, 31, 32, 129, 256} <= lengths

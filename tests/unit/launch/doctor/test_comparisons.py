@@ -54,7 +54,7 @@ def test_scores_ranks_and_tokens():
     assert comparisons.of_tokens(greedy(7, 8), greedy(7, 9)) == [1]
 
 
-def test_greedy_answers_that_part_at_a_tie_are_close_and_those_that_part_elsewhere_are_not():
+def test_greedy_ties_are_close():
     assert comparisons.of_greedy(
         greedy(7, 8), greedy(7, 8, logprobs=(-0.5, -0.75))
     ) == [0, 0.25]
@@ -82,7 +82,7 @@ def test_beams():
         comparisons.of_beams(ours, {})
 
 
-def test_a_witness_that_says_nothing_else_or_what_it_cannot_is_no_evidence():
+def test_missing_answers_are_no_evidence():
     results = Results({"one": "no GPU left", "two": RunResult()})
     reasons = {
         "one": "one: no GPU left",

@@ -66,7 +66,7 @@ def counting_ties(request: Request, answer: Response) -> Response:
     return replace(answer, ranks=tuple(rank + 1 for rank in answer.ranks))
 
 
-def test_sound_engines_pass_and_what_needs_a_gpu_is_skipped(examined):
+def test_sound_engines_pass(examined):
     report = examined()
     assert failed(report) == set()
     assert {
@@ -76,7 +76,7 @@ def test_sound_engines_pass_and_what_needs_a_gpu_is_skipped(examined):
     assert report.dtype == "float32"
 
 
-def test_a_bfloat16_engine_s_tolerances_are_those_of_its_logits(examined, monkeypatch):
+def test_tolerances_follow_logits(examined, monkeypatch):
     found = {}
     for logits in ("bfloat16", "float32"):
         loaded = ScriptedEngine.load
@@ -105,7 +105,7 @@ def test_a_bfloat16_engine_s_tolerances_are_those_of_its_logits(examined, monkey
     }
 
 
-def test_a_gpu_without_batch_invariant_kernels_skips_what_needs_them(examined):
+def test_missing_kernels_skip_checks(examined):
     report = examined(
         TWO_GPUS, deterministic=InputError("engine: deterministic: no such mode")
     )
@@ -128,7 +128,7 @@ def test_a_gpu_without_batch_invariant_kernels_skips_what_needs_them(examined):
         (dataclasses.replace(GPU, gpus=()), 1, {"tensor parallel"}),
     ],
 )
-def test_the_gpus_that_a_process_sees_count(examined, machine, visible, skipped):
+def test_visible_gpus_count(examined, machine, visible, skipped):
     report = examined(machine, visible=visible)
     assert {
         result.check.name for result in report.checks if result.status != "pass"
@@ -159,9 +159,7 @@ DIED = EngineError(
         (CPU, "by_prompt", DIED, {"scores", "ranks, ties", "swap"}),
     ],
 )
-def test_an_engine_that_answers_wrong_or_dies_fails_its_checks_and_no_others(
-    examined, machine, name, bent, wrong
-):
+def test_wrong_engine_fails_its_checks(examined, machine, name, bent, wrong):
     report = examined(machine, **{name: bent})
     assert failed(report) == wrong
     assert bent is not DIED or {result.why for result in report.failed} == {
@@ -178,9 +176,7 @@ def test_an_engine_that_answers_wrong_or_dies_fails_its_checks_and_no_others(
         ({3}, {"swap back, eager"}),
     ],
 )
-def test_an_engine_without_cuda_graphs_is_swapped_there_and_back(
-    examined, stages, wrong
-):
+def test_eager_engine_swaps_both_ways(examined, stages, wrong):
     asked: Counter[str] = Counter()
 
     def at_times_wrong(request: Request, answer: Response) -> Response:
@@ -197,9 +193,7 @@ def test_an_engine_without_cuda_graphs_is_swapped_there_and_back(
     } == {"score-0": 3, "score-1": 3}
 
 
-def test_an_engine_that_swaps_nothing_in_or_whose_samples_depend_on_the_batch_fails(
-    examined, monkeypatch
-):
+def test_bad_swap_or_samples_fail(examined, monkeypatch):
     first: dict[str, Response] = {}
 
     def drawn_otherwise_later(request: Request, answer: Response) -> Response:
@@ -226,7 +220,7 @@ def test_an_engine_that_swaps_nothing_in_or_whose_samples_depend_on_the_batch_fa
     assert {"swap", "ranks, ties"} <= failed(examined())
 
 
-def test_what_is_known_after_each_witness_is_told(examined):
+def test_progress_follows_each_run(examined):
     """A report may be cut off."""
     told = []
     whole = examined(TWO_GPUS, so_far=told.append)
@@ -254,7 +248,7 @@ def test_no_engine_is_tried_after_served(examined):
     assert "engine" not in dict(doctor_report.document(report)["machine"])
 
 
-def test_error_for_an_answer_is_the_reason(examined):
+def test_answer_error_is_the_reason(examined):
     def broken(request: Request, answer: Response) -> Response:
         if request.request_id != "score-1":
             return answer
@@ -266,7 +260,7 @@ def test_error_for_an_answer_is_the_reason(examined):
     assert found.measured == "score-1: not numbers (NaN)"
 
 
-def test_the_card_and_the_document_say_what_the_table_says(examined):
+def test_card_repeats_table(examined):
     report = examined(served=off_by_a_tenth)
     text = doctor_report.markdown(report)
     assert text.startswith("# doctor: 4 of 12 checks failed, 7 skipped\n")
@@ -308,9 +302,7 @@ def doctor(monkeypatch):
     return run
 
 
-def test_a_sound_machine_exits_0_and_a_card_is_written_with_the_witnesses_logs_beside_it(
-    doctor, monkeypatch, tmp_path
-):
+def test_sound_machine_exits_zero(doctor, monkeypatch, tmp_path):
     folders = set()
     executes = scripted(monkeypatch, {})
 
@@ -331,7 +323,7 @@ def test_a_sound_machine_exits_0_and_a_card_is_written_with_the_witnesses_logs_b
     assert f"logs: {tmp_path}" in done.output.replace("\n", "")
 
 
-def test_a_failed_check_exits_1_and_json_is_all_of_stdout(doctor, tmp_path):
+def test_failed_check_exits_one(doctor, tmp_path):
     done = doctor("--out", tmp_path / "card.md", served=off_by_a_tenth)
     assert done.exit_code == 1
     assert "checks failed" in done.stdout
@@ -341,7 +333,7 @@ def test_a_failed_check_exits_1_and_json_is_all_of_stdout(doctor, tmp_path):
     assert document["machine"]["processor"] == "a processor, 2 cores"
 
 
-def test_what_can_be_mended_exits_2_before_anything_starts(tmp_path):
+def test_bad_input_exits_two(tmp_path):
     file = tmp_path / "file"
     file.write_text("")
     (tmp_path / "other.logs").write_text("")

@@ -69,9 +69,7 @@ def test_the_reason_of_a_missing_result(run_apart, name, why):
     assert run_apart(name) == why
 
 
-def test_a_result_is_read_and_what_a_run_writes_kept_and_one_that_hangs_is_ended(
-    run_apart, tmp_path, monkeypatch
-):
+def test_hanging_run_is_ended(run_apart, tmp_path, monkeypatch):
     run_apart("leaves")
     answered = run_apart("answered")
     assert isinstance(answered, RunResult)
@@ -90,7 +88,7 @@ def test_log_level_of_vllm(run_apart, monkeypatch, chosen, level):
     assert run_apart("level").dtype == level
 
 
-def test_what_a_machine_says_of_its_gpus_and_of_its_processor():
+def test_machine_names_its_devices():
     found = gpu_of("NVIDIA H100 80GB HBM3, 81559, 580.65.06, 9.0")
     assert found == "NVIDIA H100 80GB HBM3, 80 GiB, driver 580.65.06, sm 9.0"
     # it shares the processor's memory

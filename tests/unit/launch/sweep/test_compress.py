@@ -18,7 +18,7 @@ from pruning.config import PruneConfig
 from pruning.run import prune
 from quantising.methods import METHODS
 from tests.support.models import save_tiny_model
-from tests.support.sweeps import RUN, expanded, refused
+from tests.support.sweeps import RUN, expanded, gazetteer, refused
 
 MAIN = {
     "models": {"dense": "bundled"},
@@ -27,14 +27,7 @@ MAIN = {
         {"method": "magnitude", "pattern": "2:4"},
     ],
     "calibration": {"source": "gazetteer", "samples": 8, "sequence_length": 64},
-    "tasks": [
-        {
-            "task": "gazetteer",
-            "items": 4,
-            "probes": ["greedy"],
-            "languages": ["english"],
-        }
-    ],
+    "tasks": [gazetteer(items=4)],
 }
 RTN = {"method": "rtn", "scheme": "FP8_DYNAMIC"}
 
@@ -77,7 +70,7 @@ def prepared(model, tmp_path, *lines, **changes):
     return prepare(validated(SweepConfig, document, "s.yaml"), tmp_path / "run")
 
 
-def test_methods_times_schemes_times_what_is_quantised():
+def test_quantisations_are_a_product():
     made = jobs(
         {
             "method": "rtn",
@@ -121,7 +114,7 @@ def test_methods_times_schemes_times_what_is_quantised():
     assert {tuple(job.tasks) for job in made.values()} == {("gazetteer",)}
 
 
-def test_names_are_of_one_checkpoint_and_the_same_quantisation_is_one_job():
+def test_same_quantisation_is_one_job():
     made = jobs(
         RTN,
         {"checkpoint": "quantised/b", "label": "mine", "base": "b"},
@@ -191,7 +184,7 @@ def test_bad_lines_are_one_line(line, part):
     assert part in refused(jobs, line)
 
 
-def test_a_recipe_names_its_scheme_and_its_checkpoint(tmp_path):
+def test_recipe_names_its_scheme(tmp_path):
     modifier = {
         "GPTQModifier": {
             "targets": ["Linear"],
@@ -212,9 +205,7 @@ def test_a_recipe_names_its_scheme_and_its_checkpoint(tmp_path):
     assert "its schemes are W4A16, W8A8: choose the one to serve" in told
 
 
-def test_each_way_is_rehearsed_once_on_the_models_first_layer(
-    model, tmp_path, rehearsed
-):
+def test_each_scheme_is_rehearsed_once(model, tmp_path, rehearsed):
     asked, _ = rehearsed
     lines = [
         {**RTN, "after": ["dense", "wanda-0.5"]},
@@ -266,7 +257,7 @@ def test_each_way_is_rehearsed_once_on_the_models_first_layer(
         ),
     ],
 )
-def test_a_damaged_checkpoint_is_set_aside_with_what_is_made_of_it(
+def test_damaged_checkpoint_is_set_aside(
     model, tmp_path, rehearsed, file, content, why
 ):
     line = {**RTN, "after": ["magnitude-0.5", "dense"]}
@@ -291,7 +282,7 @@ def test_a_damaged_checkpoint_is_set_aside_with_what_is_made_of_it(
     )
 
 
-def test_the_estimate_counts_hours_and_bytes_of_the_documentations_sweep():
+def test_estimate_of_documented_sweep():
     lines = [
         {"method": "gptq", "scheme": ["W4A16", "W8A8"]},
         RTN,

@@ -24,47 +24,16 @@ def refused(tmp_path):
     return line
 
 
-def laughs(top):
-    """Nine lines that stand for 8 ** 9 entries, the last of them under the key
-    `top`."""
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x]"]
-    lines += [
-        f"a{number}: &a{number} [{', '.join([f'*a{number - 1}'] * 8)}]"
-        for number in range(1, 8)
-    ]
-    return "\n".join(
-        [*lines, f"{top}: [{', '.join(['*a7'] * 8)}]", "tasks: [{task: gazetteer}]"]
-    )
-
-
-MERGED = [
-    f"m{number}: &m{number} {{<<: [{', '.join([f'*m{number - 1}'] * 8)}]}}"
-    for number in range(1, 9)
-]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *map(laughs, ["a8", "tasks", "include", "? [a]\n"]),
-        "\n".join(["m0: &m0 {a: 1, b: 2, c: 3, d: 4}", *MERGED]),
-        "tasks: &a [*a]",
-        "models: &a {x: *a}",
-    ],
-)
-def test_aliases_that_expand_to_millions_are_refused(refused, text):
-    assert "its aliases expand to more than 100,000 entries" in refused(text)
-
-
-def test_an_alias_is_what_it_stands_for_and_tags_pipes_and_huge_files_are_refused(
-    tmp_path, refused
-):
+def test_alias_is_what_it_repeats(tmp_path):
     file = tmp_path / "sweep.yaml"
     file.write_text(
         "prune:\n  - &w {method: wanda, sparsity: 0.5}\n  - {<<: *w, sparsity: 0.6}\n"
         + SOUND
     )
     assert [setting.sparsity for setting in load_sweep(file).prune] == [(0.5,), (0.6,)]
+
+
+def test_tags_and_pipes_are_refused(tmp_path, refused):
     marker = tmp_path / "made"
     assert "could not determine a constructor" in refused(
         f"models: !!python/object/apply:os.mkdir ['{marker}']\n"
@@ -72,9 +41,6 @@ def test_an_alias_is_what_it_stands_for_and_tags_pipes_and_huge_files_are_refuse
     assert not marker.exists()
     os.mkfifo(tmp_path / "pipe.yaml")
     assert "not a regular file" in sweeps.refused(read_document, tmp_path / "pipe.yaml")
-    with (tmp_path / "huge.yaml").open("w") as file:
-        file.truncate(10**12)
-    assert "more than" in sweeps.refused(read_document, tmp_path / "huge.yaml")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +57,7 @@ def test_an_alias_is_what_it_stands_for_and_tags_pipes_and_huge_files_are_refuse
         "models: {a: bundled}\nmodels: {b: bundled}\n",
     ],
 )
-def test_what_is_no_document_is_one_line(refused, text):
+def test_broken_document_is_one_line(refused, text):
     assert refused(text)
 
 
@@ -123,7 +89,7 @@ def test_what_is_no_document_is_one_line(refused, text):
         ),
     ],
 )
-def test_what_is_wrong_is_told_in_words_of_yaml(refused, text, told):
+def test_mistakes_are_told_in_yaml(refused, text, told):
     line = refused(text)
     assert told in line
     assert "tuple" not in line
@@ -133,7 +99,7 @@ def test_what_is_wrong_is_told_in_words_of_yaml(refused, text, told):
 @pytest.mark.parametrize(
     "name", ["../x", "/x", ".x", "a/b", "a\\0b", "a\\n", "a\\e[31m", "", "a b"]
 )
-def test_a_name_is_never_a_path(refused, name):
+def test_name_is_never_a_path(refused, name):
     assert "models" in refused(
         f'models: {{"{name}": bundled}}\ntasks: [{{task: gazetteer}}]\n'
     )
@@ -156,7 +122,7 @@ def test_a_name_is_never_a_path(refused, name):
         *(("bundled", task) for task in ("jsonl:a\\0b", "jsonl:\\ud800", "a\\0b")),
     ],
 )
-def test_a_path_that_cannot_be_one_is_one_line(tmp_path, model, task):
+def test_impossible_path_is_one_line(tmp_path, model, task):
     file = tmp_path / "sweep.yaml"
     file.write_text(
         f'models: {{a: "{model}"}}\ntasks: [{{task: "{task}", items: 1}}]\n'

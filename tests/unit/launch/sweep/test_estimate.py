@@ -10,17 +10,17 @@ import pytest
 from rich.console import Console
 
 from evaluator.probes.config import EvalConfig
-from launch.commands import running
-from launch.commands.running import print_estimate
+from launch.commands import dry_run
+from launch.commands.dry_run import print_estimate
 from launch.sweep.config import RECIPES, SweepConfig, load_sweep
 from launch.sweep.document import validated
 from launch.sweep.estimate import Work, estimate, work_of
-from tests.support.sweeps import refused
+from tests.support.sweeps import gazetteer, refused
 
 
 def printed(config, gpus=1):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "count_gpus", lambda: gpus)
+        patch.setattr(dry_run, "count_gpus", lambda: gpus)
         return _printed(config)
 
 
@@ -30,7 +30,7 @@ def _printed(config):
     return console.file.getvalue()
 
 
-def test_work_by_hand_of_formats_seeds_and_probes():
+def test_work_by_hand():
     task = EvalConfig(task="tydiqa", items=200, languages=("bengali", "english"))
     work = work_of(task)
     assert work.items == 113 + 200  # Bengali has 113
@@ -73,9 +73,7 @@ def test_work_by_hand_of_formats_seeds_and_probes():
         ({"engines_per_gpu": "auto"}, {"tensor_parallel": 2}, 1),
     ],
 )
-def test_engines_that_share_a_gpu_do_not_wait_for_each_others_python(
-    resources, engine, shared
-):
+def test_sharing_engines_overlap(resources, engine, shared):
     sweep = {"models": {"small": "Qwen/Qwen3-4B"}, "tasks": [{"task": "xquad"}]}
     config = validated(
         SweepConfig, sweep | {"resources": resources, "engine": engine}, "s.yaml"
@@ -92,7 +90,7 @@ def test_engines_that_share_a_gpu_do_not_wait_for_each_others_python(
     )
 
 
-def test_auto_needs_small_models_and_scarce_gpus():
+def test_auto_sharing_needs_small_models():
     def shared(engines=None, **more):
         sweep = {"models": {"a": "b"}, "tasks": [{"task": "xquad"}]}
         sweep["resources"] = {"engines": engines, "engines_per_gpu": "auto"}
@@ -132,7 +130,7 @@ def test_data_on_this_machine_is_counted(tmp_path):
     sorted(RECIPES.rglob("*.yaml")),
     ids=lambda path: str(path.relative_to(RECIPES)),
 )
-def test_every_recipe_is_estimated_without_a_network(path, monkeypatch):
+def test_recipes_are_estimated_offline(path, monkeypatch):
     monkeypatch.setattr(socket.socket, "connect", None)
     monkeypatch.setattr(socket, "getaddrinfo", None)
     imported = "ray" in sys.modules
@@ -150,9 +148,7 @@ def test_every_recipe_is_estimated_without_a_network(path, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", ["none", "deep", "pipe", "loop"])
-def test_a_model_that_is_not_here_or_cannot_be_read_is_of_unknown_size(
-    tmp_path, damage
-):
+def test_absent_model_has_unknown_size(tmp_path, damage):
     weights, described = tmp_path / "model.safetensors", tmp_path / "config.json"
     described.write_text("[" * 100_000 if damage == "deep" else "{}")
     weights.write_bytes(b"x")
@@ -172,15 +168,10 @@ def test_a_model_that_is_not_here_or_cannot_be_read_is_of_unknown_size(
 
 
 @pytest.mark.parametrize(("first", "fewest"), [(10, 70), (100, 160)])
-def test_a_dry_run_says_the_fewest_and_the_most_items(first, fewest):
+def test_dry_run_says_item_range(first, fewest):
     """4 checkpoints of 40 items; the base is evaluated on all, the others on 10 at
     least."""
-    task = {
-        "task": "gazetteer",
-        "items": 40,
-        "languages": ["english"],
-        "probes": ["greedy", "choice"],
-    }
+    task = gazetteer(items=40, probes=["greedy", "choice"])
     pruned = {"method": "magnitude", "sparsity": [0.5, 0.6, 0.7]}
     sweep = {
         "models": {"dense": "bundled"},

@@ -13,7 +13,7 @@ from evaluator.probes import PROBES
 from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep
 from launch.sweep.document import validated
 from launch.sweep.jobs import check_screening, expand, parts_of, screened_groups
-from tests.support.sweeps import RUN, refused
+from tests.support.sweeps import RUN, gazetteer, refused
 from tests.support.sweeps import expanded as jobs
 
 MAIN = {
@@ -103,7 +103,7 @@ REPAIRED = {"repair": ["none", "least_squares"]}
         ),
     ],
 )
-def test_a_pruned_checkpoint_is_named_after_its_setting(settings, names):
+def test_checkpoint_is_named_after_setting(settings, names):
     assert list(jobs({**MAIN, "prune": settings}))[1:] == names.split()
 
 
@@ -153,11 +153,11 @@ def test_what_looks_at_text_is_calibrated(setting, source):
         ([WANDA | {"repair": []}], "s.yaml: prune.0.repair: []:"),
     ],
 )
-def test_settings_that_are_wrong_or_make_one_checkpoint_are_refused(settings, message):
+def test_wrong_settings_are_refused(settings, message):
     assert message in refused(jobs, {**MAIN, "prune": settings})
 
 
-def test_a_name_that_occurs_twice_or_is_too_long_and_bases_in_a_circle_are_errors():
+def test_bad_names_are_errors():
     """Else the run would end at its first record, or log."""
     assert "'wanda-0.5' occurs twice" in refused(
         jobs, {**MAIN, "models": {"wanda-0.5": "x"}}
@@ -183,7 +183,7 @@ def test_a_name_that_occurs_twice_or_is_too_long_and_bases_in_a_circle_are_error
     ] == [None, "one", "two", "three"]
 
 
-def test_joined_sweeps_merge_what_they_ask_and_seeds_belong_to_their_sweep():
+def test_joined_sweeps_merge_tasks():
     made = joined(
         with_tasks({"probes": ["greedy", "choice"]}),
         with_tasks({"probes": ["greedy"], "formats": ["shown", "open"]}),
@@ -214,7 +214,7 @@ def test_joined_sweeps_merge_what_they_ask_and_seeds_belong_to_their_sweep():
     )
 
 
-def test_grading_is_the_sweeps_or_the_tasks():
+def test_grading_of_sweep_or_task():
     """A run's rule is part of its identity; without it a run's records are by the
     paper's."""
     own = with_tasks({"probes": ["greedy"], "grading": "strict"})
@@ -231,7 +231,7 @@ def test_grading_is_the_sweeps_or_the_tasks():
     assert "grading" in refused(jobs, {**MAIN, "grading": "loose"})
 
 
-def test_other_items_and_other_models_need_a_name_of_their_own():
+def test_other_items_need_other_names():
     task = {"probes": ["greedy"]}
     message = refused(joined, with_tasks(task), with_tasks({**task, "items": 5}))
     assert (
@@ -272,14 +272,7 @@ def grouped(**changes: Any) -> SweepConfig:
             {"method": "magnitude", "sparsity": [0.5, 0.6]},
             {"method": "magnitude", "pattern": "2:4"},
         ],
-        "tasks": [
-            {
-                "task": "gazetteer",
-                "items": 40,
-                "languages": ["english"],
-                "probes": ["greedy", "choice"],
-            }
-        ],
+        "tasks": [gazetteer(items=40, probes=["greedy", "choice"])],
     }
     return validated(SweepConfig, document | changes, "s.yaml")
 
@@ -298,7 +291,7 @@ def part_of(config):
     return {job.name: job for job in expanded}, asked
 
 
-def test_parts_hold_what_is_compared_together_are_the_whole_and_need_base_and_model():
+def test_parts_hold_compared_models():
     assert parts_of(sweep(base="b", prune=[])) == (("a", "b", "c"),)
     given = [{"checkpoint": "org/a-int8", "label": "a-int8", "base": "a"}]
     assert parts_of(sweep(compress=given)) == (("a",), ("b",), ("c",))
@@ -319,7 +312,7 @@ def test_parts_hold_what_is_compared_together_are_the_whole_and_need_base_and_mo
     assert "unknown model of `only`: 'd'" in refused(part_of, sweep(only=["d"]))
 
 
-def test_the_compressed_checkpoints_of_a_base_are_screened_on_a_task_with_open_answers():
+def test_screened_groups_have_open_answers():
     made = ("magnitude-0.5", "magnitude-0.6", "magnitude-2of4")
     assert groups() == {("dense", "gazetteer"): made}
     two = groups(models={"a": "bundled", "b": "x"})
@@ -359,7 +352,7 @@ def test_the_compressed_checkpoints_of_a_base_are_screened_on_a_task_with_open_a
         ),
     ],
 )
-def test_bad_settings_are_refused_in_one_line(changes, message):
+def test_bad_settings_are_one_line(changes, message):
     told = refused(grouped, **changes)
     assert told.startswith("s.yaml: ")
     assert message in told
@@ -374,9 +367,7 @@ def write(path, document):
     return path
 
 
-def test_includes_are_files_beside_the_sweep_bundled_recipes_or_in_place_and_files_come_first(
-    tmp_path, monkeypatch
-):
+def test_includes_are_files_or_recipes(tmp_path, monkeypatch):
     write(tmp_path / "one.yaml", with_tasks({"probes": ["greedy"]}))
     file = write(
         tmp_path / "all.yaml",
@@ -399,7 +390,7 @@ def test_includes_are_files_beside_the_sweep_bundled_recipes_or_in_place_and_fil
     )
 
 
-def test_bad_includes_name_file_and_entry_and_a_sweep_evaluates_something(tmp_path):
+def test_bad_includes_name_the_entry(tmp_path):
     file = tmp_path / "all.yaml"
     assert f"{file}: include: 3: a list of sweeps" in refused(
         load_sweep, write(file, {"include": 3})
@@ -447,7 +438,7 @@ def recipe_jobs(name):
 
 
 @pytest.mark.parametrize("folder", ["", "small/"])
-def test_paper_is_all_the_recipes_and_shares_their_checkpoints(folder):
+def test_paper_joins_all_recipes(folder):
     paper = recipe_jobs(f"{folder}paper")
     assert {path.stem for path in (RECIPES / folder).glob("*.yaml")} - {
         "demo",
@@ -474,7 +465,7 @@ def test_paper_is_all_the_recipes_and_shares_their_checkpoints(folder):
     assert len(paper) < apart
 
 
-def test_paper_and_night_have_the_papers_settings_and_every_probe():
+def test_paper_has_papers_settings():
     jobs, sweep = recipe_jobs("night"), load_sweep(find_recipe("night"))
     assert (len(jobs), len(sweep.models)) == (12, 2)
     plain = {probe.name for probe in PROBES if not probe.needs_thinking}

@@ -23,7 +23,7 @@ MAIN = {
 PLAIN = ["dense", "magnitude-0.5", "given"]
 
 
-def test_every_checkpoint_has_a_variant_that_shares_its_files_and_base():
+def test_variant_shares_its_files():
     made = expanded(MAIN | {"kv_cache": ["auto", "fp8"]})
     assert sorted(made) == sorted([*PLAIN, *(f"{name}-kv-fp8" for name in PLAIN)])
     for name in PLAIN:
@@ -66,7 +66,7 @@ def test_auto_alone_changes_nothing():
     assert "kv_cache" not in config.engine.model_dump(mode="json")
 
 
-def test_an_engine_changes_its_weights_but_not_its_cache():
+def test_engine_keeps_its_cache():
     assignment = make_assignment("dense", 1)
     variant = assignment.checkpoint.with_cache("dense-kv-fp8", "fp8")
     assert (variant.method, variant.pattern) == ("kv_cache", "kv fp8")
@@ -100,7 +100,7 @@ def test_an_engine_changes_its_weights_but_not_its_cache():
         ("torch", False, "fp9", "auto, fp8, fp8_e4m3, fp8_e5m2"),
     ],
 )
-def test_a_cache_that_is_not_served_is_refused_in_one_line(
+def test_unserved_cache_is_refused(
     tmp_path: Path, monkeypatch, kind, avx512, value, known
 ):
     monkeypatch.setattr(engine, "serves_cpus", lambda: True)
@@ -143,7 +143,7 @@ def test_a_cache_that_is_not_served_is_refused_in_one_line(
         ({"engine": {"kv_cache": "fp8"}}, "engine.kv_cache"),
     ],
 )
-def test_a_list_of_caches_that_makes_no_sense_is_refused(changes, field):
+def test_senseless_cache_list_is_refused(changes, field):
     assert refused(validated, SweepConfig, MAIN | changes, "s.yaml").startswith(
         f"s.yaml: {field}: "
     )

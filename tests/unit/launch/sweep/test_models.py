@@ -39,9 +39,7 @@ def hub(monkeypatch, tmp_path):
     return asked
 
 
-def test_directories_the_bundled_model_and_the_mirror_need_no_hub(
-    hub, tmp_path, monkeypatch
-):
+def test_local_models_need_no_hub(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models" / "mine").mkdir(parents=True)
     assert resolve_model(BUNDLED) == BUNDLED_MODEL
@@ -61,9 +59,7 @@ def test_directories_the_bundled_model_and_the_mirror_need_no_hub(
     assert local_directory("org/other") is None
 
 
-def test_hub_ids_are_fetched_at_their_revision_without_code_or_one_line_says_how_to_do_without(
-    hub, tmp_path, monkeypatch
-):
+def test_hub_ids_are_fetched(hub, tmp_path, monkeypatch):
     assert resolve_model("org/name@abc123") == tmp_path / "cache" / "org" / "name"
     ((repository, arguments),) = hub
     assert repository == "org/name"
@@ -99,9 +95,7 @@ def test_hub_ids_are_fetched_at_their_revision_without_code_or_one_line_says_how
         ("модель", "checkpoint"),
     ],
 )
-def test_a_name_is_safe_as_a_directory_and_in_a_sweep(
-    tmp_path, monkeypatch, value, name
-):
+def test_model_name_is_safe(tmp_path, monkeypatch, value, name):
     monkeypatch.chdir(tmp_path)
     assert model_name(value) == name
     assert SweepConfig(models={name: "x"}, tasks=({"task": "gazetteer"},)).models == {
@@ -109,7 +103,7 @@ def test_a_name_is_safe_as_a_directory_and_in_a_sweep(
     }
 
 
-def test_two_models_of_one_name_are_refused_and_both_are_named(tmp_path):
+def test_equal_model_names_are_refused(tmp_path):
     one, other, odd = (
         tmp_path / "a" / "my-model",
         tmp_path / "b" / "my-model",
@@ -145,9 +139,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_module_of_plugins_registers_what_it_brings_and_is_imported_once(
-    folder, monkeypatch
-):
+def test_plugin_registers_once(folder, monkeypatch):
     (folder / "my_riddles_plugin.py").write_text(PLUGIN)
     monkeypatch.setenv("RESURFACE_PLUGINS", " my_riddles_plugin ,")
     try:
@@ -167,9 +159,7 @@ def test_a_module_of_plugins_registers_what_it_brings_and_is_imported_once(
         ("raise SystemExit(3)", "SystemExit: 3"),
     ],
 )
-def test_a_plugin_that_cannot_be_imported_is_one_line(
-    folder, monkeypatch, content, reason
-):
+def test_broken_plugin_is_one_line(folder, monkeypatch, content, reason):
     name = f"my_plugin_{content is None}_{len(content or '')}"
     if content is not None:
         (folder / f"{name}.py").write_text(content)

@@ -26,7 +26,7 @@ from pruning.run import prune
 from tests.support.models import VOCABULARY, save_tiny_model
 from tests.support.quantised import LAYOUTS, with_quantisation
 from tests.support.run_directories import opened
-from tests.support.sweeps import refused
+from tests.support.sweeps import gazetteer, refused
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +52,7 @@ def prepared(tmp_path, **document):
 
 def dated(tmp_path, **document):
     """The sweep's date and the tasks', and the notes on dates."""
-    task = {
-        "task": "gazetteer",
-        "items": 2,
-        "languages": ["english"],
-        "probes": ["greedy"],
-        "chat": True,
-    }
+    task = gazetteer(chat=True)
     plan = prepared(
         tmp_path, models={"m": str(tmp_path / "m")}, tasks=[task], **document
     )
@@ -70,7 +64,7 @@ def dated(tmp_path, **document):
     )
 
 
-def test_date_is_identity_where_templates_read_it(tmp_path, monkeypatch):
+def test_read_date_is_identity(tmp_path, monkeypatch):
     """Given, or the run's first day; in the identity and run.json only where a
     template reads it."""
     template, day = (
@@ -116,15 +110,8 @@ def book(tmp_path, text="The town of Karo lies on the river Belu.\n" * 200):
     return f"text:{tmp_path / 'book.txt'}"
 
 
-def test_checkpoints_that_are_asked_alike_share_their_questions(models, tmp_path):
-    tasks = [
-        {
-            "task": "gazetteer",
-            "items": 4,
-            "languages": ["english"],
-            "probes": ["greedy"],
-        }
-    ]
+def test_equal_tasks_share_questions(models, tmp_path):
+    tasks = [gazetteer(items=4)]
     more = [{**tasks[0], "probes": ["choice"]}]
     plan = prepared(
         tmp_path,
@@ -169,9 +156,7 @@ def test_manifest_that_lies_is_told(models, tmp_path):
     )
 
 
-def test_windows_are_those_of_each_models_tokenizer_and_fit_every_model(
-    models, tmp_path
-):
+def test_windows_fit_every_model(models, tmp_path):
     task = {"task": book(tmp_path), "probes": ["perplexity"], "window": 4096}
     plan = prepared(
         tmp_path,
@@ -211,9 +196,7 @@ def test_windows_are_those_of_each_models_tokenizer_and_fit_every_model(
     assert len({key(), key(window=100), key(words={"text": "Other words."})}) == 3
 
 
-def test_capped_formats_need_room_notes_are_told_and_bad_chat_templates_found(
-    models, tmp_path
-):
+def test_prompts_need_room(models, tmp_path):
     def length(formats):
         task = {
             "task": "gazetteer",
@@ -252,12 +235,7 @@ def test_capped_formats_need_room_notes_are_told_and_bad_chat_templates_found(
         == length(["open", "one_shot"])
         == length(["open"]) + 300
     )
-    task = {
-        "task": "gazetteer",
-        "items": 301,
-        "languages": ["english"],
-        "probes": ["greedy"],
-    }
+    task = gazetteer(items=301)
     plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
     assert plan.notes() == [
         "gazetteer: english has 300 items, not 301; the run uses all"
@@ -273,13 +251,7 @@ def test_capped_formats_need_room_notes_are_told_and_bad_chat_templates_found(
     )
     assert plan.notes() == []
     model = save_tiny_model(tmp_path / "chat")
-    task = {
-        "task": "gazetteer",
-        "items": 2,
-        "languages": ["english"],
-        "probes": ["greedy"],
-        "chat": True,
-    }
+    task = gazetteer(chat=True)
     for template, told in (
         (None, "no chat"),
         ("{{ messages[0].content | upper }}", "rewrites the user's turn"),
@@ -338,7 +310,7 @@ def asked_about(tmp_path, calibration):
     }
 
 
-def test_what_is_asked_about_cannot_be_calibrated_on(models, tmp_path):
+def test_calibration_excludes_contexts(models, tmp_path):
     source = {"models": {"a": str(models / "a")}}
     plan = prepared(tmp_path, **source, **asked_about(tmp_path, "Karo.\nTiro.\n"))
     assert len(plan.held_out) == 2
@@ -367,16 +339,9 @@ def test_what_is_asked_about_cannot_be_calibrated_on(models, tmp_path):
         )
 
 
-def test_a_language_by_name_or_code_is_one_sweep_and_other_tokenizers_are_known(
-    models, tmp_path
-):
+def test_language_code_is_its_name(models, tmp_path):
     def identity(*languages, calibration):
-        task = {
-            "task": "gazetteer",
-            "items": 4,
-            "probes": ["greedy"],
-            "languages": languages,
-        }
+        task = gazetteer(items=4, languages=languages)
         setting = {
             "method": "wanda",
             "sparsity": 0.5,
@@ -415,12 +380,7 @@ def test_configuration_is_identity_too(models, tmp_path):
     """Equal weights compute something else with another epsilon: no run continues
     with them."""
     shutil.copytree(models / "a", tmp_path / "a")
-    task = {
-        "task": "gazetteer",
-        "items": 2,
-        "languages": ["english"],
-        "probes": ["greedy"],
-    }
+    task = gazetteer()
     sweep = {"models": {"a": str(tmp_path / "a")}, "tasks": [task]}
     with opened(
         tmp_path / "run", prepared(tmp_path, **sweep).identity, {}, 0
@@ -434,15 +394,9 @@ def test_configuration_is_identity_too(models, tmp_path):
     assert "digest: the directory belongs to another sweep (models.a" in told
 
 
-def test_options_are_part_of_a_runs_identity(models, tmp_path):
+def test_options_are_identity(models, tmp_path):
     def plan(**options):
-        task = {
-            "task": "gazetteer",
-            "items": 2,
-            "languages": ["english"],
-            "probes": ["choice"],
-            **options,
-        }
+        task = gazetteer(probes=["choice"], **options)
         return prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
 
     drawn, alike = plan(options="any"), plan()
@@ -456,9 +410,7 @@ def test_options_are_part_of_a_runs_identity(models, tmp_path):
 
 
 @pytest.mark.usefixtures("any_tensors")  # plain ones
-def test_a_quantised_checkpoint_is_served_as_rehearsed_or_refused_but_for_other_machines(
-    models, tmp_path, monkeypatch
-):
+def test_quantised_checkpoint_is_rehearsed(models, tmp_path, monkeypatch):
     small = shutil.copytree(models / "a", tmp_path / "small")
     with_quantisation(small, LAYOUTS["w4a16"].config)
     monkeypatch.setattr(processor, "instruction_sets", lambda: ("avx2", "avx512f"))
@@ -466,12 +418,7 @@ def test_a_quantised_checkpoint_is_served_as_rehearsed_or_refused_but_for_other_
         monkeypatch.setattr(module, "serves_cpus", lambda: True)
     found = Rehearsal(dtype="bfloat16", kernels=("SomeKernel",))
     monkeypatch.setattr(rehearsal, "rehearse", lambda *_: found)
-    task = {
-        "task": "gazetteer",
-        "items": 2,
-        "languages": ["english"],
-        "probes": ["greedy"],
-    }
+    task = gazetteer()
     sweep = {
         "models": {"a": str(models / "a"), "small": str(small)},
         "base": "a",
@@ -520,7 +467,7 @@ def job(name: str, path: Path) -> CheckpointJob:
     return CheckpointJob(name=name, path=path, model=name, base=None, tasks={})
 
 
-def test_several_are_read_at_once_and_none_is_begun_afterwards(tmp_path, monkeypatch):
+def test_inspections_run_at_once(tmp_path, monkeypatch):
     both, go_on, begun = threading.Barrier(3), threading.Event(), []
 
     def inspect(path, name, *, trust_remote_code):
@@ -541,9 +488,7 @@ def test_several_are_read_at_once_and_none_is_begun_afterwards(tmp_path, monkeyp
     assert sorted(begun) == ["a", "b"]
 
 
-def test_each_is_what_it_is_alone_and_given_once_and_an_idle_reader_makes_place(
-    tmp_path, monkeypatch
-):
+def test_inspections_equal_single_ones(tmp_path, monkeypatch):
     for seed, name in enumerate("ab"):
         save_tiny_model(tmp_path / name, seed=seed)
     (tmp_path / "b" / "model.safetensors").write_bytes(b"short")
@@ -582,15 +527,9 @@ def test_each_is_what_it_is_alone_and_given_once_and_an_idle_reader_makes_place(
         ]
 
 
-def test_template_that_opens_a_thought_is_told(tmp_path):
+def test_opened_thought_is_told(tmp_path):
     template = save_tiny_model(tmp_path / "m") / "chat_template.jinja"
-    task = {
-        "task": "gazetteer",
-        "items": 2,
-        "languages": ["english"],
-        "probes": ["greedy"],
-        "chat": True,
-    }
+    task = gazetteer(chat=True)
     hint = "m: the chat template opens a thought: --thinking lets the model end it"
     for end, told in (("<think>\n", True), ("<think></think>", False)):
         template.write_text("{{ messages[0].content }}\n" + end)
@@ -608,18 +547,13 @@ def test_eos_outside_vocabulary_is_told(tmp_path, value):
     (tmp_path / "m" / "generation_config.json").write_text(
         json.dumps({"eos_token_id": [0, value]})
     )
-    task = {
-        "task": "gazetteer",
-        "items": 2,
-        "languages": ["english"],
-        "probes": ["greedy"],
-    }
+    task = gazetteer()
     notes = prepared(tmp_path, models={"m": str(tmp_path / "m")}, tasks=[task]).served
     told = f"m: eos_token_id: {value}, which ends no answer, is no id of the vocabulary"
     assert (told in notes) is (value != VOCABULARY + 63)
 
 
-def test_files_that_are_not_read_are_told(models, tmp_path):
+def test_unread_files_are_told(models, tmp_path):
     question = {"id": "finnish-1", "question": "?", "answers": [{"text": "x"}]}
     content = {"data": [{"paragraphs": [{"context": "x", "qas": [question]}]}]}
     (tmp_path / "dev.json").write_text(json.dumps(content))
@@ -629,7 +563,7 @@ def test_files_that_are_not_read_are_told(models, tmp_path):
     assert f"tydiqa: tydiqa:{tmp_path}: these files are not read: more.jsonl" in notes
 
 
-def test_unknown_language_and_loose_option_are_told(models, tmp_path):
+def test_loose_option_is_told(models, tmp_path):
     file = tmp_path / "q.jsonl"
     row = {"language": "klingon", "context": "", "question": "?", "answers": ["water"]}
     rows = [

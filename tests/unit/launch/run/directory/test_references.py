@@ -11,12 +11,16 @@ from evaluator.engine.config import EngineConfig, EngineKind
 from evaluator.probes.config import EvalConfig
 from launch.run.decide.assignments import NO_BASE, BaseSource
 from launch.run.directory.rundir import drop_references, references_of
-from launch.sweep.checks import check_references
 from launch.sweep.config import SweepConfig
-from launch.sweep.estimate import estimate, keeps, reference_bytes
+from launch.sweep.estimate import estimate
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import prepare
-from launch.sweep.tasks import PreparedTask
+from launch.sweep.preflight_checks import (
+    check_references,
+    keeps_references,
+    reference_bytes,
+)
+from launch.sweep.prepared_tasks import PreparedTask
 from tests.support.fake import FakeEngine, FakeLM
 
 TASK = EvalConfig(
@@ -57,7 +61,7 @@ def test_base_keeps_distributions_until_dropped(tmp_path):
     assert (last.keep, last.compare) == ("", middle.keep)
     lost = references_of(tmp_path, jobs[3], "t", BaseSource(missing=NO_BASE), jobs)
     assert (lost.keep, lost.compare, lost.missing) == ("", "", NO_BASE)
-    assert [keeps(each, jobs) for each in jobs] == [True, True, False, False]
+    assert [keeps_references(each, jobs) for each in jobs] == [True, True, False, False]
     file = tmp_path / "references" / "dense" / "t" / "one.safetensors"
     file.parent.mkdir(parents=True)
     file.write_bytes(b"x")

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from evaluator.core.errors import InputError, one_line
@@ -20,9 +18,9 @@ from evaluator.core.lease import Lease
 from evaluator.core.liveness import this_process
 from evaluator.engine.config import AUTO_CACHE, ENGINES, engines_help
 from evaluator.engine.processor import usable_cores
-from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks import TASKS
+from launch.commands.dry_run import print_estimate
 from launch.commands.options import (
     DTYPES,
     Date,
@@ -37,7 +35,7 @@ from launch.commands.options import (
     running,
 )
 from launch.commands.report import finish
-from launch.commands.terminal import console, empty_table, errors, warn
+from launch.commands.terminal import console, errors, warn
 from launch.process import stop_in_order
 from launch.provenance import count_gpus
 from launch.run.bus import Bus
@@ -55,14 +53,12 @@ from launch.run.events import (
     TookOver,
 )
 from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep
-from launch.sweep.jobs import check_screening, screened_groups
 from launch.sweep.models import BUNDLED
 
 if TYPE_CHECKING:
     from evaluator.store.run_json import Failure
     from launch.run.bus import Listener
     from launch.run.state import RunState
-    from launch.sweep.estimate import JobEstimate, Work
     from launch.trackers.tracking import Tracker
 
 WITH_FAILURES = 3  # exit code
@@ -377,134 +373,3 @@ def demo(out: Out = Path("runs/demo")) -> None:
     """Prune the bundled model in five ways, pose the bundled questions, print the
     headline and write the report."""
     run_and_report(load_sweep(RECIPES / "demo.yaml"), out)
-
-
-def print_estimate(console: Console, config: SweepConfig) -> None:
-    """Print a sweep's cost and the assumptions. Raises InputError as `estimate`
-    does."""
-    from launch.sweep.estimate import Work, assumptions, estimate, shared_by
-
-    estimates = estimate(config)
-    total = reduce(Work.plus, (each.work for each in estimates), Work())
-    sized = [each for each in estimates if each.evaluation_hours is not None]
-    pruning = sum(each.compress_hours or 0.0 for each in sized)
-    evaluation = sum(each.evaluation_hours or 0.0 for each in sized)
-    gpu = count_gpus() != 0 or bool(os.environ.get("RAY_ADDRESS"))
-    numbers = (
-        "items",
-        "requests",
-        "prompt tok",
-        "gen. tok",
-        *(("compress h", "eval h") if gpu else ()),
-    )
-    costs = empty_table(("checkpoint", *numbers), {"checkpoint"})
-    for each in estimates:
-        cells = _cells(each.work, each.compress_hours, each.evaluation_hours)
-        cells = cells if each.job.is_made else (*cells[:4], "", cells[5])
-        costs.add_row(escape(each.job.name), *cells[: len(numbers)])
-    costs.add_section()
-    costs.add_row("total", *_cells(total, pruning, evaluation)[: len(numbers)])
-    console.print(costs)
-    asked: dict[str, list[str]] = {}  # by task and settings: the checkpoints
-    for each in estimates:
-        for name, task in each.job.tasks.items():
-            how = ", ".join(PROBES[probe].describe(task) for probe in task.probes)
-            how += f" (options: {task.options})" if task.draws_options else ""
-            how += " (chat template)" if task.chat else ""
-            how += (
-                f" (thinking: {task.expected_thought} tokens assumed of a thought)"
-                if task.thinks
-                else ""
-            )
-            asked.setdefault(f"{name}: {how}", []).append(each.job.name)
-    lines = [
-        f"{what}; {len(names)} checkpoints: {', '.join(names)}"
-        for what, names in asked.items()
-    ]
-    jobs = sum(len(each.job.tasks) for each in estimates)
-    lines.append(
-        f"{len(estimates)} checkpoints, {jobs} jobs (checkpoint x task),"
-        f" {total.requests:,} requests, {total.prompt_tokens:,} prompt and"
-        f" {total.generated_tokens:,} generated tokens"
-        + (f", about {pruning + evaluation:.1f} GPU hours" if gpu else "")
-    )
-    caches = dict.fromkeys(each.job.kv_cache for each in estimates)
-    if len(caches) > 1:
-        starts = len({each.job.kv_cache for each in estimates if each.job.tasks})
-        lines.append(
-            f"at least {starts} engine starts: no engine can change its cache"
-            f" ({', '.join(caches)})"
-        )
-    unsized = sorted(
-        {each.job.model for each in estimates if each.evaluation_hours is None}
-    )
-    if unsized and gpu:
-        lines.append(
-            "not in the hours, because their size is unknown here:"
-            f" {', '.join(unsized)}"
-        )
-    for text in (
-        *lines,
-        *_screened(config, estimates),
-        *_disk_space(estimates),
-        *assumptions(shared_by(config), gpu=gpu),
-    ):
-        console.print(escape(text), highlight=False, soft_wrap=True)
-
-
-def _cells(work: Work, *hours: float | None) -> tuple[str, ...]:
-    """Items, requests, tokens of prompts, generated tokens, and hours, as the table
-    shows them."""
-    counts = (work.prompt_tokens, work.generated_tokens)
-    tokens = (
-        f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.1f}k"
-        for count in counts
-    )
-    shown = ("?" if each is None else f"{each:.2f}" for each in hours)
-    return (f"{work.items:,}", f"{work.requests:,}", *tokens, *shown)
-
-
-def _screened(config: SweepConfig, estimates: Sequence[JobEstimate]) -> Iterator[str]:
-    """The fewest and the most items of a screened sweep. Raises InputError if
-    nothing can stop early."""
-    if config.screen is None:
-        return
-    jobs = [each.job for each in estimates]
-    check_screening(jobs, config.screen)
-    items = {name: count for each in estimates for name, count in each.items.items()}
-    most = fewest = sum(each.work.items for each in estimates)
-    for (_, task), names in screened_groups(jobs).items():
-        fewest -= len(names) * max(0, items[task] - config.screen.items)
-    yield (
-        f"screening: the sweep evaluates from {fewest:,} to {most:,} items; the table"
-        " and the hours show the most. The gate's first look has"
-        f" {config.screen.items:,} items"
-    )
-
-
-def _disk_space(estimates: Sequence[JobEstimate]) -> Iterator[str]:
-    """The disk space of compressed checkpoints, and of the bases' distributions."""
-    sizes = [each.disk for each in estimates if each.job.is_made]
-    if sizes:
-        unknown = sum(size is None for size in sizes)
-        more = f", and {unknown} of unknown size" if unknown else ""
-        known = sum(filter(None, sizes)) / 2**30
-        yield (
-            "compressed checkpoints in RUN/checkpoints, weights in bfloat16: about"
-            f" {known:.2f} GiB{more}"
-        )
-    kept = {
-        each.job.name: each.references for each in estimates if each.references != 0
-    }
-    if kept:
-        unsized = sorted(name for name, size in kept.items() if size is None)
-        more = (
-            f", and those of {', '.join(unsized)} (vocabulary unknown here)"
-            if unsized
-            else ""
-        )
-        known = sum(filter(None, kept.values())) / 2**30
-        yield (
-            "distributions of bases in RUN/references until the run is finished: about"
-            f" {known:.2f} GiB{more}"
-        )

@@ -12,14 +12,19 @@ from evaluator.checkpoints.manifests import CalibrationManifest, RemovedParts
 from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm import engine
-from launch.sweep.checks import check_distinct, check_divided, check_dtypes, remarks
 from launch.sweep.config import SweepConfig
 from launch.sweep.document import validated
 from launch.sweep.jobs import expand
 from launch.sweep.preflight import prepare
+from launch.sweep.preflight_checks import (
+    check_distinct,
+    check_divided,
+    check_dtypes,
+    remarks,
+)
 from tests.support import pruning as tiny
 from tests.support.checkpoint_files import CONFIG, tensors, write, write_manifest
-from tests.support.sweeps import refused
+from tests.support.sweeps import gazetteer, refused
 
 pytestmark = pytest.mark.usefixtures("any_tensors")
 
@@ -85,7 +90,7 @@ def test_little_calibration_is_told(tmp_path):
         assert [line.rpartition("/")[2] for line in told] == few
 
 
-def test_another_dtype_than_the_base_is_refused(tmp_path):
+def test_other_dtype_is_refused(tmp_path):
     message = (
         f"^checkpoint .*/small: dtype auto would compute it in {CONFIG['dtype']}, and"
         " its base dense in float16: "
@@ -107,9 +112,7 @@ def test_another_dtype_than_the_base_is_refused(tmp_path):
         ({}, "dense", "float16", True),  # there auto is one dtype
     ],
 )
-def test_what_computes_all_in_one_or_may_mix_is_not(
-    settings, base, dtype, cpu, tmp_path, monkeypatch
-):
+def test_one_dtype_or_mixing_passes(settings, base, dtype, cpu, tmp_path, monkeypatch):
     monkeypatch.setattr(engine, "serves_cpus", lambda: cpu)
     assert (
         check(tmp_path, EngineConfig.model_validate(settings), base=base, dtype=dtype)
@@ -117,7 +120,7 @@ def test_what_computes_all_in_one_or_may_mix_is_not(
     )
 
 
-TASK = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"]}
+TASK = gazetteer()
 
 
 @pytest.fixture(scope="module")
@@ -146,9 +149,7 @@ def sweep(dense: Path, *settings, **more) -> SweepConfig:
     )
 
 
-def test_one_share_by_two_texts_makes_two_checkpoints_and_one_that_takes_nothing_none(
-    dense, tmp_path
-):
+def test_removing_nothing_is_refused(dense, tmp_path):
     config = sweep(
         dense, {"method": "layers", "sparsity": 0.1}, engine={"kind": "torch"}
     )
@@ -178,9 +179,7 @@ def test_one_share_by_two_texts_makes_two_checkpoints_and_one_that_takes_nothing
         ("channels", 0.27, True),
     ],
 )
-def test_two_shares_that_take_out_the_same_parts_are_refused(
-    dense, method, other, same, tmp_path
-):
+def test_equal_removals_are_refused(dense, method, other, same, tmp_path):
     config = sweep(
         dense,
         {"method": method, "sparsity": [0.26 if method == "channels" else 0.4, other]},
@@ -234,9 +233,7 @@ def test_two_shares_that_take_out_the_same_parts_are_refused(
         ({"method": "channels", "sparsity": 0.5}, 8, None),
     ],
 )
-def test_engines_divide_a_given_model_and_what_is_left_of_it(
-    dense, setting, gpus, left, tmp_path
-):
+def test_gpus_divide_heads(dense, setting, gpus, left, tmp_path):
     config = sweep(
         dense,
         *filter(None, [setting]),
@@ -248,7 +245,7 @@ def test_engines_divide_a_given_model_and_what_is_left_of_it(
         check_divided(config.engine, jobs)
 
 
-def test_groups_of_quantised_weights_divide_what_is_left(dense, tmp_path):
+def test_groups_divide_columns(dense, tmp_path):
     def check(sparsity: float) -> None:
         compress = [
             {

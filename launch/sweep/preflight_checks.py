@@ -18,14 +18,16 @@ from evaluator.checkpoints.shapes import text_model
 from evaluator.core.errors import InputError
 from evaluator.engine.config import ENGINES, EngineConfig, check_served
 from evaluator.probes.base import PROBES
+from evaluator.probes.config import EvalConfig
 from launch.sweep.compress import SOURCES
 from launch.sweep.jobs import CheckpointJob
-from launch.sweep.tasks import PreparedTask
+from launch.sweep.prepared_tasks import PreparedTask
 from pruning.calibration import check_disjoint
 from quantising.config import QuantiseConfig
 from quantising.methods import METHODS
 from quantising.schemes import SCHEMES
 
+_LISTED_BYTES = 8  # bytes of one listed token: its id and its log-probability
 _WIDTH = 16  # bits of a weight that is not quantised, as most checkpoints store it
 
 
@@ -126,6 +128,24 @@ def bytes_of(job: CheckpointJob, dense: int) -> int:
     # with the weight's share of a scale
     bits = scheme.bits + (_WIDTH / group if group else 0.0)
     return int(dense * bits / _WIDTH)
+
+
+def keeps_references(job: CheckpointJob, jobs: Sequence[CheckpointJob]) -> bool:
+    """Whether a checkpoint keeps its distributions: other checkpoints, or later runs
+    of itself, need them."""
+    return (job.base is None and not job.is_made) or any(
+        other.base == job.name for other in jobs
+    )
+
+
+def reference_bytes(
+    task: EvalConfig, positions: int, vocabulary: int, dtype: str
+) -> int:
+    """Bytes of a base's distributions. Its logits have its compute dtype; `auto` may
+    mean float32."""
+    if task.fidelity_top:
+        return positions * _LISTED_BYTES * min(task.fidelity_top, vocabulary)
+    return positions * vocabulary * (2 if dtype == "bfloat16" else 4)
 
 
 def served_here(

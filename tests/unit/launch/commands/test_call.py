@@ -12,8 +12,8 @@ from rich.table import Table
 from evaluator.core.errors import InputError
 from evaluator.core.lease import Lease
 from evaluator.store.run_json import Failure
-from launch.commands import running
-from launch.commands.running import summary
+from launch.commands import call
+from launch.commands.call import summary
 from launch.commands.terminal import SafeConsole, shown
 from launch.run.directory.event_log import EventLog
 from launch.sweep.config import RECIPES, load_sweep
@@ -35,9 +35,9 @@ def _call(
         if error is not None:
             raise error
 
-    monkeypatch.setattr(running, "_run", work)
-    monkeypatch.setattr(running, "stop_in_order", lambda: None)
-    running.run_and_report(load_sweep(RECIPES / "demo.yaml"), run, notify=COMMAND)
+    monkeypatch.setattr(call, "_run", work)
+    monkeypatch.setattr(call, "stop_in_order", lambda: None)
+    call.run_and_report(load_sweep(RECIPES / "demo.yaml"), run, notify=COMMAND)
 
 
 def _events(run: Path) -> list[tuple[str, str]]:
@@ -67,7 +67,7 @@ def _events(run: Path) -> list[tuple[str, str]]:
         (RuntimeError("no engine"), "failed", "failed: a/run: failed: no engine"),
     ],
 )
-def test_the_end_is_told_and_a_second_driver_is_refused(
+def test_second_driver_is_refused(
     tmp_path, monkeypatch, error, state, told: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -124,7 +124,7 @@ def test_no_order_reaches_a_terminal(terminal, soft):
     assert not set(text) & set("\x1b\x07\x08\x7f\x9b")
 
 
-def test_the_consoles_own_orders_do_also_in_a_live_display():
+def test_console_orders_work_in_display():
     written = io.StringIO()
     console = SafeConsole(file=written, force_terminal=True, color_system="standard")
     console.print("[red]error:[/red] a\x1b[32mb", highlight=False)
@@ -156,7 +156,7 @@ def test_what_is_shown(text, seen):
     assert shown(text) == seen
 
 
-def test_the_last_line_names_the_first_checkpoints_once_each_and_counts_the_rest():
+def test_last_line_names_first_checkpoints():
     def failure(checkpoint, reason="no"):
         return Failure(checkpoint=checkpoint, stage="load", reason=reason)
 

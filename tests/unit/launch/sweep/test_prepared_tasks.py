@@ -16,15 +16,15 @@ from evaluator.tasks import Task
 from evaluator.tasks.base import one_of_each
 from launch.commands.options import eval_sweep
 from launch.commands.tasks import show_prompt
-from launch.sweep import tasks as preparing
+from launch.sweep import prepared_tasks as preparing
 from launch.sweep.config import SweepConfig, load_sweep
 from launch.sweep.document import validated
 from launch.sweep.jobs import CheckpointJob, expand
 from launch.sweep.models import BUNDLED_MODEL
-from launch.sweep.tasks import TaskPreparation
+from launch.sweep.prepared_tasks import TaskPreparation
 from tests.support.documents import example
 from tests.support.stamps import make_item
-from tests.support.sweeps import expanded, refused
+from tests.support.sweeps import expanded, gazetteer, refused
 
 TERSE = "{{ context }} Q: {{ question }} A:"
 LISTED = "{{ question }} {{ options | join(' or ') }}?"
@@ -67,7 +67,7 @@ def test_all_that_is_rendered_is_tried(tmp_path, monkeypatch):
     assert len({item.item_id for item, _ in tried["terse"]}) == 6
 
 
-def test_each_prompt_poses_a_task_of_its_own_as_in_the_documentation(tmp_path):
+def test_each_prompt_poses_a_task(tmp_path):
     assert one_of_each(["b+x", "a", "a+x", "b+y"]) == ["b+x", "a"]
     with pytest.raises(ValueError, match="a plus stands between a task and a prompt"):
         Task(name="a+b", help="", read_items=lambda _: [])
@@ -99,7 +99,7 @@ def test_each_prompt_poses_a_task_of_its_own_as_in_the_documentation(tmp_path):
     assert terse.whole(asked, "Ann did.", ()) == "Ann did.\n\nQ: Who?\nA:"
 
 
-def test_prompts_in_other_words_ask_the_same_items_but_those_without_options(tmp_path):
+def test_prompts_ask_the_same_items(tmp_path):
     [dense] = jobs(tmp_path, task(probes=["greedy", "choice"]))
     plain, terse, listed = TaskPreparation(4096, {}).tasks_of(dense)
     assert [each.name for each in (plain, terse, listed)] == [
@@ -223,14 +223,7 @@ def test_prompts_in_a_file(tmp_path):
         )
     )
     assert load_sweep(sweep).prompts == PROMPTS
-    listed = {
-        "task": "gazetteer",
-        "languages": "en",
-        "formats": "open",
-        "probes": "greedy",
-        "items": 5,
-        "seed": 0,
-    }
+    listed = gazetteer(languages="en", formats="open", probes="greedy", items=5, seed=0)
     engine = {"kind": "vllm", "dtype": "auto"}
     evaluated = eval_sweep(
         ["bundled"], base=None, task=listed, engine=engine, resources={}, prompts=file
@@ -351,7 +344,7 @@ def prepared(*configs: EvalConfig) -> list[str]:
     ]
 
 
-def test_two_mappings_of_one_data_set_are_two_tasks_and_take_two_names(rows):
+def test_two_mappings_need_names(rows):
     lenient = {**SHORT, "answers": ["short", "long"]}
     changes = ({}, {}, {"fields": LONG}, {"fields": lenient}, {"split": "train"})
     short, again, *others = prepared(*(config(rows, **each) for each in changes))
@@ -369,7 +362,7 @@ def test_two_mappings_of_one_data_set_are_two_tasks_and_take_two_names(rows):
         assert list(job.tasks) == ["rows", "other"]
 
 
-def test_a_task_of_which_nothing_is_said_has_the_identity_that_it_had():
+def test_plain_task_keeps_its_identity():
     """Runs of before there were data sets are resumed: `identifying` says nothing of
     them."""
     config = EvalConfig(task="gazetteer", probes=("greedy",))
@@ -425,7 +418,7 @@ def test_the_data_set_of_the_documentation(tmp_path):
         ),
     ],
 )
-def test_what_cannot_be_said_of_a_task(task, parts):
+def test_impossible_task_settings(task, parts):
     told = refused(
         validated,
         SweepConfig,

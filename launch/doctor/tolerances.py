@@ -1,0 +1,72 @@
+"""How far two computations may be apart, by what they were computed in: of the doctor's
+checks and of `tests/gpu`. Pure."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from evaluator.engine.self_check import TOLERANCES, Precision
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """The largest of some distances and their mean; or how large both may be."""
+
+    largest: float
+    mean: float
+
+    @classmethod
+    def of(cls, distances: Sequence[float]) -> "Tolerance":
+        """NaN without any distance."""
+        mean = math.fsum(distances) / max(1, len(distances))
+        return cls(max(distances, default=math.nan), mean)
+
+    def allows(self, measured: "Tolerance") -> bool:
+        # Written so that NaN fails.
+        return measured.largest <= self.largest and measured.mean <= self.mean
+
+    def __str__(self) -> str:
+        return f"{self.largest:.2g} / {self.mean:.2g}"
+
+
+# Nats per token between two computations of the same log-probability: the engine's own,
+# when it checks itself.
+NATS: Mapping[Precision, Tolerance] = {
+    name: Tolerance(*allowed) for name, allowed in TOLERANCES.items()
+}
+# The same between two programs, which round half precision in other places, however
+# exact the logits are. We measured vLLM and transformers in bfloat16 on CPUs: 0.12 /
+# 0.013 (bundled model), 0.43 / 0.073 (a random one of 16 layers).
+APART: Mapping[Precision, Tolerance] = {**NATS, "half, float32 logits": NATS["half"]}
+# The same for larger models: about twice what an H100 showed with 0.6 B
+# (benchmarks/results/gpu/agree.jsonl). Broken graphs were 22 nats away.
+LARGE_APART: Mapping[Precision, Tolerance] = {
+    "float32": NATS["float32"],
+    "float32 on a GPU": Tolerance(0.08, 0.025),
+    "half, float32 logits": Tolerance(1.1, 0.3),
+}
+# Log ratio of two ranks: rounding swaps neighbours that are close.
+RANKS: Mapping[Precision, Tolerance] = {
+    "float32": Tolerance(math.log(2) + 1e-9, 0.01),
+    "float32 on a GPU": Tolerance(math.log(3), 0.05),
+    # measured as above: 0.69 / 0.026
+    "half, float32 logits": Tolerance(math.log(4), 0.1),
+    "half": Tolerance(math.log(8), 0.3),
+}
+EXACT: Mapping[Precision, Tolerance] = dict.fromkeys(NATS, Tolerance(0, 0))
+# Share of answers that differ: rounded logits can turn a draw between two tokens either
+# way.
+DRAWS: Mapping[Precision, Tolerance] = {
+    "float32": Tolerance(0, 0),
+    "float32 on a GPU": Tolerance(1, 0.05),
+    "half, float32 logits": Tolerance(1, 0.35),
+    "half": Tolerance(1, 0.35),
+}
+# Share of a matrix's weights that only one side prunes.
+MASKS = dict.fromkeys(NATS, Tolerance(2e-3, 5e-4))
+# The same between a GPU in the checkpoint's dtype and a CPU in float32. Measured on a
+# CPU with the bundled model in bfloat16: 2.5e-3 / 9.4e-4; for the solver 0.011 /
+# 0.0037.
+ROUNDED_MASKS = dict.fromkeys(NATS, Tolerance(0.01, 0.004))
+# a solver's later columns depend on every earlier choice
+SOLVED = dict.fromkeys(NATS, Tolerance(0.05, 0.02))
