@@ -128,12 +128,9 @@ def side_of_run(inputs: Inputs, name: str) -> Side:
                 part["prompt"] = (
                     done["options_digest"].astype(str) + ":" + part["prompt"]
                 )
-            part["cluster"] = inputs.contexts_of(subject.task, done)
-            digests = inputs.digests.get(subject.task, {})
-            part["digest"] = [
-                digests.get(key, "")
-                for key in zip(part["language"], part["item_id"], strict=True)
-            ]
+            part["cluster"] = done["context"]
+            digests = inputs.asked(subject.task)["digest"].to_numpy(object)
+            part["digest"] = digests[done["item"].to_numpy(np.intp)]
             parts.append(part)
     answers = (
         pd.concat(parts, ignore_index=True)

@@ -15,7 +15,7 @@ from scipy.special import ndtr, ndtri
 
 from evaluator.deciding.thresholds import Thresholds
 from evaluator.metrics.columns import PERCENTAGE, POINTS, RATIO, SCORE, Kind
-from evaluator.metrics.fates import floor_of
+from evaluator.metrics.fates import UNMEASURED, fates_of, floor_of
 from evaluator.metrics.inputs import ALL, Comparison, Inputs
 from evaluator.metrics.intervals import ALPHA, Floats, ItemNumbers, Mean, Ratio
 
@@ -100,7 +100,7 @@ def paired_of(
         for side, frame in {"": own, "base_": base}.items()
         for word, column in (("said", "produced"), ("picked", "recognised"))
     }
-    contexts = inputs.contexts_of(subject.task, asked)
+    contexts = asked["context"].to_numpy(np.intp)
     return Paired(
         languages=np.append(
             asked["language"].to_numpy(object), np.full(lacking, UNKNOWN, dtype=object)
@@ -242,14 +242,11 @@ def _recovery(probe: Probe, paired: Paired, absent: Absent) -> Measured:
     return Measured(found, int(due.sum()), int(gone.sum()))
 
 
-def _fate(picked: float, paired: Paired, absent: Absent) -> Measured:
-    """The share of known answers that are no longer said but still picked (`picked`
-    1), or neither (0)."""
+def _fate(fate: str, paired: Paired, absent: Absent) -> Measured:
+    """The share of known answers with this fate."""
     unknown = (paired.base_said == 0) | (paired.base_picked == 0)
-    values = ((paired.said == 0) & (paired.picked == picked)).astype(np.float64)
-    values[
-        np.isnan(paired.base_said + paired.base_picked + paired.said + paired.picked)
-    ] = np.nan
+    fates = fates_of(paired.base_said, paired.base_picked, paired.said, paired.picked)
+    values = np.where(fates == UNMEASURED, np.nan, fates == fate)
     asked = paired.open & paired.choice
     return replace(
         _mean(paired, values, asked & ~unknown, absent), due=int(asked.sum())
@@ -276,11 +273,9 @@ def _of_probes(
         yield Criterion(f"{probe}_{name}", f"{probe} {told}", bound, kind, **given)
 
 
-def _of_known(
-    name: str, told: str, bound: str, shows: Shows, picked: float
-) -> Criterion:
-    """The share of a fate of the known answers."""
-    counted, measure = "known answers", partial(_fate, picked)
+def _of_known(name: str, told: str, bound: str, shows: Shows) -> Criterion:
+    """The share of a fate, `name`, of the known answers."""
+    counted, measure = "known answers", partial(_fate, name)
     return Criterion(
         name, f"{counted} {told}", bound, PERCENTAGE, shows, measure, counted=counted
     )
@@ -303,10 +298,8 @@ CRITERIA = (
     *_of_probes(
         "drop", "accuracy lost", "max_drop", POINTS, _drop, of_language="drop_language"
     ),
-    _of_known(
-        "mc_only", "picked and no longer said", "max_mc_only", "saying", picked=1.0
-    ),
-    _of_known("lost", "neither said nor picked", "max_lost", "recognising", picked=0.0),
+    _of_known("mc_only", "picked and no longer said", "max_mc_only", "saying"),
+    _of_known("lost", "neither said nor picked", "max_lost", "recognising"),
     *_of_probes(
         "recovery", "accuracy left", "min_recovery", PERCENTAGE, _recovery, least=True
     ),

@@ -40,6 +40,7 @@ from evaluator.metrics.inputs import Inputs
 from evaluator.probes import PROBES
 from evaluator.probes.base import Probe, View
 from evaluator.probes.reducing import by_its_rule
+from evaluator.store.outcomes import chosen_seed, context_is_cut
 
 FATE_CODES = {
     "kept": "k",
@@ -137,6 +138,7 @@ class ItemView:
         )
         # texts of Arrow are slow to take one by one
         ordered = ordered.astype(dict.fromkeys(_TEXTS, object))
+        ordered["truncated"] = context_is_cut(ordered).to_numpy(bool)
         for item_id, part in groupby(
             ordered.itertuples(index=False), key=attrgetter("item_id")
         ):
@@ -147,10 +149,7 @@ class ItemView:
             entries: dict[str, list[list[Any]]] = {name: [] for name in views}
             for each in part:
                 record: Any = each
-                if _is(record.truncated) or (
-                    record.status == "truncated" and record.thought_state != "cut"
-                ):
-                    cut = 1
+                cut |= int(record.truncated)
                 entry = _entry(views[record.probe], record, strings)
                 if entry is not None:
                     entries[record.probe].append(entry)
@@ -278,14 +277,8 @@ def _of_one_seed(records: pd.DataFrame) -> pd.DataFrame:
     """The records with greedy's lowest seed. A probe that lacks this seed uses its
     own lowest."""
     seed, kind = records["seed"], [records["format"], records["probe"]]
-    greedy = seed[records["probe"] == "greedy"]
-    own = greedy.min() if len(greedy) else seed.min()
-    wanted = (
-        seed.groupby(kind)
-        .transform("min")
-        .mask((seed == own).groupby(kind).transform("any"), own)
-    )
-    return records[seed == wanted]
+    own = seed[records["probe"] == "greedy"].min()
+    return records[seed == seed.groupby(kind).transform(chosen_seed, own)]
 
 
 def _entry(view: View | None, record: Any, strings: dict[str, int]) -> list[Any] | None:

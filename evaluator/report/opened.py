@@ -27,7 +27,7 @@ from evaluator.deciding.decision import Verdict
 from evaluator.deciding.thresholds import Thresholds, thresholds_of
 from evaluator.deciding.verdicts import judge, unfinished
 from evaluator.deciding.words import document, summary
-from evaluator.metrics import exclusions, headline, published
+from evaluator.metrics import headline, left_out, published
 from evaluator.metrics.columns import COUNT, TEXT, Column, described, rows_of
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.table import FilledTable
@@ -104,10 +104,10 @@ class OpenRun:
         if name == "headline":
             return described(self._headline, headline.COLUMNS)
         if name == "left_out":
-            return described(exclusions.left_out(self.inputs), exclusions.COLUMNS)
+            return described(left_out.left_out(self.inputs), left_out.COLUMNS)
         if name == "reference":
-            frames = {each: self._fill(each).frame for each in TABLES.names}
-            return described(published.published(frames, self._run), published.COLUMNS)
+            rows = {each: self._fill(each).rows for each in TABLES.names}
+            return described(published.published(rows, self._run), published.COLUMNS)
         if name == "failures":
             found = failure_frame(failures_of(self._run))
             return described(
@@ -261,7 +261,7 @@ class OpenRun:
     @property
     def _headline(self) -> pd.DataFrame:
         return headline.headline_of(
-            {each: self._fill(each).frame for each in headline.SUMMED}
+            {each: self._fill(each).rows for each in headline.SUMMED}
         )
 
     def _fill(self, name: str) -> FilledTable:
