@@ -83,7 +83,7 @@ def test_way_of_a_greedy_question(tmp_path: Path) -> None:
     assert len(records) == 2
     first.forms.add(type(records[0]).__name__)  # made without a function of Python
     outcomes = second.measure(lambda: reduce_records(to_table(records).to_pandas()))
-    table = second.measure(lambda: TABLES["accuracy"].frame(Inputs(outcomes)))
+    table = second.measure(lambda: TABLES["accuracy"].fill(Inputs(outcomes)).frame)
     assert not table.empty
     assert len(first.functions) <= 72, sorted(first.functions)
     assert len(first.files) <= 14, sorted(first.files)

@@ -118,7 +118,7 @@ def side_of_run(inputs: Inputs, name: str) -> Side:
 
 def _answers(inputs: Inputs, checkpoint: str, task: str) -> Iterator[pd.DataFrame]:
     outcomes = inputs.outcomes_of(checkpoint, task)
-    digests = inputs.digests.get(task, {})
+    digests = inputs.asked(task)["digest"].to_numpy(object)
     for measure, (column, answer, probe) in _MEASURES.items():
         done = outcomes[outcomes[column].notna()]
         if done[f"{probe}_status"].isna().all():
@@ -126,7 +126,6 @@ def _answers(inputs: Inputs, checkpoint: str, task: str) -> Iterator[pd.DataFram
         prompts = done["greedy_prompt_digest"].fillna("")
         if measure == "choice":
             prompts = done["options_digest"].astype(str) + ":" + prompts
-        keys = zip(done["language"], done["item_id"], strict=True)
         columns = {
             "checkpoint": checkpoint,
             "task": task,
@@ -136,8 +135,8 @@ def _answers(inputs: Inputs, checkpoint: str, task: str) -> Iterator[pd.DataFram
             "value": done[column],
             "said": done[answer] if answer else np.nan,
             "prompt": prompts,
-            "cluster": inputs.contexts_of(task, done),
-            "digest": [digests.get(key, "") for key in keys],
+            "cluster": done["context"],
+            "digest": digests[done["item"].to_numpy(np.intp)],
         }
         yield pd.DataFrame(columns)
 

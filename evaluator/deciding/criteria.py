@@ -15,7 +15,7 @@ from scipy.special import ndtr, ndtri
 
 from evaluator.deciding.thresholds import Thresholds
 from evaluator.metrics.columns import PERCENTAGE, POINTS, RATIO, SCORE, Kind
-from evaluator.metrics.fates import floor_of
+from evaluator.metrics.fates import UNMEASURED, fates_of, floor_of
 from evaluator.metrics.inputs import ALL, Comparison, Inputs
 from evaluator.metrics.intervals import ALPHA, Floats, ItemNumbers, Mean, Ratio
 
@@ -89,7 +89,7 @@ def paired_of(
     own, base = own.reindex(items), base.reindex(items)
     asked = inputs.asked(subject.task).set_index("item").loc[items].reset_index()
     languages = asked["language"].to_numpy(object)
-    contexts = inputs.contexts_of(subject.task, asked)
+    contexts = asked["context"].to_numpy(np.intp)
     new_contexts = contexts.max(initial=-1) + 1 + np.arange(unseen)
 
     def answers(side: pd.DataFrame, column: str) -> Floats:
@@ -230,13 +230,11 @@ def _recovery(probe: Probe, paired: Paired, absent: Absent) -> Measured:
     return Measured(ratio, int(due.sum()), int(gone.sum()))
 
 
-def _fate(picked: float, paired: Paired, absent: Absent) -> Measured:
-    """The share of known answers that are no longer said but still picked (`picked`
-    1), or neither (0)."""
-    answers = paired.base_said, paired.base_picked, paired.said, paired.picked
+def _fate(fate: str, paired: Paired, absent: Absent) -> Measured:
+    """The share of known answers with this fate."""
     unknown = (paired.base_said == 0) | (paired.base_picked == 0)
-    values = ((paired.said == 0) & (paired.picked == picked)).astype(np.float64)
-    values[np.isnan(sum(answers))] = np.nan
+    fates = fates_of(paired.base_said, paired.base_picked, paired.said, paired.picked)
+    values = np.where(fates == UNMEASURED, np.nan, fates == fate)
     asked = paired.open & paired.choice
     share = _mean(paired, values, asked & ~unknown, absent)
     return replace(share, due=int(asked.sum()))
@@ -257,11 +255,9 @@ def _of_probes(
         yield Criterion(f"{probe}_{name}", f"{probe} {text}", bound, kind, **given)
 
 
-def _of_known(
-    name: str, text: str, bound: str, shows: Shows, picked: float
-) -> Criterion:
-    """The share of a fate of the known answers."""
-    counted, measure = "known answers", partial(_fate, picked)
+def _of_known(name: str, text: str, bound: str, shows: Shows) -> Criterion:
+    """The share of a fate, `name`, of the known answers."""
+    counted, measure = "known answers", partial(_fate, name)
     return Criterion(
         name, f"{counted} {text}", bound, PERCENTAGE, shows, measure, counted=counted
     )
@@ -280,10 +276,8 @@ CRITERIA = (
     *_of_probes(
         "drop", "accuracy lost", "max_drop", POINTS, _drop, of_language="drop_language"
     ),
-    _of_known(
-        "mc_only", "picked and no longer said", "max_mc_only", "saying", picked=1.0
-    ),
-    _of_known("lost", "neither said nor picked", "max_lost", "recognising", picked=0.0),
+    _of_known("mc_only", "picked and no longer said", "max_mc_only", "saying"),
+    _of_known("lost", "neither said nor picked", "max_lost", "recognising"),
     *_of_probes(
         "recovery", "accuracy left", "min_recovery", PERCENTAGE, _recovery, least=True
     ),

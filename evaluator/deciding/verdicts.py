@@ -26,8 +26,8 @@ from evaluator.deciding.decision import (
     decide,
 )
 from evaluator.deciding.thresholds import Thresholds
-from evaluator.metrics.columns import rows_of
-from evaluator.metrics.inputs import Comparison, Inputs, rows_where
+from evaluator.metrics.columns import rows_with
+from evaluator.metrics.inputs import Comparison, Inputs
 from evaluator.metrics.tables import TABLES
 from evaluator.store.run_json import Failure, Screened, screened_of
 
@@ -179,8 +179,9 @@ def _reported(
         if not criterion.table or criterion.threshold(thresholds) is None:
             continue
         names = [f"{criterion.column}{end}" for end in ("", "_low", "_high")]
-        rows = rows_where(TABLES[criterion.table].frame(inputs), criterion.where)
-        for row in rows_of(rows.dropna(subset=[*names, "base"])):
+        for row in rows_with(TABLES[criterion.table].rows(inputs), criterion.where):
+            if any(row[name] is None for name in (*names, "base")):
+                continue
             value, low, high = (float(row[name]) for name in names)
             n = int(row["n"])
             report = Reported(value=value, low=low, high=high, n=n, contexts=n)

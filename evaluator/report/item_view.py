@@ -41,6 +41,7 @@ from evaluator.metrics.fates import item_fates
 from evaluator.metrics.inputs import Inputs
 from evaluator.probes import PROBES
 from evaluator.probes.base import Probe, View
+from evaluator.store.outcomes import chosen_seed, context_is_cut
 
 FATE_CODES = {
     "kept": "k",
@@ -119,6 +120,7 @@ class ItemView:
         ordered = ordered.sort_values(["item_id", "index"], kind="stable")
         # texts of Arrow are slow to take one by one
         ordered = ordered.astype(dict.fromkeys(_TEXTS, object))
+        ordered["truncated"] = context_is_cut(ordered).to_numpy(bool)
         for item_id, of_item in groupby(
             ordered.itertuples(index=False), key=attrgetter("item_id")
         ):
@@ -129,9 +131,7 @@ class ItemView:
             record: Any
             for record in of_item:
                 view = PROBES[record.probe].view
-                # a cut thought is no cut prompt
-                cut |= _is(record.truncated)
-                cut |= record.status == "truncated" and record.thought_state != "cut"
+                cut |= bool(record.truncated)
                 entry = _entry(view, record, strings)
                 if entry is not None:
                     entries[record.probe].append(entry)
@@ -248,10 +248,8 @@ def _of_one_seed(records: pd.DataFrame) -> pd.DataFrame:
     """The records with greedy's lowest seed. A probe that lacks this seed uses its
     own lowest."""
     seed, kind = records["seed"], [records["format"], records["probe"]]
-    greedy = seed[records["probe"] == "greedy"]
-    usual = greedy.min() if len(greedy) else seed.min()
-    has_usual = (seed == usual).groupby(kind).transform("any")
-    return records[seed == seed.groupby(kind).transform("min").mask(has_usual, usual)]
+    own = seed[records["probe"] == "greedy"].min()
+    return records[seed == seed.groupby(kind).transform(chosen_seed, own)]
 
 
 def _entry(view: View | None, record: Any, strings: dict[str, int]) -> list[Any] | None:

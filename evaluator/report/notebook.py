@@ -27,7 +27,7 @@ from evaluator.deciding.decision import Verdict
 from evaluator.deciding.thresholds import Thresholds, thresholds_of
 from evaluator.deciding.verdict_text import document, summary
 from evaluator.deciding.verdicts import judge, unfinished
-from evaluator.metrics import exclusions, headline, published
+from evaluator.metrics import headline, left_out, published
 from evaluator.metrics.columns import COUNT, TEXT, Column, described, rows_of
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.table import FilledTable
@@ -98,10 +98,10 @@ class OpenRun:
         if name == "headline":
             return described(self._headline, headline.COLUMNS)
         if name == "left_out":
-            return described(exclusions.left_out(self.inputs), exclusions.COLUMNS)
+            return described(left_out.left_out(self.inputs), left_out.COLUMNS)
         if name == "reference":
-            frames = {each: self._fill(each).frame for each in TABLES.names}
-            return described(published.published(frames, self._run), published.COLUMNS)
+            rows = {each: self._fill(each).rows for each in TABLES.names}
+            return described(published.published(rows, self._run), published.COLUMNS)
         if name == "failures":
             failures = failure_frame(failures_of(self._run))
             kinds = {"attempts": COUNT}
@@ -242,8 +242,8 @@ class OpenRun:
 
     @property
     def _headline(self) -> pd.DataFrame:
-        frames = {name: self._fill(name).frame for name in headline.SUMMED}
-        return headline.headline_of(frames)
+        rows = {name: self._fill(name).rows for name in headline.SUMMED}
+        return headline.headline_of(rows)
 
     def _fill(self, name: str) -> FilledTable:
         if name not in self._filled:

@@ -26,9 +26,9 @@ from evaluator.core.errors import rows_at
 from evaluator.deciding.verdict_text import summary, usable, why
 from evaluator.metrics import TABLES, FilledTable
 from evaluator.metrics.columns import COUNT, FEW, TEXT, Column, names_of, rows_of
-from evaluator.metrics.exclusions import COLUMNS as LEFT_OUT
 from evaluator.metrics.headline import COLUMNS as HEADLINE
 from evaluator.metrics.inputs import ALL, MEAN
+from evaluator.metrics.left_out import COLUMNS as LEFT_OUT
 from evaluator.report.figures import draw_each
 from evaluator.report.results import Page, Results
 from evaluator.report.theme import light

@@ -15,10 +15,10 @@ import pandas as pd
 from evaluator.deciding.decision import Verdict
 from evaluator.deciding.thresholds import thresholds_of
 from evaluator.deciding.verdicts import judge
-from evaluator.metrics.columns import rows_of
-from evaluator.metrics.exclusions import left_out
+from evaluator.metrics.columns import Row
 from evaluator.metrics.headline import headline_of, headline_sentence, screened_sentence
 from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.left_out import left_out
 from evaluator.metrics.published import published
 from evaluator.metrics.table import FilledTable
 from evaluator.metrics.tables import TABLES, compute_tables
@@ -48,16 +48,14 @@ class Results:
     def missed(self) -> str:
         """Names the checkpoints whose sparsity is not the requested one, which is
         part of their names."""
+        column = TABLES["accuracy"].column("sparsity")
         if "accuracy" not in self.tables:
             return ""
-        column = TABLES["accuracy"].column("sparsity")
-        names = ["checkpoint", "sparsity", "requested_sparsity"]
-        rows = rows_of(self.tables["accuracy"].frame[names].drop_duplicates())
-        missed = [
+        missed = dict.fromkeys(
             f"{row['checkpoint']} {column.shown(row)}"
-            for row in rows
+            for row in self.tables["accuracy"].rows
             if column.missed(row)
-        ]
+        )
         return f"Achieved sparsity: {'; '.join(missed)}" if missed else ""
 
     @property
@@ -81,12 +79,12 @@ class Results:
 def compute(inputs: Inputs, run: Mapping[str, Any]) -> Results:
     """All results. `run`: the content of run.json, with the settings and thresholds."""
     tables = compute_tables(inputs)
-    frames = {name: table.frame for name, table in tables.items()}
+    rows = {name: table.rows for name, table in tables.items()}
     verdicts = judge(inputs, thresholds_of(run, "run.json"))
-    screened = screened_sentence(frames["screening"])
-    headline = headline_of(frames)
+    screened = screened_sentence(rows["screening"])
+    headline = headline_of(rows)
     return Results(
-        tables, headline, left_out(inputs), published(frames, run), verdicts, screened
+        tables, headline, left_out(inputs), published(rows, run), verdicts, screened
     )
 
 
@@ -129,7 +127,7 @@ def pages_of(inputs: Inputs, sizes: Mapping[str, int]) -> list[Page]:
 def part_of(results: Results, checkpoints: Collection[str]) -> Results:
     tables = {}
     for name, table in results.tables.items():
-        tables[name] = replace(table, frame=_rows_of(table.frame, checkpoints))
+        tables[name] = replace(table, rows=_only(table.rows, checkpoints))
     verdicts = [each for each in results.verdicts if each.checkpoint in checkpoints]
     return replace(
         results,
@@ -151,9 +149,11 @@ def without_tables(results: Results) -> Results:
     )
 
 
+def _only(rows: Sequence[Row], checkpoints: Collection[str]) -> list[Row]:
+    kept = {None, *checkpoints}
+    return [row for row in rows if {row["checkpoint"], row.get("other")} <= kept]
+
+
 def _rows_of(frame: pd.DataFrame, checkpoints: Collection[str]) -> pd.DataFrame:
-    kept = pd.Series(True, index=frame.index)
-    for name in ("checkpoint", "other"):
-        if name in frame:
-            kept &= frame[name].isna() | frame[name].isin(list(checkpoints))
+    kept = frame["checkpoint"].isna() | frame["checkpoint"].isin(list(checkpoints))
     return frame[kept].reset_index(drop=True)

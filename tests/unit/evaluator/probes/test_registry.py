@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from evaluator.core.errors import EngineError, ResurfaceError
 from evaluator.metrics import Inputs, reduce_records
-from evaluator.metrics.exclusions import left_out
+from evaluator.metrics.left_out import left_out
 from evaluator.probes import PROBES
 from evaluator.probes.base import Cost, ItemProbe
 from evaluator.probes.config import EvalConfig

@@ -34,7 +34,7 @@ def inputs():
 
 @pytest.mark.parametrize("name", [table.name for table in TABLES if table.figure])
 def test_figures_are_same_twice(inputs, name):
-    frame = TABLES[name].frame(inputs)
+    frame = TABLES[name].fill(inputs).frame
     svg = draw(TABLES[name], frame)
     assert svg is not None
     assert ElementTree.fromstring(svg).tag.endswith("svg")
@@ -43,7 +43,7 @@ def test_figures_are_same_twice(inputs, name):
 
 
 def test_figure_colours_and_labels(inputs):
-    svg = draw(TABLES["accuracy"], TABLES["accuracy"].frame(inputs))
+    svg = draw(TABLES["accuracy"], TABLES["accuracy"].fill(inputs).frame)
     assert not [placeholder for placeholder in COLOURS.values() if placeholder in svg]
     assert "var(--greedy)" in svg
     assert all(
@@ -54,16 +54,18 @@ def test_figure_colours_and_labels(inputs):
     assert not re.search(r"\d{4}-\d{2}-\d{2}T", svg)
     seen = {key: Seen(True, True, rank=2, margin=-1.0) for key in ITEMS}
     lonely = Inputs(reduce_records(records("p", seen, base="x")))
-    assert "var(--greedy)" in draw(TABLES["accuracy"], TABLES["accuracy"].frame(lonely))
+    assert "var(--greedy)" in draw(
+        TABLES["accuracy"], TABLES["accuracy"].fill(lonely).frame
+    )
     for name in ("fates", "pr_gap", "ladder"):
-        assert draw(TABLES[name], TABLES[name].frame(lonely)) is None
+        assert draw(TABLES[name], TABLES[name].fill(lonely).frame) is None
 
 
 @pytest.mark.parametrize(
     ("name", "measure"), [("overlap", "kappa"), ("matching", "scott_pi")]
 )
 def test_agreement_needs_interval(inputs, name, measure):
-    frame = TABLES[name].frame(inputs)
+    frame = TABLES[name].fill(inputs).frame
     unsure = frame.assign(
         **{f"{measure}_low": float("nan"), f"{measure}_high": float("nan")}
     )
@@ -100,7 +102,7 @@ def test_labels_are_readable():
         parts.append(records(name, windows, base=base, task="text-wiki"))
     svg = draw(
         TABLES["perplexity"],
-        TABLES["perplexity"].frame(Inputs(reduce_records(pd.concat(parts)))),
+        TABLES["perplexity"].fill(Inputs(reduce_records(pd.concat(parts)))).frame,
     )
     assert ">4,130<" in svg
     assert not re.search(r">[^<]*\de\+?\d[^<]*<", svg)
