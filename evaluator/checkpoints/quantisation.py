@@ -268,8 +268,8 @@ def _integers(library: str, settings: Mapping[str, Any], place: str) -> Quantisa
 
 def _data_set(settings: Mapping[str, Any]) -> str | None:
     """The name of the data set. A list holds the texts themselves."""
-    found = settings.get("dataset")
-    return found if isinstance(found, str) and found else None
+    named = settings.get("dataset")
+    return named if isinstance(named, str) and named else None
 
 
 def _fp8(library: str, settings: Mapping[str, Any], place: str) -> Quantisation:
