@@ -29,6 +29,8 @@ from pruning.layers.sequential import (
     outlier_shares,
     owl,
 )
+from pruning.methods import METHODS
+from pruning.methods.base import Method
 from pruning.methods.patterns import NofM, Pattern, Share, Unstructured, format_ranges
 from pruning.model import memory
 from pruning.model.decoder import Decoder, Progress, silent
@@ -199,7 +201,10 @@ def _set_to_zero(
     if pattern.ratio == 0:
         pruned = leave_dense(decoder)
     else:
-        pruned = LayerPruner(config, decoder, flow, write).run(patterns, report)
+        method = METHODS[config.method]
+        assert isinstance(method, Method), config.method
+        pruner = LayerPruner(config, method, decoder, flow, write)
+        pruned = pruner.run(patterns, report)
     by_name = {each.name: each for each in pruned}
     matrices = tuple(by_name[name] for name in decoder.matrices())
     return {

@@ -158,10 +158,10 @@ def _load(config: Any, shapes: Mapping[str, tuple[int, ...]]) -> _Loaded:
     how = LoadStateDictConfig(
         weight_mapping=rules, device_map={"": "meta"}, ignore_mismatched_sizes=True
     )
-    found, _ = convert_and_load_state_dict_in_model(model, tensors, how, None)
-    before = frozenset(found.unexpected_keys)
-    model.tie_weights(missing_keys=found.missing_keys, recompute_mapping=False)
-    model._adjust_missing_and_unexpected_keys(found)
+    loading, _ = convert_and_load_state_dict_in_model(model, tensors, how, None)
+    before = frozenset(loading.unexpected_keys)
+    model.tie_weights(missing_keys=loading.missing_keys, recompute_mapping=False)
+    model._adjust_missing_and_unexpected_keys(loading)
     return _Loaded(
         model=model,
         homes=homes,
@@ -169,14 +169,14 @@ def _load(config: Any, shapes: Mapping[str, tuple[int, ...]]) -> _Loaded:
         ignored=frozenset(
             name
             for name, home in homes.items()
-            if home in before - found.unexpected_keys
+            if home in before - loading.unexpected_keys
         ),
-        missing=frozenset(found.missing_keys),
+        missing=frozenset(loading.missing_keys),
         shapes={
             name: (list(stored), list(own))
-            for name, stored, own in found.mismatched_keys
+            for name, stored, own in loading.mismatched_keys
         },
-        failed=bool(found.conversion_errors),
+        failed=bool(loading.conversion_errors),
     )
 
 
@@ -207,7 +207,9 @@ def _is_spare(name: str, loaded: _Loaded, held: Mapping[str, Tensor]) -> bool:
     weight = f"{name.removesuffix('bias')}weight"
     if name.endswith(".bias") and weight in loaded.homes.keys() - loaded.extra:
         return not any(map(any, tensor.chunks()))
-    layers = {found[1] for each in loaded.extra if (found := _NEXT.match(each))}
+    layers = {
+        next_layer[1] for each in loaded.extra if (next_layer := _NEXT.match(each))
+    }
     layer = next((each for each in layers if name.startswith(each)), None)
     return layer is not None and all(
         each in loaded.extra for each in loaded.homes if each.startswith(layer)

@@ -128,14 +128,14 @@ def served_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
         or config[key].get("quant_method", COMPRESSED_TENSORS) != COMPRESSED_TENSORS
     ):
         return config
-    said = copy.deepcopy(dict(config[key]))
-    if (said.get("sparsity_config") or {}).get("format") == "dense":
-        del said["sparsity_config"]
-    for group in (said.get("config_groups") or {}).values():
+    settings = copy.deepcopy(dict(config[key]))
+    if (settings.get("sparsity_config") or {}).get("format") == "dense":
+        del settings["sparsity_config"]
+    for group in (settings.get("config_groups") or {}).values():
         weights = group.get("weights") or {}
         if weights.get("strategy") == "channel" and weights.get("actorder") in (
             "static",
             "weight",
         ):
             weights["actorder"] = None
-    return config if said == config[key] else {**config, key: said}
+    return config if settings == config[key] else {**config, key: settings}

@@ -197,14 +197,14 @@ def read_tensors(checkpoint: Path) -> list[Tensor]:
 
 
 def _by_name(tensors: Iterable[Tensor]) -> list[Tensor]:
-    found: dict[str, Tensor] = {}
+    known: dict[str, Tensor] = {}
     for tensor in tensors:
-        earlier = found.setdefault(tensor.name, tensor)
+        earlier = known.setdefault(tensor.name, tensor)
         if earlier is not tensor:
             raise InputError(
                 f"{tensor.file}: tensor {tensor.name!r} is also in {earlier.file.name}"
             )
-    return sorted(found.values(), key=lambda tensor: tensor.name)
+    return sorted(known.values(), key=lambda tensor: tensor.name)
 
 
 def read_header(file: Path) -> list[Tensor]:

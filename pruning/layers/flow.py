@@ -41,21 +41,27 @@ class Gathered:
     float32. Squared norms are summed by sequence, in the calibration's order, so they
     do not depend on how sequences were batched."""
 
-    def __init__(self, leader: str, kinds: Sequence[Statistic] = ()) -> None:
+    def __init__(
+        self,
+        leader: str,
+        kinds: Sequence[Statistic] = (),
+        columns: int = 0,
+        sequences: int = 0,
+        device: torch.device | None = None,
+    ) -> None:
+        """Of an input of so many columns, and a calibration of so many sequences."""
         self.members = [leader]  # modules; the first one names the input
         self.tokens: int | None = None  # where only some tokens come: how many
-        self._kinds = kinds
-        self._sums: dict[Statistic, Tensor] = {}
-        self._sequences = 0
-
-    def open(self, columns: int, sequences: int, device: torch.device) -> None:
-        """Begin, for a calibration of `sequences` sequences."""
         self._sequences = sequences
-        rows = {Statistic.COLUMN_NORMS: sequences, Statistic.HESSIAN: columns}
-        for kind in self._kinds:
-            self._sums[kind] = torch.zeros(
-                rows[kind], columns, dtype=torch.float32, device=device
+        self._sums = {
+            kind: torch.zeros(
+                columns if kind is Statistic.HESSIAN else sequences,
+                columns,
+                dtype=torch.float32,
+                device=device,
             )
+            for kind in kinds
+        }
 
     def add(self, inputs_TI: Tensor, batch: Batch) -> None:
         if (sums_NI := self._sums.get(Statistic.COLUMN_NORMS)) is not None:
@@ -75,7 +81,7 @@ class Gathered:
     def take(self) -> dict[Statistic, Tensor]:
         """The finished statistics, which are forgotten here: they can be gigabytes."""
         statistics: dict[Statistic, Tensor] = {}
-        for kind in self._kinds:
+        for kind in [*self._sums]:
             sums = self._sums.pop(kind)
             if self.tokens == 0:
                 # as if its inputs were equally strong and uncorrelated
@@ -149,23 +155,22 @@ class Observer:
             self.inputs[self._last[1]].members.append(name)
         else:
             self._last = (inputs_1TI, name)
-            self._gather(name, module, inputs_1TI)
+            if name not in self.inputs:
+                columns = inputs_1TI.shape[-1]
+                self.inputs[name] = Gathered(
+                    name, self._kinds, columns, self._sequences, self._device
+                )
+            gathered = self.inputs[name]
+            if isinstance(module, Routed):
+                tokens = len(module.tokens_R)
+                gathered.tokens = (gathered.tokens or 0) + tokens
+                if tokens:
+                    batch = self._batch.only(module.tokens_R)
+                    gathered.add(inputs_1TI[:tokens], batch)
+            else:
+                gathered.add(inputs_1TI[0], self._batch)
         if not self._left:
             raise _Complete
-
-    def _gather(self, name: str, module: nn.Module, inputs_1TI: Tensor) -> None:
-        gathered = self.inputs.get(name)
-        if gathered is None:
-            gathered = self.inputs[name] = Gathered(name, self._kinds)
-            gathered.open(inputs_1TI.shape[-1], self._sequences, self._device)
-        if not isinstance(module, Routed):
-            gathered.add(inputs_1TI[0], self._batch)
-            return
-        tokens = len(module.tokens_R)
-        gathered.tokens = (gathered.tokens or 0) + tokens
-        if tokens:
-            batch = self._batch.only(module.tokens_R)
-            gathered.add(inputs_1TI[:tokens], batch)
 
 
 def add_second_moments(sum_II: Tensor, inputs_TI: Tensor) -> None:

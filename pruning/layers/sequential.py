@@ -24,7 +24,6 @@ from evaluator.core.errors import InputError, JobError
 from pruning.config import PruneConfig
 from pruning.layers.flow import Flow, Gathered
 from pruning.layers.repair import LeastSquares
-from pruning.methods import METHODS
 from pruning.methods.base import Method, Statistic
 from pruning.methods.masks import check_counts, count_zeros
 from pruning.methods.patterns import Pattern, Unstructured
@@ -96,6 +95,7 @@ class LayerPruner:
     Raises JobError for a matrix that is not as sparse as requested, or not finite."""
 
     config: PruneConfig
+    method: Method
     decoder: Decoder
     flow: Flow | None  # None: no text
     write: Writer
@@ -116,12 +116,6 @@ class LayerPruner:
                 while inputs:  # each is forgotten when it is pruned
                     records += self._prune(index, inputs.pop(0), patterns[index])
         return records
-
-    @property
-    def method(self) -> Method:
-        method = METHODS[self.config.method]
-        assert isinstance(method, Method), self.config.method
-        return method
 
     def _prune(
         self, index: int, gathered: Gathered, pattern: Pattern

@@ -99,15 +99,15 @@ def slices(decoder: Decoder, cut: Cut) -> Mapping[str, Slice | None]:
     config.json does not count."""
     layout = None if cut.unit == "layers" else layout_of(decoder, cut.unit)
     new = {layer: number for number, layer in enumerate(cut.kept())}
-    found: dict[str, Slice | None] = {}
+    remains: dict[str, Slice | None] = {}
     for name, entry in decoder.checkpoint.tensors.items():
         place = _layer_of(decoder, name)
         if place is None:
-            found[name] = Slice(name, entry.shape)
+            remains[name] = Slice(name, entry.shape)
             continue
         layer, rest = place
         if layout is None:
-            found[name] = (
+            remains[name] = (
                 Slice(decoder.tensor_name(new[layer], rest), entry.shape)
                 if layer in new
                 else None
@@ -122,8 +122,8 @@ def slices(decoder: Decoder, cut: Cut) -> Mapping[str, Slice | None]:
         for dimension, indices in enumerate((row_I, column_I)):
             if indices is not None:
                 shape[dimension] = len(indices)
-        found[name] = Slice(name, tuple(shape), row_I, column_I)
-    return found
+        remains[name] = Slice(name, tuple(shape), row_I, column_I)
+    return remains
 
 
 def _layer_of(decoder: Decoder, name: str) -> tuple[int, str] | None:
@@ -247,7 +247,7 @@ def layout_of(decoder: Decoder, unit: Within) -> Layout:
 def _shapes(decoder: Decoder, unit: Within) -> dict[str, tuple[int, int]]:
     """Rows and columns of a block's matrices, the same in every layer."""
     block = f"{_BLOCK[unit]}."
-    found: dict[str, tuple[int, int]] = {}
+    first: dict[str, tuple[int, int]] = {}
     for layer in range(len(decoder)):
         shapes = {
             name.removeprefix(block): (linear.out_features, linear.in_features)
@@ -263,10 +263,10 @@ def _shapes(decoder: Decoder, unit: Within) -> dict[str, tuple[int, int]]:
                 unit,
                 f"layer {layer} has {some or 'no matrices'} in {_BLOCK[unit]}",
             )
-        if shapes != (found or shapes):
+        if shapes != (first or shapes):
             _refuse(decoder, unit, f"they have other sizes in layer {layer}")
-        found = shapes
-    return found
+        first = shapes
+    return first
 
 
 def _refuse(decoder: Decoder, unit: Within, why: str) -> NoReturn:
