@@ -29,11 +29,12 @@ class Bus:
             listener(event, state)
         match event:
             case Advanced():
-                name = state.engines[event.engine].checkpoint
+                part = state.engines[event.engine].part
             case Decided():
-                name = event.checkpoint
+                part = event.checkpoint, event.task
             case _:
                 return
-        if name is not None and state.is_complete(name):
+        name = part[0]
+        if state.is_done(part) and state.is_complete(name):
             seconds = now - state.began.get(name, state.started)
             self.report(Completed(checkpoint=name, seconds=round(seconds, 3)))

@@ -42,6 +42,10 @@ class EngineState:
     items: int = 0  # of this turn
     done: int = 0
 
+    @property
+    def part(self) -> Part:
+        return self.checkpoint or "", self.task or ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartStatus:
@@ -76,9 +80,10 @@ class RunState:
     def is_complete(self, checkpoint: str) -> bool:
         """Whether all items of a checkpoint are done."""
         parts = [part for part in self.planned if part[0] == checkpoint]
-        return bool(parts) and all(
-            self.done.get(part, 0) >= self.planned[part] for part in parts
-        )
+        return bool(parts) and all(map(self.is_done, parts))
+
+    def is_done(self, part: Part) -> bool:
+        return part in self.planned and self.done.get(part, 0) >= self.planned[part]
 
     def rate(self, now: float) -> float | None:
         """Items a second in the last minutes; None before the first shard."""
@@ -89,11 +94,11 @@ class RunState:
     def parts(self) -> list[PartStatus]:
         """Planned parts first, then parts with records only, then checkpoints without
         a plan: they were unusable when the run began."""
-        busy = {(each.checkpoint, each.task) for each in self.engines.values()}
+        busy = {each.part for each in self.engines.values()}
         found = []
         for part in dict.fromkeys([*self.planned, *self.done]):
             done, total = self.done.get(part, 0), self.planned.get(part)
-            complete = total is not None and done >= total
+            complete = self.is_done(part)
             state: PartState = "done" if complete else "waiting"
             if part in self.early:
                 state = "decided early"
@@ -199,8 +204,7 @@ def _of_engine(state: RunState, event: OfEngine, now: float) -> RunState:
 
 
 def _advanced(state: RunState, engine: EngineState, items: int, now: float) -> RunState:
-    part = engine.checkpoint or "", engine.task or ""
-    done = {**state.done, part: state.done.get(part, 0) + items}
+    done = {**state.done, engine.part: state.done.get(engine.part, 0) + items}
     total = state.items + items
     pace = (*state.pace, (now, total))
     old = 0

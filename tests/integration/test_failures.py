@@ -25,6 +25,7 @@ KILLER = '''
 """An item of which the engine dies, whoever asks it."""
 
 import os
+import signal
 
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.probes.stream import Evaluation

@@ -173,22 +173,6 @@ def test_a_run_without_fates_is_refused(pruned, run, table):
 
 
 @pytest.mark.parametrize(
-    "asked",
-    [
-        "x",
-        [],
-        [1, {}, {"weights_digest": None}],
-        [{"name": ["a"], "weights_digest": "0"}],
-    ],
-)
-def test_damaged_run_json_names_nothing(pruned, run, asked):
-    (run / "run.json").write_text(json.dumps({"checkpoints": asked}))
-    assert "has no finished checkpoint with the weights" in refused(
-        fates_of, pruned, run
-    )
-
-
-@pytest.mark.parametrize(
     "name",
     [
         "name",

@@ -98,18 +98,6 @@ def test_screening_rows_are_kept(tmp_path: Path, settings, kept) -> None:
     assert _document(tmp_path)["screening"] == [row, row]
 
 
-@pytest.mark.parametrize("stats", [None, "x", {"engine": 0}, ["x", 3]])
-def test_damaged_engine_stats_are_dropped(tmp_path: Path, stats: Any) -> None:
-    with _open(tmp_path) as directory:
-        directory.mark("finished")
-    (tmp_path / "run.json").write_text(
-        json.dumps(_document(tmp_path) | {"engine_stats": stats})
-    )
-    with _open(tmp_path) as again:
-        again.mark("finished")
-    assert _document(tmp_path)["engine_stats"] == []
-
-
 @pytest.mark.parametrize(
     ("identity", "difference"),
     [
