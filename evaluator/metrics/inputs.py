@@ -115,6 +115,9 @@ class Inputs:
 
     - `checkpoints`: every checkpoint on every task with questions, in display order.
       `readers`: the same for texts.
+    - `formats`: the evaluated formats, in the protocol's order.
+    - `decided_early`: the note on each checkpoint that has records of some items only,
+      by task and checkpoint.
     """
 
     def __init__(
@@ -136,30 +139,25 @@ class Inputs:
         texts = outcomes.text_tasks
         self.checkpoints = [each for each in subjects if each.task not in texts]
         self.readers = [each for each in subjects if each.task in texts]
+        formats = set().union(*outcomes.formats.values())
+        known = [format for format in FORMATS if format in formats]
+        self.formats = [*known, *sorted(formats.difference(known))]
+        self.decided_early: dict[tuple[str, str], str] = {}
+        for each in screened_of(self.run):
+            if each.early:
+                self.decided_early[each.task, each.checkpoint] = (
+                    f"decided early: evaluated on {each.asked} of {each.items} items"
+                )
+        left_out = {*KEY, *METADATA}
+        self._columns = [
+            *ITEM,
+            *(name for name in outcome_types() if name not in left_out),
+        ]
         self._identity = {each.key: _IDENTITY_OF(each) for each in subjects}
         self._asked = _asked_items(outcomes.asked, items)
         self._in_format = Recent(self._read, _HELD_ROWS)
         self._joined = Recent(self._join, _HELD_PAIRS)
         self._comparisons: dict[str, dict[tuple[str, str], Comparison]] = {}
-
-    @cached_property
-    def formats(self) -> list[str]:
-        """The evaluated formats, in the protocol's order."""
-        formats = set().union(*self._outcomes.formats.values())
-        known = [format for format in FORMATS if format in formats]
-        return [*known, *sorted(formats.difference(known))]
-
-    @cached_property
-    def decided_early(self) -> dict[tuple[str, str], str]:
-        """The note on each checkpoint that has records of some items only, by task
-        and checkpoint."""
-        notes = {}
-        for each in screened_of(self.run):
-            if each.early:
-                notes[each.task, each.checkpoint] = (
-                    f"decided early: evaluated on {each.asked} of {each.items} items"
-                )
-        return notes
 
     def all_outcomes_of(self, checkpoint: str, task: str) -> pd.DataFrame:
         """One checkpoint's outcomes on one task, all formats and seeds, with the
@@ -184,11 +182,6 @@ class Inputs:
         if format in self._outcomes.formats.get((checkpoint, task), ()):
             return self._in_format[checkpoint, task, format]
         return self._nothing
-
-    @cached_property
-    def _columns(self) -> list[str]:
-        names = [name for name in outcome_types() if name not in (*KEY, *METADATA)]
-        return [*ITEM, *names]
 
     @cached_property
     def _nothing(self) -> pd.DataFrame:

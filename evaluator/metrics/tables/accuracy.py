@@ -105,17 +105,15 @@ def _means(done: pd.DataFrame, comparison: Comparison | None, probe: str) -> Row
         filled = done[done[column].notna()]
         row |= language_mean(name, filled[column], filled)
     if probe == "greedy":
-        row["token_f1"] = _language_mean(done["token_f1"], done)
+        by_language = done.groupby("language")["token_f1"].mean()
+        row["token_f1"] = float(by_language.mean())
     if comparison is not None:
         both = comparison.measured(probe)
         dense, pruned = sides_of(both, CORRECT[probe])
-        row["dense_accuracy"] = _language_mean(pd.Series(dense, both.index), both)
+        by_language = pd.Series(dense).groupby(both["language"].to_numpy()).mean()
+        row["dense_accuracy"] = float(by_language.mean())
         row |= language_mean("drop", dense - pruned, both, low=-1.0)
     return row
-
-
-def _language_mean(values: pd.Series, items: pd.DataFrame) -> float:
-    return float(values.groupby(items["language"]).mean().mean())
 
 
 def _paired(comparison: Comparison, language: str, probe: str) -> Row:
