@@ -18,62 +18,33 @@ def outcome(seen):
     return reduce_records(records("m", {"english/1": seen})).iloc[0]
 
 
+PROBES = ("greedy", "choice", "beam", "sample", "rank")
+MEASURES = ["produced", "recognised", "beam_hit", "sample_hit", "rank", "margin"]
+
+
 def test_one_row_per_item():
-    reduced = reduce_records(
-        records("m", {"english/1": Seen(greedy=True), "english/2": Seen(greedy=False)})
-    )
+    seen = {"english/1": Seen(greedy=True), "english/2": Seen(greedy=False)}
+    reduced = reduce_records(records("m", seen))
     assert list(reduced) == list(outcome_types())
-    assert (
-        reduced.dtypes.astype(str).to_dict()
-        == empty_outcomes().dtypes.astype(str).to_dict()
-    )
+    assert reduced.dtypes.equals(empty_outcomes().dtypes)
     assert reduced["produced"].tolist() == [True, False]
     assert reduce_records(reduced.iloc[:0]).equals(empty_outcomes())
     row = outcome(Seen(greedy=True, status="truncated", truncated=True))
-    assert (row["greedy_status"], row["produced"], row["truncated"]) == (
-        "truncated",
-        True,
-        True,
-    )
+    assert row["greedy_status"] == "truncated"
+    assert (row["produced"], row["truncated"]) == (True, True)
     row = outcome(Seen(beams=[False, True, True], samples=[False, False]))
     assert (row["beams"], row["beam_hit"]) == (3, True)
     assert (row["samples"], row["sample_hit"], row["sample_hits"]) == (2, False, 0)
-    assert (
-        row[
-            [
-                "greedy_status",
-                "choice_status",
-                "produced",
-                "recognised",
-                "rank",
-                "margin",
-            ]
-        ]
-        .isna()
-        .all()
-    )
+    absent = ["greedy_status", "choice_status", "produced", "recognised", "rank"]
+    assert row[absent].isna().all()
 
 
 @pytest.mark.parametrize("status", ["excluded", "engine_error"])
 def test_unmeasured_is_null(status):
-    row = outcome(
-        Seen(
-            greedy=True,
-            choice=True,
-            beams=[True],
-            samples=[True],
-            rank=1,
-            margin=0.0,
-            status=status,
-        )
-    )
-    for probe in ("greedy", "choice", "beam", "sample", "rank"):
-        assert row[f"{probe}_status"] == status
-    assert (
-        row[["produced", "recognised", "beam_hit", "sample_hit", "rank", "margin"]]
-        .isna()
-        .all()
-    )
+    right = {"greedy": True, "choice": True, "beams": [True], "samples": [True]}
+    row = outcome(Seen(**right, rank=1, margin=0.0, status=status))
+    assert {row[f"{probe}_status"] for probe in PROBES} == {status}
+    assert row[MEASURES].isna().all()
 
 
 def choice(scores):
@@ -86,31 +57,30 @@ def choice(scores):
     return reduce_records(frame).iloc[0]
 
 
-def test_winners_of_a_choice():
-    """By sum, by token and by byte; a single option is no choice."""
-    # sums -4 < -3; per token -2 > -3; per byte -0.5 > -1.5
-    row = choice({"abcdefgh": (-4.0, 2), "ab": (-3.0, 1)})
-    assert (
-        row["recognised"],
-        row["recognised_per_token"],
-        row["recognised_per_byte"],
-    ) == (False, True, True)
-    # -3 > -3.2; -1 > -1.6; -0.5 > -0.8 (six bytes, four bytes)
-    row = choice({"кал": (-3.0, 3), "abcd": (-3.2, 2)})
-    assert (
-        row["recognised"],
-        row["recognised_per_token"],
-        row["recognised_per_byte"],
-    ) == (True, True, True)
-    assert not choice({"a": (-1.0, 1), "b": (-1.0, 1), "c": (-9.0, 1)})["recognised"]
-    alone = choice({"a": (-1.0, 1)})
-    assert pd.isna(alone["recognised"])
-    assert alone["choice_status"] == "engine_error"
+@pytest.mark.parametrize(
+    ("scores", "wins"),
+    [
+        # sums -4 < -3; per token -2 > -3; per byte -0.5 > -1.5
+        ({"abcdefgh": (-4.0, 2), "ab": (-3.0, 1)}, [False, True, True]),
+        # -3 > -3.2; -1 > -1.6; -0.5 > -0.8 (six bytes, four bytes)
+        ({"кал": (-3.0, 3), "abcd": (-3.2, 2)}, [True, True, True]),
+        # a tie
+        ({"a": (-1.0, 1), "b": (-1.0, 1), "c": (-9.0, 1)}, [False, False, False]),
+    ],
+)
+def test_winners_of_a_choice(scores, wins):
+    """By sum, by token and by byte."""
+    names = ["recognised", "recognised_per_token", "recognised_per_byte"]
+    assert choice(scores)[names].tolist() == wins
+
+
+def test_failed_choice_has_no_winner():
+    """A single option is no choice; nor is one that lacks a score."""
     frame = records("m", {"english/1": Seen(choice=True)})
     frame.loc[2, ["status", "logprob"]] = ["engine_error", np.nan]
-    row = reduce_records(frame).iloc[0]
-    assert row["choice_status"] == "engine_error"
-    assert pd.isna(row["recognised"])
+    for row in (choice({"a": (-1.0, 1)}), reduce_records(frame).iloc[0]):
+        assert pd.isna(row["recognised"])
+        assert row["choice_status"] == "engine_error"
 
 
 def test_order_and_cut_change_nothing():
