@@ -41,6 +41,7 @@ from evaluator.metrics.inputs import Inputs
 from evaluator.probes import PROBES
 from evaluator.probes.base import Probe, View
 from evaluator.probes.reducing import by_its_rule
+from evaluator.store.outcomes import shortened
 
 FATE_CODES = {
     "kept": "k",
@@ -119,6 +120,7 @@ class ItemView:
         ordered = ordered.sort_values(["item_id", "index"], kind="stable")
         # texts of Arrow are slow to take one by one
         ordered = ordered.astype(dict.fromkeys(_TEXTS, object))
+        ordered["shortened"] = shortened(ordered).to_numpy(bool)
         for item_id, of_item in groupby(
             ordered.itertuples(index=False), key=attrgetter("item_id")
         ):
@@ -129,9 +131,7 @@ class ItemView:
             record: Any
             for record in of_item:
                 view = PROBES[record.probe].view
-                # a cut thought is no cut prompt
-                cut |= _is(record.truncated)
-                cut |= record.status == "truncated" and record.thought_state != "cut"
+                cut |= record.shortened
                 entry = _entry(view, record, strings)
                 if entry is not None:
                     entries[record.probe].append(entry)

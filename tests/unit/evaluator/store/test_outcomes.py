@@ -1,6 +1,8 @@
 """Records to outcomes: what counts as measured, who wins a choice, and that cutting
 the records does not matter."""
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -99,24 +101,18 @@ def test_order_and_cut_change_nothing():
 LANGUAGES = ("english", "thai")
 
 
-def outcomes(checkpoint, *, said="Rome", right=3, **columns):
-    six = [
-        Seen(greedy=number < right, choice=number % 2 == 0, said=said)
-        for number in range(6)
-    ]
-    seen = {
-        f"{language}/{number}": each
-        for language in LANGUAGES
-        for number, each in enumerate(six)
-    }
+def outcomes(checkpoint, *, right=3, **columns):
+    seen = {}
+    for language, number in product(LANGUAGES, range(6)):
+        item = Seen(greedy=number < right, choice=number % 2 == 0, said="Rome")
+        seen[f"{language}/{number}"] = item
     return reduce_records(records(checkpoint, seen).assign(**columns))
 
 
 def run():
-    return [
-        outcomes("dense", right=5),
-        *(outcomes(f"p{n}", right=n, base="dense", method="wanda") for n in range(4)),
-    ]
+    pruned = {"base": "dense", "method": "wanda"}
+    parts = [outcomes(f"p{n}", right=n, **pruned) for n in range(4)]
+    return [outcomes("dense", right=5), *parts]
 
 
 def in_files(folder, parts):
@@ -149,32 +145,27 @@ def test_tables_of_outcomes_in_files(monkeypatch, tmp_path):
     found = compute(Inputs(in_files(tmp_path, parts)), {})
     assert found.tables.keys() == whole.tables.keys()
     for name, table in found.tables.items():
-        pd.testing.assert_frame_equal(table.frame, whole.tables[name].frame)
-        assert (table.note, table.lacks) == (
-            whole.tables[name].note,
-            whole.tables[name].lacks,
-        )
+        expected = whole.tables[name]
+        pd.testing.assert_frame_equal(table.frame, expected.frame)
+        assert (table.note, table.lacks) == (expected.note, expected.lacks)
     assert len(whole.tables["fates"].frame) == 6
     assert found.verdicts == whole.verdicts
 
 
-def test_comparisons_and_any_text(tmp_path):
-    dense, pruned = (
-        outcomes("dense", right=5),
-        outcomes("p", base="dense", method="wanda"),
-    )
-    dense, pruned = (
-        dense[dense["item_id"] != "1"],
-        pruned[~pruned["item_id"].isin(["0", "4"])],
-    )
+def test_comparisons_are_joins():
+    dense, pruned = outcomes("dense", right=5), outcomes("p", base="dense")
+    dense = dense[dense["item_id"] != "1"]
+    pruned = pruned[~pruned["item_id"].isin(["0", "4"])]
     inputs = Inputs(pd.concat([dense, pruned], ignore_index=True))
     (comparison,) = inputs.comparisons().values()
     own, base = inputs.outcomes_of("p", "t"), inputs.outcomes_of("dense", "t")
-    joined = own.merge(
-        base, on=list(ITEM), suffixes=("_pruned", "_dense"), validate="one_to_one"
-    )
+    how = {"suffixes": ("_pruned", "_dense"), "validate": "one_to_one"}
+    joined = own.merge(base, on=list(ITEM), **how)
     assert len(joined) == 2 * 3
     pd.testing.assert_frame_equal(comparison.outcomes, joined)
+
+
+def test_any_text_comes_back(tmp_path):
     strange = "a\u0000b, 'ü', \ud7ff, \U0001f600\n"
     piece = outcomes("dense").assign(greedy_why=[strange, None] * 6, sample_why=None)
     filed = Outcomes()
