@@ -41,7 +41,6 @@ from evaluator.metrics.inputs import Inputs
 from evaluator.probes import PROBES
 from evaluator.probes.base import Probe, View
 from evaluator.probes.reducing import by_its_rule
-from evaluator.store.outcomes import shortened
 
 FATE_CODES = {
     "kept": "k",
@@ -120,7 +119,6 @@ class ItemView:
         ordered = ordered.sort_values(["item_id", "index"], kind="stable")
         # texts of Arrow are slow to take one by one
         ordered = ordered.astype(dict.fromkeys(_TEXTS, object))
-        ordered["shortened"] = shortened(ordered).to_numpy(bool)
         for item_id, of_item in groupby(
             ordered.itertuples(index=False), key=attrgetter("item_id")
         ):
@@ -131,7 +129,9 @@ class ItemView:
             record: Any
             for record in of_item:
                 view = PROBES[record.probe].view
-                cut |= record.shortened
+                # a cut thought is no cut prompt
+                cut |= _is(record.truncated)
+                cut |= record.status == "truncated" and record.thought_state != "cut"
                 entry = _entry(view, record, strings)
                 if entry is not None:
                     entries[record.probe].append(entry)

@@ -49,7 +49,6 @@ __all__ = [
     "outcome_types",
     "plain",
     "reduce_records",
-    "shortened",
 ]
 
 GRADED = ("greedy", "beam", "sample")  # table `grading` has a row of each
@@ -103,17 +102,13 @@ def reduce_records(records: pd.DataFrame) -> pd.DataFrame:
             if probe.name in GRADED:
                 columns.append(by_both_rules(asked, probe.name))
     outcomes = pd.concat(columns, axis=1)
-    cut = shortened(keyed)
+    shortened = (keyed["status"] == "truncated") & keyed["thought_state"].ne(
+        "cut"
+    ).fillna(True)
+    cut = keyed["truncated"].astype("boolean").fillna(False) | shortened
     outcomes["truncated"] = cut.groupby([keyed[name] for name in KEY]).any()
     outcomes = outcomes.reindex(columns=[name for name in types if name not in KEY])
     return outcomes.reset_index().astype(types)[list(types)]
-
-
-def shortened(records: pd.DataFrame) -> pd.Series:
-    """Whether each record's prompt was shortened. A cut thought is no cut prompt."""
-    of_prompt = records["thought_state"].ne("cut").fillna(True)
-    cut = records["truncated"].astype("boolean").fillna(False)
-    return cut | ((records["status"] == "truncated") & of_prompt)
 
 
 def plain(outcomes: pd.DataFrame) -> pd.DataFrame:
