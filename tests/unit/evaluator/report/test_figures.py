@@ -42,56 +42,48 @@ def test_figures_are_same_twice(inputs, name):
     assert draw(TABLES[name], frame.iloc[:0]) is None
 
 
+def drawn(name, inputs):
+    return draw(TABLES[name], TABLES[name].fill(inputs).frame)
+
+
 def test_figure_colours_and_labels(inputs):
-    svg = draw(TABLES["accuracy"], TABLES["accuracy"].fill(inputs).frame)
-    assert not [placeholder for placeholder in COLOURS.values() if placeholder in svg]
+    svg = drawn("accuracy", inputs)
+    assert not [value for value in COLOURS.values() if value in svg]
     assert "var(--greedy)" in svg
-    assert all(
-        found.startswith("figure-accuracy-")
-        for found in re.findall(r'\bid="([^"]+)"', svg)
-    )
+    for name in re.findall(r'\bid="([^"]+)"', svg):
+        assert name.startswith("figure-accuracy-")
     assert "&lt;p&gt; &amp; q" in svg
     assert not re.search(r"\d{4}-\d{2}-\d{2}T", svg)
+
+
+def test_figures_without_a_base():
     seen = {key: Seen(True, True, rank=2, margin=-1.0) for key in ITEMS}
     lonely = Inputs(reduce_records(records("p", seen, base="x")))
-    assert "var(--greedy)" in draw(
-        TABLES["accuracy"], TABLES["accuracy"].fill(lonely).frame
-    )
+    assert "var(--greedy)" in drawn("accuracy", lonely)
     for name in ("fates", "pr_gap", "ladder"):
-        assert draw(TABLES[name], TABLES[name].fill(lonely).frame) is None
+        assert drawn(name, lonely) is None
 
 
 @pytest.mark.parametrize(
     ("name", "measure"), [("overlap", "kappa"), ("matching", "scott_pi")]
 )
 def test_agreement_needs_interval(inputs, name, measure):
-    frame = TABLES[name].fill(inputs).frame
-    unsure = frame.assign(
-        **{f"{measure}_low": float("nan"), f"{measure}_high": float("nan")}
-    )
-    gone = unsure.assign(**{measure: float("nan")})
-    assert (
-        draw(TABLES[name], unsure)
-        == draw(TABLES[name], gone)
-        != draw(TABLES[name], frame)
-    )
+    table, nan = TABLES[name], float("nan")
+    frame = table.fill(inputs).frame
+    unsure = frame.assign(**{f"{measure}_low": nan, f"{measure}_high": nan})
+    gone = unsure.assign(**{measure: nan})
+    assert draw(table, unsure) == draw(table, gone) != draw(table, frame)
 
 
 def test_labels_are_readable():
     """They are moved apart, and large numbers have plain digits."""
-    assert spread([0.1, 0.5], [0.1, 0.1]) == pytest.approx([0.1, 0.5])
-    assert spread([0.50, 0.52, 0.9], [0.1, 0.1, 0.1]) == pytest.approx(
-        [0.46, 0.56, 0.9]
-    )
-    assert spread([0.94, 0.97, 0.99], [0.1, 0.1, 0.2]) == pytest.approx(
-        [0.85, 0.95, 1.1]
-    )
+    thirds, approx = [0.1, 0.1, 0.1], pytest.approx
+    assert spread([0.1, 0.5], [0.1, 0.1]) == approx([0.1, 0.5])
+    assert spread([0.50, 0.52, 0.9], thirds) == approx([0.46, 0.56, 0.9])
+    assert spread([0.94, 0.97, 0.99], [0.1, 0.1, 0.2]) == approx([0.85, 0.95, 1.1])
     assert spread([], []) == []
     assert in_two_lines("wanda-0.6") == "wanda-0.6"
-    name = (
-        "meta-llama-3.1-8b-instruct-sparsegpt-0.55-owl-c4 ·"
-        " tydiqa-passages-of-a-long-name"
-    )
+    name = "meta-llama-3.1-8b-instruct-sparsegpt-0.55-owl-c4 · tydiqa-passages"
     first, second = in_two_lines(name).splitlines()
     assert (first, second[-1]) == ("meta-llama-3.1-8b-instruct-", "…")
     assert len(second) <= 30
@@ -100,10 +92,7 @@ def test_labels_are_readable():
     for name, base, logprob in (("dense", None, -30.0), ("p", "dense", -83.25)):
         windows = {f"text/{i}": Seen(window=(logprob, 10)) for i in range(4)}
         parts.append(records(name, windows, base=base, task="text-wiki"))
-    svg = draw(
-        TABLES["perplexity"],
-        TABLES["perplexity"].fill(Inputs(reduce_records(pd.concat(parts)))).frame,
-    )
+    svg = drawn("perplexity", Inputs(reduce_records(pd.concat(parts))))
     assert ">4,130<" in svg
     assert not re.search(r">[^<]*\de\+?\d[^<]*<", svg)
 

@@ -22,25 +22,9 @@ HOSTILE = (
     " \x01\x1b[31m\x7f &lt; \u2028 javascript:owned()"
 )
 TEXTS = (
-    "base",
-    "checkpoint",
-    "task",
-    "language",
-    "item_id",
-    "cluster",
-    "question",
-    "context",
-    "text",
-    "option_text",
-)
-STAMPS = (
-    "method",
-    "pattern",
-    "calibration",
-    "engine",
-    "engine_version",
-    "dtype",
-    "weights_digest",
+    *("base", "checkpoint", "task", "language", "item_id", "cluster", "question"),
+    *("context", "text", "option_text", "method", "pattern", "calibration", "engine"),
+    *("engine_version", "dtype", "weights_digest"),
 )
 
 
@@ -68,26 +52,17 @@ class Page(HTMLParser):
 
 
 def rewritten(run, change):
+    def changed(name, value):
+        if isinstance(value, list):
+            return [change(name, each) for each in value]
+        return None if value is None else change(name, value)
+
     for path in [*run.glob("records/*/*/*.parquet"), *run.glob("items/*.parquet")]:
         table = pq.read_table(path)
-        for name in {*TEXTS, *STAMPS} & {*table.column_names}:
-            values = [
-                None if value is None else change(name, value)
-                for value in table[name].to_pylist()
-            ]
-            table = table.set_column(
-                table.column_names.index(name), name, pa.array(values, pa.string())
-            )
-        for name in {"answers", "options"} & {*table.column_names}:
-            lists = [
-                [change(name, value) for value in values or []]
-                for values in table[name].to_pylist()
-            ]
-            table = table.set_column(
-                table.column_names.index(name),
-                name,
-                pa.array(lists, pa.list_(pa.string())),
-            )
+        for at, column in enumerate(table.schema):
+            if column.name in (*TEXTS, "answers", "options"):
+                values = [changed(column.name, each) for each in table[at].to_pylist()]
+                table = table.set_column(at, column, pa.array(values, column.type))
         pq.write_table(table, path)
     return run
 
@@ -99,92 +74,74 @@ def one_run(folder):
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     plain = write_report(one_run(tmp_path_factory.mktemp("plain") / "run"))
-    run = rewritten(
-        one_run(tmp_path_factory.mktemp("hostile") / "run<img src=x>"),
-        lambda _, value: value + HOSTILE,
-    )
+    run = one_run(tmp_path_factory.mktemp("hostile") / "run<img src=x>")
+    rewritten(run, lambda _, value: value + HOSTILE)
+    deep = functools.reduce(lambda inner, _: {HOSTILE: inner}, range(300), HOSTILE)
+    notes = {"checkpoint": HOSTILE, "notes": [HOSTILE]}
     document = {
         "provenance": {HOSTILE: [HOSTILE, {HOSTILE: HOSTILE}]},
         "config": HOSTILE,
         HOSTILE: [HOSTILE],
+        "checkpoints": 3,
+        "identity": [],
+        "planned": deep,
+        "engine_stats": [notes, "no row", {"notes": None}, {"notes": 5}],
+        "state": HOSTILE,
     }
-    notes = [
-        {"checkpoint": HOSTILE, "notes": [HOSTILE]},
-        "no row",
-        {"notes": None},
-        {"notes": 5},
-    ]
-    deep = functools.reduce(lambda inner, _: {HOSTILE: inner}, range(300), HOSTILE)
-    odd = {"checkpoints": 3, "identity": [], "planned": deep}
-    (run / "run.json").write_text(
-        json.dumps(document | odd | {"engine_stats": notes, "state": HOSTILE})
-    )
-    hostile = write_report(run)
-    return (
-        tuple(each.page.read_text(encoding="utf-8") for each in (plain, hostile)),
-        hostile,
-    )
+    (run / "run.json").write_text(json.dumps(document))
+    reports = plain, write_report(run)
+    return [report.page.read_text(encoding="utf-8") for report in reports]
 
 
 def test_no_text_becomes_an_element(pages):
-    plain, hostile = map(Page, pages[0])
-    assert {*hostile.tags} <= {*plain.tags} - {"img", "iframe", "link", "object"} | {
-        "details",
-        "summary",
-        "ul",
-        "li",
-    }
-    allowed = plain.attributes | {
-        (tag, name) for tag in ("details", "p") for name in ("class", "open")
-    }
-    assert hostile.attributes <= allowed
+    """And no script holds what ends it."""
+    plain, hostile = map(Page, pages)
+    added = {"details", "summary", "ul", "li"}
+    assert {*hostile.tags} <= {*plain.tags} - {"img", "iframe", "link"} | added
+    allowed = {(tag, name) for tag in ("details", "p") for name in ("class", "open")}
+    assert hostile.attributes <= plain.attributes | allowed
     assert not [name for _, name in hostile.attributes if name.startswith("on")]
     assert len(hostile.scripts) == len(plain.scripts)
-    for script in Page(pages[0][1]).scripts[:-1]:  # the last is the page's own
+    for script in hostile.scripts[:-1]:  # the last is the page's own
         assert not re.search("[<>&\u2028\u2029]", script)
-    index = json.loads(Page(pages[0][1]).scripts[0])
+    index = json.loads(hostile.scripts[0])
     assert index["tasks"] == ["gazetteer" + HOSTILE]  # and nothing of it is lost
     assert all(question.endswith(HOSTILE) for question in index["question"])
-    assert "(--owned) {{ 7 * 7 }}" in pages[0][1]  # no template either
-    assert "(--owned) 49" not in pages[0][1]
+    assert "(--owned) {{ 7 * 7 }}" in pages[1]  # no template either
+    assert "(--owned) 49" not in pages[1]
 
 
 def test_no_cell_is_a_formula(tmp_path):
     run = rewritten(one_run(tmp_path / "run"), lambda _, value: "=1+1;" + value)
     # what is sent to a tracker
     write_part(run, ["dense", "wanda-0.6"], tmp_path / "part")
-    apart = [*(tmp_path / "part" / "tables").iterdir()]
-    assert apart
-    for path in [*write_report(run).tables.values(), *apart]:
+    parts = [*(tmp_path / "part" / "tables").iterdir()]
+    assert parts
+    for path in [*write_report(run).tables.values(), *parts]:
         text = path.read_text(encoding="utf-8")
         assert not re.search(r'(^|,)"?=', text, re.MULTILINE), path.name
-    assert "'=1+1;wanda-0.6" in (run / "tables" / "fates.csv").read_text(
-        encoding="utf-8"
-    )
+    fates = (run / "tables" / "fates.csv").read_text(encoding="utf-8")
+    assert "'=1+1;wanda-0.6" in fates
 
 
 @pytest.mark.parametrize(
     ("column", "name"),
     [
-        *(
-            ("checkpoint", name)
-            for name in ("../../out", "/tmp/out", "..", "a/b", "a\\b")
-        ),
+        ("checkpoint", "../../out"),
+        ("checkpoint", "/tmp/out"),
+        ("checkpoint", ".."),
+        ("checkpoint", "a\\b"),
         ("task", "../../out"),
     ],
 )
 def test_names_choose_no_folder(tmp_path, name, column):
-    run = rewritten(
-        one_run(tmp_path / "run"), lambda each, value: name if each == column else value
-    )
+    run = one_run(tmp_path / "run")
+    rewritten(run, lambda each, value: name if each == column else value)
     before = {*tmp_path.rglob("*")}
-    assert "cannot be the name of a file" in refused(
-        export, run, tmp_path / "out" / "lm-eval"
-    )
-    assert all(
-        (tmp_path / "out") in (path, *path.parents)
-        for path in {*tmp_path.rglob("*")} - before
-    )
+    told = refused(export, run, tmp_path / "out" / "lm-eval")
+    assert "cannot be the name of a file" in told
+    for path in {*tmp_path.rglob("*")} - before:
+        assert path.is_relative_to(tmp_path / "out")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Records to outcomes: what counts as measured, who wins a choice, and that cutting
 the records does not matter."""
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,62 +20,33 @@ def outcome(seen):
     return reduce_records(records("m", {"english/1": seen})).iloc[0]
 
 
+PROBES = ("greedy", "choice", "beam", "sample", "rank")
+MEASURES = ["produced", "recognised", "beam_hit", "sample_hit", "rank", "margin"]
+
+
 def test_one_row_per_item():
-    reduced = reduce_records(
-        records("m", {"english/1": Seen(greedy=True), "english/2": Seen(greedy=False)})
-    )
+    seen = {"english/1": Seen(greedy=True), "english/2": Seen(greedy=False)}
+    reduced = reduce_records(records("m", seen))
     assert list(reduced) == list(outcome_types())
-    assert (
-        reduced.dtypes.astype(str).to_dict()
-        == empty_outcomes().dtypes.astype(str).to_dict()
-    )
+    assert reduced.dtypes.equals(empty_outcomes().dtypes)
     assert reduced["produced"].tolist() == [True, False]
     assert reduce_records(reduced.iloc[:0]).equals(empty_outcomes())
     row = outcome(Seen(greedy=True, status="truncated", truncated=True))
-    assert (row["greedy_status"], row["produced"], row["truncated"]) == (
-        "truncated",
-        True,
-        True,
-    )
+    assert row["greedy_status"] == "truncated"
+    assert (row["produced"], row["truncated"]) == (True, True)
     row = outcome(Seen(beams=[False, True, True], samples=[False, False]))
     assert (row["beams"], row["beam_hit"]) == (3, True)
     assert (row["samples"], row["sample_hit"], row["sample_hits"]) == (2, False, 0)
-    assert (
-        row[
-            [
-                "greedy_status",
-                "choice_status",
-                "produced",
-                "recognised",
-                "rank",
-                "margin",
-            ]
-        ]
-        .isna()
-        .all()
-    )
+    absent = ["greedy_status", "choice_status", "produced", "recognised", "rank"]
+    assert row[absent].isna().all()
 
 
 @pytest.mark.parametrize("status", ["excluded", "engine_error"])
 def test_unmeasured_is_null(status):
-    row = outcome(
-        Seen(
-            greedy=True,
-            choice=True,
-            beams=[True],
-            samples=[True],
-            rank=1,
-            margin=0.0,
-            status=status,
-        )
-    )
-    for probe in ("greedy", "choice", "beam", "sample", "rank"):
-        assert row[f"{probe}_status"] == status
-    assert (
-        row[["produced", "recognised", "beam_hit", "sample_hit", "rank", "margin"]]
-        .isna()
-        .all()
-    )
+    right = {"greedy": True, "choice": True, "beams": [True], "samples": [True]}
+    row = outcome(Seen(**right, rank=1, margin=0.0, status=status))
+    assert {row[f"{probe}_status"] for probe in PROBES} == {status}
+    assert row[MEASURES].isna().all()
 
 
 def choice(scores):
@@ -86,31 +59,30 @@ def choice(scores):
     return reduce_records(frame).iloc[0]
 
 
-def test_winners_of_a_choice():
-    """By sum, by token and by byte; a single option is no choice."""
-    # sums -4 < -3; per token -2 > -3; per byte -0.5 > -1.5
-    row = choice({"abcdefgh": (-4.0, 2), "ab": (-3.0, 1)})
-    assert (
-        row["recognised"],
-        row["recognised_per_token"],
-        row["recognised_per_byte"],
-    ) == (False, True, True)
-    # -3 > -3.2; -1 > -1.6; -0.5 > -0.8 (six bytes, four bytes)
-    row = choice({"кал": (-3.0, 3), "abcd": (-3.2, 2)})
-    assert (
-        row["recognised"],
-        row["recognised_per_token"],
-        row["recognised_per_byte"],
-    ) == (True, True, True)
-    assert not choice({"a": (-1.0, 1), "b": (-1.0, 1), "c": (-9.0, 1)})["recognised"]
-    alone = choice({"a": (-1.0, 1)})
-    assert pd.isna(alone["recognised"])
-    assert alone["choice_status"] == "engine_error"
+@pytest.mark.parametrize(
+    ("scores", "wins"),
+    [
+        # sums -4 < -3; per token -2 > -3; per byte -0.5 > -1.5
+        ({"abcdefgh": (-4.0, 2), "ab": (-3.0, 1)}, [False, True, True]),
+        # -3 > -3.2; -1 > -1.6; -0.5 > -0.8 (six bytes, four bytes)
+        ({"кал": (-3.0, 3), "abcd": (-3.2, 2)}, [True, True, True]),
+        # a tie
+        ({"a": (-1.0, 1), "b": (-1.0, 1), "c": (-9.0, 1)}, [False, False, False]),
+    ],
+)
+def test_winners_of_a_choice(scores, wins):
+    """By sum, by token and by byte."""
+    names = ["recognised", "recognised_per_token", "recognised_per_byte"]
+    assert choice(scores)[names].tolist() == wins
+
+
+def test_failed_choice_has_no_winner():
+    """A single option is no choice; nor is one that lacks a score."""
     frame = records("m", {"english/1": Seen(choice=True)})
     frame.loc[2, ["status", "logprob"]] = ["engine_error", np.nan]
-    row = reduce_records(frame).iloc[0]
-    assert row["choice_status"] == "engine_error"
-    assert pd.isna(row["recognised"])
+    for row in (choice({"a": (-1.0, 1)}), reduce_records(frame).iloc[0]):
+        assert pd.isna(row["recognised"])
+        assert row["choice_status"] == "engine_error"
 
 
 def test_order_and_cut_change_nothing():
@@ -129,24 +101,18 @@ def test_order_and_cut_change_nothing():
 LANGUAGES = ("english", "thai")
 
 
-def outcomes(checkpoint, *, said="Rome", right=3, **columns):
-    six = [
-        Seen(greedy=number < right, choice=number % 2 == 0, said=said)
-        for number in range(6)
-    ]
-    seen = {
-        f"{language}/{number}": each
-        for language in LANGUAGES
-        for number, each in enumerate(six)
-    }
+def outcomes(checkpoint, *, right=3, **columns):
+    seen = {}
+    for language, number in product(LANGUAGES, range(6)):
+        item = Seen(greedy=number < right, choice=number % 2 == 0, said="Rome")
+        seen[f"{language}/{number}"] = item
     return reduce_records(records(checkpoint, seen).assign(**columns))
 
 
 def run():
-    return [
-        outcomes("dense", right=5),
-        *(outcomes(f"p{n}", right=n, base="dense", method="wanda") for n in range(4)),
-    ]
+    pruned = {"base": "dense", "method": "wanda"}
+    parts = [outcomes(f"p{n}", right=n, **pruned) for n in range(4)]
+    return [outcomes("dense", right=5), *parts]
 
 
 def in_files(folder, parts):
@@ -179,32 +145,27 @@ def test_tables_of_outcomes_in_files(monkeypatch, tmp_path):
     found = compute(Inputs(in_files(tmp_path, parts)), {})
     assert found.tables.keys() == whole.tables.keys()
     for name, table in found.tables.items():
-        pd.testing.assert_frame_equal(table.frame, whole.tables[name].frame)
-        assert (table.note, table.lacks) == (
-            whole.tables[name].note,
-            whole.tables[name].lacks,
-        )
+        expected = whole.tables[name]
+        pd.testing.assert_frame_equal(table.frame, expected.frame)
+        assert (table.note, table.lacks) == (expected.note, expected.lacks)
     assert len(whole.tables["fates"].frame) == 6
     assert found.verdicts == whole.verdicts
 
 
-def test_comparisons_and_any_text(tmp_path):
-    dense, pruned = (
-        outcomes("dense", right=5),
-        outcomes("p", base="dense", method="wanda"),
-    )
-    dense, pruned = (
-        dense[dense["item_id"] != "1"],
-        pruned[~pruned["item_id"].isin(["0", "4"])],
-    )
+def test_comparisons_are_joins():
+    dense, pruned = outcomes("dense", right=5), outcomes("p", base="dense")
+    dense = dense[dense["item_id"] != "1"]
+    pruned = pruned[~pruned["item_id"].isin(["0", "4"])]
     inputs = Inputs(pd.concat([dense, pruned], ignore_index=True))
     (comparison,) = inputs.comparisons().values()
     own, base = inputs.outcomes_of("p", "t"), inputs.outcomes_of("dense", "t")
-    joined = own.merge(
-        base, on=list(ITEM), suffixes=("_pruned", "_dense"), validate="one_to_one"
-    )
+    how = {"suffixes": ("_pruned", "_dense"), "validate": "one_to_one"}
+    joined = own.merge(base, on=list(ITEM), **how)
     assert len(joined) == 2 * 3
     pd.testing.assert_frame_equal(comparison.outcomes, joined)
+
+
+def test_any_text_comes_back(tmp_path):
     strange = "a\u0000b, 'ü', \ud7ff, \U0001f600\n"
     piece = outcomes("dense").assign(greedy_why=[strange, None] * 6, sample_why=None)
     filed = Outcomes()

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +21,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 
 from evaluator.core.errors import ResurfaceError
 from evaluator.core.files import csv_bytes, parquet_bytes, write_atomically
@@ -36,66 +34,50 @@ from evaluator.store.schema import RECORDS
 from tests.support.stamps import make_item, stamped
 from tests.support.sweeps import refused
 
-
-def _record(number=0, language="english", digest="d1"):
-    item = replace(
-        make_item(language=language),
-        task="gazetteer",
-        item_id=f"{language}-{number:04d}",
-    )
-    return stamped(
-        item,
-        "greedy",
-        checkpoint="dense",
-        weights_digest=digest,
-        text="호수 ఒంటి",
-        token_ids=(7, 0),
-    )
+KEY = "dense", "gazetteer"
 
 
-def test_finished_items_of_all_parts(tmp_path):
-    records = RecordStore(tmp_path)
-    assert records.finished("dense", "gazetteer", "d1") == set()
-    path = records.append("dense", "gazetteer", "a", to_table([_record(0), _record(1)]))
+def _record(number=0, language="english", digest="d1", **more):
+    item_id = f"{language}-{number:04d}"
+    item = replace(make_item(language=language), task="gazetteer", item_id=item_id)
+    given = {"checkpoint": "dense", "weights_digest": digest, "token_ids": (7, 0)}
+    return stamped(item, "greedy", text="호수 ఒంటి", **given, **more)
+
+
+@pytest.fixture
+def records(tmp_path):
+    return RecordStore(tmp_path)
+
+
+def added(records, name, *made, key=KEY):
+    return records.append(*key, name, to_table(made or [_record()]))
+
+
+def test_finished_items_of_all_parts(tmp_path, records):
+    assert records.finished(*KEY, "d1") == set()
+    path = added(records, "a", _record(0), _record(1))
     assert path == tmp_path / "records" / "dense" / "gazetteer" / "a.parquet"
     row = pq.read_table(path, schema=RECORDS).to_pylist()[1]
-    assert (row["item_id"], row["text"], row["token_ids"]) == (
-        "english-0001",
-        "호수 ఒంటి",
-        [7, 0],
-    )
-    records.append("dense", "gazetteer", "b", to_table([_record(0, "thai")]))
-    records.append("wanda", "gazetteer", "a", to_table([_record(9)]))
-    finished = records.finished("dense", "gazetteer", "d1")
-    assert finished == {
-        ("english", "english-0000"),
-        ("english", "english-0001"),
-        ("thai", "thai-0000"),
-    }
-    there = [
-        (checkpoint, task, path.stem) for checkpoint, task, path in records.tables()
-    ]
-    assert there == [
-        ("dense", "gazetteer", "a"),
-        ("dense", "gazetteer", "b"),
-        ("wanda", "gazetteer", "a"),
-    ]
+    assert (row["item_id"], row["text"]) == ("english-0001", "호수 ఒంటి")
+    assert row["token_ids"] == [7, 0]
+    added(records, "b", _record(0, "thai"))
+    added(records, "a", _record(9), key=("wanda", "gazetteer"))
+    names = {("english", "english-0000"), ("english", "english-0001")}
+    assert records.finished(*KEY, "d1") == names | {("thai", "thai-0000")}
+    there = [f"{checkpoint} {path.stem}" for checkpoint, _, path in records.tables()]
+    assert there == ["dense a", "dense b", "wanda a"]
 
 
-def test_other_weights_are_refused(tmp_path):
+def test_other_weights_are_refused(records):
     """So is a part that the system cannot read: it may be sound."""
-    records = RecordStore(tmp_path)
-    records.append(
-        "dense", "gazetteer", "a", to_table([_record(0, digest="an older model")])
-    )
-    told = refused(records.finished, "dense", "gazetteer", "d1")
+    added(records, "a", _record(0, digest="an older model"))
+    told = refused(records.finished, *KEY, "d1")
     assert "a.parquet: weights_digest: records of other weights (an older mod" in told
-    part = records.append("dense", "gazetteer", "a", to_table([_record(0)]))
+    part = added(records, "a")
     part.unlink()
     part.symlink_to(part)
-    assert "a.parquet: cannot be read: Too many levels of symbolic links" in refused(
-        records.damaged
-    )
+    told = refused(records.damaged)
+    assert "a.parquet: cannot be read: Too many levels of symbolic links" in told
     assert part.is_symlink()
 
 
@@ -105,22 +87,6 @@ def _flip(content):
     return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
 
-DAMAGE: list[tuple[str, Callable[[bytes], bytes]]] = [
-    ("file size is 0 bytes", lambda content: b""),
-    ("magic bytes", lambda content: content[:-9]),
-    ("size is 4|magic bytes|corrupt", lambda content: b"PAR1"),
-    ("(?i)crc", _flip),
-    (
-        "has no column 'item_id'",
-        lambda content: _written(RECORDS.names.index("item_id")),
-    ),
-    (
-        "column 'index' has type string, not int32",
-        lambda content: _written(None, index=["0"]),
-    ),
-]
-
-
 def _written(left_out, **columns):
     table = to_table([_record(0)])
     for name, values in columns.items():
@@ -128,35 +94,39 @@ def _written(left_out, **columns):
     return parquet_bytes(table if left_out is None else table.remove_column(left_out))
 
 
-@pytest.mark.parametrize(("why", "damage"), DAMAGE, ids=[why for why, _ in DAMAGE])
-def test_damaged_part_is_set_aside(tmp_path, why, damage):
+@pytest.mark.parametrize(
+    ("why", "damage"),
+    [
+        ("file size is 0 bytes", lambda _: b""),
+        ("magic bytes", lambda content: content[:-9]),
+        ("size is 4|magic bytes|corrupt", lambda _: b"PAR1"),
+        ("(?i)crc", _flip),
+        ("has no column 'item_id'", lambda _: _written(RECORDS.names.index("item_id"))),
+        ("column 'index' has type string, not int32", lambda _: _written(None, index=["0"])),
+    ],
+)  # fmt: skip
+def test_damaged_part_is_set_aside(tmp_path, records, why, damage):
     """Whatever its damage; nothing is deleted, and what is whole stays."""
-    records = RecordStore(tmp_path)
-    part = records.append("dense", "gazetteer", "a", to_table([_record(0)]))
-    whole = records.append("dense", "gazetteer", "b", to_table([_record(1)]))
+    whole = added(records, "b", _record(1))
     for moved in ("a.parquet", "a.2.parquet"):  # it can happen to the same part again
-        records.append("dense", "gazetteer", "a", to_table([_record(0)]))
+        part = added(records, "a")
         part.write_bytes(damage(part.read_bytes()))
         content = part.read_bytes()
-        (found,) = records.damaged().items()
-        assert found[0] == part
-        assert re.search(why, found[1])
-        assert "\n" not in found[1]
+        ((found, reason),) = records.damaged().items()
+        assert found == part
+        assert re.search(why, reason)
+        assert "\n" not in reason
         target = records.set_aside(part)
         assert target == tmp_path / "damaged" / "dense" / "gazetteer" / moved
         assert target.read_bytes() == content
         assert records.damaged() == {}
-        assert records.parts("dense", "gazetteer") == [whole]
-        assert records.finished("dense", "gazetteer", "d1") == {
-            ("english", "english-0001")
-        }
+        assert records.parts(*KEY) == [whole]
+        assert records.finished(*KEY, "d1") == {("english", "english-0001")}
         assert record_parts(tmp_path) == [[whole]]
 
 
-def test_whole_part_is_read_once(tmp_path, monkeypatch):
-    """Until one of its bytes is another, whatever its size and time are; nor is it
-    where what is sought is another."""
-    records = RecordStore(tmp_path)
+def test_whole_part_is_read_once(tmp_path, records, monkeypatch):
+    """Until one of its bytes is another, whatever its size and time are."""
     decoded, examine = list[str](), reading.damage_of
 
     def damage_of(path):
@@ -165,50 +135,45 @@ def test_whole_part_is_read_once(tmp_path, monkeypatch):
 
     def look():
         decoded.clear()
-        named = [path.stem for path in records.damaged()]
-        assert len(decoded) == len(set(decoded))
-        return named
+        damaged = [path.stem for path in records.damaged()]
+        return damaged, sorted(decoded)
 
     monkeypatch.setattr(reading, "damage_of", damage_of)
-    first = records.append("dense", "gazetteer", "a", to_table([_record(0)]))
-    records.append("dense", "gazetteer", "b", to_table([_record(1)]))
-    assert (look(), sorted(decoded)) == ([], ["a", "b"])
-    records.append("dense", "gazetteer", "c", to_table([_record(2)]))
-    assert (look(), decoded) == ([], ["c"])
-    assert (look(), decoded) == ([], [])
-
+    first = added(records, "a")
+    added(records, "b", _record(1))
+    assert look() == ([], ["a", "b"])
+    added(records, "c", _record(2))
+    assert look() == ([], ["c"])
+    assert look() == ([], [])
     content, times = first.read_bytes(), first.stat()
     first.write_bytes(content[:40] + bytes([content[40] ^ 1]) + content[41:])
     os.utime(first, ns=(times.st_atime_ns, times.st_mtime_ns))
     for _ in range(2):
-        assert (look(), decoded) == (["a"], ["a"])
+        assert look() == (["a"], ["a"])
     first.write_bytes(content)
-    assert (look(), decoded) == ([], [])  # they are the bytes that were whole
-
+    assert look() == ([], [])  # they are the bytes that were whole
     kept = tmp_path / "records" / ".whole"
     kept.write_bytes(kept.read_bytes()[:-5])
-    assert look() == []
-    assert len(decoded) == 1
+    damaged, again = look()
+    assert (damaged, len(again)) == ([], 1)
 
 
-def test_lost_run_is_not_written(tmp_path):
+def test_lost_run_is_not_written(tmp_path, records):
     lock = Lease(tmp_path)
-    records = RecordStore(tmp_path)
-    part = records.append("dense", "gazetteer", "a", to_table([_record(0)]))
+    part = added(records, "a")
     shutil.rmtree(lock.folder)
     with pytest.raises(LeaseLost):
         records.set_aside(part)
     assert part.exists()
     lock.release()
     records.close()
-    with pytest.raises(
-        ResurfaceError, match=r"b\.parquet: came after the run had ended"
-    ):
-        records.append("dense", "gazetteer", "b", to_table([_record()]))
+    ended = r"b\.parquet: came after the run had ended"
+    with pytest.raises(ResurfaceError, match=ended):
+        added(records, "b")
     assert [path for *_, path in records.tables()] == [part]
 
 
-def test_killed_writer_leaves_nothing(tmp_path):
+def test_killed_writer_leaves_nothing(tmp_path, records):
     """SIGKILL between the temporary file and its rename, in a process of its own."""
     program = (
         "import os, signal, sys\nfrom pathlib import Path\nimport pyarrow as pa\nfrom"
@@ -221,25 +186,22 @@ def test_killed_writer_leaves_nothing(tmp_path):
         [sys.executable, "-c", program, tmp_path], check=False, env=environment()
     )
     assert done.returncode == -signal.SIGKILL
-    records = RecordStore(tmp_path)
     folder = tmp_path / "records" / "dense" / "gazetteer"
     assert [file.name for file in folder.iterdir()] == [".a.parquet.writing"]
-    assert records.finished("dense", "gazetteer", "d1") == set()
+    assert records.finished(*KEY, "d1") == set()
     assert list(records.tables()) == []
     records.clean()
     assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_full_disk_leaves_nothing(tmp_path, monkeypatch, number):
+def test_full_disk_leaves_nothing(tmp_path, records, monkeypatch, number):
     def full(descriptor):
         os.ftruncate(descriptor, 4)
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", full)
-    told = refused(
-        RecordStore(tmp_path).append, "dense", "gazetteer", "a", to_table([_record()])
-    )
+    told = refused(added, records, "a")
     assert "a.parquet: no space left on the device" in told
     assert list((tmp_path / "records" / "dense" / "gazetteer").iterdir()) == []
 
@@ -261,25 +223,16 @@ def test_file_is_old_or_new(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     (tmp_path / "folder").mkdir()
     for place in ("file/a.json", "folder", "file/deeper/a.json"):
-        assert "cannot write there: " in refused(
-            write_atomically, tmp_path / place, b"{}"
-        )
-    assert sorted(path.name for path in tmp_path.rglob("*")) == [
-        "file",
-        "folder",
-        "run.json",
-    ]
+        told = refused(write_atomically, tmp_path / place, b"{}")
+        assert "cannot write there: " in told
+    names = sorted(path.name for path in tmp_path.rglob("*"))
+    assert names == ["file", "folder", "run.json"]
 
 
-def test_close_waits_for_writers(tmp_path, monkeypatch):
+def test_close_waits_for_writers(records, monkeypatch):
     """Two threads are in the middle of a part each: neither waits for the other, and
     `close` waits for both."""
-    records, together, sync, order = (
-        RecordStore(tmp_path),
-        threading.Barrier(3),
-        os.fsync,
-        [],
-    )
+    together, sync, order = threading.Barrier(3), os.fsync, []
 
     def slow(descriptor):
         if Path(os.readlink(f"/proc/self/fd/{descriptor}")).suffix == ".writing":
@@ -289,11 +242,7 @@ def test_close_waits_for_writers(tmp_path, monkeypatch):
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", slow)
-    part = parquet_bytes(to_table([_record()]))
-    writers = [
-        threading.Thread(target=records.append, args=("dense", "gazetteer", name, part))
-        for name in "ab"
-    ]
+    writers = [threading.Thread(target=added, args=(records, name)) for name in "ab"]
     for writer in writers:
         writer.start()
     together.wait()
@@ -305,48 +254,37 @@ def test_close_waits_for_writers(tmp_path, monkeypatch):
         writer.join()
 
 
-def test_greedy_answers_are_kept(tmp_path, monkeypatch):
-    records, read, original = RecordStore(tmp_path), [], store._read_part
-    records.append("dense", "gazetteer", "a", to_table([_record(0)]))
-    monkeypatch.setattr(
-        store,
-        "_read_part",
-        lambda path, columns: (read.append(path.stem), original(path, columns))[1],
-    )
-    assert records.greedy_answers("dense", "gazetteer").equals(
-        records.greedy_answers("dense", "gazetteer")
-    )
+def test_greedy_answers_are_kept(records, monkeypatch):
+    """Until there are others."""
+    read, original = [], store._read_part
+
+    def read_part(path, columns):
+        read.append(path.stem)
+        return original(path, columns)
+
+    def names():
+        return records.greedy_answers(*KEY)["item_id"].to_pylist()
+
+    added(records, "a")
+    monkeypatch.setattr(store, "_read_part", read_part)
+    assert names() == names() == ["english-0000"]
     assert read == ["a"]
-    records.append("dense", "gazetteer", "b", to_table([_record(1)]))
-    assert records.greedy_answers("dense", "gazetteer")["item_id"].to_pylist() == [
-        "english-0000",
-        "english-0001",
-    ]
-    records.drop("dense", "gazetteer", ("english", "english-0000"))
-    assert records.greedy_answers("dense", "gazetteer")["item_id"].to_pylist() == [
-        "english-0001"
-    ]
+    added(records, "b", _record(1))
+    assert names() == ["english-0000", "english-0001"]
+    records.drop(*KEY, ("english", "english-0000"))
+    assert names() == ["english-0001"]
 
 
-def test_devices_of_all_parts(tmp_path):
-    records = RecordStore(tmp_path)
+def test_devices_of_all_parts(records):
     assert records.devices("dense") == set()
-    records.append("dense", "gazetteer", "a", to_table([_record(0)]))
-    records.append("dense", "gazetteer", "b", to_table([_record(1)]))
+    added(records, "a")
     assert records.devices("dense") == set()
     for number, device in enumerate(("A100", "H100"), 2):
-        records.append(
-            "dense",
-            f"task-{device}",
-            "a",
-            to_table([structs.replace(_record(number), device=device)]),
-        )
-    records.append(
-        "wanda", "gazetteer", "a", to_table([structs.replace(_record(9), device="L4")])
-    )
+        key = "dense", f"task-{device}"
+        added(records, "a", _record(number, device=device), key=key)
+    added(records, "a", _record(9, device="L4"), key=("wanda", "gazetteer"))
     assert records.devices("dense") == {"A100", "H100"}
-    path = records.append("broken", "gazetteer", "a", to_table([_record(0)]))
-    path.write_bytes(b"PAR1")
+    added(records, "a", key=("broken", "gazetteer")).write_bytes(b"PAR1")
     assert "not a readable part" in refused(records.devices, "broken")
 
 
@@ -380,25 +318,9 @@ def test_stored_columns():
     assert schema.RECORDS.equals(
         pa.schema([(name, kind) for names, kind in stored for name in names.split()])
     )
-    key = [
-        "checkpoint",
-        "weights_digest",
-        "task",
-        "language",
-        "item_id",
-        "format",
-        "probe",
-        "index",
-        "seed",
-    ]
-    assert schema.VERDICTS.names == [
-        *key,
-        "matcher",
-        "matcher_digest",
-        "verdict",
-        "probability",
-        "status",
-    ]
+    key = "checkpoint weights_digest task language item_id format probe index seed"
+    judged = f"{key} matcher matcher_digest verdict probability status"
+    assert schema.VERDICTS.names == judged.split()
 
 
 def cells(frame):
@@ -407,41 +329,26 @@ def cells(frame):
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "=1+1",
-        "+cmd|' /C calc'!A0",
-        "-2+3",
-        "@SUM(A1)",
-        "\t=1",
-        "\r=1",
-        "\n=1",
-        "＝1",
-        "-",
-        "=",
-        "\t1",
-    ],
-)
+    [*("=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)"), *("\t=1", "\r=1", "\n=1", "＝1"), "-", "=", "\t1"],
+)  # fmt: skip
 def test_formulas_are_marked_as_text(text):
     marked = f"'{text}".replace("\r", "\n")
-    assert cells(pd.DataFrame({text: [text], "n": [1]})) == [
-        [marked, "n"],
-        [marked, "1"],
-    ]
-    assert cells(pd.DataFrame({"task": pd.Categorical([text, None])}))[1:] == [
-        [marked],
-        [""],
-    ]
+    found = cells(pd.DataFrame({text: [text], "n": [1]}))
+    assert found == [[marked, "n"], [marked, "1"]]
+    found = cells(pd.DataFrame({"task": pd.Categorical([text, None])}))
+    assert found[1:] == [[marked], [""]]
 
 
 @pytest.mark.parametrize(
-    "text", ["-0.5", "+1", "-inf", "2:4", "a=b", "wanda-0.5", "", "'=1", "É", "-1e-3"]
+    "text",
+    [*("-0.5", "+1", "-inf", "2:4", "a=b", "wanda-0.5", "", "'=1", "É", "-1e-3")],
 )
 def test_any_other_text_stays(text):
     assert cells(pd.DataFrame({"reason": [text], "n": [1]}))[1] == [text, "1"]
 
 
 @pytest.mark.parametrize(
-    "text", ["a\r=1+1", "a\r\n=1+1", "a\n=1+1", 'a",=1+1', "a,=1+1", 'a"\r=1']
+    "text", [*("a\r=1+1", "a\r\n=1+1", "a\n=1+1", 'a",=1+1', "a,=1+1", 'a"\r=1')]
 )
 def test_no_text_ends_its_cell(text):
     frame = pd.DataFrame({"reason": [text], "n": [1]})
@@ -451,18 +358,9 @@ def test_no_text_ends_its_cell(text):
 
 
 def test_numbers_stay_numbers():
-    frame = pd.DataFrame(
-        {
-            "difference": [-0.25, 0.5, None],
-            "n": pd.array([-1, None, 3], dtype="Int64"),
-            "b": True,
-        }
-    )
+    n = pd.array([-1, None, 3], dtype="Int64")
+    frame = pd.DataFrame({"difference": [-0.25, 0.5, None], "n": n, "b": True})
     assert csv_bytes(frame) == frame.to_csv(index=False).encode()
-    assert pd.read_csv(io.BytesIO(csv_bytes(frame)))["difference"].tolist()[:2] == [
-        -0.25,
-        0.5,
-    ]
 
 
 @given(
