@@ -32,14 +32,14 @@ from unittest.mock import patch
 
 from benchmarks.harness import Options, count, print_table, run_main
 from benchmarks.serving import workload
-from evaluator.checkpoints.blueprint import read_blueprint
+from evaluator.asking.questions import Posed
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.core.errors import InputError, json_text
 from evaluator.core.files import parquet_bytes
 from evaluator.core.garbage import collect_rarely
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
-from evaluator.probes.item import Plan
-from evaluator.probes.planning import plan_of
+from evaluator.probes.planning import tokenised
 from evaluator.probes.stream import Evaluation
 from evaluator.store.records import to_table
 from launch.provenance import processor
@@ -114,12 +114,12 @@ class HostEngine(VLLMEngine):
         from evaluator.engine.vllm.start import Started, patch_engine
 
         config, rows = self._config, self._config.max_num_seqs or _ROWS
-        blueprint = self._blueprint = read_blueprint(model)
+        checkpoint = self._served = Checkpoint(model)
         self._eos_ids = [self._script.eos_id]
         positions = min(
-            config.max_model_len + 1, blueprint.longest or config.max_model_len + 1
+            config.max_model_len + 1, checkpoint.longest or config.max_model_len + 1
         )
-        arguments = of_device(config, model, model, blueprint, positions, on_cpu=False)
+        arguments = of_device(config, checkpoint, model, positions, on_cpu=False)
         arguments |= {
             "block_size": config.block_size or _BLOCK_SIZE,
             "max_num_seqs": rows,
@@ -190,21 +190,21 @@ class HostEngine(VLLMEngine):
         self.clock.core = self.clock.device = 0.0
 
 
-def scripted(model: Path, read: workload.Questions, plans: list[Plan]) -> ScriptedLM:
+def scripted(model: Path, read: workload.Questions, plans: list[Posed]) -> ScriptedLM:
     """Answers for a model's questions. Every second item is answered: words of its
     context, then the gold answer."""
     from benchmarks.device import ScriptedLM
 
     script = ScriptedLM(vocabulary_of(model), min(read.prompter.eos_ids))
     for plan in plans[::2]:
-        gold = plan.scored.get(plan.question.item.answers[0])
+        gold = plan.scored.get(plan.item.answers[0])
         if "open" in plan.prompts and gold is not None:
             prompt = plan.prompts["open"].token_ids
             script.plant(prompt, (*prompt[:_LEAD_IN], *gold.continuation_ids))
     return script
 
 
-def one_round(engine: HostEngine, plans: list[Plan], read: workload.Questions) -> int:
+def one_round(engine: HostEngine, plans: list[Posed], read: workload.Questions) -> int:
     """Ask everything of `plans` and write the records, as an engine's actor does;
     returns how many records."""
     columns = workload.columns(engine="vllm", dtype="bfloat16")
@@ -241,7 +241,7 @@ def measured(number: int, options: dict[str, Any]) -> dict[str, Any]:
         options["task"], model, options["items"], probes=EVERY_PROBE
     )
     plans = [
-        plan_of(each, read.prompter, read.config)
+        tokenised(each, read.prompter, read.config)
         for each in read.questions[number :: options["engines"]]
     ]
     config = EngineConfig(**{"max_num_seqs": options["rows"], **options["engine_args"]})

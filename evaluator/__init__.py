@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from evaluator.report.opened import OpenRun
+    from evaluator.report.notebook import OpenRun
 
 
 def open_run(path: str | Path) -> "OpenRun":
     """A run directory, running or finished, for Python and notebooks. Raises
     InputError if there is none."""
     # late: a process that only imports a part needs no pandas
-    from evaluator.report.opened import OpenRun
+    from evaluator.report.notebook import OpenRun
 
     return OpenRun(Path(path))
 

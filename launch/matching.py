@@ -19,19 +19,16 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from evaluator.asking.trial import try_template
-from evaluator.checkpoints.info import (
-    CheckpointInfo,
-    inspect_checkpoint,
-    read_positions,
-)
+from evaluator.asking.template_checks import try_template
+from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import EngineError, InputError, ResurfaceError, one_line
 from evaluator.core.lease import Lease
 from evaluator.engine.base import Engine
 from evaluator.engine.config import EngineConfig, build_engine, check_served
 from evaluator.judging.controls import Control, controls_of
-from evaluator.judging.matcher import Claim, Matcher, Verdict
+from evaluator.judging.matcher import Claim, Match, Matcher
 from evaluator.store import verdicts as stored
 from evaluator.store.reading import day_of
 from evaluator.store.records import RecordStore
@@ -46,7 +43,7 @@ _PROMPT_TOKENS = 2048  # room for long references; a response has some tens of t
 # " yes" and " no" in the worst vocabulary, and room for a moved token boundary
 _VERDICT_TOKENS = 8
 
-Ask = Callable[[Sequence[Claim]], list[Verdict]]
+Ask = Callable[[Sequence[Claim]], list[Match]]
 Tell = Callable[[str], None]
 
 
@@ -62,7 +59,7 @@ class MatchActor:
         claims: Sequence[Claim],
         prompt_tokens: int,
         day: date | None,
-    ) -> list[Verdict]:
+    ) -> list[Match]:
         if self._engine is None:
             self._engine = build_engine(self._config)
             self._engine.load(checkpoint)
@@ -85,7 +82,7 @@ class Matched:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class MatchRequest:
     """The comparisons of a call: `controls` control pairs for each language, then
     the responses to some probes.
 
@@ -101,7 +98,7 @@ class Asked:
 def match_run(
     run_dir: Path,
     matchers: Sequence[str],
-    asked: Asked,
+    request: MatchRequest,
     *,
     engine: EngineConfig,
     tell: Tell,
@@ -137,11 +134,13 @@ def match_run(
     with ExitStack() as stack:
         stack.callback(Lease(run_dir).release)
         RecordStore(run_dir).clean()
-        answered = stored.responses(run_dir, asked.probes, everything=asked.everything)
-        controls = controls_by_task(run_dir, asked.controls)
+        answered = stored.responses(
+            run_dir, request.probes, everything=request.everything
+        )
+        controls = controls_by_task(run_dir, request.controls)
         for info in infos:
             set_verdicts_aside(run_dir, info.name, warn)
-        stored.write_fit_only(run_dir, asked.fit_only)
+        stored.write_fit_only(run_dir, request.fit_only)
         logs, found = run_dir / "logs", []
 
         @cache
@@ -152,8 +151,8 @@ def match_run(
         for info in infos:
             with ExitStack() as over:
                 ask = _judge(info, engine, machines, run_dir, tell, over)
-                told = partial(lambda name, what: tell(f"{name}: {what}"), info.name)
-                found.append(_match(run_dir, info, ask, answered, controls, told))
+                tell_of = partial(lambda name, what: tell(f"{name}: {what}"), info.name)
+                found.append(_match(run_dir, info, ask, answered, controls, tell_of))
         return found
 
 
@@ -178,17 +177,17 @@ def match_controls(
     requested pairs."""
     asked = 0
     for task, pairs in controls.items():
-        said = store.read((task,))
+        verdicts = store.read((task,))
         left = [
             each
             for each in pairs
-            if (key := stored.control_key(each)) not in said or said[key].failed
+            if (key := stored.control_key(each)) not in verdicts or verdicts[key].failed
         ]
         if left:
             judged = ask([each.claim for each in left])
             store.write(
                 (task,),
-                said
+                verdicts
                 | {
                     stored.control_key(each): verdict
                     for each, verdict in zip(left, judged, strict=True)
@@ -204,15 +203,15 @@ def match_parts(
     answered: Mapping[stored.Part, Sequence[stored.Answered]],
     ask: Ask,
     tell: Tell,
-) -> tuple[int, list[Verdict]]:
+) -> tuple[int, list[Match]]:
     """Write verdicts part by part; returns the number requested and all. Raises
     InputError for another matcher's."""
     done = {part: store.read(part) for part in answered}
-    elsewhere: dict[Claim, Verdict] = {}
+    elsewhere: dict[Claim, Match] = {}
     for part, records in answered.items():
         stored.pending(records, done[part], elsewhere)
     asked = 0
-    verdicts: list[Verdict] = []
+    verdicts: list[Match] = []
     for part, records in answered.items():
         left = stored.pending(records, done[part], elsewhere)
         judged = ask(left.claims) if left.claims else []
@@ -264,9 +263,9 @@ def _judge(
         over.callback(_kill, started)
         return started
 
-    def verdicts(claims: Sequence[Claim]) -> list[Verdict]:
+    def verdicts(claims: Sequence[Claim]) -> list[Match]:
         try:
-            found: list[Verdict] = ray.get(
+            found: list[Match] = ray.get(
                 actor().verdicts.remote(path, claims, room, day)
             )
         except RayError as error:
@@ -319,7 +318,7 @@ def _match(
 
 
 def _prompt_tokens(info: CheckpointInfo) -> int:
-    positions = read_positions(
-        info.path, unknown=_PROMPT_TOKENS + _VERDICT_TOKENS, least=_VERDICT_TOKENS + 1
+    positions = Checkpoint(info.path).positions(
+        unknown=_PROMPT_TOKENS + _VERDICT_TOKENS, least=_VERDICT_TOKENS + 1
     )
     return min(_PROMPT_TOKENS, positions - _VERDICT_TOKENS)

@@ -6,26 +6,31 @@ finished items, `live.json` has the driver's current work, `logs/events.jsonl` t
 and the lease shows whether the driver lives.
 """
 
-import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from evaluator.core.errors import InputError, mapping_at, one_line, parse, rows_at
+from pydantic import BaseModel, ValidationError
+
+from evaluator.core.errors import InputError, one_line, parse
 from evaluator.core.lease import FOLDER, PACE, beats_of, latest_claim
 from evaluator.core.liveness import Pace, sight
-from evaluator.store.run_json import screened_of
-from launch.run.directory.events import History, read_history
-from launch.run.directory.live import NAME as LIVE
-
-Part = tuple[str, str]  # checkpoint, task
-PartState = Literal["done", "running", "failed", "waiting", "decided early"]
-_ERRORS = 5
-_LARGEST = 10**12  # limit for any number in these files: items, seconds
+from evaluator.store.run_json import Failure, Served, failures_of, rows_as, screened_of
+from launch.run.directory.event_log import History, read_history
+from launch.run.directory.live import EngineStatus, Live, read_live
+from launch.run.events import Decided, Part, Planned, Recorded
+from launch.run.state import (
+    ERRORS,
+    EngineState,
+    PartState,
+    PartStatus,
+    RunState,
+    advance,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,32 +40,6 @@ class Driver:
     name: str
     alive: bool
     why: str = ""  # the reason for taking it for dead
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartStatus:
-    checkpoint: str
-    task: str  # "": a whole checkpoint, set aside before its first question
-    state: PartState
-    done: int  # items with their records on disk
-    total: int | None  # None: the files do not contain the number
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStatus:
-    """An engine's current work, and its waiting time on the previous checkpoint."""
-
-    engine: int
-    # "node-a: 3 (1/2)": it has half of the third GPU there; "": none, or unknown
-    gpu: str
-    state: str
-    checkpoint: str | None
-    task: str | None
-    items: int
-    done: int
-    seconds: float
-    idle_share: float | None
-    waiting_share: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,180 +87,160 @@ def read_status(
         ) from error
     if not isinstance(document, dict):
         raise InputError(f"{file}: must be a JSON object, is {type(document).__name__}")
-    driver = (
-        driver_of(run_dir, sleep=sleep) if document.get("state") == "running" else None
-    )
+    try:
+        run = RunDocument.model_validate(document)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        field = ".".join(map(str, problem["loc"]))
+        raise InputError(f"{file}: {field}: {problem['msg']}") from error
+    driver = driver_of(run_dir, sleep=sleep) if run.state == "running" else None
     return summarise(
         str(run_dir),
-        document,
+        run,
         done=finished_items(run_dir / "records"),
-        live=read_mapping(run_dir / LIVE),
-        failures=[
-            {name: str(value or "") for name, value in row.items()}
-            for row in rows_at(document, "failures")
-        ],
+        live=read_live(run_dir),
         driver=driver,
         history=read_history(run_dir),
     )
 
 
-def read_mapping(file: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty if there is none."""
-    if file.is_file():  # reading a pipe would never end
-        with suppress(OSError, ValueError, RecursionError):
-            return dict(mapping_at(json.loads(file.read_bytes())))
-    return {}
+class RunDocument(BaseModel, extra="allow"):
+    """The fields of run.json that tell how far a run is."""
+
+    state: str = "unknown"
+    error: str | None = None
+    planned: dict[str, dict[str, int]] = {}
+
+    @property
+    def rows(self) -> dict[str, Any]:
+        """The other fields."""
+        return self.model_extra or {}
 
 
 def summarise(
-    run: str,
-    document: Mapping[str, Any],
+    name: str,
+    run: RunDocument,
     *,
     done: Mapping[Part, int],
-    live: Mapping[str, Any],
-    failures: Sequence[Mapping[str, str]],
+    live: Live,
     driver: Driver | None,
     history: History,
 ) -> RunStatus:
-    """Combine the contents of the files; any of them may be missing, damaged or of
-    another version. Pure."""
+    """Combine the contents of the files. Pure."""
+    failures = failures_of(run.rows)
     running = driver is not None and driver.alive
-    engines = _engines(rows_at(live, "engines")) if running else ()
-    state, why = (
-        str(document.get("state") or "unknown"),
-        str(document.get("error") or ""),
-    )
-    if driver is not None and not driver.alive:
-        state, why = "stale", f"{driver.why}; the same command resumes"
-    parts = _parts(
-        document, done, {(each.checkpoint, each.task) for each in engines}, failures
-    )
+    if not running:
+        live = Live(errors=live.errors)
+    if not live.engines:
+        live = replace(live, engines=_last_engines(run))
+    state = _state_of(run, done, failures, live.engines)
+    parts = tuple(state.parts())
     totals = [part.total for part in parts]
     total = None if None in totals else sum(filter(None, totals))
-    rate = _number(live.get("items_per_second")) if running else None
-    left = sum(
-        (part.total or 0) - part.done
-        for part in parts
-        if part.state in ("running", "waiting")
-    )
-    pruning = mapping_at(live, "pruning") if running else {}
-    # for a run without a driver: each engine with its last evaluated checkpoint
-    if not engines:
-        last = {
-            _whole(row.get("engine")): row for row in rows_at(document, "engine_stats")
-        }
-        ended = {"state": "ended", "task": None, "items": 0, "done": 0, "seconds": 0}
-        engines = _engines({**row, **ended} for row in last.values())
-    errors = (
-        [one_line(str(each)) for each in live["errors"]]
-        if isinstance(live.get("errors"), list)
-        else []
-    )
-    for row in failures:
-        where = " ".join(
-            row[name] for name in ("checkpoint", "task", "item") if row.get(name)
-        )
-        errors.append(
-            f"{where}: {row.get('stage', '')}: {one_line(row.get('reason', ''))}"
-        )
+    status, why = run.state, run.error or ""
+    if driver is not None and not running:
+        status, why = "stale", f"{driver.why}; the same command resumes"
+    compressed = live.pruning or {}
+    errors = [*live.errors, *map(_error_line, failures)]
     return RunStatus(
-        run=run,
-        state=state,
+        run=name,
+        state=status,
         why=one_line(why, 500) if why else "",
         driver=None if driver is None else driver.name,
         done=sum(part.done for part in parts),
         total=total,
         checkpoints=len({part.checkpoint for part in parts}),
-        items_per_second=rate,
-        seconds_left=(
-            _number(left / rate + _loading(parts, engines, history))
-            if rate and total is not None
-            else None
-        ),
+        items_per_second=live.items_per_second,
+        seconds_left=None if total is None else _seconds_left(parts, live, history),
         history=history,
-        pruned=_whole(pruning.get("done")),
-        to_prune=_whole(pruning.get("total")),
+        pruned=compressed.get("done"),
+        to_prune=compressed.get("total"),
         parts=parts,
-        engines=engines,
-        errors=tuple(errors[-_ERRORS:]),
+        engines=live.engines,
+        errors=tuple(errors[-ERRORS:]),
     )
 
 
-def _loading(
-    parts: Sequence[PartStatus], engines: Sequence[EngineStatus], history: History
-) -> float:
-    """The seconds in which engines will start and load, by the mean of the loads so
-    far."""
-    each, loading = history.load_seconds, ("starting", "starting again", "loading")
-    waiting = {part.checkpoint for part in parts if part.state == "waiting"} - {
-        engine.checkpoint for engine in engines
-    }
-    begun = [
-        max(0.0, each - engine.seconds) for engine in engines if engine.state in loading
-    ]
-    return (len(waiting) * each + sum(begun)) / max(1, len(engines))
-
-
-def _parts(
-    document: Mapping[str, Any],
+def _state_of(
+    run: RunDocument,
     done: Mapping[Part, int],
-    busy: Collection[tuple[str | None, str | None]],
-    failures: Sequence[Mapping[str, str]],
-) -> tuple[PartStatus, ...]:
-    """Planned parts first, then parts with records only, then checkpoints without a
-    plan.
-
-    - A part that the gate decided early has no further questions; an earlier call
-      may have evaluated more of it.
-    - A checkpoint that was unusable when the run began is not in the plan."""
-    planned = {
-        (str(checkpoint), str(task)): count
-        for checkpoint, tasks in mapping_at(document, "planned").items()
-        for task, items in mapping_at(tasks).items()
-        if (count := _whole(items)) is not None
-    }
-    screened = {
-        (each.checkpoint, each.task): each.asked
-        for each in screened_of(document)
-        if each.early
-    }
-    lost = [
-        (row.get("checkpoint", ""), row.get("task"))
-        for row in failures
-        if row.get("stage") != "item"
+    failures: Sequence[Failure],
+    engines: Sequence[EngineStatus],
+) -> RunState:
+    """The state of the run, by the events that its files stand for."""
+    planned = {}
+    for checkpoint, tasks in run.planned.items():
+        for task, items in tasks.items():
+            planned[checkpoint, task] = items
+    recorded = [
+        Recorded(checkpoint=checkpoint, task=task, items=items)
+        for (checkpoint, task), items in done.items()
     ]
-    parts = []
-    for part in [*planned, *(part for part in done if part not in planned)]:
-        (checkpoint, task), items, total = part, done.get(part, 0), planned.get(part)
-        complete = total is not None and items >= total
-        state: PartState = "done" if complete else "waiting"
-        if part in screened:
-            state, total = "decided early", max(items, screened[part])
-        elif part in busy and not complete:
-            state = "running"
-        elif any(
-            name == checkpoint and of in (task, "", None) for name, of in lost
-        ):  # also if all its records exist
-            state = "failed"
-        parts.append(
-            PartStatus(
-                checkpoint=checkpoint, task=task, state=state, done=items, total=total
-            )
+    decided = [
+        Decided(
+            checkpoint=row.checkpoint, task=row.task, items=row.asked, total=row.items
         )
-    known = {part.checkpoint for part in parts}
-    unusable = dict.fromkeys(name for name, _ in lost if name and name not in known)
-    return (
-        *parts,
-        *(
-            PartStatus(checkpoint=name, task="", state="failed", done=0, total=0)
-            for name in unusable
-        ),
+        for row in screened_of(run.rows)
+        if row.early
+    ]
+    state = RunState()
+    for event in (Planned(planned, tuple(failures)), *recorded, *decided):
+        state = advance(state, event, 0.0)
+    working = {
+        each.engine: EngineState(
+            state=each.state, checkpoint=each.checkpoint, task=each.task
+        )
+        for each in engines
+    }
+    return replace(state, engines=working)
+
+
+def _last_engines(run: RunDocument) -> tuple[EngineStatus, ...]:
+    """Each engine with its last evaluated checkpoint."""
+    last = {row.engine: row for row in rows_as(run.rows, "engine_stats", Served)}
+    return tuple(
+        EngineStatus(
+            engine=row.engine,
+            gpu=row.gpu,
+            state="ended",
+            checkpoint=row.checkpoint,
+            idle_share=row.idle_share,
+            waiting_share=row.waiting_share,
+        )
+        for row in last.values()
     )
+
+
+def _error_line(failure: Failure) -> str:
+    names = (failure.checkpoint, failure.task, failure.item)
+    where = " ".join(name for name in names if name)
+    return f"{where}: {failure.stage}: {one_line(failure.reason)}"
+
+
+def _seconds_left(
+    parts: Sequence[PartStatus], live: Live, history: History
+) -> float | None:
+    """By the pace of the last minutes, and by the mean of the loads so far for
+    engines that will start and load."""
+    if not live.items_per_second:
+        return None
+    items = 0
+    waiting = set()
+    for part in parts:
+        if part.state in ("running", "waiting"):
+            items += (part.total or 0) - part.done
+        if part.state == "waiting":
+            waiting.add(part.checkpoint)
+    waiting -= {engine.checkpoint for engine in live.engines}
+    loads = len(waiting) * history.load_seconds
+    for engine in live.engines:
+        if engine.state in ("starting", "starting again", "loading"):
+            loads += max(0.0, history.load_seconds - engine.seconds)
+    return items / live.items_per_second + loads / max(1, len(live.engines))
 
 
 def finished_items(records: Path) -> dict[Part, int]:
-    """The number of items with records, by checkpoint and task. Opens only files
-    whose name lacks the number."""
+    """The number of items with records, by checkpoint and task. Opens no file."""
     found: dict[Part, int] = {}
     # leaves out folders that cannot be read
     for folder, folders, names in os.walk(records, followlinks=True):
@@ -299,21 +258,9 @@ def finished_items(records: Path) -> dict[Part, int]:
 
 
 def _items(part: Path) -> int:
-    """The items of one part: from its name, else from its rows; 0 if they are
-    unreadable."""
-    name, _, count = part.stem.rpartition("-")
-    if name and count.isdecimal():
-        return int(count)
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with suppress(OSError, pa.ArrowException):
-        return len(
-            pq.read_table(part, columns=["language", "item_id"])
-            .group_by(["language", "item_id"])
-            .aggregate([])
-        )
-    return 0
+    """The items of one part, by its name."""
+    _, _, count = part.stem.rpartition("-")
+    return int(count) if count.isdecimal() else 0
 
 
 def driver_of(
@@ -345,46 +292,3 @@ def driver_of(
         sleep(pace.beat_seconds / 2)
         alive = beats_of(run_dir, claim) != first
     return Driver(name=name, alive=alive, why=f"no sign of life of its driver ({name})")
-
-
-def _engines(rows: Iterable[Mapping[str, Any]]) -> tuple[EngineStatus, ...]:
-    return tuple(
-        EngineStatus(
-            engine=_whole(row.get("engine")) or 0,
-            gpu=_text(row.get("gpu")) or "",
-            state=str(row.get("state") or "unknown"),
-            checkpoint=_text(row.get("checkpoint")),
-            task=_text(row.get("task")),
-            items=_whole(row.get("items")) or 0,
-            done=_whole(row.get("done")) or 0,
-            seconds=_number(row.get("seconds")) or 0.0,
-            idle_share=_number(row.get("idle_share")),
-            waiting_share=_number(row.get("waiting_share")),
-        )
-        for row in rows
-    )
-
-
-def _number(value: Any) -> float | None:
-    """A number that JSON and a clock can show: not NaN, infinite, negative or too
-    large; else None."""
-    known = (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and 0 <= value <= _LARGEST
-    )
-    return float(value) if known else None
-
-
-def _whole(value: Any) -> int | None:
-    return (
-        value
-        if isinstance(value, int)
-        and not isinstance(value, bool)
-        and 0 <= value <= _LARGEST
-        else None
-    )
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None

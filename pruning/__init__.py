@@ -7,8 +7,8 @@ Each module imports only from those listed before it:
     config         the configuration of a job
     calibration    the text that a job sees
     model          the dense model, one layer at a time
-    output         a job that is checked, the checkpoint that it writes, and the
-                   manifest; quantising shares these
+    output         a job that is checked, and the checkpoint that it writes;
+                   quantising shares these
     layers         observe a layer, prune it, run it for the inputs of the next
     structured     whole layers, heads or channels taken out
     run, verify    a job is done; its checkpoint is compared with the manifest"""

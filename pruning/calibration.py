@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.checkpoints.files import digest_of_file
-from evaluator.core.config import Frozen
+from evaluator.checkpoints.manifests import CalibrationManifest, PassageRecord
 from evaluator.core.errors import InputError, need_regular, one_line, parse
 from evaluator.core.liveness import HEARTBEAT
 from evaluator.core.saved_data import is_saved, saved_files, saved_texts
@@ -185,28 +185,28 @@ def _wikipedia(
 
 
 def _of_language(name: str, requested: int) -> list[Passage]:
-    found = list(islice(_hub(f"{_WIKIPEDIA}:{name}", _WIKIPEDIA, name=name), requested))
-    if len(found) < requested:
+    taken = list(islice(_hub(f"{_WIKIPEDIA}:{name}", _WIKIPEDIA, name=name), requested))
+    if len(taken) < requested:
         raise InputError(
-            f"calibration.source: {_WIKIPEDIA} {name} has {len(found)} passages,"
+            f"calibration.source: {_WIKIPEDIA} {name} has {len(taken)} passages,"
             f" {requested} were requested"
         )
-    return found
+    return taken
 
 
 def digests_of(config: CalibrationConfig) -> dict[str, str]:
     """sha256 of every calibration file that is there, and of each file of a folder,
     by the name that the user gave."""
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for name, path in config.files:
         inside = (
             saved_files(path) if path.is_dir() else [path] if path.is_file() else []
         )
-        found |= {
+        digests |= {
             str(Path(name) / file.relative_to(path)): digest_of_file(file)
             for file in inside
         }
-    return found
+    return digests
 
 
 def text_digest(text: str) -> str:
@@ -242,30 +242,6 @@ _DRAWS = 2000  # documents in a row that may be too short before the source is g
 _UNITS = {"text": " (non-blank lines)", "jsonl": " (lines with a text)"}
 
 
-class PassageRecord(Frozen):
-    """One sequence: where its text came from and how many tokens it gave."""
-
-    origin: str
-    row: int
-    offset: int = 0  # of the sequence's first token in its document
-    tokens: int
-    sha256: str  # of the passage's UTF-8 text
-    text_digest: str = ""  # of its normalised text, by `text_digest`
-
-
-class CalibrationManifest(Frozen):
-    """The text that a job saw; part of the checkpoint's manifest."""
-
-    source: str
-    samples: int
-    sequence_length: int
-    tokens: int
-    cut: int  # passages that were longer than the sequence length
-    ids_sha256: str  # of every sequence's length and ids, little-endian 64-bit
-    files: dict[str, str]  # sha256 of the calibration files
-    passages: tuple[PassageRecord, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """Sequences of token ids and their manifest."""
@@ -279,25 +255,25 @@ def take_passages(
 ) -> list[Passage]:
     """The first `samples` passages. Raises InputError if there are fewer, saying how
     many there were."""
-    found = list(islice(iterate(config, seed, sources), config.samples))
-    if not found:
+    taken = list(islice(iterate(config, seed, sources), config.samples))
+    if not taken:
         raise InputError(
             f"calibration.source: {config.source!r} is empty: it holds no passage"
         )
-    if len(found) < config.samples:
+    if len(taken) < config.samples:
         raise InputError(
             f"calibration.samples: {config.samples} passages were requested,"
             f" {config.source!r} has"
-            f" {len(found)}{_UNITS.get(config.source.partition(':')[0], '')}"
+            f" {len(taken)}{_UNITS.get(config.source.partition(':')[0], '')}"
         )
-    unused = [name for name, _ in config.files if name not in {p.origin for p in found}]
+    unused = [name for name, _ in config.files if name not in {p.origin for p in taken}]
     if unused:
         raise InputError(
             f"calibration.source: {unused[0]} gives nothing: the first"
             f" {config.samples} passages are in the files before it; raise samples or"
             " leave it out"
         )
-    return found
+    return taken
 
 
 def check_named(config: CalibrationConfig, seed: int, sources: Sources) -> None:

@@ -6,7 +6,7 @@ import math
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from evaluator.checkpoints.fit import check_fit
+from evaluator.checkpoints.manifests import PruneManifest, RemovedParts
 from evaluator.checkpoints.shapes import text_model
 from evaluator.core.errors import InputError
 from evaluator.core.garbage import rare_collections
@@ -21,24 +23,20 @@ from pruning.calibration import Calibration, Sources
 from pruning.config import PruneConfig, needs_calibration
 from pruning.layers.flow import Activations, Flow
 from pruning.layers.sequential import (
+    LayerPruner,
     Writer,
     leave_dense,
     outlier_shares,
     owl,
-    prune_layers,
 )
-from pruning.methods.patterns import NofM, Pattern, Share, Unstructured, written
+from pruning.methods import METHODS
+from pruning.methods.base import Method
+from pruning.methods.patterns import NofM, Pattern, Share, Unstructured, format_ranges
 from pruning.model import memory
-from pruning.model.decoder import Decoder
+from pruning.model.decoder import Decoder, Progress, silent
 from pruning.model.packing import batches
 from pruning.output import export
 from pruning.output.job import NOTHING, Job
-from pruning.output.manifest import (
-    MANIFEST_NAME,
-    PruneManifest,
-    RemovedParts,
-    read_manifest,
-)
 from pruning.structured.cut import Cut, choose, first_cut, slices
 from pruning.structured.write import check_built, mended, write
 
@@ -65,7 +63,7 @@ def check(
     on the network for those in `held_out`.
     """
     job = Job(config, out, sources, held_out)
-    if job.finished(read_manifest) is None:
+    if job.finished(PruneManifest) is None:
         _check(job)
 
 
@@ -84,7 +82,7 @@ def _check(job: Job[PruneConfig]) -> tuple[Decoder, Any]:
                     f"pattern: {pattern.n}:{pattern.m} does not divide the"
                     f" {columns} columns of matrix {name}"
                 )
-    job.check_source()
+    check_fit(job.checkpoint)
     export.check_place(job.checkpoint, job.out)
     return decoder, job.tokenizer()
 
@@ -117,7 +115,7 @@ def prune(
     sources: Sources = NOTHING,
     held_out: Mapping[str, str] = NOTHING,
     provenance: Mapping[str, object] = NOTHING,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = silent,
 ) -> PruneManifest:
     """Prune `config.source` into `out`, which is complete afterwards, or absent if
     anything fails.
@@ -129,16 +127,17 @@ def prune(
     """
     started = time.perf_counter()
     job = Job(config, out, sources, held_out)
-    finished = job.finished(read_manifest)
+    finished = job.finished(PruneManifest)
     if finished is not None:
         return finished
     with rare_collections():  # imports
         decoder, tokenizer = _check(job)
-    job.checkpoint.check_finite()
+    job.checkpoint.prove()
     memory.reset_peak(decoder.device)
     with (
         export.open_export(job.checkpoint, out) as target,
         _full_precision(),
+        torch.no_grad(),
         memory.kept_when_freed(),
     ):
         looks = needs_calibration(config.method, config.allocation, config.repair)
@@ -157,7 +156,6 @@ def prune(
 
         device, first = decoder.device, next(iter(decoder.matrices()))
         return target.finish(
-            MANIFEST_NAME,
             lambda **files: PruneManifest(
                 method=config.method,
                 pattern=config.pattern,
@@ -173,13 +171,13 @@ def prune(
                     if device.type == "cuda"
                     else "cpu"
                 ),
-                dtype=job.checkpoint.entry(first).dtype,
+                dtype=job.checkpoint.tensors[first].dtype,
                 compute_dtype=str(decoder.dtype).removeprefix("torch."),
                 seconds=round(time.perf_counter() - started, 3),
                 peak_memory_bytes=memory.peak(device),
                 **outcome,
                 **files,
-            ),
+            )
         )
 
 
@@ -188,7 +186,7 @@ def _set_to_zero(
     decoder: Decoder,
     flow: Flow | None,
     write: Writer,
-    report: Callable[[int, int], None],
+    report: Progress,
 ) -> dict[str, Any]:
     """Prune every layer; returns what the manifest says about the weights."""
     pattern = config.weights_pattern
@@ -203,7 +201,10 @@ def _set_to_zero(
     if pattern.ratio == 0:
         pruned = leave_dense(decoder)
     else:
-        pruned = prune_layers(config, decoder, patterns, flow, write, report)
+        method = METHODS[config.method]
+        assert isinstance(method, Method), config.method
+        pruner = LayerPruner(config, method, decoder, flow, write)
+        pruned = pruner.run(patterns, report)
     by_name = {each.name: each for each in pruned}
     matrices = tuple(by_name[name] for name in decoder.matrices())
     return {
@@ -240,7 +241,7 @@ def _take_out(
         "removed": RemovedParts(
             unit=cut.unit,
             of=cut.of,
-            gone=tuple(map(written, cut.gone)),
+            gone=tuple(map(format_ranges, cut.gone)),
             distances=cut.distances,
         ),
     }

@@ -8,26 +8,22 @@ from pathlib import Path
 
 import torch
 
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.files import digest_of_file
+from evaluator.checkpoints.manifests import MatrixRecord, PruneManifest, RemovedParts
 from evaluator.checkpoints.sparsity import groups_hold
+from evaluator.checkpoints.tensors import FLOATS
 from evaluator.core.errors import InputError
 from pruning.methods.masks import count_zeros
-from pruning.methods.patterns import NofM, parse, read_numbers
-from pruning.model.checkpoint import FLOATS, Checkpoint
+from pruning.methods.patterns import NofM, Pattern, parse, read_numbers
 from pruning.model.decoder import Decoder
 from pruning.output import export
-from pruning.output.manifest import (
-    MANIFEST_NAME,
-    PruneManifest,
-    RemovedParts,
-    read_manifest,
-)
 from pruning.structured.cut import Cut, parts_of, slices
 from pruning.structured.write import content
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VerifyResult:
     """Every way in which a checkpoint differs from its manifest."""
 
     problems: list[str]
@@ -35,57 +31,58 @@ class Verdict:
     source: Path | None = None
 
 
-def examine(directory: Path) -> Verdict:
+def examine(directory: Path) -> VerifyResult:
     """Hold a directory against its manifest: files are re-hashed, zeros re-counted, an
     N:M pattern checked by group. Where parts were taken out, what stays must be the
     dense checkpoint's byte for byte, if that is still where it was.
     """
+    checkpoint = Checkpoint(directory)
     try:
-        manifest = read_manifest(directory)
+        manifest = checkpoint.pruned
     except InputError as error:
-        return Verdict([str(error)])
+        return VerifyResult([str(error)])
     if manifest is None:
-        return Verdict([f"{directory / MANIFEST_NAME}: no such file"])
-    problems = []
-    for name, digest in manifest.files.items():
-        file = directory / name
-        if not file.is_file():
-            problems.append(f"{file}: missing")
-        elif digest_of_file(file) != digest:
-            problems.append(f"{file}: its sha256 is not the manifest's")
-    listed = {*manifest.files, MANIFEST_NAME}
-    present = {
-        str(file.relative_to(directory))
-        for file in directory.rglob("*")
-        if file.is_file()
-    }
-    problems += [
-        f"{directory / name}: not in the manifest" for name in sorted(present - listed)
-    ]
+        return VerifyResult([f"{directory / PruneManifest.FILE}: no such file"])
+    problems = list(_verify_files(directory, manifest))
     source: Checkpoint | None = None
     try:
-        checkpoint = Checkpoint(directory)
+        checkpoint.check_directory()
         if manifest.removed is None:
             problems += _verify_matrices(checkpoint, manifest)
         else:
-            # it has to be at its place, and unchanged
-            with suppress(InputError, OSError):
-                found = Checkpoint(Path(str(manifest.config.get("source"))))
-                source = (
-                    found
-                    if export.source_files(found) == manifest.source_files
-                    else None
-                )
+            source = _unchanged_source(manifest)
             problems += _verify_removed(checkpoint, manifest.removed, source)
     except InputError as error:
         problems.append(str(error))
-    return Verdict(problems, None if source is None else source.directory)
+    return VerifyResult(problems, None if source is None else source.path)
+
+
+def _verify_files(directory: Path, manifest: PruneManifest) -> Iterator[str]:
+    for name, digest in manifest.files.items():
+        file = directory / name
+        if not file.is_file():
+            yield f"{file}: missing"
+        elif digest_of_file(file) != digest:
+            yield f"{file}: its sha256 is not the manifest's"
+    listed = {*manifest.files, manifest.FILE}
+    for file in sorted(directory.rglob("*")):
+        if file.is_file() and str(file.relative_to(directory)) not in listed:
+            yield f"{file}: not in the manifest"
+
+
+def _unchanged_source(manifest: PruneManifest) -> Checkpoint | None:
+    """The dense checkpoint, if it is at its place."""
+    source = Checkpoint(Path(str(manifest.config.get("source"))))
+    with suppress(InputError, OSError):
+        if export.source_files(source) == manifest.source_files:
+            return source
+    return None
 
 
 def _verify_removed(
     checkpoint: Checkpoint, removed: RemovedParts, source: Checkpoint | None
 ) -> list[str]:
-    file = checkpoint.directory / MANIFEST_NAME
+    file = checkpoint.path / PruneManifest.FILE
     try:
         gone = tuple(read_numbers(text) for text in removed.gone)
     except ValueError as error:
@@ -105,37 +102,29 @@ def _verify_removed(
     layers = 1 if removed.unit == "layers" else len(decoder)
     if parts_of(decoder, removed.unit) != removed.of or len(gone) != layers:
         return [
-            f"{file}: removed: {source.directory} has another number of"
+            f"{file}: removed: {source.path} has another number of"
             f" {removed.unit} or layers"
         ]
-    return list(
-        _differences(
-            checkpoint, decoder, Cut(unit=removed.unit, of=removed.of, gone=gone)
-        )
-    )
+    cut = Cut(unit=removed.unit, of=removed.of, gone=gone)
+    return list(_differences(checkpoint, decoder, cut))
 
 
 def _differences(checkpoint: Checkpoint, source: Decoder, cut: Cut) -> Iterator[str]:
     """Every tensor that is not what stays of the source's."""
     kept = slices(source, cut)
     expected = {part.name for part in kept.values() if part is not None}
-    for name in sorted(expected ^ checkpoint.entries.keys()):
-        yield (
-            f"{checkpoint.directory}: tensor {name} is"
-            f" {'missing' if name in expected else 'one too many'}"
-        )
+    for name in sorted(expected ^ checkpoint.tensors.keys()):
+        problem = "missing" if name in expected else "one too many"
+        yield f"{checkpoint.path}: tensor {name} is {problem}"
     for name, part in kept.items():
-        entry = None if part is None else checkpoint.entries.get(part.name)
-        if part is None or entry is None:
+        tensor = None if part is None else checkpoint.tensors.get(part.name)
+        if part is None or tensor is None:
             continue
-        ours, theirs = (
-            entry.chunks(),
-            content(source.checkpoint, source.checkpoint.entries[name], part),
-        )
-        if entry.shape != part.shape or _digest(ours) != _digest(theirs):
+        stays = content(source.checkpoint.tensors[name], part)
+        if tensor.shape != part.shape or _digest(tensor.chunks()) != _digest(stays):
             yield (
-                f"{entry.file}: tensor {part.name} is not what stays of {name} of"
-                f" {source.checkpoint.directory}"
+                f"{tensor.file}: tensor {part.name} is not what stays of {name} of"
+                f" {source.checkpoint.path}"
             )
 
 
@@ -146,48 +135,46 @@ def _digest(chunks: Iterable[bytes | memoryview]) -> bytes:
     return digest.digest()
 
 
-def _verify_matrices(checkpoint: Checkpoint, manifest: PruneManifest) -> list[str]:
-    file = checkpoint.directory / MANIFEST_NAME
+def _verify_matrices(checkpoint: Checkpoint, manifest: PruneManifest) -> Iterator[str]:
+    file = checkpoint.path / manifest.FILE
+    ratio = None if ":" in manifest.pattern else manifest.sparsity
     try:
-        pattern = parse(
-            manifest.pattern, None if ":" in manifest.pattern else manifest.sparsity
-        )
+        pattern = parse(manifest.pattern, ratio)
     except ValueError as error:
-        return [f"{file}: {error}"]
+        yield f"{file}: {error}"
+        return
     weights = sum(matrix.rows * matrix.columns for matrix in manifest.matrices)
     zeros = sum(matrix.zeros for matrix in manifest.matrices)
-    problems = []
     if not weights:
-        problems.append(f"{file}: matrices: there are none")
+        yield f"{file}: matrices: there are none"
     elif manifest.measured_sparsity != zeros / weights:
-        problems.append(
+        yield (
             f"{file}: measured_sparsity: {manifest.measured_sparsity}: its matrices'"
             f" counts give {zeros / weights}"
         )
     for matrix in manifest.matrices:
-        entry = checkpoint.entries.get(matrix.name)
-        if (
-            entry is None
-            or entry.dtype not in FLOATS
-            or entry.shape != (matrix.rows, matrix.columns)
-        ):
-            problems.append(
-                f"{checkpoint.directory}: matrix {matrix.name} is missing or has"
-                " another type or shape"
-            )
-            continue
-        weight_OI = checkpoint.read(matrix.name)
-        zeros = count_zeros(weight_OI)
-        if zeros != matrix.zeros or zeros < matrix.requested:
-            problems.append(
-                f"{entry.file}: matrix {matrix.name} holds {zeros} zeros, the manifest"
-                f" says {matrix.zeros}, at least {matrix.requested} were requested"
-            )
-        if isinstance(pattern, NofM) and not groups_hold(
-            weight_OI == 0, pattern.n, pattern.m
-        ):
-            problems.append(
-                f"{entry.file}: matrix {matrix.name} breaks the pattern"
-                f" {manifest.pattern}"
-            )
-    return problems
+        yield from _verify_matrix(checkpoint, matrix, pattern, manifest.pattern)
+
+
+def _verify_matrix(
+    checkpoint: Checkpoint, matrix: MatrixRecord, pattern: Pattern, stated: str
+) -> Iterator[str]:
+    tensor = checkpoint.tensors.get(matrix.name)
+    shape = matrix.rows, matrix.columns
+    if tensor is None or tensor.dtype not in FLOATS or tensor.shape != shape:
+        yield (
+            f"{checkpoint.path}: matrix {matrix.name} is missing or has another type or"
+            " shape"
+        )
+        return
+    weight_OI = tensor.read()
+    zeros = count_zeros(weight_OI)
+    if zeros != matrix.zeros or zeros < matrix.requested:
+        yield (
+            f"{tensor.file}: matrix {matrix.name} holds {zeros} zeros, the manifest"
+            f" says {matrix.zeros}, at least {matrix.requested} were requested"
+        )
+    if isinstance(pattern, NofM) and not groups_hold(
+        weight_OI == 0, pattern.n, pattern.m
+    ):
+        yield f"{tensor.file}: matrix {matrix.name} breaks the pattern {stated}"

@@ -1,19 +1,12 @@
-"""The configuration of a quantisation, and `quantise_manifest.json`: how a quantised
-checkpoint was made.
+"""The configuration of a quantisation: frozen, unknown keys are errors."""
 
-Both are frozen, and unknown keys are errors. The manifest is written last: a
-directory without it is no checkpoint that a sweep has quantised."""
-
-from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from evaluator.checkpoints import quantisation as terms
-from evaluator.checkpoints.files import parse_manifest
 from evaluator.core.errors import unknown
 from pruning.config import JobConfig
-from pruning.output.manifest import JobManifest
 from quantising.methods import METHODS
 from quantising.methods.base import Wanted
 from quantising.schemes import SCHEMES
@@ -89,19 +82,3 @@ class QuantiseConfig(JobConfig):
             per=per,
             symmetric=symmetric,
         )
-
-
-class QuantiseManifest(JobManifest):
-    """A quantised checkpoint's provenance."""
-
-    scheme: str
-    # Of the matrices that were pruned before, as they were written; None: there were
-    # none, or the layout is not known.
-    pattern: str | None = None
-    measured_sparsity: float | None = None  # zeros / weights
-
-
-def read_manifest(directory: Path) -> QuantiseManifest | None:
-    """The manifest of a checkpoint quantised here, or None. Raises InputError for a
-    broken one."""
-    return parse_manifest(directory / terms.QUANTISE_MANIFEST, QuantiseManifest)

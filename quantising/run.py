@@ -5,16 +5,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evaluator.checkpoints.info import MANIFEST as PRUNE_MANIFEST
-from evaluator.checkpoints.quantisation import QUANTISE_MANIFEST
+from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.fit import check_fit
+from evaluator.checkpoints.manifests import (
+    PruneManifest,
+    QuantiseManifest,
+    read_manifest,
+)
 from evaluator.checkpoints.sparsity import measure
-from evaluator.checkpoints.tensors import read_tensors
 from evaluator.core.errors import InputError, JobError
 from pruning.calibration import Sources
 from pruning.output import export
 from pruning.output.job import NOTHING, Job, check_made
-from pruning.output.manifest import read_manifest as read_prune_manifest
-from quantising.config import QuantiseConfig, QuantiseManifest, read_manifest
+from quantising.config import QuantiseConfig
 from quantising.methods import METHODS
 
 # nothing reads these here
@@ -31,12 +34,12 @@ def check(
 ) -> None:
     """Look for bad input before heavy work. Raises InputError; writes nothing.
     `source_to_come`: it is a stand-in."""
-    made = read_manifest(out)
+    made = read_manifest(out, QuantiseManifest)
     if made is not None and source_to_come:
         check_made(made, config, out, held_out)
         return
     job = Job(config, out, sources, held_out)
-    if job.finished(read_manifest) is None:
+    if job.finished(QuantiseManifest) is None:
         _check(job)
 
 
@@ -45,7 +48,7 @@ def _check(job: Job[QuantiseConfig]) -> Any:
     read."""
     METHODS[job.config.method].check(job.checkpoint, job.config.wanted)
     # llm-compressor would make up the table
-    for table, head in job.check_source().head_only.items():
+    for table, head in check_fit(job.checkpoint).head_only.items():
         raise InputError(
             f"{job.config.source}: tensor {table!r} is stored as {head!r} alone:"
             " rename it"
@@ -66,14 +69,14 @@ def quantise(
     InputError, or JobError if it failed."""
     started = time.perf_counter()
     job = Job(config, out, sources, held_out)
-    finished = job.finished(read_manifest)
+    finished = job.finished(QuantiseManifest)
     if finished is not None:
         return finished
     tokenizer, method = _check(job), METHODS[config.method]
     # another machine than the one that the run was checked on may have to install
     # something
     method.check_here()
-    job.checkpoint.check_finite()
+    job.checkpoint.prove()
     with export.open_export(job.checkpoint, out) as target:
         calibration = job.calibrate(tokenizer)
         sequences = () if calibration is None else calibration.sequences
@@ -90,10 +93,9 @@ def quantise(
                 f"weights were written as {others[0] if others else 'nothing'}, not as"
                 " safetensors"
             )
-        share, pattern = _sparsity(config.source, target.partial) or (None, None)
+        share, pattern = _sparsity(job.checkpoint, target.partial) or (None, None)
 
         return target.finish(
-            QUANTISE_MANIFEST,
             lambda **files: QuantiseManifest(
                 method=config.method,
                 scheme=config.scheme,
@@ -106,20 +108,17 @@ def quantise(
                 seconds=round(time.perf_counter() - started, 3),
                 **files,
             ),
-            more=[PRUNE_MANIFEST],
+            more=[PruneManifest.FILE],
         )
 
 
-def _sparsity(source: Path, folder: Path) -> tuple[float, str] | None:
+def _sparsity(source: Checkpoint, folder: Path) -> tuple[float, str] | None:
     """Of the matrices that were pruned in `source`, as they are in `folder`; None:
     none were, or it cannot be said."""
-    pruned = read_prune_manifest(source)
+    pruned = source.pruned
     if pruned is None:
         return None
     if pruned.removed is not None:  # the parts stay gone
         return pruned.measured_sparsity, pruned.pattern
-    return measure(
-        read_tensors(folder),
-        [matrix.name for matrix in pruned.matrices],
-        pruned.pattern,
-    )
+    names = [matrix.name for matrix in pruned.matrices]
+    return measure(Checkpoint(folder).tensors.values(), names, pruned.pattern)

@@ -148,8 +148,8 @@ def test_settable_clock_decides_nothing() -> None:
                 users.add(path.relative_to(ROOT).as_posix())
     assert {path for path in users if path.split("/")[0] in PACKAGES} == {
         "evaluator/engine/vllm/requests.py",
-        "evaluator/report/lm_eval.py",
-        "launch/run/directory/events.py",
+        "evaluator/store/lm_eval.py",
+        "launch/run/directory/event_log.py",
         "launch/doctor/report.py",
         "launch/status.py",
         "launch/sweep/prepared_tasks.py",

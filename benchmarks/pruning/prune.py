@@ -101,14 +101,14 @@ def job(
 def agreement(first: Path, second: Path) -> dict[str, float]:
     """Share of the weights of all decoder matrices whose zeros agree, and of those
     of the first layer alone."""
-    from pruning.model.checkpoint import Checkpoint
+    from evaluator.checkpoints.checkpoint import Checkpoint
 
-    one, two = Checkpoint(first), Checkpoint(second)
+    one, two = Checkpoint(first).tensors, Checkpoint(second).tensors
     same, total = Counter[str](), Counter[str]()
-    for name, entry in one.entries.items():
-        if ".layers." not in name or len(entry.shape) != 2:
+    for name, tensor in one.items():
+        if ".layers." not in name or len(tensor.shape) != 2:
             continue
-        equal = (one.read(name) == 0) == (two.read(name) == 0)
+        equal = (tensor.read() == 0) == (two[name].read() == 0)
         counted = ["masks_agree"]
         if ".layers.0." in name:
             counted.append("first_layer_agrees")

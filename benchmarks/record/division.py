@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.serving import workload
+from evaluator.asking.questions import Posed
 from evaluator.core.errors import InputError, parse, unknown
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.item import Plan
-from evaluator.probes.planning import plan_of, questions_of
+from evaluator.probes.planning import questions_of, tokenised
 from evaluator.tasks import load_task
 from launch.sweep.config import SweepConfig
 from launch.sweep.document import digest, validated
@@ -61,7 +61,7 @@ class Division:
         }
         return validated(SweepConfig, document, "resurface bench record")
 
-    def plans(self, model: Path) -> tuple[EvalConfig, dict[Item, Plan]]:
+    def plans(self, model: Path) -> tuple[EvalConfig, dict[Item, Posed]]:
         """Every item in the model's token ids. Raises InputError if this checkout's
         data are others."""
         (config,) = self.sweep("model", "", {}, {}).tasks
@@ -70,7 +70,7 @@ class Division:
         plans = {}
         for question in questions_of(data, config):
             item = question.item.language, question.item.item_id
-            plans[item] = plan_of(question, prompter, config)
+            plans[item] = tokenised(question, prompter, config)
         wanted = [
             (language, name) for language in self.items for name in self.items[language]
         ]

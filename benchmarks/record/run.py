@@ -28,8 +28,8 @@ from evaluator.core.errors import InputError, ResurfaceError, json_text
 from evaluator.core.files import write_atomically
 from evaluator.store.reading import read_run
 from launch.commands.call import run_and_report
-from launch.run.decide.assignments import Event
 from launch.run.directory.lock import need_place
+from launch.run.events import Began, Event
 from launch.sweep.models import resolve_model
 
 DOES_NOT_HOLD = 4  # exit code
@@ -55,8 +55,8 @@ def record(options: argparse.Namespace) -> None:
         run_id, options.model, options.engine_args, options.resources
     )
 
-    def on(event: Event) -> None:
-        if event.kind == "began":
+    def on(event: Event, _: object) -> None:
+        if isinstance(event, Began):
             first.append(time.time())
 
     try:

@@ -17,11 +17,11 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.record.card import MEASURED, Row, card_of, read_rows
 from benchmarks.record.division import Division, Item, division_of
+from evaluator.asking.questions import Posed, Question
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core.errors import InputError, one_line, parse, read_bytes
 from evaluator.engine.self_check import TOLERANCES
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.item import Plan
 from evaluator.store.reading import read_run
 from evaluator.tasks.loading import gold_option
 from launch.sweep.models import resolve_model
@@ -115,7 +115,7 @@ def _check_records(
     rows: list[Row],
     card: Mapping[str, Any],
     config: EvalConfig,
-    plans: Mapping[Item, Plan],
+    plans: Mapping[Item, Posed],
 ) -> None:
     """That all records are of this run, and each item x probe x index is there
     exactly once."""
@@ -146,9 +146,9 @@ def _check_records(
             raise Refused(f"a record is {what}: {'/'.join(map(str, key))}")
 
 
-def _options(plan: Plan) -> tuple[str, ...]:
-    question: Any = plan.question  # of an item, not a text's window
-    return tuple(question.option_texts)
+def _options(plan: Posed) -> tuple[str, ...]:
+    assert isinstance(plan, Question)  # of an item, not a window of a text
+    return plan.option_texts
 
 
 def _chosen(rows: list[Row], seed: int, share: float) -> list[Row]:
@@ -161,12 +161,12 @@ def _chosen(rows: list[Row], seed: int, share: float) -> list[Row]:
     return chosen
 
 
-def _ids_of(row: Row, plan: Plan) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+def _ids_of(row: Row, plan: Posed) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     """The ids before a record's answer, and the answer's own where the model does not
     choose it."""
     if row["probe"] in ("greedy", "beam"):
         return plan.prompts["open"].token_ids, None
-    text = gold_option(plan.question.item)
+    text = gold_option(plan.item)
     if row["probe"] == "choice":
         text = _options(plan)[row["index"]]
     return plan.scored[text].prompt_ids, plan.scored[text].continuation_ids

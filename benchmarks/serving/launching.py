@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.harness import Child, environment, module_command
-from evaluator.checkpoints.blueprint import read_blueprint
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.engine.vllm.start import serves_cpus
 
 WIDTH, TOKENS, SAMPLES, TOP_P = 5, 32, 10, 0.9
@@ -73,7 +73,7 @@ def llm_arguments(workload: Mapping[str, Any], side: str = "theirs") -> dict[str
     }
     if not serves_cpus():
         # "auto" computes float32 in bfloat16
-        stored = read_blueprint(Path(workload["model"])).dtype
+        stored = Checkpoint(Path(workload["model"])).dtype
         dtype = "float32" if stored == "float32" else "auto"
         device = {**_GPU, **THEIRS[side]}
         device |= {"dtype": dtype, "max_num_batched_tokens": 16_384}

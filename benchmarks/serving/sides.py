@@ -50,7 +50,7 @@ from evaluator.engine.beam import BeamSearch
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.start import BREAKABLE, serves_cpus
-from evaluator.probes.planning import plan_of
+from evaluator.probes.planning import tokenised
 from evaluator.probes.stream import Evaluation
 from evaluator.store.records import RecordStore, to_table
 
@@ -160,7 +160,7 @@ class Ours:
         read = self._questions
         evaluation = Evaluation(
             # when the stream has room for another item, as in a run
-            (plan_of(each, read.prompter, read.config) for each in read.questions),
+            (tokenised(each, read.prompter, read.config) for each in read.questions),
             config=read.config,
             prompter=read.prompter,
             columns=columns(engine="vllm", dtype=self._engine.dtype),

@@ -36,7 +36,7 @@ from evaluator.core.errors import InputError, unknown
 from evaluator.core.records import Item, Origin
 from evaluator.engine.vllm.start import serves_cpus
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.planning import plan_of, questions_of
+from evaluator.probes.planning import questions_of, tokenised
 from evaluator.tasks import load_task
 from launch.sweep.models import resolve_model, vocabulary_of
 
@@ -170,7 +170,7 @@ def _items(read: Questions) -> Iterator[dict[str, Any]]:
     """The questions as items of the workload, but for those that cannot be asked, so
     that no engine would see them."""
     for question in read.questions:
-        planned = plan_of(question, read.prompter, read.config)
+        planned = tokenised(question, read.prompter, read.config)
         if "open" not in planned.prompts:
             continue
         prompt = planned.prompts["open"]

@@ -14,15 +14,14 @@ A prompt over its token cap loses the end of its context, never its question: se
 
 import hashlib
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
-from functools import partial
 from typing import Any
 
+from evaluator.asking.template_checks import LONGEST
 from evaluator.asking.templates import PromptTemplate, Wording
 from evaluator.asking.thoughts import Thought, Thoughts, thinking_variables
-from evaluator.asking.trial import LONGEST
 from evaluator.checkpoints.tokenizer import eos_ids_of
 from evaluator.core.errors import InputError, one_line
 from evaluator.core.records import Format, Item
@@ -111,7 +110,6 @@ class Prompter:
         self._add_special_tokens = not chat
         self._tail = 0 if chat else _special_tail(tokenizer)
         self.eos_ids = eos_ids_of(tokenizer)
-        self._decode = _decoder(tokenizer)
         self._counts: dict[str, int] = {}
         self.thoughts = Thoughts(tokenizer) if thinking else None
 
@@ -235,7 +233,12 @@ class Prompter:
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of generated ids, without special tokens and with unchanged white
         space."""
-        return self._decode(list(token_ids))
+        text: str = self._tokenizer.decode(
+            list(token_ids),
+            skip_special_tokens=True,
+            clean_up_tokenization_spaces=False,
+        )
+        return text
 
     def ends(self, text: str) -> list[int]:
         """Where each token of a text by itself ends, in characters; of a slow
@@ -443,56 +446,6 @@ def _split(
     return Continuation(
         prompt_ids=before + joint[:common], continuation_ids=joint[common:]
     )
-
-
-def _decoder(tokenizer: Any) -> Callable[[list[int]], str]:
-    """transformers' decode, no special tokens; of byte-level tokenizers in a third
-    of the time."""
-    from tokenizers.decoders import ByteLevel
-    from transformers import PreTrainedTokenizerFast as Fast
-
-    kind = type(tokenizer)
-    if (
-        isinstance(tokenizer, Fast)
-        and kind.decode is Fast.decode
-        and kind._decode is Fast._decode
-    ):
-        backend = tokenizer.backend_tokenizer
-        if type(backend.decoder) is ByteLevel:
-            return _ByteLevel(backend).text
-        return partial(backend.decode, skip_special_tokens=True)
-    return partial(
-        tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False
-    )
-
-
-class _ByteLevel(dict[int, bytes]):
-    """The bytes of tokens, none of special and unknown ones. Each is looked up once."""
-
-    def __init__(self, backend: Any) -> None:
-        from transformers.convert_slow_tokenizer import bytes_to_unicode
-
-        self._backend, self._bytes = (
-            backend,
-            {char: byte for byte, char in bytes_to_unicode().items()},
-        )
-        self |= {
-            token: b""
-            for token, added in backend.get_added_tokens_decoder().items()
-            if added.special
-        }
-
-    def __missing__(self, token: int) -> bytes:
-        name: str = self._backend.id_to_token(token) or ""
-        # an added token may have other characters
-        spelt = all(char in self._bytes for char in name)
-        return self.setdefault(
-            token,
-            bytes([self._bytes[char] for char in name]) if spelt else name.encode(),
-        )
-
-    def text(self, token_ids: Sequence[int]) -> str:
-        return b"".join(map(self.__getitem__, token_ids)).decode(errors="replace")
 
 
 def _special_tail(tokenizer: Any) -> int:

@@ -1,17 +1,20 @@
-"""A task's questions with their candidates: everything about an item that does not
-depend on a model.
+"""What a task asks: its questions with their candidates, or the windows of its text.
 
-`evaluator.probes.planning` makes them and tokenises them. A task of text has no
-questions but windows, and a `Window` is tokenised from the start."""
+`evaluator.probes.planning` makes questions, which are pure text, and adds their token
+ids for a tokenizer. A `Window` is tokenised from the start."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from evaluator.core.records import Format, Item
 from evaluator.tasks.distractors import Options
+
+if TYPE_CHECKING:
+    from evaluator.asking.prompts import Continuation, Prompt
 
 # their prompts list candidates
 LISTING_FORMATS: tuple[Format, ...] = ("shown", "distractors_only", "unrelated")
@@ -30,8 +33,21 @@ TEXT_LANGUAGE = "text"  # the language of every window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    item: Item
+class Posed:
+    """An item, and its prompts in token ids once it is tokenised; records of a format
+    without a prompt are `excluded`."""
+
+    item: Item  # that records are named by
+    prompts: Mapping[Format, Prompt] = field(default_factory=dict)
+    # answers after the open prompt, by their text
+    scored: Mapping[str, Continuation] = field(default_factory=dict)
+    context_depth: float | None = None  # of the records
+    # the open prompt for an answer without a thought; None: models do not think
+    direct: Prompt | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question(Posed):
     # no gold answer that grading could find: recorded, never sent
     excluded: bool = False
     # among the first 100 of its language, which some probes are limited to
@@ -81,11 +97,9 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """A piece of a text, tokenised. Like a question it has an item, without a text,
-    that its records are named by."""
+class Window(Posed):
+    """A piece of a text, tokenised. Its item has no text."""
 
-    item: Item
     number: int
     token_ids: array[int]  # each is predicted from those before it; the first is not
 
@@ -102,6 +116,3 @@ class Window:
             cluster=name,
         )
         return cls(item=item, number=number, token_ids=token_ids)
-
-
-Posed = Question | Window  # both have the `item` that records name

@@ -6,7 +6,7 @@
 
 A template is an untrusted program. It runs in Jinja's sandbox, without files and
 randomness, and with the item's FIELDS alone. A trial in a process with limits comes
-first (trial.py). `parsed` is safe before the trial: it compiles nothing, since Jinja
+first (template_checks.py). `parsed` is safe before the trial: it compiles nothing, since Jinja
 computes constants (`10 ** 10 ** 10`) while it compiles.
 
 The context is cut if a prompt is too long, so the prompt must contain it once and

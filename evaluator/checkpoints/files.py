@@ -3,20 +3,17 @@ descriptions, no code.
 
 A checkpoint is untrusted data. Links are followed, because the hub's cache consists
 of links. They must lead to regular files, since a pipe or a device may never end.
-The manifests of pruned and quantised checkpoints share one reader. `read_ahead`
-loads the next checkpoint's files into the page cache."""
+`read_ahead` loads the next checkpoint's files into the page cache."""
 
 import hashlib
 import os
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, TypeVar
+from typing import Any
 
 import psutil
-from pydantic import AfterValidator, BaseModel, ValidationError
 
 from evaluator.core.errors import InputError, need_regular
 from evaluator.core.liveness import HEARTBEAT
@@ -32,17 +29,6 @@ def digest_of_file(file: Path) -> str:
             digest.update(chunk)
             HEARTBEAT.beat()
     return digest.hexdigest()
-
-
-def digest_once(file: Path) -> str:
-    """The same, read once by this process as long as neither size nor time changes."""
-    state = file.stat()
-    return _digest_as_of(file, state.st_ino, state.st_size, state.st_mtime_ns)
-
-
-@lru_cache(maxsize=4096)
-def _digest_as_of(file: Path, *_: int) -> str:
-    return digest_of_file(file)
 
 
 _LARGEST_JSON = 2**28  # bytes; the largest vocabularies take a tenth
@@ -133,53 +119,6 @@ def is_plain(name: str) -> bool:
         and len(name.encode("utf-8", "replace")) <= _LONGEST_NAME
         and not any("\ud800" <= each <= "\udfff" for each in name)
     )
-
-
-_Manifest = TypeVar("_Manifest", bound=BaseModel)
-
-
-def _all_inside(files: dict[str, str]) -> dict[str, str]:
-    for name in files:
-        if not is_inside(name):
-            raise ValueError(f"{name!r} is not in its directory")
-    return files
-
-
-# sha256 of files of the manifest's directory, by name
-Files = Annotated[dict[str, str], AfterValidator(_all_inside)]
-
-
-def of_version(wanted: int) -> AfterValidator:
-    """Of a field: it has the version that this code reads and writes."""
-
-    def check(version: int) -> int:
-        if version != wanted:
-            raise ValueError(
-                f"{version}: was written by another version of Resurface, this one"
-                f" reads {wanted}"
-            )
-        return version
-
-    return AfterValidator(check)
-
-
-def parse_manifest(file: Path, kind: type[_Manifest]) -> _Manifest | None:
-    """A manifest; None where there is none. Raises InputError for a broken one,
-    naming the file and the field."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: cannot be read: {error}") from None
-    try:
-        return kind.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise InputError(
-            f"{file}: {where}: {first['msg'].removeprefix('Value error, ')}"
-        ) from None
 
 
 _SHARE = 0.5  # of the available memory: reading ahead must not evict used pages

@@ -10,13 +10,14 @@ import operator
 import re
 import threading
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from evaluator.checkpoints.quantisation import LAYOUTS, ONLINE, Quantisation
+from evaluator.checkpoints.checkpoint import Checkpoint, build_config
+from evaluator.checkpoints.quantisation import LAYOUTS, ONLINE
 from evaluator.checkpoints.tensors import BESIDE, Tensor
 from evaluator.core.errors import InputError, one_line
 
@@ -59,26 +60,7 @@ class _Loaded:
     failed: bool  # tensors could not be joined to a parameter
 
 
-def build_config(file: Path, config: Mapping[str, Any]) -> Any:
-    """transformers' configuration of an architecture that it knows. Raises
-    InputError; `file` holds `config`."""
-    from transformers import CONFIG_MAPPING
-
-    kind = config["model_type"]
-    try:
-        return CONFIG_MAPPING[kind].from_dict(dict(config))
-    except Exception as error:  # each architecture checks its fields in its own way
-        raise InputError(
-            f"{file}: not a {kind} configuration: {one_line(error)}"
-        ) from error
-
-
-def check_fit(
-    checkpoint: Path,
-    config: Mapping[str, Any],
-    tensors: Sequence[Tensor],
-    quantisation: Quantisation | None,
-) -> Fit:
+def check_fit(checkpoint: Checkpoint) -> Fit:
     """Raises InputError for tensors that the model of config.json lacks or has besides;
     it names the first.
 
@@ -87,12 +69,15 @@ def check_fit(
     """
     from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING
 
-    file = checkpoint / "config.json"
+    file, config = checkpoint.config_file, checkpoint.config
+    tensors, quantisation = checkpoint.tensors, checkpoint.quantisation
     if quantisation is not None and quantisation.library == ONLINE:
         quantisation = None
-    if quantisation is not None and all(tensor.dtype in _PLAIN for tensor in tensors):
+    if quantisation is not None and all(
+        tensor.dtype in _PLAIN for tensor in tensors.values()
+    ):
         raise InputError(
-            f"{checkpoint}: {quantisation.label} is described, but no tensor is"
+            f"{checkpoint.path}: {quantisation.label} is described, but no tensor is"
             " quantised"
         )
     if config["model_type"] not in CONFIG_MAPPING or (
@@ -102,52 +87,46 @@ def check_fit(
     built = build_config(file, config)
     if type(built) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         return Fit()
-    held = {tensor.name: tensor for tensor in tensors}
+    shapes = (
+        _parameters(tensors)
+        if quantisation
+        else {name: tensor.shape for name, tensor in tensors.items()}
+    )
     with _LOCK:
         try:
-            loaded = _load(
-                built,
-                (
-                    _parameters(tensors)
-                    if quantisation
-                    else {name: each.shape for name, each in held.items()}
-                ),
-            )
+            loaded = _load(built, shapes)
         except Exception as error:  # of each architecture's own code
             raise InputError(
                 f"{file}: transformers cannot build this model: {one_line(error)}"
             ) from error
     if quantisation is None:
-        _check_plain(loaded, held)
+        _check_plain(loaded, tensors)
     spare = frozenset(
         name
         for name in loaded.extra
-        if name in loaded.ignored or _is_spare(name, loaded, held)
+        if name in loaded.ignored or _is_spare(name, loaded, tensors)
     )
-    _check_names(file, loaded, loaded.extra - spare)
-    wrong = loaded.missing if not loaded.failed else frozenset()
-    if (
-        loaded.extra - spare
-        or wrong
-        or (quantisation is None and (loaded.shapes or loaded.failed))
-    ):
-        raise InputError(_misfit(file, loaded, loaded.extra - spare))
+    extra = loaded.extra - spare
+    _check_names(file, loaded, extra)
+    lacks = loaded.missing and not loaded.failed
+    differs = quantisation is None and (loaded.shapes or loaded.failed)
+    if extra or lacks or differs:
+        raise InputError(_misfit(file, loaded, extra))
     unused = (f"not used for text: {_listed(spare)}",) if spare else ()
-    return Fit(unused=unused, head_only=_check_tied(file, loaded, held))
+    return Fit(unused=unused, head_only=_check_tied(file, loaded, tensors))
 
 
-def _parameters(tensors: Sequence[Tensor]) -> dict[str, tuple[int, ...]]:
+def _parameters(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     """The names and stored shapes of parameters that quantised tensors hold, without
     scales and their kin."""
-    names = {tensor.name: _PACKED.sub("", tensor.name) for tensor in tensors}
-    found = {}
-    for tensor in tensors:
-        name = names[tensor.name]
-        if name != tensor.name and not tensor.name.endswith("_blocks"):
+    shapes = {}
+    for stored, tensor in tensors.items():
+        name = _PACKED.sub("", stored)
+        if name != stored and not stored.endswith("_blocks"):
             name += ".weight"
-        if name != tensor.name or not BESIDE.search(name):
-            found[name] = tensor.shape
-    return found
+        if name != stored or not BESIDE.search(name):
+            shapes[name] = tensor.shape
+    return shapes
 
 
 def _load(config: Any, shapes: Mapping[str, tuple[int, ...]]) -> _Loaded:
@@ -179,10 +158,10 @@ def _load(config: Any, shapes: Mapping[str, tuple[int, ...]]) -> _Loaded:
     how = LoadStateDictConfig(
         weight_mapping=rules, device_map={"": "meta"}, ignore_mismatched_sizes=True
     )
-    found, _ = convert_and_load_state_dict_in_model(model, tensors, how, None)
-    before = frozenset(found.unexpected_keys)
-    model.tie_weights(missing_keys=found.missing_keys, recompute_mapping=False)
-    model._adjust_missing_and_unexpected_keys(found)
+    loading, _ = convert_and_load_state_dict_in_model(model, tensors, how, None)
+    before = frozenset(loading.unexpected_keys)
+    model.tie_weights(missing_keys=loading.missing_keys, recompute_mapping=False)
+    model._adjust_missing_and_unexpected_keys(loading)
     return _Loaded(
         model=model,
         homes=homes,
@@ -190,14 +169,14 @@ def _load(config: Any, shapes: Mapping[str, tuple[int, ...]]) -> _Loaded:
         ignored=frozenset(
             name
             for name, home in homes.items()
-            if home in before - found.unexpected_keys
+            if home in before - loading.unexpected_keys
         ),
-        missing=frozenset(found.missing_keys),
+        missing=frozenset(loading.missing_keys),
         shapes={
             name: (list(stored), list(own))
-            for name, stored, own in found.mismatched_keys
+            for name, stored, own in loading.mismatched_keys
         },
-        failed=bool(found.conversion_errors),
+        failed=bool(loading.conversion_errors),
     )
 
 
@@ -228,7 +207,9 @@ def _is_spare(name: str, loaded: _Loaded, held: Mapping[str, Tensor]) -> bool:
     weight = f"{name.removesuffix('bias')}weight"
     if name.endswith(".bias") and weight in loaded.homes.keys() - loaded.extra:
         return not any(map(any, tensor.chunks()))
-    layers = {found[1] for each in loaded.extra if (found := _NEXT.match(each))}
+    layers = {
+        next_layer[1] for each in loaded.extra if (next_layer := _NEXT.match(each))
+    }
     layer = next((each for each in layers if name.startswith(each)), None)
     return layer is not None and all(
         each in loaded.extra for each in loaded.homes if each.startswith(layer)

@@ -1,69 +1,32 @@
-"""A checkpoint's weights, architecture and compression, established before an engine
-starts.
+"""A checkpoint as a run knows it, established before an engine starts.
 
 `inspect_checkpoint` reads every byte of the weights once, in bounded memory, for their
-digest, unless this run wrote them (`WRITTEN`). It refuses missing or truncated files,
+digest, unless this run did so before (`PROVEN`). It refuses missing or truncated files,
 NaN weights, half-written directories and code from the hub.
 """
 
 import dataclasses
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from evaluator.checkpoints.files import (
-    FileStates,
-    changed_file,
-    check_files,
-    check_no_code,
-    file_states,
-    is_inside,
-)
+from evaluator.checkpoints.checkpoint import INCIDENTAL, Checkpoint
+from evaluator.checkpoints.files import FileStates, changed_file, file_states
 from evaluator.checkpoints.fit import check_fit
+from evaluator.checkpoints.manifests import PruneManifest, QuantiseManifest
 from evaluator.checkpoints.quantisation import (
     COMPRESSED_TENSORS,
-    QUANTISE_MANIFEST,
     Quantisation,
-    described,
     online_scheme,
-    read_quantisation,
 )
-from evaluator.checkpoints.shapes import check_shapes, expert_field, text_model
-from evaluator.checkpoints.tensors import Tensor, count_weights, identity, read_tensors
-from evaluator.core.errors import (
-    InputError,
-    field,
-    mapping_at,
-    of_kind,
-    parse,
-    read_bytes,
-)
+from evaluator.checkpoints.shapes import check_shapes, expert_field
+from evaluator.checkpoints.tensors import INDEX, count_weights, identity
+from evaluator.core.errors import InputError
 
-MANIFEST = "prune_manifest.json"
 # one sequence of the usual length; methods are published with 128 of them
 FEW_TOKENS = 2048
-
-_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-# Keys of config.json about a checkpoint's origin or use, not its computation. They
-# include the two dtypes, because the tensors' own dtypes are compared.
-INCIDENTAL = frozenset(
-    {
-        "_name_or_path",
-        "name_or_path",
-        "transformers_version",
-        "use_cache",
-        "dtype",
-        "torch_dtype",
-    }
-)
-
-# Digests of the weights that this run has written, by absolute path, with the files'
-# states then: they spare a read.
-WRITTEN: dict[Path, tuple[FileStates, str]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,22 +79,6 @@ class CheckpointInfo:
         )
 
 
-def check_directory(path: Path) -> None:
-    """Raises InputError for no directory, a half-written one, and files that nobody
-    may read."""
-    if not path.is_dir():
-        raise InputError(
-            f"checkpoint {path}:"
-            f" {'is not a directory' if path.exists() else 'no such directory'}"
-        )
-    if path.resolve().name.endswith(".partial") or any(path.glob("*.partial")):
-        raise InputError(
-            f"checkpoint {path}: half-written (what wrote it was stopped); make it"
-            " again"
-        )
-    check_files(path)
-
-
 def inspect_checkpoint(
     path: Path, name: str | None = None, *, trust_remote_code: bool = False
 ) -> CheckpointInfo:
@@ -144,148 +91,117 @@ def inspect_checkpoint(
     `trust_remote_code`. (Phi-3 brings code, but transformers knows its architecture:
     the code is not run.)
     """
-    check_directory(path)
-    files = file_states(path)
-    config = read_config(path)
-    check_no_code(path / "config.json", config)
-    # Before transformers reads anything else: it would print its own warning. Engines
-    # use transformers' list.
-    from transformers import CONFIG_MAPPING
-
-    if config["model_type"] not in CONFIG_MAPPING:
-        file = path / "config.json"
-        if "auto_map" not in config:
-            raise InputError(
-                f"{file}: field 'model_type' is {config['model_type']!r}, an unknown"
-                " architecture"
-            )
-        if not trust_remote_code:
-            raise InputError(
-                f"{file}: field 'auto_map' names code of the checkpoint; it needs"
-                " --trust-remote-code"
-            )
-    quantisation = read_quantisation(path, config)
-    pruning = _read_pruning(path, quantised=quantisation is not None)
-    tensors = read_tensors(path)
+    checkpoint = Checkpoint(path)
+    checkpoint.check_directory()
+    states = file_states(path)
+    # Before transformers reads anything else: it would print its own warning.
+    _check_known(checkpoint, trust_remote_code=trust_remote_code)
+    quantisation, pruned = checkpoint.quantisation, checkpoint.pruned
+    if pruned is not None and quantisation is None:
+        _check_whole(checkpoint, pruned)
+    config, tensors = checkpoint.config, list(checkpoint.tensors.values())
+    _check_one_file(checkpoint)
     check_shapes(path, config, tensors)
-    fit = check_fit(path, config, tensors, quantisation)
-    dtype = stored_dtype(config, tensors)
-    states, weights_digest = WRITTEN.get(path.absolute(), (None, ""))
-    if states != files:
-        # the engine's quantisation while it loads, which changes the weights
-        online = online_scheme(config)
-        digest = hashlib.sha256(b"" if online is None else f"{online} of ".encode())
-        for tensor in tensors:
-            digest.update(identity(tensor))
-            for chunk in tensor.chunks():
-                digest.update(chunk)
-        weights_digest = digest.hexdigest()
-    notes: tuple[str, ...] = ()
-    if pruning.get("matrices") is not None and (
-        states != files or quantisation is not None
-    ):
-        # the rest was measured when this run wrote it
-        notes = _measure(pruning, quantisation, tensors)
-    if (changed := changed_file(files, file_states(path))) is not None:
+    fit = check_fit(checkpoint)
+    proof = checkpoint.prove()
+    weights_digest = proof.weights
+    # the engine's quantisation while it loads, which changes the weights
+    if (online := online_scheme(config)) is not None:
+        weights_digest = hashlib.sha256(
+            f"{online} of {proof.weights}".encode()
+        ).hexdigest()
+    sparsity, pattern, notes = _sparsity(checkpoint, is_true=proof.written)
+    if (changed := changed_file(states, file_states(path))) is not None:
         raise InputError(
             f"{path / changed}: was written while it was read; try again when it is"
             " whole"
         )
-    # Loading transforms quantised weights and experts, and a running engine cannot
-    # repeat that. So each such checkpoint gets its own engine.
-    alone = weights_digest if quantisation is not None or expert_field(config) else None
     return CheckpointInfo(
         name=name or path.resolve().name,
         path=path,
         weights_digest=weights_digest,
-        architecture=_architecture(config, dtype, tensors, alone),
+        architecture=_architecture(checkpoint, weights_digest),
         tensors=len(tensors),
-        bytes=sum(tensor.size for tensor in tensors),
-        dtype=dtype,
-        method=_joined(
-            pruning.get("method"),
-            None if quantisation is None else quantisation.algorithm or "quantised",
-        ),
-        pattern=_joined(
-            pruning.get("pattern"), None if quantisation is None else quantisation.label
-        ),
-        sparsity=pruning.get("sparsity"),
-        requested_sparsity=pruning.get("requested_sparsity"),
-        calibration=_joined(
-            pruning.get("calibration"),
-            None if quantisation is None else quantisation.calibration,
-        ),
+        bytes=checkpoint.bytes,
+        dtype=checkpoint.dtype,
+        method=_joined(*_methods(checkpoint)),
+        pattern=_joined(pattern, None if quantisation is None else quantisation.label),
+        sparsity=sparsity,
+        requested_sparsity=None if pruned is None else pruned.sparsity,
+        calibration=_joined(*_calibrations(checkpoint)),
         quantisation=quantisation,
-        disk_bytes=sum(
-            files[name][0] for name in {tensor.file.name for tensor in tensors}
-        ),
+        disk_bytes=sum(states[shard.name][0] for shard in checkpoint.shards),
         parameters=count_weights(
             tensors, None if quantisation is None else quantisation.scheme
         ),
-        files=files,
-        notes=(*fit.unused, *notes),
+        files=states,
+        notes=(*fit.unused, *notes, *_few_tokens(checkpoint)),
     )
 
 
-def recognise(info: CheckpointInfo, *, trust_remote_code: bool = False) -> FileStates:
+def verify_unchanged(
+    info: CheckpointInfo, *, trust_remote_code: bool = False
+) -> FileStates:
     """The files, read again where they have changed. Raises InputError if they are
     not those that made `info`."""
-    now = file_states(info.path)
-    if info.files is not None and changed_file(info.files, now) is None:
-        return now
-    found = inspect_checkpoint(
+    states = file_states(info.path)
+    if info.files is not None and changed_file(info.files, states) is None:
+        return states
+    again = inspect_checkpoint(
         info.path, info.name, trust_remote_code=trust_remote_code
     )
-    if (found.weights_digest, found.architecture) != (
+    if (again.weights_digest, again.architecture) != (
         info.weights_digest,
         info.architecture,
     ):
         raise InputError(
             f"checkpoint {info.path}: was replaced while the run went on (weights"
-            f" {found.weights_digest[:12]}..., they were {info.weights_digest[:12]}...)"
+            f" {again.weights_digest[:12]}..., they were {info.weights_digest[:12]}...)"
         )
-    assert found.files is not None
-    return found.files
+    assert again.files is not None
+    return again.files
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """config.json of a checkpoint directory. Raises InputError if it is missing or
-    describes no model."""
-    file = path / "config.json"
-    if not file.exists():
-        raise InputError(f"checkpoint {path}: config.json is missing")
-    config: dict[str, Any] = of_kind(
-        parse(read_bytes(file), str(file)), dict, str(file)
-    )
-    field(config, "model_type", str, str(file))
-    return described(path, _with_floats(config))
+def _check_known(checkpoint: Checkpoint, *, trust_remote_code: bool) -> None:
+    """Raises InputError for an architecture that transformers, whose list engines use,
+    does not know."""
+    from transformers import CONFIG_MAPPING
 
-
-def _with_floats(value: Any) -> Any:
-    """JSON has no infinity: transformers writes {"__float__": "Infinity"}."""
-    if isinstance(value, list):
-        return [_with_floats(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    if [*value] == ["__float__"] and value["__float__"] in (
-        "Infinity",
-        "-Infinity",
-        "NaN",
-    ):
-        return float(value["__float__"])
-    return {name: _with_floats(each) for name, each in value.items()}
-
-
-def read_positions(path: Path, *, unknown: int, least: int = 1) -> int:
-    """The model's positions; `unknown` if config.json has none. Raises InputError
-    for a count below `least`."""
-    positions = text_model(read_config(path)).get("max_position_embeddings") or unknown
-    if not isinstance(positions, int) or positions < least:
+    file, config = checkpoint.config_file, checkpoint.config
+    if config["model_type"] in CONFIG_MAPPING:
+        return
+    if "auto_map" not in config:
         raise InputError(
-            f"{path / 'config.json'}: field 'max_position_embeddings' is {positions!r},"
-            " not a count"
+            f"{file}: field 'model_type' is {config['model_type']!r}, an unknown"
+            " architecture"
         )
-    return positions
+    if not trust_remote_code:
+        raise InputError(
+            f"{file}: field 'auto_map' names code of the checkpoint; it needs"
+            " --trust-remote-code"
+        )
+
+
+def _check_one_file(checkpoint: Checkpoint) -> None:
+    """Raises InputError for several files of tensors that no index lists."""
+    path = checkpoint.path
+    files = list(path.glob("*.safetensors"))
+    if len(files) > 1 and not (path / INDEX).is_file():
+        raise InputError(
+            f"{path}: holds {len(files)} *.safetensors files and no {INDEX} that lists"
+            " them"
+        )
+
+
+def _check_whole(checkpoint: Checkpoint, pruned: PruneManifest) -> None:
+    """Raises InputError for a file that is gone. (What quantised the checkpoint later
+    may have kept its source's manifest, with other file names.)"""
+    for name in pruned.files:
+        if not (checkpoint.path / name).is_file():
+            raise InputError(
+                f"checkpoint {checkpoint.path}: half-written or damaged:"
+                f" {PruneManifest.FILE} lists {name}, which is missing"
+            )
 
 
 def _joined(*parts: str | None) -> str | None:
@@ -293,149 +209,96 @@ def _joined(*parts: str | None) -> str | None:
     return " + ".join(part for part in parts if part) or None
 
 
-def _architecture(
-    config: dict[str, Any], dtype: str, tensors: Sequence[Tensor], alone: str | None
-) -> str:
+def _architecture(checkpoint: Checkpoint, weights_digest: str) -> str:
     """A digest of the configuration without its incidental fields, and of the tensors'
     names, dtypes and shapes.
 
-    `alone` separates a checkpoint that may not share an engine. The digest covers more
-    than the shapes depend on, since an engine also keeps the first checkpoint's rotary
-    base: a key that is too coarse gives a wrong result.
+    Loading transforms quantised weights and experts, and a running engine cannot
+    repeat that: each such checkpoint gets its own engine. The digest covers more than
+    the shapes depend on, since an engine also keeps the first checkpoint's rotary base:
+    a key that is too coarse gives a wrong result.
     """
+    config = checkpoint.config
     kept = {key: value for key, value in config.items() if key not in INCIDENTAL}
-    digest = hashlib.sha256(
-        json.dumps([kept, dtype, *filter(None, [alone])], sort_keys=True).encode()
-    )
-    for tensor in tensors:
+    parts = [kept, checkpoint.dtype]
+    if checkpoint.quantisation is not None or expert_field(config):
+        parts.append(weights_digest)
+    digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
+    for tensor in checkpoint.tensors.values():
         digest.update(identity(tensor))
     return digest.hexdigest()
 
 
-def stored_dtype(config: dict[str, Any], tensors: Sequence[Tensor]) -> str:
-    """The stored dtype ("bfloat16"): the configuration's, or else that of most
-    bytes."""
-    for settings in (config, text_model(config)):
-        named = settings.get("dtype") or settings.get("torch_dtype")
-        if isinstance(named, str) and named != "auto":
-            return named.removeprefix("torch.")
-    sizes: Counter[str] = Counter()
-    for tensor in tensors:
-        sizes[tensor.dtype] += tensor.size
-    most = sizes.most_common(1)[0][0]
-    return _DTYPES.get(most, most.lower())
-
-
-def _read_pruning(path: Path, *, quantised: bool) -> dict[str, Any]:
-    """How a checkpoint was pruned, by its manifest, which is written last and lists
-    every other file; empty for a dense one. Raises InputError. A quantised checkpoint
-    may have kept its source's manifest, with other file names.
-    """
-    file = path / MANIFEST
-    if not file.exists():
-        return {}
-    place = str(file)
-    manifest = parse(read_bytes(file), place)
-    files = field(manifest, "files", dict, place)
-    if outside := [name for name in files if not is_inside(name)]:
-        raise InputError(
-            f"{file}: field 'files' names {outside[0]!r}, which is not in its directory"
-        )
-    absent = [name for name in files if not (path / name).is_file()]
-    if absent and not quantised:
-        raise InputError(
-            f"checkpoint {path}: half-written or damaged: {MANIFEST} lists {absent[0]},"
-            " which is missing"
-        )
-    calibration = field(manifest, "config", dict, place).get("calibration")
-    repair = (
-        None
-        if manifest.get("repair") is None
-        else field(manifest, "repair", str, place)
-    )
-    source = (
-        None
-        if calibration is None
-        else field(calibration, "source", str, f"{place}: config.calibration")
-    )
-    later = path / QUANTISE_MANIFEST
-    stated = (
-        of_kind(parse(read_bytes(later), str(later)), dict, str(later))
-        if quantised and later.exists()
-        else {}
-    )
-    # it was quantised elsewhere, or not at all
-    if stated.get("measured_sparsity") is None:
-        stated, later = manifest, file
-    return {
-        "method": _joined(field(manifest, "method", str, place), repair),
-        "pattern": field(stated, "pattern", str, str(later)),
-        "sparsity": _number(stated, "measured_sparsity", str(later)),
-        "requested_sparsity": _number(manifest, "sparsity", place),
-        "calibration": source,
-        "file": later,
-        # None: parts are gone, from the sizes too
-        "matrices": (
-            None
-            if manifest.get("removed")
-            else [
-                field(each, "name", str, place)
-                for each in of_kind(manifest.get("matrices", []), list, place)
-            ]
-        ),
-    }
-
-
-def few_tokens(path: Path) -> Iterator[str]:
-    """A line for each step that saw little text. The manifests are known to be
-    sound, or another program's."""
-    for name in (MANIFEST, QUANTISE_MANIFEST):
-        if (path / name).is_file():
-            tokens = mapping_at(
-                parse(read_bytes(path / name), name), "calibration"
-            ).get("tokens")
-            if isinstance(tokens, int) and tokens < FEW_TOKENS:
-                yield f"{path / name}: {tokens:,} tokens of calibration are few"
-
-
-def _number(manifest: dict[str, Any], name: str, place: str) -> float:
-    value = manifest.get(name)
-    if not isinstance(value, int | float):
-        raise InputError(f"{place}: field {name!r} must be a number, not {value!r}")
-    return float(value)
-
-
-def _measure(
-    pruning: dict[str, Any],
-    quantisation: Quantisation | None,
-    tensors: Sequence[Tensor],
-) -> tuple[str, ...]:
-    """Put what the weights hold in the place of what a manifest states; a line where
-    the two differ."""
+def _sparsity(
+    checkpoint: Checkpoint, *, is_true: bool
+) -> tuple[float | None, str | None, list[str]]:
+    """The sparsity and the pattern that the weights have, and a note where a manifest
+    states others. `is_true`: this run wrote both."""
+    pruned, quantisation = checkpoint.pruned, checkpoint.quantisation
+    if pruned is None:
+        return None, None, []
+    manifest: PruneManifest | QuantiseManifest = pruned
+    later = None if quantisation is None else checkpoint.quantised
+    # else it was quantised elsewhere, or nothing could be measured
+    if later is not None and later.measured_sparsity is not None:
+        manifest = later
+    stated = manifest.measured_sparsity, manifest.pattern
+    # what was taken out is gone from the sizes too
+    if pruned.removed is not None or (is_true and quantisation is None):
+        return *stated, []
     from evaluator.checkpoints.sparsity import measure  # torch
 
-    stated = pruning["sparsity"], pruning["pattern"]
     measured = None
     if (
         quantisation is None
         or quantisation.symmetric
         or quantisation.library in (COMPRESSED_TENSORS, "awq")
     ):
-        measured = measure(tensors, pruning["matrices"], pruning["pattern"])
+        names = [matrix.name for matrix in pruned.matrices]
+        measured = measure(checkpoint.tensors.values(), names, pruned.pattern)
     if measured == stated:
-        return ()
-    line = f"{pruning['file']}: states sparsity {stated[0]:.6g}, {stated[1]};"
-    if measured is None:
-        return (
-            (
-                f"{line} this could not be measured in the weights, and the tables"
-                " repeat it"
-            ),
-        )
-    pruning["sparsity"], pruning["pattern"] = measured
-    return (
-        (
-            f"{line} the weights have {measured[0]:.6g}, {measured[1]}, and so do the"
-            " tables"
-        ),
+        return *stated, []
+    line = (
+        f"{checkpoint.path / manifest.FILE}: states sparsity {stated[0]:.6g},"
+        f" {stated[1]};"
     )
+    if measured is None:
+        why = "this could not be measured in the weights, and the tables repeat it"
+        return *stated, [f"{line} {why}"]
+    what = f"the weights have {measured[0]:.6g}, {measured[1]}, and so do the tables"
+    return *measured, [f"{line} {what}"]
+
+
+def _methods(checkpoint: Checkpoint) -> Iterator[str | None]:
+    if checkpoint.pruned is not None:
+        yield checkpoint.pruned.method
+        yield checkpoint.pruned.repair
+    if checkpoint.quantisation is not None:
+        yield checkpoint.quantisation.algorithm or "quantised"
+
+
+def _calibrations(checkpoint: Checkpoint) -> Iterator[str | None]:
+    """What chose the weights that went, and what fitted those that are quantised."""
+    if checkpoint.pruned is not None and checkpoint.pruned.calibration is not None:
+        yield checkpoint.pruned.calibration.source
+    if checkpoint.quantisation is None:
+        return
+    yield checkpoint.quantisation.calibration
+    if (
+        checkpoint.quantised is not None
+        and checkpoint.quantised.calibration is not None
+    ):
+        yield checkpoint.quantised.calibration.source
+
+
+def _few_tokens(checkpoint: Checkpoint) -> Iterator[str]:
+    """A line for each step that saw little text."""
+    for manifest in (checkpoint.pruned, checkpoint.quantised):
+        if manifest is None or manifest.calibration is None:
+            continue
+        tokens = manifest.calibration.tokens
+        if tokens < FEW_TOKENS:
+            yield (
+                f"{checkpoint.path / manifest.FILE}: {tokens:,} tokens of calibration"
+                " are few"
+            )

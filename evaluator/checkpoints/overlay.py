@@ -12,49 +12,47 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.fit import check_fit
-from evaluator.checkpoints.info import read_config
 from evaluator.checkpoints.quantisation import (
     COMPRESSED_TENSORS,
     STATED_IN,
     online_scheme,
-    read_quantisation,
 )
 from evaluator.checkpoints.shapes import text_model
-from evaluator.checkpoints.tensors import INDEX, read_tensors
+from evaluator.checkpoints.tensors import INDEX
 
 CONFIG = "config.json"
 _ADDED = "resurface-tied.safetensors"
 
 
 @contextmanager
-def served_directory(checkpoint: Path) -> Iterator[Path]:
+def served_directory(checkpoint: Checkpoint) -> Iterator[Path]:
     """The directory that an engine loads for a checkpoint: the checkpoint itself, or
     an overlay."""
-    config = read_config(checkpoint)
-    served, head_only = served_config(config), _head_only(checkpoint, config)
-    if served is config and not head_only:
-        yield checkpoint
+    config, head_only = served_config(checkpoint.config), _head_only(checkpoint)
+    if config is checkpoint.config and not head_only:
+        yield checkpoint.path
         return
     with tempfile.TemporaryDirectory(prefix="resurface-overlay-") as folder:
-        directory = overlay(checkpoint, Path(folder), served)
+        directory = overlay(checkpoint.path, Path(folder), config)
         if head_only:
             _add(directory, head_only)
         yield directory
 
 
-def _head_only(checkpoint: Path, config: Mapping[str, Any]) -> Mapping[str, str]:
+def _head_only(checkpoint: Checkpoint) -> Mapping[str, str]:
     """`Fit.head_only`. Most checkpoints have a matrix as large as the vocabulary
     that is not an output head."""
-    tensors, rows = read_tensors(checkpoint), text_model(config).get("vocab_size")
+    rows = text_model(checkpoint.config).get("vocab_size")
     tables = [
-        each for each in tensors if len(each.shape) == 2 and each.shape[0] == rows
+        tensor.name
+        for tensor in checkpoint.tensors.values()
+        if len(tensor.shape) == 2 and tensor.shape[0] == rows
     ]
-    if len(tables) != 1 or "head" not in tables[0].name:
+    if len(tables) != 1 or "head" not in tables[0]:
         return {}
-    return check_fit(
-        checkpoint, config, tensors, read_quantisation(checkpoint, config)
-    ).head_only
+    return check_fit(checkpoint).head_only
 
 
 def _add(directory: Path, copies: Mapping[str, str]) -> None:
@@ -63,15 +61,16 @@ def _add(directory: Path, copies: Mapping[str, str]) -> None:
     from safetensors import safe_open
     from safetensors.torch import save_file
 
-    homes = {tensor.name: tensor.file for tensor in read_tensors(directory)}
+    homes = {
+        name: tensor.file for name, tensor in Checkpoint(directory).tensors.items()
+    }
     weights = {}
     for new, old in copies.items():
         with safe_open(homes[old], framework="pt") as opened:
             weights[new] = opened.get_tensor(old)
     save_file(weights, directory / _ADDED, metadata={"format": "pt"})
-    places = {name: file.name for name, file in homes.items()} | dict.fromkeys(
-        copies, _ADDED
-    )
+    places = {name: file.name for name, file in homes.items()}
+    places |= dict.fromkeys(copies, _ADDED)
     (directory / INDEX).unlink(missing_ok=True)
     (directory / INDEX).write_text(
         json.dumps({"metadata": {}, "weight_map": places}), encoding="utf-8"
@@ -129,14 +128,14 @@ def served_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
         or config[key].get("quant_method", COMPRESSED_TENSORS) != COMPRESSED_TENSORS
     ):
         return config
-    said = copy.deepcopy(dict(config[key]))
-    if (said.get("sparsity_config") or {}).get("format") == "dense":
-        del said["sparsity_config"]
-    for group in (said.get("config_groups") or {}).values():
+    settings = copy.deepcopy(dict(config[key]))
+    if (settings.get("sparsity_config") or {}).get("format") == "dense":
+        del settings["sparsity_config"]
+    for group in (settings.get("config_groups") or {}).values():
         weights = group.get("weights") or {}
         if weights.get("strategy") == "channel" and weights.get("actorder") in (
             "static",
             "weight",
         ):
             weights["actorder"] = None
-    return config if said == config[key] else {**config, key: said}
+    return config if settings == config[key] else {**config, key: settings}

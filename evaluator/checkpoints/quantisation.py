@@ -43,8 +43,6 @@ _BESIDE = {
 STATED_IN = "resurface_stated_in"  # a field that names that file
 _NO_ACTIVATION_BITS = 16
 _RECIPE = "recipe.yaml"
-# of a checkpoint that a sweep has quantised
-QUANTISE_MANIFEST = "quantise_manifest.json"
 # llm-compressor's modifiers that choose or transform weights; Quantization alone rounds
 # to the nearest value.
 _MODIFIERS = {
@@ -105,14 +103,14 @@ def described(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
         file = path / name
         if not file.is_file():
             continue
-        said = of_kind(parse(read_bytes(file), str(file)), dict, str(file))
-        library = str(said.get("quant_method", method)).lower()
+        settings = of_kind(parse(read_bytes(file), str(file)), dict, str(file))
+        library = str(settings.get("quant_method", method)).lower()
         if own is None:
-            whole[_KEYS[0]] = said | {"quant_method": library, STATED_IN: name}
+            whole[_KEYS[0]] = settings | {"quant_method": library, STATED_IN: name}
             continue
         one, other = (
             read_quantisation(path, config),
-            _READERS.get(library, _by_bits)(library, said, str(file)),
+            _READERS.get(library, _by_bits)(library, settings, str(file)),
         )
         if one is not None and one.scheme != other.scheme:
             raise InputError(
@@ -128,45 +126,47 @@ def read_quantisation(path: Path, config: Mapping[str, Any]) -> Quantisation | N
     key = next((key for key in _KEYS if config.get(key) is not None), None)
     if key is None:
         return None
-    said = of_kind(config[key], dict, f"{path / 'config.json'}: {key}")
-    stated = said.get(STATED_IN)
+    settings = of_kind(config[key], dict, f"{path / 'config.json'}: {key}")
+    stated = settings.get(STATED_IN)
     place = (
         str(path / stated) if stated in _BESIDE else f"{path / 'config.json'}: {key}"
     )
     # Before it was named in the configuration, compressed-tensors was the only one that
     # wrote config_groups.
-    named = "quant_method" in said or "config_groups" not in said
+    named = "quant_method" in settings or "config_groups" not in settings
     library = (
-        field(said, "quant_method", str, place).lower() if named else COMPRESSED_TENSORS
+        field(settings, "quant_method", str, place).lower()
+        if named
+        else COMPRESSED_TENSORS
     )
     if library == COMPRESSED_TENSORS:
-        return _compressed_tensors(path, said, place)
-    found = _READERS.get(library, _by_bits)(library, said, place)
-    return replace(found, stated_in=stated)
+        return _compressed_tensors(path, settings, place)
+    quantisation = _READERS.get(library, _by_bits)(library, settings, place)
+    return replace(quantisation, stated_in=stated)
 
 
 def online_scheme(config: Mapping[str, Any]) -> str | None:
     """What vLLM is to make of the plain weights of a checkpoint while it loads them,
     by its own name; None: nothing."""
-    said = config.get(_KEYS[0])
+    settings = config.get(_KEYS[0])
     return (
-        str(said.get("scheme"))
-        if isinstance(said, dict) and said.get("quant_method") == ONLINE
+        str(settings.get("scheme"))
+        if isinstance(settings, dict) and settings.get("quant_method") == ONLINE
         else None
     )
 
 
 def _compressed_tensors(
-    path: Path, said: Mapping[str, Any], place: str
+    path: Path, settings: Mapping[str, Any], place: str
 ) -> Quantisation:
     groups = []
-    for name, group in field(said, "config_groups", dict, place).items():
+    for name, group in field(settings, "config_groups", dict, place).items():
         where = f"{place}.config_groups.{name}"
         if of_kind(group, dict, where).get("weights") is not None:
             groups.append(_of_group(group, where))
     if not groups:
         raise InputError(f"{place}: field 'config_groups' quantises no weights")
-    sparse = said.get("sparsity_config") or {}
+    sparse = settings.get("sparsity_config") or {}
     place = f"{place}.sparsity_config"
     return Quantisation(
         library=COMPRESSED_TENSORS,
@@ -177,7 +177,6 @@ def _compressed_tensors(
         activation_order=next(
             (group.activation_order for group in groups if group.activation_order), None
         ),
-        calibration=_of_manifest(path / QUANTISE_MANIFEST),
         sparse_format=(
             field(sparse, "format", str, place)
             if sparse and sparse.get("targets")
@@ -249,65 +248,32 @@ def _of_recipe(file: Path) -> str | None:
     return " + ".join(dict.fromkeys(used)) or None
 
 
-def _of_manifest(file: Path) -> str | None:
-    """The calibration data of a checkpoint that a sweep has quantised."""
-    if not file.is_file():
-        return None
-    calibration = field(
-        parse(read_bytes(file), str(file)), "config", dict, str(file)
-    ).get("calibration")
-    place = f"{file}: config.calibration"
-    source: str | None = (
-        None if calibration is None else field(calibration, "source", str, place)
-    )
-    return source
-
-
-def _gptq(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
+def _integers(library: str, settings: Mapping[str, Any], place: str) -> Quantisation:
+    """GPTQ, AWQ and AutoRound. AWQ's first files had other names."""
+    bits = "w_bit" if library in _AWQ and "bits" not in settings else "bits"
+    activations = settings.get("act_bits") or _NO_ACTIVATION_BITS
+    symmetric = settings.get("sym", True)
+    if library in _AWQ:
+        symmetric = not settings.get("zero_point", True)
     return Quantisation(
         library=library,
-        scheme=f"W{_bits(said, 'bits', place)}A{_NO_ACTIVATION_BITS}",
-        algorithm="gptq" if library.startswith("gptq") else library,
-        per=_by_size(said.get("group_size")),
-        symmetric=bool(said.get("sym", True)),
-        activation_order="group" if said.get("desc_act") else None,
-        calibration=_data_set(said),
+        scheme=f"W{_bits(settings, bits, place)}A{activations}",
+        algorithm=_ALGORITHMS[library],
+        per=_by_size(settings.get("group_size", settings.get("q_group_size"))),
+        symmetric=bool(symmetric),
+        activation_order="group" if settings.get("desc_act") else None,
+        calibration=_data_set(settings),
     )
 
 
-def _awq(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
-    return Quantisation(
-        library=library,
-        scheme=(
-            f"W{_bits(said, 'bits' if 'bits' in said else 'w_bit', place)}A{_NO_ACTIVATION_BITS}"
-        ),
-        algorithm="awq",
-        per=_by_size(said.get("group_size", said.get("q_group_size"))),
-        symmetric=not said.get("zero_point", True),
-    )
-
-
-def _auto_round(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
-    return Quantisation(
-        library=library,
-        scheme=(
-            f"W{_bits(said, 'bits', place)}A{said.get('act_bits') or _NO_ACTIVATION_BITS}"
-        ),
-        algorithm="autoround",
-        per=_by_size(said.get("group_size")),
-        symmetric=bool(said.get("sym", True)),
-        calibration=_data_set(said),
-    )
-
-
-def _data_set(said: Mapping[str, Any]) -> str | None:
+def _data_set(settings: Mapping[str, Any]) -> str | None:
     """The name of the data set. A list holds the texts themselves."""
-    found = said.get("dataset")
-    return found if isinstance(found, str) and found else None
+    named = settings.get("dataset")
+    return named if isinstance(named, str) and named else None
 
 
-def _fp8(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
-    block = said.get("weight_block_size")
+def _fp8(library: str, settings: Mapping[str, Any], place: str) -> Quantisation:
+    block = settings.get("weight_block_size")
     per = (
         f"block {block[0]}x{block[1]}"
         if isinstance(block, list | tuple) and len(block) == 2
@@ -316,16 +282,18 @@ def _fp8(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
     return Quantisation(library=library, scheme="FP8", per=per if block else None)
 
 
-def _bitsandbytes(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
-    four = bool(said.get("load_in_4bit") or said.get("_load_in_4bit"))
-    kind = str(said.get("bnb_4bit_quant_type", "fp4")).upper()
+def _bitsandbytes(
+    library: str, settings: Mapping[str, Any], place: str
+) -> Quantisation:
+    four = bool(settings.get("load_in_4bit") or settings.get("_load_in_4bit"))
+    kind = str(settings.get("bnb_4bit_quant_type", "fp4")).upper()
     return Quantisation(
         library=library, scheme=kind if four else "LLM.int8", algorithm="rtn"
     )
 
 
-def _modelopt(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
-    inner = said.get("quantization", said)
+def _modelopt(library: str, settings: Mapping[str, Any], place: str) -> Quantisation:
+    inner = settings.get("quantization", settings)
     scheme: str = field(inner, "quant_algo", str, place)
     size = inner.get("group_size")
     return Quantisation(
@@ -333,30 +301,35 @@ def _modelopt(library: str, said: Mapping[str, Any], place: str) -> Quantisation
     )
 
 
-def _online(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
-    name: str = field(said, "scheme", str, place)
+def _online(library: str, settings: Mapping[str, Any], place: str) -> Quantisation:
+    name: str = field(settings, "scheme", str, place)
     if name not in ONLINE_SCHEMES:
         raise InputError(f"{place}: {unknown('scheme', name, ONLINE_SCHEMES)}")
     scheme, per = ONLINE_SCHEMES[name]
     return Quantisation(library=library, scheme=scheme, algorithm=ONLINE, per=per)
 
 
-def _by_bits(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
+def _by_bits(library: str, settings: Mapping[str, Any], place: str) -> Quantisation:
     """A layout that is not known here: the tool's name, and its bits if it says
     them."""
-    bits = said.get("bits", said.get("num_bits"))
+    bits = settings.get("bits", settings.get("num_bits"))
     scheme = f"W{bits}A{_NO_ACTIVATION_BITS}" if type(bits) is int else library.upper()
     return Quantisation(
-        library=library, scheme=scheme, per=_by_size(said.get("group_size"))
+        library=library, scheme=scheme, per=_by_size(settings.get("group_size"))
     )
 
 
-_READERS: Mapping[str, Callable[[str, Mapping[str, Any], str], Quantisation]] = {
-    **dict.fromkeys(("gptq", "gptq_marlin", "auto_gptq"), _gptq),
-    **dict.fromkeys(("awq", "awq_marlin", "auto_awq"), _awq),
+_AWQ = ("awq", "awq_marlin", "auto_awq")
+_ALGORITHMS = {
+    **dict.fromkeys(("gptq", "gptq_marlin"), "gptq"),
+    "auto_gptq": "auto_gptq",
+    **dict.fromkeys(_AWQ, "awq"),
     **dict.fromkeys(
-        ("auto-round", "auto_round", "intel/auto-round", "inc"), _auto_round
+        ("auto-round", "auto_round", "intel/auto-round", "inc"), "autoround"
     ),
+}
+_READERS: Mapping[str, Callable[[str, Mapping[str, Any], str], Quantisation]] = {
+    **dict.fromkeys(_ALGORITHMS, _integers),
     **dict.fromkeys(("fp8", "fbgemm_fp8"), _fp8),
     "bitsandbytes": _bitsandbytes,
     ONLINE: _online,
@@ -367,8 +340,8 @@ _READERS: Mapping[str, Callable[[str, Mapping[str, Any], str], Quantisation]] = 
 LAYOUTS = {*_READERS, COMPRESSED_TENSORS}  # whose names of tensors are known
 
 
-def _bits(said: Any, name: str, place: str) -> int:
-    bits = of_kind(said, dict, place).get(name)
+def _bits(settings: Any, name: str, place: str) -> int:
+    bits = of_kind(settings, dict, place).get(name)
     if type(bits) is not int or not 1 <= bits <= _NO_ACTIVATION_BITS:
         raise InputError(f"{place}: field {name!r} is {bits!r}, not a number of bits")
     return bits

@@ -2,7 +2,7 @@
 files, whatever a manifest states."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 
 import numpy as np
@@ -18,7 +18,7 @@ _AT_ONCE = 1 << 15
 
 
 def measure(
-    tensors: Sequence[Tensor], names: Sequence[str], pattern: str
+    tensors: Iterable[Tensor], names: Sequence[str], pattern: str
 ) -> tuple[float, str] | None:
     """Zeros / weights over the matrices `names` ("....weight"), dequantised, and their
     pattern: an N:M `pattern` that does not hold becomes "unstructured". None where

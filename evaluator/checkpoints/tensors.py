@@ -11,18 +11,19 @@ import json
 import math
 import re
 import struct
-import sys
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evaluator.checkpoints.files import is_plain
+from evaluator.checkpoints.files import FileStates, is_plain
 from evaluator.core.errors import InputError, field, of_kind, parse, read_bytes
 from evaluator.core.liveness import HEARTBEAT
+
+if TYPE_CHECKING:
+    import torch
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -57,14 +58,14 @@ NOT_FINITE: Mapping[str, tuple[str, int]] = {
     "F8_E5M2": ("<u1", 0x7C),
     "F8_E4M3": ("<u1", 0x7F),
 }
+# what can be pruned, and torch's name of it
+FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _LONGEST_HEADER = 100_000_000  # bytes; the format's own limit
 _MOST_DIMENSIONS = 64  # torch's own limit
 # above every size and offset: products of larger numbers may take any time
 _LARGEST = 2**63
 # bytes of a tensor that are held at a time; a multiple of every dtype's size
 _CHUNK = 1 << 24
-_SMALL = 1 << 16  # bytes of a tensor whose second read costs nothing
-_KEPT = 1 << 30  # bytes of tensors that wait in memory for their turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +111,33 @@ class Tensor:
                 f"{self.file}: cannot be read ({error.strerror})"
             ) from error
 
+    def read(self, dtype: "torch.dtype | None" = None) -> "torch.Tensor":
+        """A copy in memory, in `dtype` or else its own, one of FLOATS."""
+        import torch
+
+        HEARTBEAT.beat()
+        mapped = torch.from_numpy(self._mapped()).view(
+            getattr(torch, FLOATS[self.dtype])
+        )
+        return mapped.view(self.shape).to(dtype or mapped.dtype, copy=True)
+
+    def read_rows(self, ids: "torch.Tensor") -> "torch.Tensor":
+        """Copies of the rows `ids` of a matrix: an embedding is never held whole."""
+        import torch
+
+        table = self._mapped().reshape(self.shape[0], -1)
+        rows = torch.from_numpy(np.array(table[ids.numpy()]))
+        return rows.view(getattr(torch, FLOATS[self.dtype])).view(len(ids), -1)
+
+    def _mapped(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """The bytes, unmapped again at once, so that resident memory stays small."""
+        if self.size == 0:
+            return np.empty(0, dtype=np.uint8)
+        # Copy-on-write: torch takes no array that cannot be written.
+        return np.memmap(
+            self.file, dtype=np.uint8, mode="c", offset=self.start, shape=(self.size,)
+        )
+
 
 def read_tensors(checkpoint: Path) -> list[Tensor]:
     """Every tensor, sorted by name. Raises InputError for a file or tensor that is
@@ -117,6 +145,8 @@ def read_tensors(checkpoint: Path) -> list[Tensor]:
     index = checkpoint / INDEX
     files = sorted(checkpoint.glob("*.safetensors"))
     if not index.is_file():
+        if (checkpoint / SINGLE) in files:  # whatever other weights lie beside it
+            return _by_name(read_header(checkpoint / SINGLE))
         if not files:
             others = [
                 file.name
@@ -143,7 +173,11 @@ def read_tensors(checkpoint: Path) -> list[Tensor]:
     }
     if not shards:
         raise InputError(f"{index}: field 'weight_map' is empty")
-    check_meant(checkpoint, shards)
+    if SINGLE not in shards and (checkpoint / SINGLE).exists():
+        raise InputError(
+            f"{checkpoint}: holds {SINGLE} and an {INDEX} that names other files;"
+            " remove one of them"
+        )
     for shard in sorted(shards):
         if not is_plain(shard) or not (checkpoint / shard).is_file():
             raise InputError(
@@ -162,25 +196,15 @@ def read_tensors(checkpoint: Path) -> list[Tensor]:
     return tensors
 
 
-def check_meant(checkpoint: Path, shards: Collection[str]) -> None:
-    """Raises InputError where model.safetensors lies beside an index that names
-    other files: which are meant?"""
-    if SINGLE not in shards and (checkpoint / SINGLE).exists():
-        raise InputError(
-            f"{checkpoint}: holds {SINGLE} and an {INDEX} that names other files;"
-            " remove one of them"
-        )
-
-
 def _by_name(tensors: Iterable[Tensor]) -> list[Tensor]:
-    found: dict[str, Tensor] = {}
+    known: dict[str, Tensor] = {}
     for tensor in tensors:
-        earlier = found.setdefault(tensor.name, tensor)
+        earlier = known.setdefault(tensor.name, tensor)
         if earlier is not tensor:
             raise InputError(
                 f"{tensor.file}: tensor {tensor.name!r} is also in {earlier.file.name}"
             )
-    return sorted(found.values(), key=lambda tensor: tensor.name)
+    return sorted(known.values(), key=lambda tensor: tensor.name)
 
 
 def read_header(file: Path) -> list[Tensor]:
@@ -296,57 +320,36 @@ def identity(tensor: Tensor) -> bytes:
     return json.dumps([tensor.name, tensor.dtype, list(tensor.shape)]).encode() + b"\n"
 
 
-def digests(files: Iterable[Path]) -> tuple[dict[Path, str], str]:
-    """sha256 of each safetensors file, and of all tensors as `inspect_checkpoint`
-    digests them; both from one read.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What one read of all weights has shown: they are finite, and their digests."""
 
-    The tensors are read by name. A file's digest follows its bytes, in the same
-    order for each dtype. A tensor that comes before its turn waits in memory; beyond
-    `_KEPT` bytes it is read again. Raises InputError as `Tensor.chunks` does."""
-    turns = {
-        file: deque(
-            sorted(read_header(file), key=lambda tensor: (tensor.start, tensor.size))
-        )
-        for file in files
-    }
-    of_files, of_weights = {file: hashlib.sha256() for file in turns}, hashlib.sha256()
-    for file, turn in turns.items():
+    states: FileStates  # of the files then: a proof holds while they are the same
+    files: Mapping[str, str]  # sha256 of each safetensors file, by name
+    weights: str  # sha256 over the digests of all tensors, whatever file they lie in
+    written: bool = False  # by this run, so the manifest beside them is true
+
+
+# What this run has proven, by absolute path: it spares later readers their own read.
+PROVEN: dict[Path, Proof] = {}
+
+
+def digests(files: Iterable[Path]) -> tuple[dict[str, str], str]:
+    """sha256 of each safetensors file by its name, and of the sorted digests of all
+    tensors. Raises InputError as `Tensor.chunks` does."""
+    of_files: dict[str, str] = {}
+    of_tensors: list[bytes] = []
+    for file in sorted(files):
+        tensors = read_header(file)
+        tensors.sort(key=lambda tensor: (tensor.start, tensor.size))
         with file.open("rb") as stream:
-            of_files[file].update(stream.read(turn[0].start))
-    kept: dict[str, list[bytes]] = {}
-    room = _KEPT
-
-    def follow(file: Path, most: int) -> None:
-        """Digest the tensors whose turn it is, as long as they wait in memory or
-        have at most `most` bytes."""
-        nonlocal room
-        turn = turns[file]
-        while turn and (turn[0].name in kept or turn[0].size <= most):
-            tensor = turn.popleft()
-            waiting = kept.pop(tensor.name, None)
-            room += 0 if waiting is None else tensor.size
-            for chunk in tensor.chunks() if waiting is None else waiting:
-                of_files[file].update(chunk)
-
-    for tensor in _by_name(tensor for turn in turns.values() for tensor in turn):
-        of_weights.update(identity(tensor))
-        follow(tensor.file, _SMALL)
-        turn = turns[tensor.file]
-        has_turn = bool(turn) and turn[0] is tensor
-        waits = bool(turn) and turn[0].start < tensor.start and tensor.size <= room
-        for chunk in tensor.chunks():
-            HEARTBEAT.beat()
-            of_weights.update(chunk)
-            if has_turn:
-                of_files[tensor.file].update(chunk)
-            elif waits:
-                kept.setdefault(tensor.name, []).append(bytes(chunk))
-        if has_turn:
-            turn.popleft()
-        elif waits:
-            room -= tensor.size
-    for file in turns:
-        follow(file, sys.maxsize)
-    return {
-        file: digest.hexdigest() for file, digest in of_files.items()
-    }, of_weights.hexdigest()
+            of_file = hashlib.sha256(stream.read(tensors[0].start))
+        for tensor in tensors:
+            of_tensor = hashlib.sha256(identity(tensor))
+            for chunk in tensor.chunks():
+                HEARTBEAT.beat()
+                of_file.update(chunk)
+                of_tensor.update(chunk)
+            of_tensors.append(of_tensor.digest())
+        of_files[file.name] = of_file.hexdigest()
+    return of_files, hashlib.sha256(b"".join(sorted(of_tensors))).hexdigest()

@@ -29,7 +29,7 @@ punctuation, and any containment.
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, get_args
@@ -87,11 +87,12 @@ def loops(thought: str, language: str) -> bool:
 def gradable(answers: Iterable[str], language: str) -> tuple[str, ...]:
     """The answers with anything to compare: their normal form has a letter, a number
     or a symbol."""
-    return tuple(answer for answer in answers if _says(plain(answer, language)))
-
-
-def _says(normal: str) -> bool:
-    return any(unicodedata.category(char)[0] in "LNS" for char in normal)
+    kept = []
+    for answer in answers:
+        kinds = map(unicodedata.category, plain(answer, language))
+        if any(kind[0] in "LNS" for kind in kinds):
+            kept.append(answer)
+    return tuple(kept)
 
 
 def grade(
@@ -111,7 +112,8 @@ def grades(response: str, answers: tuple[str, ...], language: str) -> dict[str, 
     """The columns of a record that grade its text: by the strict rule, and
     `contains_paper`."""
     paper = normalise(strip_thinking(response))
-    loose = any(answer.text in paper for answer in _by_paper(answers, language))
+    golds = filter(None, map(normalise, answers))
+    loose = any(gold in paper for gold in golds)
     return {**grade(response, answers, language), "contains_paper": loose}
 
 
@@ -143,7 +145,7 @@ class _Answer:
     text: str
     bare: str  # without its article
     letter: str  # of an answer that is a single one: as it is written
-    counts: Mapping[str, int]  # how often `bare` has each token
+    counts: Counter[str]  # how often `bare` has each token
 
     def is_in(self, text: str) -> bool:
         whole = _stands(self.text, text, _is_short(self.text))
@@ -165,14 +167,6 @@ def _by_strict(answers: tuple[str, ...], language: str) -> tuple[_Answer, ...]:
     return tuple(found)
 
 
-@lru_cache(maxsize=1024)
-def _by_paper(answers: tuple[str, ...], language: str) -> tuple[_Answer, ...]:
-    texts = filter(None, map(normalise, answers))
-    return tuple(
-        _Answer(text, text, "", Counter(split_tokens(text, language))) for text in texts
-    )
-
-
 def _strictly(response: str, answers: tuple[str, ...], language: str) -> dict[str, Any]:
     wanted = _by_strict(answers, language)
     found, exact, token_f1 = False, False, 0.0
@@ -184,7 +178,8 @@ def _strictly(response: str, answers: tuple[str, ...], language: str) -> dict[st
             or exact
             or any(answer.is_in(text) for answer in wanted if not answer.letter)
         )
-        token_f1 = max(token_f1, _token_f1(split_tokens(bare, language), wanted))
+        counts = [answer.counts for answer in wanted]
+        token_f1 = max(token_f1, _token_f1(split_tokens(bare, language), counts))
     letters = (
         () if found else tuple(answer.letter for answer in wanted if answer.letter)
     )
@@ -195,11 +190,12 @@ def _strictly(response: str, answers: tuple[str, ...], language: str) -> dict[st
 
 
 def _loosely(response: str, answers: tuple[str, ...], language: str) -> dict[str, Any]:
-    text, wanted = normalise(response), _by_paper(answers, language)
+    text, golds = normalise(response), list(filter(None, map(normalise, answers)))
+    counts = [Counter(split_tokens(gold, language)) for gold in golds]
     return {
-        "contains": any(answer.text in text for answer in wanted),
-        "exact_match": any(answer.text == text for answer in wanted),
-        "token_f1": _token_f1(split_tokens(text, language), wanted),
+        "contains": any(gold in text for gold in golds),
+        "exact_match": text in golds,
+        "token_f1": _token_f1(split_tokens(text, language), counts),
     }
 
 
@@ -207,18 +203,13 @@ RULES: tuple[Grading, ...] = get_args(Grading)
 _GRADERS = {"strict": _strictly, "paper": _loosely}
 
 
-def _token_f1(produced: Sequence[str], wanted: Iterable[_Answer]) -> float:
-    best = 0.0
+def _token_f1(produced: Sequence[str], wanted: Iterable[Counter[str]]) -> float:
+    best, counts = 0.0, Counter(produced)
     for answer in wanted:
-        if shared := sum(
-            [
-                min(produced.count(token), count)
-                for token, count in answer.counts.items()
-            ]
-        ):
+        if shared := (counts & answer).total():
             # 2PR / (P + R) with P = shared / produced and R = shared / wanted. It needs
             # no special case for P = R = 0.
-            best = max(best, 2 * shared / (len(produced) + sum(answer.counts.values())))
+            best = max(best, 2 * shared / (len(produced) + answer.total()))
     return best
 
 

@@ -56,13 +56,11 @@ def run_isolated(
         code: int | None = None
         try:
             while code is None and (end is None or time.monotonic() < end):
-                left = (
-                    _LOOK_SECONDS
-                    if end is None
-                    else max(0.0, min(_LOOK_SECONDS, end - time.monotonic()))
-                )
+                pause = _LOOK_SECONDS
+                if end is not None:
+                    pause = max(0.0, min(pause, end - time.monotonic()))
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    code = process.wait(left)
+                    code = process.wait(pause)
                 if code is None and meanwhile is not None:
                     meanwhile()
         finally:
@@ -73,12 +71,10 @@ def run_isolated(
     last = one_line(lines[-1], 300) if lines else ""
     if code is None:
         how = f"has no result after {timeout:g} s"
+    elif code < 0:
+        how = f"died of {signal.Signals(-code).name}"
     else:
-        how = (
-            f"died of {signal.Signals(-code).name}"
-            if code < 0
-            else f"ended with exit code {code}"
-        )
+        how = f"ended with exit code {code}"
     return Ending(code, last, f"{how} ({last})" if last else how)
 
 

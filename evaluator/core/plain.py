@@ -23,12 +23,10 @@ from functools import cache, partial
 
 from evaluator.core.text import (
     BY_SPACE,
-    LARGE,
     UNSPACED,
     WITH_COMMA,
     is_punctuation,
     main_code,
-    punctuation,
 )
 
 SIGNS = frozenset("⋅−⁄∶×^+♯")  # of numbers, and of `C♯`
@@ -97,22 +95,15 @@ _INITIALS = re.compile(r"\b([^\W\d_])\.(?:(?=[^\W\d_]\b)| (?=[^\W\d_]\.))")
 _SHARP = re.compile(r"(?<=[^\W\d_])#(?!\w)")
 
 
-class _Kept(dict[int, str | None]):
-    """The table of `str.translate` after NFKC: what is kept of a special character.
-    Each is looked up once."""
-
-    def __missing__(self, code: int) -> str | None:
-        kept = self[code] = _kept(chr(code))
-        return kept
-
-
-def _kept(char: str) -> str | None:
+@cache
+def _kept(char: str) -> str:
+    """What is kept of a character after NFKC."""
     kind = unicodedata.category(char)
     # flags have tags
     if _DROPPED.match(char) or (
         kind == "Cf" and not "\U000e0020" <= char <= "\U000e007f"
     ):
-        return None
+        return ""
     if kind == "Nd":
         return str(unicodedata.decimal(char))
     if kind == "Pd" or char in "−˗":
@@ -121,32 +112,37 @@ def _kept(char: str) -> str | None:
 
 
 _OTHERS = {"⁄": "/", "∕": "/", "∶": ":", "°": " "}
-_KEPT = _Kept()
 
 
 @cache
-def _special() -> re.Pattern[str]:
-    """The characters of 16 bits that `_kept` changes."""
-    return re.compile(
-        f"[{re.escape(''.join(char for char in map(chr, range(2**16)) if _kept(char) != char))}]"
-    )
+def _punctuation() -> re.Pattern[str]:
+    """Runs of punctuation of 16 bits; `_kept` makes a point of any other."""
+    signs = "".join(filter(is_punctuation, map(chr, range(2**16))))
+    return re.compile(f"[{re.escape(signs)}]+")
 
 
 def plain(text: str, language: str, *, cased: bool = False) -> str:
     """The normal form. `cased`: without case folding."""
     code = main_code(language)
+    text = unicodedata.normalize("NFC", text)
     if code in _TURKIC and not cased:
-        text = unicodedata.normalize("NFC", text).replace("I", "ı")
-    simple = text.isascii()
-    text = _ascii(text, cased) if simple else _characters(text, cased)
+        text = text.replace("I", "ı")
+    if _ODD.search(text):
+        text = _GROUPED.sub("", text.translate(_BEFORE))
+        text = _MIXED.sub("+", _POWER.sub("^", text))
+    text = unicodedata.normalize("NFKC", text)
+    if not cased:
+        text = unicodedata.normalize("NFKC", text.casefold())
+    text = unicodedata.normalize("NFKC", "".join(map(_kept, text)))
+    text = _STRESS.sub("", text)
     if _DIGIT.search(text):
         text = _UNIT.sub(" ", _numbers(text, code) if _MARKED.search(text) else text)
     if "." in text[:-1]:
         text = _INITIALS.sub(r"\1", text)
     if "#" in text:
         text = _SHARP.sub("♯", text)
-    text = _WHOLE.sub("+", " ".join(punctuation().sub(_joint, text).split()))
-    return text if simple else _APART.sub("", text)
+    text = _WHOLE.sub("+", " ".join(_punctuation().sub(_joint, text).split()))
+    return _APART.sub("", text)
 
 
 def forms(normal: str) -> tuple[str, ...]:
@@ -157,24 +153,6 @@ def forms(normal: str) -> tuple[str, ...]:
         if "'" in normal
         else (normal,)
     )
-
-
-def _ascii(text: str, cased: bool) -> str:
-    return (text if cased else text.lower()).replace("`", "'")
-
-
-def _characters(text: str, cased: bool) -> str:
-    text = unicodedata.normalize("NFC", text)
-    if _ODD.search(text):
-        text = _MIXED.sub(
-            "+", _POWER.sub("^", _GROUPED.sub("", text.translate(_BEFORE)))
-        )
-    text = unicodedata.normalize("NFKC", text)
-    if not cased:
-        text = unicodedata.normalize("NFKC", text.casefold())
-    if _special().search(text) or LARGE.search(text):
-        text = unicodedata.normalize("NFKC", text.translate(_KEPT))
-    return _STRESS.sub("", text) if "\u0300" in text or "\u0301" in text else text
 
 
 def _numbers(text: str, code: str) -> str:

@@ -23,7 +23,7 @@ only comparisons that can differ, whatever the results:
   that gold answer."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -57,18 +57,10 @@ from evaluator.metrics.measures import (
 )
 from evaluator.store.lm_eval import UNFILTERED, Logged, Sample
 
-ANSWERS = (
-    "checkpoint",
-    "task",
-    "measure",
-    "language",
-    "item_id",
-    "value",
-    "said",
-    "prompt",
-    "cluster",
-    "digest",
-)
+ANSWERS = [
+    *("checkpoint", "task", "measure", "language", "item_id"),
+    *("value", "said", "prompt", "cluster", "digest"),
+]
 _NAMES = {"contains": "open", "acc": "choice"}  # lm-eval's metrics -> our measures
 # Measure -> the outcome column of its value, the column that identifies the answer (or
 # None), and the probe.
@@ -80,6 +72,10 @@ _MEASURES = {
     "in any beam": ("beam_hit", None, "beam"),
     "in any sample": ("sample_hit", None, "sample"),
 }
+_LM_EVAL_SETTINGS = (
+    *("lm_eval_version", "transformers_version", "git_hash"),
+    *("chat_template_sha", "system_instruction_sha"),
+)
 _NOT_SETTINGS = ("probes", "formats", "name", "languages", "items")
 
 
@@ -96,93 +92,82 @@ class Side:
     # same kind
     prompts: str
     # checkpoints whose activations are known to be quantised
-    rounded: frozenset[str] = frozenset()
+    rounded: Set[str] = frozenset()
     notes: tuple[str, ...] = ()
+
+    def answers_of(self, checkpoint: str, task: str) -> pd.DataFrame:
+        same = self.answers["checkpoint"] == checkpoint
+        return self.answers[same & (self.answers["task"] == task)]
+
+    def names(self, column: str) -> list[str]:
+        return sorted(self.answers[column].unique())
 
 
 def side_of_run(inputs: Inputs, name: str) -> Side:
     """A run's answers to open prompts, with the run's own seed."""
-    parts, settings = [], {}
+    parts, settings, rounded = [pd.DataFrame(columns=ANSWERS)], {}, set()
     for subject in inputs.checkpoints:
-        outcomes = inputs.outcomes_of(subject.checkpoint, subject.task)
-        settings[subject.checkpoint, subject.task] = _settings(
-            inputs, subject.checkpoint, subject.task, outcomes
-        )
-        for measure, (column, said, probe) in _MEASURES.items():
-            done = outcomes[outcomes[column].notna()]
-            if done.empty or (probe == "greedy" and done["greedy_status"].isna().all()):
-                continue
-            part = done[["language", "item_id"]].assign(
-                checkpoint=subject.checkpoint,
-                task=subject.task,
-                measure=measure,
-                value=done[column],
-            )
-            part["said"] = np.nan if said is None else done[said]
-            length = done["greedy_prompt_tokens"].map(
-                lambda tokens: "" if pd.isna(tokens) else f"{tokens:g}:"
-            )
-            # older records have the length alone
-            part["prompt"] = length + done["greedy_prompt_digest"].fillna("")
-            if measure == "choice":
-                part["prompt"] = (
-                    done["options_digest"].astype(str) + ":" + part["prompt"]
-                )
-            part["cluster"] = inputs.contexts_of(subject.task, done)
-            digests = inputs.digests.get(subject.task, {})
-            part["digest"] = [
-                digests.get(key, "")
-                for key in zip(part["language"], part["item_id"], strict=True)
-            ]
-            parts.append(part)
-    answers = (
-        pd.concat(parts, ignore_index=True)
-        if parts
-        else pd.DataFrame(columns=list(ANSWERS))
-    )
-    rounded = frozenset(
-        each.checkpoint
-        for each in inputs.checkpoints
-        if rounded_activations(each.pattern)
-    )
-    return Side(name, answers[list(ANSWERS)], settings, "tokens of the prompt", rounded)
+        checkpoint, task = subject.key[::-1]
+        settings[checkpoint, task] = _settings(inputs, checkpoint, task)
+        parts += _answers(inputs, checkpoint, task)
+        if rounded_activations(subject.pattern):
+            rounded.add(checkpoint)
+    answers = pd.concat(parts[1:] or parts, ignore_index=True)
+    return Side(name, answers, settings, "tokens of the prompt", rounded)
 
 
-def _settings(
-    inputs: Inputs, checkpoint: str, task: str, outcomes: pd.DataFrame
-) -> dict[str, str]:
+def _answers(inputs: Inputs, checkpoint: str, task: str) -> Iterator[pd.DataFrame]:
+    outcomes = inputs.outcomes_of(checkpoint, task)
+    digests = inputs.asked(task)["digest"].to_numpy(object)
+    for measure, (column, answer, probe) in _MEASURES.items():
+        done = outcomes[outcomes[column].notna()]
+        if done[f"{probe}_status"].isna().all():
+            continue
+        prompts = done["greedy_prompt_digest"].fillna("")
+        if measure == "choice":
+            prompts = done["options_digest"].astype(str) + ":" + prompts
+        columns = {
+            "checkpoint": checkpoint,
+            "task": task,
+            "measure": measure,
+            "language": done["language"],
+            "item_id": done["item_id"],
+            "value": done[column],
+            "said": done[answer] if answer else np.nan,
+            "prompt": prompts,
+            "cluster": done["context"],
+            "digest": digests[done["item"].to_numpy(np.intp)],
+        }
+        yield pd.DataFrame(columns)
+
+
+def _settings(inputs: Inputs, checkpoint: str, task: str) -> dict[str, str]:
     """All settings of a run for one checkpoint and task."""
     run, provenance = inputs.run, mapping_at(inputs.run, "provenance")
+    outcomes = inputs.outcomes_of(checkpoint, task)
+    every = inputs.all_outcomes_of(checkpoint, task)
     columns = {name.replace("_", " "): outcomes[name] for name in SERVING}
-    columns["kv cache"] = inputs.all_outcomes_of(checkpoint, task)["kv_cache"]
-    for name, digest in (
-        ("weights", "weights_digest"),
-        ("configuration", "architecture"),
-    ):
-        columns[name] = inputs.all_outcomes_of(checkpoint, task)[digest].str[:12]
-    found: dict[str, Any] = {
-        name: " and ".join(sorted({str(value) for value in values.dropna()})) or None
-        for name, values in columns.items()
-    }
-    found |= {
-        name: each
-        for name, each in settings_of(run, checkpoint, task).items()
-        if name not in _NOT_SETTINGS
-    }
-    found["scoring"] = " and ".join(scoring_of(run, checkpoint)) or None
-    found |= {
-        f"version of {name}": value
-        for name, value in mapping_at(provenance, "versions").items()
-    }
-    found |= {
-        name: provenance.get(name)
-        for name in ("device", "processor", "commit", "dirty")
-    }
-    found |= {
-        f"engine {name}": value
-        for name, value in mapping_at(run, "identity", "engine").items()
-    }
-    return {name: str(value) for name, value in found.items() if value is not None}
+    columns["kv cache"] = every["kv_cache"]
+    columns["weights"] = every["weights_digest"].str[:12]
+    columns["configuration"] = every["architecture"].str[:12]
+    stated: dict[str, Any] = {}
+    for name, values in columns.items():
+        stated[name] = " and ".join(sorted(set(map(str, values.dropna())))) or None
+    stated |= settings_of(run, checkpoint, task)
+    for name in _NOT_SETTINGS:
+        stated.pop(name, None)
+    stated["scoring"] = " and ".join(scoring_of(run, checkpoint)) or None
+    for name, version in mapping_at(provenance, "versions").items():
+        stated[f"version of {name}"] = version
+    for name in ("device", "processor", "commit", "dirty"):
+        stated[name] = provenance.get(name)
+    for name, value in mapping_at(run, "identity", "engine").items():
+        stated[f"engine {name}"] = value
+    return _texts(stated)
+
+
+def _texts(stated: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in stated.items() if value is not None}
 
 
 def side_of_logged(logged: Sequence[Logged], name: str) -> Side:
@@ -190,14 +175,13 @@ def side_of_logged(logged: Sequence[Logged], name: str) -> Side:
     exports, keeps it as its item.
 
     Raises InputError if no metric is a number."""
-    rows: list[dict[str, Any]] = []
-    settings: dict[tuple[str, str], Mapping[str, str]] = {}
+    rows, settings = [], {}
     for model in logged:
         for task, samples in model.samples.items():
-            found = list(_scored_rows(model.model, samples))
-            rows += found
-            for own_task in dict.fromkeys(row["task"] for row in found):
-                settings[model.model, own_task] = _lm_eval_settings(model.results, task)
+            stated = _lm_eval_settings(model.results, task)
+            for row in _scored_rows(model.model, samples):
+                rows.append(row)
+                settings[model.model, row["task"]] = stated
     if not rows:
         raise InputError(f"{name}: no sample has a metric that is a number")
     notes = tuple(
@@ -205,43 +189,29 @@ def side_of_logged(logged: Sequence[Logged], name: str) -> Side:
         for model in logged
         for file in model.older
     )
-    return Side(
-        name,
-        pd.DataFrame(rows, columns=list(ANSWERS)),
-        settings,
-        "prompt_hash",
-        notes=notes,
-    )
+    answers = pd.DataFrame(rows, columns=ANSWERS)
+    return Side(name, answers, settings, "prompt_hash", notes=notes)
 
 
-def _scored_rows(model: str, samples: Sequence[Sample]) -> Iterator[dict[str, Any]]:
+def _scored_rows(model: str, samples: Iterable[Sample]) -> Iterator[dict[str, Any]]:
     samples = sorted(samples, key=lambda sample: sample.doc_id)
-    both = list(
-        zip(
-            samples,
-            [str(each.doc.get("language") or "") for each in samples],
-            strict=True,
-        )
-    )
-    names = Counter(
-        (each.filter, language, str(each.doc.get("id"))) for each, language in both
-    )
-    unique = max(names.values(), default=1) == 1
-    seen: Counter[tuple[str, str, str]] = Counter()
-    for sample, language in both:
-        doc = sample.doc
+    ids = Counter((*_group(sample), str(sample.doc.get("id"))) for sample in samples)
+    unique = max(ids.values(), default=1) == 1
+    seen: Counter[tuple[str, ...]] = Counter()
+    for sample in samples:
+        doc, (name, language) = sample.doc, _group(sample)
         item_id = str(doc["id"]) if unique and "id" in doc else f"doc {sample.doc_id}"
-        place = (sample.filter, language, item_id)
-        seen[place] += 1
-        if seen[place] > 1:  # of two engines that each count from 0
-            item_id += f"#{seen[place]}"
+        key = (name, language, item_id)
+        seen[key] += 1
+        if seen[key] > 1:  # of two engines that each count from 0
+            item_id += f"#{seen[key]}"
+        suffix = "" if name == UNFILTERED else f",{name}"
         for metric, value in sample.scores.items():
             yield {
                 "checkpoint": model,
                 # the run that exported the document
                 "task": str(doc.get("resurface_task", sample.task)),
-                "measure": _NAMES.get(metric, metric)
-                + ("" if sample.filter == UNFILTERED else f",{sample.filter}"),
+                "measure": _NAMES.get(metric, metric) + suffix,
                 "language": language,
                 "item_id": item_id,
                 "value": value,
@@ -252,25 +222,18 @@ def _scored_rows(model: str, samples: Sequence[Sample]) -> Iterator[dict[str, An
             }
 
 
+def _group(sample: Sample) -> tuple[str, str]:
+    """The filter and the language of a sample: its id is unique among theirs."""
+    return sample.filter, str(sample.doc.get("language") or "")
+
+
 def _lm_eval_settings(results: Mapping[str, Any], task: str) -> dict[str, str]:
-    config = results.get("config")
-    found: dict[str, Any] = dict(config) if isinstance(config, Mapping) else {}
-    for name in (
-        "lm_eval_version",
-        "transformers_version",
-        "git_hash",
-        "chat_template_sha",
-        "system_instruction_sha",
-    ):
-        found[name] = results.get(name)
+    stated = dict(mapping_at(results, "config"))
+    for name in _LM_EVAL_SETTINGS:
+        stated[name] = results.get(name)
     for name in ("versions", "n-shot"):
-        of_tasks = results.get(name)
-        found[name] = of_tasks.get(task) if isinstance(of_tasks, Mapping) else None
-    return {
-        name: str(value)
-        for name, value in found.items()
-        if value is not None and value != []
-    }
+        stated[name] = mapping_at(results, name).get(task)
+    return _texts({name: value for name, value in stated.items() if value != []})
 
 
 COLUMNS = (
@@ -301,14 +264,11 @@ class Compared:
     @property
     def stated(self) -> list[Row]:
         """`differences` as JSON: a row for each checkpoint and task."""
-        return [
-            {
-                "checkpoint": name,
-                "task": task,
-                "settings": {each: list(values) for each, values in settings.items()},
-            }
-            for (name, task), settings in self.differences.items()
-        ]
+        rows: list[Row] = []
+        for (checkpoint, task), settings in self.differences.items():
+            both = {name: list(values) for name, values in settings.items()}
+            rows.append({"checkpoint": checkpoint, "task": task, "settings": both})
+        return rows
 
     @property
     def moved(self) -> pd.DataFrame:
@@ -323,112 +283,109 @@ def compare(
 ) -> Compared:
     """Compare the named pairs, else equal names or the only one of each side. Raises
     InputError if nothing pairs."""
-    names = _paired(a, b, "checkpoint", pairs, "--pair")
+    checkpoints = _paired(a, b, "checkpoint", pairs, "--pair")
     tasks = _paired(a, b, "task", task_pairs, "--pair-task")
     rows: list[Row] = []
-    notes = dict.fromkeys([*a.notes, *b.notes])  # each once
-    differences = {}
-    for (name, other), (task, other_task) in product(names.items(), tasks.items()):
-        left = a.answers[
-            (a.answers["checkpoint"] == name) & (a.answers["task"] == task)
-        ]
-        right = b.answers[
-            (b.answers["checkpoint"] == other) & (b.answers["task"] == other_task)
-        ]
-        left, right = _with_languages(left, right)
+    differences, notes = {}, [*a.notes, *b.notes]
+    for (name, other), (task, other_task) in product(
+        checkpoints.items(), tasks.items()
+    ):
+        left, right = _with_languages(
+            a.answers_of(name, task), b.answers_of(other, other_task)
+        )
         right, data, unpaired = by_content(left, right, a.name, b.name)
         left, right = _with_plain_names(left, right), _with_plain_names(right, left)
         left, right, strange = _finite(left, right)
-        notes |= {f"{task}: {each}": None for each in (*unpaired, *strange)}
-        found = list(_rows(left, right, alike=a.prompts == b.prompts))
-        if found:
-            # A setting that a side does not state is left out.
-            ours, theirs = (
-                a.settings.get((name, task), {}),
-                b.settings.get((other, other_task), {}),
-            )
-            both = sorted(ours.keys() & theirs.keys())
-            differences[name, task] = {
-                each: (ours[each], theirs[each])
-                for each in both
-                if ours[each] != theirs[each]
-            }
-            one_model = "weights" in both and not differences[name, task]
-            differences[name, task] |= data
-            subject = {
-                "task": task,
-                "checkpoint": name,
-                "checkpoint_b": other,
-                "one_model": one_model,
-            }
-            rows += [subject | row for row in found]
+        notes += [f"{task}: {remark}" for remark in (*unpaired, *strange)]
+        ours = a.settings.get((name, task), {})
+        theirs = b.settings.get((other, other_task), {})
+        changed = _differences(ours, theirs)
+        subject = {
+            "task": task,
+            "checkpoint": name,
+            "checkpoint_b": other,
+            "one_model": not changed and "weights" in ours.keys() & theirs.keys(),
+        }
+        for row in _rows(left, right, alike=a.prompts == b.prompts):
+            rows.append(subject | row)
+            differences[name, task] = changed | data
     if not rows:
-        measures = "; ".join(
-            ", ".join(sorted(side.answers["measure"].unique())) for side in (a, b)
-        )
+        measures = "; ".join(", ".join(side.names("measure")) for side in (a, b))
+        remarks = "".join(f"; {note}" for note in dict.fromkeys(notes))
         raise InputError(
             f"{a.name} and {b.name}: no item in common: items pair by language and by"
-            " content or id, of measures of one name"
-            f" ({measures}){''.join(f'; {note}' for note in notes)}"
+            f" content or id, of measures of one name ({measures}){remarks}"
         )
     _correct(rows)
     for row in rows:
-        p = row["p"] if row["one_model"] else row["holm_p"]
-        moved = p is not None and p < _LEVEL  # NaN is not below
-        row["verdict"] = (
-            "same" if row["differing"] == 0 else "moved" if moved else "noise"
-        )
+        row["verdict"] = _verdict(row)
         for name in _INNER:
             del row[name]
-    rounded = [
-        f"{name}: {ROUNDED}"
-        for name, other in names.items()
-        if name in a.rounded or other in b.rounded
-    ]
-    return Compared(typed_frame(COLUMNS, rows), differences, [*notes, *rounded])
+    for name, other in checkpoints.items():
+        if name in a.rounded or other in b.rounded:
+            notes.append(f"{name}: {ROUNDED}")
+    return Compared(typed_frame(COLUMNS, rows), differences, [*dict.fromkeys(notes)])
+
+
+def _differences(
+    ours: Mapping[str, str], theirs: Mapping[str, str]
+) -> dict[str, tuple[str, str]]:
+    """The settings that both sides state, and state differently."""
+    changed = {}
+    for name in sorted(ours.keys() & theirs.keys()):
+        if ours[name] != theirs[name]:
+            changed[name] = ours[name], theirs[name]
+    return changed
+
+
+def _verdict(row: Row) -> str:
+    if row["differing"] == 0:
+        return "same"
+    p = row["p"] if row["one_model"] else row["holm_p"]
+    return "moved" if p is not None and p < _LEVEL else "noise"  # NaN is not below
 
 
 def _correct(rows: Sequence[Row]) -> None:
     """Add the Holm p to the rows that can differ."""
-    places = [
-        tuple(row[name] for name in ("task", "checkpoint", "test", "language"))
-        for row in rows
-    ]
-    tested = {}
-    for place, row in zip(places, rows, strict=True):
+    pooled: dict[tuple[Any, ...], Row] = {}
+    apart: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
         row["p"] = row.get("mcnemar_p", row.get("t_p"))
         if row["measure"] == row["test"] and not row["one_model"]:
-            tested[place] = row
-    pooled, apart = (
-        [row for row in tested.values() if (row["language"] == ALL) is whole]
-        for whole in (True, False)
-    )
-    correct_for_many(pooled, (), "p")
-    correct_for_many(apart, ("task", "checkpoint", "test"), "p")
-    for place, row in zip(places, rows, strict=True):
-        row["holm_p"] = tested.get(place, row).get("holm_p", np.nan)
+            family = pooled if row["language"] is ALL else apart
+            family[_test_of(row)] = row
+    correct_for_many([*pooled.values()], (), "p")
+    correct_for_many([*apart.values()], ("task", "checkpoint", "test"), "p")
+    for row in rows:
+        tested = (pooled | apart).get(_test_of(row), row)
+        row["holm_p"] = tested.get("holm_p", np.nan)
+
+
+def _test_of(row: Row) -> tuple[Any, ...]:
+    return row["task"], row["checkpoint"], row["test"], row["language"]
 
 
 def _paired(
     a: Side, b: Side, what: str, pairs: Mapping[str, str] | None, option: str
 ) -> dict[str, str]:
     """The compared checkpoints or tasks: side a's name -> side b's."""
-    ours, theirs = (sorted(side.answers[what].unique()) for side in (a, b))
-    found = dict(pairs) if pairs else {name: name for name in ours if name in theirs}
-    if not found and len(ours) == len(theirs) == 1:
-        found = {ours[0]: theirs[0]}
-    for side, there, wanted in ((a, ours, found), (b, theirs, found.values())):
-        if unknown := sorted(set(wanted) - {*there}):
+    ours, theirs = a.names(what), b.names(what)
+    paired = dict(pairs or {name: name for name in ours if name in theirs})
+    if not paired and len(ours) == len(theirs) == 1:
+        paired = {ours[0]: theirs[0]}
+    for side, names, wanted in ((a, ours, paired), (b, theirs, paired.values())):
+        unknown = sorted({*wanted} - {*names})
+        if unknown:
             raise InputError(
-                f"{side.name}: no {what} {unknown[0]!r} (there are: {', '.join(there)})"
+                f"{side.name}: no {what} {unknown[0]!r} (there are: {', '.join(names)})"
             )
-    if not found:
-        known = "; ".join(", ".join(names) or "none" for names in (ours, theirs))
+    if not paired:
+        known = f"{', '.join(ours) or 'none'}; {', '.join(theirs) or 'none'}"
         raise InputError(
             f"{a.name} and {b.name}: no {what}s in common ({known}); name pairs with"
             f" {option} A=B"
         )
-    return found
+    return paired
 
 
 def _rows(left: pd.DataFrame, right: pd.DataFrame, *, alike: bool) -> Iterator[Row]:
@@ -436,33 +393,26 @@ def _rows(left: pd.DataFrame, right: pd.DataFrame, *, alike: bool) -> Iterator[R
     prompts and answers."""
     both = left.merge(right, on=_KEY, suffixes=("_a", "_b"))
     tests: dict[str, pd.DataFrame] = {}
-    for measure, here in both.groupby("measure", sort=False):
-        languages = sorted(here["language"].unique())
-        items = here.sort_values(["language", "item_id"], ignore_index=True)
+    for measure, of_measure in both.groupby("measure", sort=False):
+        languages = sorted(of_measure["language"].unique())
+        items = of_measure.sort_values(["language", "item_id"], ignore_index=True)
         # Use the side with contexts: lm-eval's documents have none.
         clusters = min(
-            (items[f"cluster_{side}"] for side in "ab"), key=lambda each: each.nunique()
+            items["cluster_a"], items["cluster_b"], key=lambda side: side.nunique()
         )
         items["context"] = pd.factorize(clusters)[0]
-        values = items[["language", "item_id", "value_a", "value_b"]].astype(
-            {"value_a": float, "value_b": float}
-        )
-        test = next(
-            (name for name, each in tests.items() if each.equals(values)), str(measure)
-        )
+        items = items.astype({"value_a": float, "value_b": float})
+        values = items[["language", "item_id", "value_a", "value_b"]]
+        same = (test for test, other in tests.items() if other.equals(values))
+        test = next(same, str(measure))
         tests.setdefault(test, values)
         for language, part in slices(items, languages if len(languages) > 1 else []):
-            row: Row = {
-                "measure": measure,
-                "test": test,
-                "language": language,
-                "n": len(part),
-            }
-            for side, every in (("a", left), ("b", right)):
-                own = every.loc[every["measure"] == measure, "language"]
-                row[f"alone_{side}"] = (
-                    len(own) if language == ALL else int((own == language).sum())
-                ) - len(part)
+            row: Row = {"measure": measure, "test": test, "language": language}
+            row["n"] = len(part)
+            for name, side in (("alone_a", left), ("alone_b", right)):
+                asked = side.loc[side["measure"] == measure, "language"]
+                due = len(asked) if language == ALL else int((asked == language).sum())
+                row[name] = due - len(part)
             yield row | _moved(part, alike=alike)
 
 
@@ -471,33 +421,31 @@ def _with_languages(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Both sides, without languages if one of them does not know any. Raises
     InputError if ids repeat then."""
-    # one side does not know languages
-    if (left["language"] == "").all() != (right["language"] == "").all():
-        left, right = left.assign(language=""), right.assign(language="")
-        if any(side.duplicated(_KEY).any() for side in (left, right)):
-            raise InputError(
-                "items of several languages have one id, and one side does not name"
-                " languages: compare a run of one language"
-            )
+    if (left["language"] == "").all() == (right["language"] == "").all():
+        return left, right
+    left, right = left.assign(language=""), right.assign(language="")
+    if left.duplicated(_KEY).any() or right.duplicated(_KEY).any():
+        raise InputError(
+            "items of several languages have one id, and one side does not name"
+            " languages: compare a run of one language"
+        )
     return left, right
 
 
-def _with_plain_names(own: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+def _with_plain_names(side: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     """Measures without their filter ("exact_match,remove_whitespace"), if the other
     side names them so."""
-    names, others = set(own["measure"]), set(other["measure"])
-    plain = {
-        name: str(name).partition(",")[0] for name in names - others if "," in str(name)
-    }
-    several = {bare for bare in plain.values() if list(plain.values()).count(bare) > 1}
-    found = {
-        name: bare for name, bare in plain.items() if bare in others - names - several
-    }
-    return (
-        own.assign(measure=own["measure"].map(lambda name: found.get(name, name)))
-        if found
-        else own
-    )
+    names, others = set(side["measure"]), set(other["measure"])
+    plain = {}
+    for name in names - others:
+        metric, comma, _ = str(name).partition(",")
+        if comma:
+            plain[name] = metric
+    counts = Counter(plain.values())
+    for name, metric in list(plain.items()):
+        if counts[metric] > 1 or metric in names or metric not in others:
+            del plain[name]
+    return side.replace({"measure": plain}) if plain else side
 
 
 def _finite(
@@ -516,9 +464,8 @@ def _finite(
             f" {first['item_id']}"
         )
     gone = pd.MultiIndex.from_frame(strange[_KEY])
-    left, right = (
-        side[~pd.MultiIndex.from_frame(side[_KEY]).isin(gone)] for side in (left, right)
-    )
+    left = left[~pd.MultiIndex.from_frame(left[_KEY]).isin(gone)]
+    right = right[~pd.MultiIndex.from_frame(right[_KEY]).isin(gone)]
     return left, right, remarks
 
 
@@ -526,31 +473,24 @@ def _moved(items: pd.DataFrame, *, alike: bool) -> Row:
     a, b = as_floats(items["value_a"]), as_floats(items["value_b"])
     contexts = items["context"].to_numpy(np.intp)
     row: Row = {"a": float(a.mean()), "b": float(b.mean())}
-    if np.isin(np.concatenate([a, b]), (0.0, 1.0)).all():
+    if np.isin([a, b], (0.0, 1.0)).all():
         row |= difference("difference", b - a, contexts)
-        row |= {
-            "only_a": int((a > b).sum()),
-            "only_b": int((b > a).sum()),
-            "mcnemar_p": mcnemar_p(a, b),
-        }
-        row["differing"] = row["only_a"] + row["only_b"]
+        only_a, only_b = int((a > b).sum()), int((b > a).sum())
+        row |= {"only_a": only_a, "only_b": only_b, "mcnemar_p": mcnemar_p(a, b)}
+        row["differing"] = only_a + only_b
         row["flip_rate"] = row["differing"] / len(items)
         known = items["said_a"].notna() & items["said_b"].notna()
         if alike and known.any():
-            wrong = (
-                (a + b == 0)
-                & known.to_numpy()
-                & (items["said_a"] != items["said_b"]).to_numpy()
-            )
-            row["other_answer"] = int(wrong.sum())
+            other = known & (items["said_a"] != items["said_b"])
+            row["other_answer"] = int((other & (a + b == 0)).sum())
     else:
         mean = Unbounded.ratio(b - a, np.ones(len(items)), contexts)
         row |= {"difference": mean.value, **bounds("difference", mean.interval())}
         row |= {"differing": int((a != b).sum()), "t_p": mean.p}
     row.pop(f"difference{WHY}", None)
     if alike:
-        pairs = zip(items["prompt_a"], items["prompt_b"], strict=True)
-        row["other_prompt"] = sum(
-            not (one.startswith(other) or other.startswith(one)) for one, other in pairs
-        )
+        row["other_prompt"] = 0
+        for one, other in zip(items["prompt_a"], items["prompt_b"], strict=True):
+            if not (one.startswith(other) or other.startswith(one)):
+                row["other_prompt"] += 1
     return row

@@ -4,7 +4,7 @@ are measured on.
 A criterion is one entry of CRITERIA."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from scipy.special import ndtr, ndtri
 
 from evaluator.deciding.thresholds import Thresholds
 from evaluator.metrics.columns import PERCENTAGE, POINTS, RATIO, SCORE, Kind
-from evaluator.metrics.fates import floor_of
+from evaluator.metrics.fates import UNMEASURED, fates_of, floor_of
 from evaluator.metrics.inputs import ALL, Comparison, Inputs
 from evaluator.metrics.intervals import ALPHA, Floats, ItemNumbers, Mean, Ratio
 
@@ -50,20 +50,16 @@ class Paired:
 
     def at(self, rows: ItemNumbers) -> "Paired":
         """The items of these rows, in this order; rows may repeat."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        chosen: dict[str, Any] = {
-            name: each[rows]
-            for name, each in values.items()
-            if isinstance(each, np.ndarray)
-        }
+        chosen: dict[str, Any] = {}
+        for name, values in vars(self).items():
+            if isinstance(values, np.ndarray):
+                chosen[name] = values[rows]
         return replace(self, **chosen)
 
     def of(self, language: str) -> "Paired":
-        return (
-            self
-            if language == ALL
-            else self.at(np.flatnonzero(self.languages == language))
-        )
+        if language == ALL:
+            return self
+        return self.at(np.flatnonzero(self.languages == language))
 
     def answers(self, probe: Probe) -> tuple[Floats, Floats, Flags]:
         """The base's answers, the checkpoint's, and the flags of one probe."""
@@ -83,46 +79,43 @@ def paired_of(
     """Open-format outcomes of both. `planned`: how many items were to be judged;
     None: those with any record."""
     subject = comparison.subject
-    own = inputs.outcomes_of(subject.checkpoint, subject.task)
-    base = inputs.outcomes_of(subject.base or "", subject.task)
-    numbers = own["item"].to_numpy(np.intp)
-    alone = np.setdiff1d(base["item"].to_numpy(np.intp), numbers)
-    lacking = len(alone) if planned is None else max(0, planned - len(numbers))
-    if lacking >= len(alone):
-        numbers, lacking = np.concatenate([numbers, alone]), lacking - len(alone)
-    asked = inputs.asked(subject.task).set_index("item").loc[numbers].reset_index()
-    own, base = (each.set_index("item").reindex(numbers) for each in (own, base))
-    answers = {
-        f"{side}{word}": np.append(
-            frame[column].astype("Float64").to_numpy(np.float64, na_value=np.nan),
-            np.full(lacking, np.nan),
-        )
-        for side, frame in {"": own, "base_": base}.items()
-        for word, column in (("said", "produced"), ("picked", "recognised"))
-    }
-    contexts = inputs.contexts_of(subject.task, asked)
+    own = inputs.outcomes_of(subject.checkpoint, subject.task).set_index("item")
+    base = inputs.outcomes_of(subject.base or "", subject.task).set_index("item")
+    items = own.index.to_numpy(np.intp)
+    only_base = np.setdiff1d(base.index.to_numpy(np.intp), items)
+    unseen = len(only_base) if planned is None else max(0, planned - len(items))
+    if unseen >= len(only_base):
+        items, unseen = np.append(items, only_base), unseen - len(only_base)
+    own, base = own.reindex(items), base.reindex(items)
+    asked = inputs.asked(subject.task).set_index("item").loc[items].reset_index()
+    languages = asked["language"].to_numpy(object)
+    contexts = asked["context"].to_numpy(np.intp)
+    new_contexts = contexts.max(initial=-1) + 1 + np.arange(unseen)
+
+    def answers(side: pd.DataFrame, column: str) -> Floats:
+        values = side[column].to_numpy(np.float64)
+        return np.append(values, np.full(unseen, np.nan))
+
     return Paired(
-        languages=np.append(
-            asked["language"].to_numpy(object), np.full(lacking, UNKNOWN, dtype=object)
-        ),
-        contexts=np.append(contexts, contexts.max(initial=-1) + 1 + np.arange(lacking)),
-        open=_due(own, base, "greedy", lacking),
-        choice=_due(own, base, "choice", lacking),
+        languages=np.append(languages, np.full(unseen, UNKNOWN, dtype=object)),
+        contexts=np.append(contexts, new_contexts),
+        base_said=answers(base, "produced"),
+        said=answers(own, "produced"),
+        base_picked=answers(base, "recognised"),
+        picked=answers(own, "recognised"),
+        open=_due(own["greedy_status"], base["greedy_status"], unseen),
+        choice=_due(own["choice_status"], base["choice_status"], unseen),
         floor=floor_of(base[base["options"].notna()], "choice"),
-        **answers,
     )
 
 
-def _due(own: pd.DataFrame, base: pd.DataFrame, probe: str, lacking: int) -> Flags:
-    """The items that the probe was to judge: all that not both sides excluded; none
-    if a side lacks the probe."""
-    statuses = [side[f"{probe}_status"] for side in (own, base)]
-    if any(status.isna().all() for status in statuses):
-        return np.zeros(len(own) + lacking, dtype=bool)
-    excluded = np.logical_and.reduce(
-        [(status == "excluded").fillna(False).to_numpy(bool) for status in statuses]
-    )
-    return np.append(~excluded, np.ones(lacking, dtype=bool))
+def _due(own: pd.Series, base: pd.Series, unseen: int) -> Flags:
+    """The items that a probe with these statuses was to judge: all that not both
+    sides excluded; none if a side lacks the probe."""
+    if own.isna().all() or base.isna().all():
+        return np.zeros(len(own) + unseen, dtype=bool)
+    excluded = (own == "excluded") & (base == "excluded")
+    return np.append(~excluded.to_numpy(bool), np.ones(unseen, dtype=bool))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,9 +143,8 @@ class Reported:
 
     def times(self, factor: float) -> "Reported":
         narrower = factor**-0.5
-        low, high = (
-            self.value + (end - self.value) * narrower for end in (self.low, self.high)
-        )
+        low = self.value + (self.low - self.value) * narrower
+        high = self.value + (self.high - self.value) * narrower
         return replace(self, low=low, high=high)
 
 
@@ -179,7 +171,7 @@ class Criterion:
     `bound` of `Thresholds` over `per`."""
 
     name: str
-    told: str  # in a sentence: "open accuracy lost"
+    text: str  # in a sentence: "open accuracy lost"
     bound: str
     kind: Kind
     shows: Shows
@@ -197,7 +189,7 @@ class Criterion:
     ) -> float | None:
         """The tolerance in the number's units; None if it is not judged."""
         name = self.of_language if language else self.bound
-        value: float | None = getattr(thresholds, name) if name else None
+        value: float | None = getattr(thresholds, name, None)
         return None if value is None else value / self.per
 
 
@@ -210,8 +202,8 @@ def _mean(
     if absent != "left out":
         values = np.where(gone, 1.0 if absent == "loss" else low, values)
     kept = due & ~np.isnan(values)
-    found = Mean(values[kept], paired.contexts[kept], low=low) if kept.any() else None
-    return Measured(found, int(due.sum()), int(gone.sum()))
+    mean = Mean(values[kept], paired.contexts[kept], low=low) if kept.any() else None
+    return Measured(mean, int(due.sum()), int(gone.sum()))
 
 
 def _drop(probe: Probe, paired: Paired, absent: Absent) -> Measured:
@@ -229,89 +221,68 @@ def _recovery(probe: Probe, paired: Paired, absent: Absent) -> Measured:
     base, own, due = paired.answers(probe)
     gone = due & np.isnan(base + own)
     if absent != "left out":
-        base, own = (
-            np.where(gone, 1.0, base),
-            np.where(gone, float(absent == "gain"), own),
-        )
+        base = np.where(gone, 1.0, base)
+        own = np.where(gone, float(absent == "gain"), own)
     kept = due & ~np.isnan(base + own)
-    found = (
-        Ratio(own[kept], base[kept], paired.contexts[kept])
-        if base[kept].any()
-        else None
-    )
-    return Measured(found, int(due.sum()), int(gone.sum()))
+    ratio = None
+    if base[kept].any():
+        ratio = Ratio(own[kept], base[kept], paired.contexts[kept])
+    return Measured(ratio, int(due.sum()), int(gone.sum()))
 
 
-def _fate(picked: float, paired: Paired, absent: Absent) -> Measured:
-    """The share of known answers that are no longer said but still picked (`picked`
-    1), or neither (0)."""
+def _fate(fate: str, paired: Paired, absent: Absent) -> Measured:
+    """The share of known answers with this fate."""
     unknown = (paired.base_said == 0) | (paired.base_picked == 0)
-    values = ((paired.said == 0) & (paired.picked == picked)).astype(np.float64)
-    values[
-        np.isnan(paired.base_said + paired.base_picked + paired.said + paired.picked)
-    ] = np.nan
+    fates = fates_of(paired.base_said, paired.base_picked, paired.said, paired.picked)
+    values = np.where(fates == UNMEASURED, np.nan, fates == fate)
     asked = paired.open & paired.choice
-    return replace(
-        _mean(paired, values, asked & ~unknown, absent), due=int(asked.sum())
-    )
-
-
-_PROBES: tuple[tuple[Probe, Shows], ...] = (
-    ("open", "saying"),
-    ("choice", "recognising"),
-)
+    share = _mean(paired, values, asked & ~unknown, absent)
+    return replace(share, due=int(asked.sum()))
 
 
 def _of_probes(
     name: str,
-    told: str,
+    text: str,
     bound: str,
     kind: Kind,
     measure: Callable[..., Measured],
     **more: Any,
 ) -> Iterator[Criterion]:
     """The same criterion for open answers and for choices."""
-    for probe, shows in _PROBES:
+    shown: dict[Probe, Shows] = {"open": "saying", "choice": "recognising"}
+    for probe, shows in shown.items():
         given = {"shows": shows, "measure": partial(measure, probe), **more}
-        yield Criterion(f"{probe}_{name}", f"{probe} {told}", bound, kind, **given)
+        yield Criterion(f"{probe}_{name}", f"{probe} {text}", bound, kind, **given)
 
 
-def _of_known(
-    name: str, told: str, bound: str, shows: Shows, picked: float
-) -> Criterion:
-    """The share of a fate of the known answers."""
-    counted, measure = "known answers", partial(_fate, picked)
+def _of_known(name: str, text: str, bound: str, shows: Shows) -> Criterion:
+    """The share of a fate, `name`, of the known answers."""
+    counted, measure = "known answers", partial(_fate, name)
     return Criterion(
-        name, f"{counted} {told}", bound, PERCENTAGE, shows, measure, counted=counted
+        name, f"{counted} {text}", bound, PERCENTAGE, shows, measure, counted=counted
     )
 
 
-def _of_fidelity(
-    name: str, told: str, bound: str, column: str, **more: Any
+def _of_table(
+    name: str, text: str, bound: str, kind: Kind, shows: Shows, **read: Any
 ) -> Criterion:
-    """A mean along the base's own answer."""
-    read: dict[str, Any] = {
-        "table": "fidelity",
-        "column": column,
-        "where": {"along": "greedy answer", "group": "all"},
-    }
-    return Criterion(name, told, bound, SCORE, "probabilities", per=1.0, **read, **more)
+    """A number of a table, whose tolerance has the same unit."""
+    return Criterion(name, text, bound, kind, shows, per=1.0, **read)
 
 
+_ALONG_BASE = {"along": "greedy answer", "group": "all"}
 # The most important first: a sentence names only some.
 CRITERIA = (
     *_of_probes(
         "drop", "accuracy lost", "max_drop", POINTS, _drop, of_language="drop_language"
     ),
-    _of_known(
-        "mc_only", "picked and no longer said", "max_mc_only", "saying", picked=1.0
-    ),
-    _of_known("lost", "neither said nor picked", "max_lost", "recognising", picked=0.0),
+    _of_known("mc_only", "picked and no longer said", "max_mc_only", "saying"),
+    _of_known("lost", "neither said nor picked", "max_lost", "recognising"),
     *_of_probes(
         "recovery", "accuracy left", "min_recovery", PERCENTAGE, _recovery, least=True
     ),
     *_of_probes("flips", "flips", "max_flips", PERCENTAGE, _flips, shows="changing"),
-    Criterion(
+    _of_table(
         "delta_pr",
         "Delta_PR",
         "max_delta_pr",
@@ -319,10 +290,26 @@ CRITERIA = (
         "saying",
         table="pr_gap",
         column="delta_pr",
-        per=1.0,
     ),
-    _of_fidelity("kld", "KL divergence from the base, nats a token,", "max_kld", "kld"),
-    _of_fidelity(
-        "ear", "expected acceptance rate", "min_ear", "acceptance", least=True
+    _of_table(
+        "kld",
+        "KL divergence from the base, nats a token,",
+        "max_kld",
+        SCORE,
+        "probabilities",
+        table="fidelity",
+        column="kld",
+        where=_ALONG_BASE,
+    ),
+    _of_table(
+        "ear",
+        "expected acceptance rate",
+        "min_ear",
+        SCORE,
+        "probabilities",
+        table="fidelity",
+        column="acceptance",
+        where=_ALONG_BASE,
+        least=True,
     ),
 )

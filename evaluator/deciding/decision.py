@@ -20,7 +20,7 @@ small for even a flawless checkpoint takes no share of the level.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -78,28 +78,30 @@ class Check:
 
     @cached_property
     def low(self) -> float | None:
-        return (
-            None
-            if self.evidence is None
-            else self.evidence.lower(self.levels[not self.criterion.least])
-        )
+        level = self.levels[not self.criterion.least]
+        return None if self.evidence is None else self.evidence.lower(level)
 
     @cached_property
     def high(self) -> float | None:
-        return (
-            None
-            if self.evidence is None
-            else self.evidence.upper(self.levels[self.criterion.least])
-        )
+        level = self.levels[self.criterion.least]
+        return None if self.evidence is None else self.evidence.upper(level)
 
     @property
     def gain(self) -> float:
         """The certain gain: how far the whole interval of a drop is below 0."""
-        return (
-            max(0.0, -self.high)
-            if self.criterion.of_language and self.high is not None
-            else 0.0
-        )
+        if not self.criterion.of_language or self.high is None:
+            return 0.0
+        return max(0.0, -self.high)
+
+    def is_sure(self, evidence: Evidence) -> bool:
+        """Whether the evidence excludes the tolerance, on the side of its value."""
+        bound, higher = self.threshold, evidence.value > self.threshold
+        p = evidence.p_at_most(bound) if higher else evidence.p_at_least(bound)
+        return evidence.value != bound and p <= self.levels[self.is_worse(evidence)]
+
+    def is_worse(self, evidence: Evidence) -> bool:
+        """Whether the value is on the far side of the tolerance, sure or not."""
+        return (evidence.value > self.threshold) != self.criterion.least
 
     @cached_property
     def enough(self) -> int | None:
@@ -108,16 +110,14 @@ class Check:
         if self.evidence is None or self.state != "undecided":
             return None
         few, many = max(1.0, FEWEST / self.contexts), _MOST / self.n
-        if not _is_sure(
-            self.evidence.times(many), self.criterion, self.threshold, self.levels
-        ):
+        if not self.is_sure(self.evidence.times(many)):
             return None
         while many - few > max(0.01 * few, 1 / self.n):
             middle = math.sqrt(few * many)
-            sure = _is_sure(
-                self.evidence.times(middle), self.criterion, self.threshold, self.levels
-            )
-            few, many = (few, middle) if sure else (middle, many)
+            if self.is_sure(self.evidence.times(middle)):
+                many = middle
+            else:
+                few = middle
         return math.ceil(max(many * self.n, self.n + 1))
 
 
@@ -174,59 +174,63 @@ def decide(
     earlier look. `reports`: numbers of tables; without one that has a tolerance no
     PASS. `absent`: how to count items without a judgement.
     """
+    measurements = list(_measurements(paired, thresholds, reports or {}, absent))
+    judged = sum(measured.evidence is not None for *_, measured in measurements)
+    blocking = nominal(BLOCK_LEVEL / max(judged, 1), sizes)
     items = len(paired.contexts)
-    spoken = paired.spoken if thresholds.languages and len(paired.spoken) > 1 else []
-    parts = {language: paired.of(language) for language in spoken}
-    found: list[tuple[Criterion, str, float, Measured]] = []
+    checks = []
+    for criterion, language, bound, measured in measurements:
+        passing = able(PASS_LEVEL, sizes, _spotless(criterion, bound, measured, items))
+        check = Check(
+            criterion=criterion,
+            language=language,
+            threshold=bound,
+            state="undecided" if measured.due else "unmeasured",
+            levels=(nominal(PASS_LEVEL, passing), blocking),
+            missing=measured.missing,
+        )
+        if measured.evidence is not None:
+            passed_before = (criterion.name, language) in passed
+            check = _judged(
+                check, measured.evidence, items >= passing[0], passed_before
+            )
+        checks.append(check)
+    states = {check.state for check in checks}
+    outcome: Outcome = "WARN"
+    if "beyond" in states:
+        outcome = "BLOCK"
+    elif "undecided" not in states and any(
+        check.state == "within" and check.criterion.shows == "saying"
+        for check in checks
+    ):
+        outcome = "PASS"
+    return Decision(outcome, tuple(checks))
+
+
+def _measurements(
+    paired: Paired,
+    thresholds: Thresholds,
+    reports: Mapping[Name, Evidence],
+    absent: Absent,
+) -> Iterator[tuple[Criterion, str, float, Measured]]:
+    """Each judged criterion over all items, then in each language: its language,
+    tolerance and measurement."""
+    parts = {}
+    if thresholds.languages and len(paired.spoken) > 1:
+        parts = {language: paired.of(language) for language in paired.spoken}
     for criterion in CRITERIA:
         bound = criterion.threshold(thresholds)
         if bound is not None and criterion.measure is not None:
-            found.append((criterion, ALL, bound, criterion.measure(paired, absent)))
+            yield criterion, ALL, bound, criterion.measure(paired, absent)
         elif bound is not None:
-            report = (reports or {}).get((criterion.name, ALL))
-            found.append((criterion, ALL, bound, Measured(report, due=items)))
+            report = reports.get((criterion.name, ALL))
+            yield criterion, ALL, bound, Measured(report, due=len(paired.contexts))
         bound = criterion.threshold(thresholds, language=True)
         if bound is not None and criterion.measure is not None:
-            apart = (
-                (language, criterion.measure(part, absent))
-                for language, part in parts.items()
-            )
-            found += [
-                (criterion, language, bound, measured)
-                for language, measured in apart
-                if measured.due
-            ]
-    judged = sum(measured.evidence is not None for *_, measured in found)
-    blocking = nominal(BLOCK_LEVEL / max(judged, 1), sizes)
-    checks = []
-    for criterion, language, bound, measured in found:
-        passing = able(PASS_LEVEL, sizes, _spotless(criterion, bound, measured, items))
-        levels = nominal(PASS_LEVEL, passing), blocking
-        before = (criterion.name, language) in passed
-        checks.append(
-            _check(
-                criterion,
-                language,
-                bound,
-                measured,
-                levels,
-                may_pass=items >= passing[0],
-                passed=before,
-            )
-        )
-    states = {check.state for check in checks}
-    said = any(
-        check.state == "within" and check.criterion.shows == "saying"
-        for check in checks
-    )
-    outcome: Outcome = (
-        "BLOCK"
-        if "beyond" in states
-        else "PASS"
-        if said and "undecided" not in states
-        else "WARN"
-    )
-    return Decision(outcome, tuple(checks))
+            for language, part in parts.items():
+                measured = criterion.measure(part, absent)
+                if measured.due:
+                    yield criterion, language, bound, measured
 
 
 def _spotless(
@@ -234,67 +238,30 @@ def _spotless(
 ) -> float:
     """The p-value per item of a flawless checkpoint: for n contexts it is (1 -
     bound)^n; 0 if unknown."""
-    if (
-        criterion.least
-        or criterion.measure is None
-        or measured.evidence is None
-        or not 0 < bound < 1
-    ):
+    if criterion.least or criterion.measure is None or measured.evidence is None:
+        return 0.0
+    if not 0 < bound < 1:
         return 0.0
     return float((1 - bound) ** (measured.evidence.contexts / items))
 
 
-def _check(
-    criterion: Criterion,
-    language: str,
-    bound: float,
-    measured: Measured,
-    levels: tuple[float, float],
-    *,
-    may_pass: bool,
-    passed: bool,
-) -> Check:
-    """One check with its state. `may_pass`: the look is large enough. `passed`:
-    within at an earlier look."""
-    state: State = "undecided" if measured.due else "unmeasured"
-    check = Check(
-        criterion=criterion,
-        language=language,
-        threshold=bound,
-        state=state,
-        levels=levels,
-        missing=measured.missing,
-    )
-    found = measured.evidence
-    if found is None:
-        return check
-    state = "undecided"
-    sure = found.contexts >= FEWEST and _is_sure(found, criterion, bound, levels)
-    if sure and (found.value > bound) != criterion.least:
+def _judged(check: Check, evidence: Evidence, may_pass: bool, passed: bool) -> Check:
+    """A check with its evidence and state. `may_pass`: the look is large enough.
+    `passed`: within at an earlier look."""
+    sure = evidence.contexts >= FEWEST and check.is_sure(evidence)
+    state: State = "undecided"
+    if sure and check.is_worse(evidence):
         state = "beyond"
     elif passed or (sure and may_pass):
         state = "within"
     return replace(
         check,
         state=state,
-        evidence=found,
-        value=found.value,
-        n=found.n,
-        contexts=found.contexts,
+        evidence=evidence,
+        value=evidence.value,
+        n=evidence.n,
+        contexts=evidence.contexts,
     )
-
-
-def _is_sure(
-    evidence: Evidence, criterion: Criterion, bound: float, levels: tuple[float, float]
-) -> bool:
-    """Whether the evidence excludes the tolerance, on the side of its value."""
-    p = (
-        evidence.p_at_least(bound)
-        if evidence.value < bound
-        else evidence.p_at_most(bound)
-    )
-    beyond = (evidence.value > bound) != criterion.least
-    return evidence.value != bound and p <= levels[beyond]
 
 
 @dataclass(frozen=True)
@@ -319,12 +286,12 @@ def replay(
     """Where and how would the gate have stopped? Each try draws contexts with
     replacement, in random order."""
     rng = np.random.default_rng(seed)
-    found = [
-        stopped(redrawn(paired, rng), thresholds, first, rng) for _ in range(repeats)
-    ]
-    return Replay(
-        tuple(outcome for outcome, _ in found), tuple(cost for _, cost in found)
-    )
+    outcomes, costs = [], []
+    for _ in range(repeats):
+        outcome, cost = stopped(redrawn(paired, rng), thresholds, first, rng)
+        outcomes.append(outcome)
+        costs.append(cost)
+    return Replay(tuple(outcomes), tuple(costs))
 
 
 def stopped(
@@ -348,13 +315,11 @@ def redrawn(paired: Paired, rng: np.random.Generator) -> Paired:
     """The same number of contexts, drawn at random with replacement. A context drawn
     twice counts as two."""
     rows = np.argsort(paired.contexts, kind="stable")
-    _, starts, counts = np.unique(
-        paired.contexts[rows], return_index=True, return_counts=True
-    )
-    drawn = rng.integers(len(starts), size=len(starts))
-    places = np.concatenate(
-        [rows[starts[each] : starts[each] + counts[each]] for each in drawn]
-    )
+    _, starts = np.unique(paired.contexts[rows], return_index=True)
+    groups = np.split(rows, starts[1:])
+    drawn = rng.integers(len(groups), size=len(groups))
+    chosen = [groups[number] for number in drawn]
     return replace(
-        paired.at(places), contexts=np.repeat(np.arange(len(drawn)), counts[drawn])
+        paired.at(np.concatenate(chosen)),
+        contexts=np.repeat(np.arange(len(drawn)), [len(group) for group in chosen]),
     )

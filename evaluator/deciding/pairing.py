@@ -11,6 +11,7 @@ import pandas as pd
 
 HASH = "doc_hash "  # before a digest that lm-eval made
 _NAMED = 5  # items in a remark
+ItemKey = tuple[str, str]  # language, id
 
 
 def by_content(
@@ -25,51 +26,52 @@ def by_content(
     if not all(digests) or len({digest.startswith(HASH) for digest in digests}) > 1:
         return right, {}, []
     # (language, digest) -> ids of `left` that are not yet paired
-    waiting: dict[tuple[str, str], list[str]] = {}
-    for key, digest in ours.items():
-        if theirs.get(key) != digest:
-            waiting.setdefault((key[0], digest), []).append(key[1])
-    names: dict[tuple[str, str], str] = {}  # the new ids of `right`
-    alone = []
-    for key, digest in theirs.items():
-        if ours.get(key) != digest:
-            same = waiting.get((key[0], digest))
-            if same:
-                names[key] = same.pop(0)
-            else:
-                names[key] = f"{key[1]} of B"
-                alone.append(key)
-    left_alone = [
-        (language, name) for (language, _), items in waiting.items() for name in items
-    ]
-    changed = dict.fromkeys(alone).keys() & {*left_alone}
-    groups = {
-        "not paired, as question, context, gold answers or options changed": [
-            key for key in alone if key in changed
-        ],
-        f"only in {a}": [key for key in left_alone if key not in changed],
-        f"only in {b}": [key for key in alone if key not in changed],
-    }
-    data = (
-        {"data": (_together(ours.values()), _together(theirs.values()))}
-        if names or left_alone
-        else {}
-    )
+    waiting: dict[ItemKey, list[str]] = {}
+    for (language, name), digest in ours.items():
+        if theirs.get((language, name)) != digest:
+            waiting.setdefault((language, digest), []).append(name)
+    names: dict[ItemKey, str] = {}  # the new ids of `right`
+    only_b = []
+    for (language, name), digest in theirs.items():
+        same = waiting.get((language, digest))
+        if ours.get((language, name)) == digest:
+            names[language, name] = name
+        elif same:
+            names[language, name] = same.pop(0)
+        else:
+            names[language, name] = f"{name} of B"
+            only_b.append((language, name))
+    only_a = []
+    for (language, _), unpaired in waiting.items():
+        only_a += [(language, name) for name in unpaired]
+    keys = zip(right["language"], right["item_id"], strict=True)
+    renamed = right.assign(item_id=[names[key] for key in keys])
+    data = {}
+    if waiting or only_b:
+        data["data"] = _together(ours.values()), _together(theirs.values())
+    return renamed, data, _remarks(only_a, only_b, a, b)
+
+
+def _remarks(only_a: list[ItemKey], only_b: list[ItemKey], a: str, b: str) -> list[str]:
+    changed = set(only_a) & set(only_b)
+    reason = "not paired, as question, context, gold answers or options changed"
+    groups: dict[str, list[str]] = {reason: [], f"only in {a}": [], f"only in {b}": []}
+    for key in only_b:
+        groups[reason if key in changed else f"only in {b}"].append(key[1])
+    for key in only_a:
+        if key not in changed:
+            groups[f"only in {a}"].append(key[1])
     remarks = []
-    for what, keys in groups.items():
-        if keys:
-            named = ", ".join(name for _, name in keys[:_NAMED])
-            more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
-            remarks.append(f"{what} ({len(keys)}): {named}{more}")
-    places = zip(right["language"], right["item_id"], strict=True)
-    return (
-        right.assign(item_id=[names.get(key, key[1]) for key in places]),
-        data,
-        remarks,
-    )
+    for what, names in groups.items():
+        if names:
+            rest = len(names) - _NAMED
+            more = f" and {rest} more" if rest > 0 else ""
+            listed = ", ".join(names[:_NAMED])
+            remarks.append(f"{what} ({len(names)}): {listed}{more}")
+    return remarks
 
 
-def _digests(side: pd.DataFrame) -> dict[tuple[str, str], str]:
+def _digests(side: pd.DataFrame) -> dict[ItemKey, str]:
     """What each item asked, by language and id."""
     keys = zip(side["language"], side["item_id"], strict=True)
     return dict(zip(keys, side["digest"], strict=True))

@@ -94,25 +94,20 @@ class Thresholds(Frozen):
 
     @model_validator(mode="after")
     def _agree(self) -> "Thresholds":
-        apart = (
-            self.max_drop_language
-            if "max_drop_language" in self.model_fields_set
-            else None
-        )
-        if apart is not None and not self.languages:
-            raise ValueError(
-                f"max_drop_language: {apart:g} contradicts languages: false"
-            )
-        if apart is not None and self.max_drop is not None and apart < self.max_drop:
-            raise ValueError(
-                f"max_drop_language: {apart:g} contradicts max_drop: {self.max_drop:g}:"
-                " it must be at least as large"
-            )
-        if all(
-            value is None
-            for name, value in self
-            if name not in ("languages", "max_drop_language")
-        ):
+        apart, total = self.max_drop_language, self.max_drop
+        if apart is not None and "max_drop_language" in self.model_fields_set:
+            if not self.languages:
+                raise ValueError(
+                    f"max_drop_language: {apart:g} contradicts languages: false"
+                )
+            if total is not None and apart < total:
+                raise ValueError(
+                    f"max_drop_language: {apart:g} contradicts max_drop: {total:g}:"
+                    " it must be at least as large"
+                )
+        judged = dict(self)
+        del judged["languages"], judged["max_drop_language"]
+        if set(judged.values()) == {None}:
             raise ValueError("every threshold is null: there is nothing to judge")
         return self
 

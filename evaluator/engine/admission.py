@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from evaluator.engine.base import (
     TOO_LONG,
     Cancel,
-    Generate,
     Request,
     RequestSource,
     Response,
@@ -42,29 +41,24 @@ def room(rows: int, in_flight: int, *, bursts: bool) -> int:
 def refusal(request: Request, max_model_len: int, vocabulary: int) -> str | None:
     """Why a model cannot answer a request, which could end its engine; None if it
     can. Both numbers in tokens."""
-    continuation = request.continuation_ids if isinstance(request, Score) else ()
-    generated = len(continuation) if isinstance(request, Score) else request.max_tokens
-    if not request.prompt_ids:
+    prompt: tuple[int, ...] = request.prompt_ids
+    continuation: tuple[int, ...] = ()
+    if isinstance(request, Score):
+        continuation = request.continuation_ids
+        generated, nothing = len(continuation), "nothing to score"
+    else:
+        generated, nothing = request.max_tokens, f"max_tokens is {request.max_tokens}"
+    if not prompt:
         return "the prompt is empty"
     if generated < 1:
+        return nothing
+    if len(prompt) + generated > max_model_len:
         return (
-            "nothing to score"
-            if isinstance(request, Score)
-            else f"max_tokens is {generated}"
-        )
-    if len(request.prompt_ids) + generated > max_model_len:
-        return (
-            f"{len(request.prompt_ids)} prompt tokens and {generated} more do not fit "
+            f"{len(prompt)} prompt tokens and {generated} more do not fit "
             f"the engine's {max_model_len} {TOO_LONG}"
         )
-    unchecked = (
-        request.prompt_ids[request.checked :]
-        if isinstance(request, Generate)
-        else request.prompt_ids
-    )
-    for ids in (unchecked, continuation):
-        if ids and not _are_below(vocabulary, ids):
-            return f"a token id is outside the vocabulary of {vocabulary}"
+    if not (_are_below(vocabulary, prompt) and _are_below(vocabulary, continuation)):
+        return f"a token id is outside the vocabulary of {vocabulary}"
     if isinstance(request, Score) and request.reference is not None:
         return unusable(request.reference, request.continuation_ids, vocabulary)
     return None
@@ -73,7 +67,7 @@ def refusal(request: Request, max_model_len: int, vocabulary: int) -> str | None
 @lru_cache(maxsize=64)  # many requests of an item have its prompt
 def _are_below(vocabulary: int, ids: tuple[int, ...]) -> bool:
     """Whether all tokens are ids of a vocabulary."""
-    return min(ids) >= 0 and max(ids) < vocabulary
+    return not ids or (min(ids) >= 0 and max(ids) < vocabulary)
 
 
 def refuse(request: Request, reason: str) -> Response:
@@ -122,7 +116,7 @@ class SharedScores:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusing:
+class RefusingEngine:
     """Takes an engine's place for items that kill it: every request fails with one
     reason."""
 

@@ -13,7 +13,7 @@ computed. `run` returns when the source has nothing to give and nothing is in fl
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -53,12 +53,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True):
     # answers. A token whose log-probability is NaN is left out, and so are all that
     # follow it.
     stream: list[Streamed] | None = None
-    # its response need not repeat the stream: no tokens, no log-probabilities
-    stream_only: bool = False
     stop_ids: tuple[int, ...] = ()  # ids that end it as EOS does
-    # so many prompt_ids are known to be ids: of a request that was answered, and of its
-    # answer
-    checked: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +89,7 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True):
 
 Request = Generate | Score
 
-# the end of why a request is refused that the model or its cache has no room for
+# ends the reason of a refusal: the model or its cache has no room for the request
 TOO_LONG = "(max_model_len)"
 NOT_NUMBERS = "the model's log-probabilities are not numbers (NaN)"
 
@@ -142,23 +137,18 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
         if not self.logprobs and not self.ranks:
             return self
         error = None
-        if math.isnan(
-            sum(self.logprobs) + sum([each.kld for each in self.divergences])
-        ):
+        counts = {len(self.ranks), len(self.logprobs), len(self.token_ids)}
+        outside = [rank for rank in self.ranks if not 1 <= rank <= vocabulary]
+        klds = [divergence.kld for divergence in self.divergences]
+        if math.isnan(sum(self.logprobs) + sum(klds)):
             error = NOT_NUMBERS
-        elif self.ranks and not len(self.ranks) == len(self.logprobs) == len(
-            self.token_ids
-        ):
+        elif self.ranks and len(counts) > 1:
             error = f"scores of {len(self.logprobs)} of {len(self.token_ids)} tokens"
-        elif outside := [rank for rank in self.ranks if not 1 <= rank <= vocabulary]:
+        elif outside:
             error = f"a rank of {outside[0]} in a vocabulary of {vocabulary}"
-        return (
-            self
-            if error is None
-            else Response(
-                request_id=self.request_id, status="engine_error", error=error
-            )
-        )
+        if error is None:
+            return self
+        return Response(request_id=self.request_id, status="engine_error", error=error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,34 +196,23 @@ class EngineStats:
     def plus(self, other: "EngineStats") -> "EngineStats":
         """Both together: sums, and the higher peak. None only if neither measured
         it."""
-        found: dict[str, Any] = {}
-        for name in (each.name for each in fields(self)):
-            known = [
-                value
-                for value in (getattr(self, name), getattr(other, name))
-                if value is not None
-            ]
-            found[name] = (
-                None
-                if not known
-                else max(known)
-                if name == "peak_memory"
-                else sum(known)
-            )
-        return EngineStats(**found)
+        sums: dict[str, Any] = asdict(self)
+        for name, value in asdict(other).items():
+            if sums[name] is None or value is None:
+                sums[name] = value if sums[name] is None else sums[name]
+            elif name == "peak_memory":
+                sums[name] = max(sums[name], value)
+            else:
+                sums[name] += value
+        return EngineStats(**sums)
 
     def since(self, earlier: "EngineStats") -> "EngineStats":
         """What was counted after `earlier`, of the same load."""
-        found = {each.name: getattr(self, each.name) for each in fields(self)}
-        counted = [
-            name
-            for name, value in found.items()
-            if value is not None and name != "peak_memory"
-        ]
-        return EngineStats(
-            **found
-            | {name: found[name] - (getattr(earlier, name) or 0) for name in counted}
-        )
+        counts: dict[str, Any] = asdict(self)
+        for name, value in asdict(earlier).items():
+            if counts[name] is not None and name != "peak_memory":
+                counts[name] -= value or 0
+        return EngineStats(**counts)
 
     def shares(self) -> dict[str, float | None]:
         """`idle_share`, `waiting_share`: their shares of the time, from 0 to 1; None

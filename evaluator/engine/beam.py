@@ -213,12 +213,7 @@ class BeamSearch:
         infinite if there are fewer: a prefix that is strictly worse contributes
         neither a live beam nor a finished one. The ranking stops early at a sum of
         `enough`."""
-        live, eos_ids, width, expansion = (
-            self._live,
-            self._eos_ids,
-            self._width,
-            self._expansion,
-        )
+        live, eos_ids, width = self._live, self._eos_ids, self._width
         # An expansion has its likeliest token first, so that expansions are merged: few
         # of their tokens are looked at.
         heads = [beam.best for beam in live if beam.best is not None]
@@ -237,7 +232,7 @@ class BeamSearch:
                 if not width:
                     return best, negated
             place += 1
-            if place < start + expansion:
+            if place < start + self._expansion:
                 heapreplace(heads, (beam.negated - table.logprobs[place], index, place))
             else:
                 heappop(heads)
@@ -261,11 +256,13 @@ class BeamSearch:
                     following.rollout, following.depth = beam.rollout, beam.depth + 1
                 live.append(following)
             elif position < width:
-                score = -negated / self._step
-                hypothesis = Hypothesis(
-                    token_ids=(*beam.token_ids, token), logprob=-negated, score=score
+                self._finished.append(
+                    Hypothesis(
+                        token_ids=(*beam.token_ids, token),
+                        logprob=-negated,
+                        score=-negated / self._step,
+                    )
                 )
-                self._finished.append(hypothesis)
         if len(self._finished) > finished:
             # stable: of equals the earlier stays first
             self._finished.sort(key=lambda hypothesis: -hypothesis.score)
@@ -292,32 +289,25 @@ class BeamSearch:
     def _cancelled(self) -> list[Generate | Cancel]:
         """What ends the rollouts without a live prefix."""
         alive = {beam.rollout for beam in self._live}
-        dead = [
-            request_id
-            for request_id, rollout in self._in_flight.items()
-            if rollout not in alive
-        ]
-        for request_id in dead:
-            del self._in_flight[request_id]
-        return [Cancel(request_id=request_id) for request_id in dead]
+        cancels: list[Generate | Cancel] = []
+        for request_id, rollout in list(self._in_flight.items()):
+            if rollout not in alive:
+                del self._in_flight[request_id]
+                cancels.append(Cancel(request_id=request_id))
+        return cancels
 
     def _request(self, beam: _Beam) -> Generate:
         """Request the rollout that begins with a live prefix."""
-        beam.rollout, beam.depth = (
-            _Rollout() if self._next_request else self._first_rollout,
-            0,
-        )
+        beam.rollout = _Rollout() if self._next_request else self._first_rollout
+        beam.depth = 0
         first = self._next_request == 0 and self._first_request_id
         request_id = first or f"{self._request_prefix}/{self._next_request}"
         self._next_request += 1
         self._in_flight[request_id] = beam.rollout
-        prompt_ids = self._prompt_ids + beam.token_ids
         return Generate(
             request_id=request_id,
-            prompt_ids=prompt_ids,
+            prompt_ids=self._prompt_ids + beam.token_ids,
             max_tokens=self._max_tokens - self._step,
             top_logprobs=self._expansion,
             stream=beam.rollout.rows,
-            stream_only=not first,  # nobody else reads it
-            checked=len(prompt_ids) if self._step else 0,
         )

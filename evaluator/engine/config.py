@@ -5,9 +5,9 @@ with the name for users. This folder's `__init__.py` fills `ENGINES`, one line f
 kind. Options, YAML validation and "did you mean" read it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -106,6 +106,11 @@ class EngineKind:
     check_here: Callable[[EngineConfig], None] = lambda config: None
     # it keeps and compares the distributions of a Score (Score.reference)
     references: bool = False
+    # it divides a model among EngineConfig.tensor_parallel GPUs
+    shares_models: bool = False
+    # What it computes in another way than transformers, of a model's config.json with
+    # requests of so many tokens; None: nothing.
+    remark: Callable[[Mapping[str, Any], int], str | None] = lambda model, tokens: None
     # Raises InputError for what it certainly cannot serve. Gets the checkpoint in
     # words, and `here` of `check_served`.
     check_quantisation: Callable[[EngineConfig, str, Quantisation, bool], None] = (

@@ -9,7 +9,7 @@ Merging tokens can only hide differences (the data processing inequality). So wi
 file also has the continuation's log-probabilities and its ids; only a score of the
 same ids is compared with it.
 
-Engines call `unusable` before they compute and `referred` on the rows that they have
+Engines call `unusable` before they compute and `divergences_from` on the rows that they have
 computed. Everything is done in float32, with sums in float64. torch is imported when
 there are rows."""
 
@@ -57,32 +57,32 @@ def unusable(
     return None
 
 
-def referred(
+def divergences_from(
     reference: Reference, logits_TV: Any, continuation_ids: Sequence[int]
 ) -> tuple[Divergence, ...]:
     """Store the rows, or return their Divergences from the stored ones. Row t
     predicts token t of the continuation."""
     import torch
 
-    table_TC = carry_out(reference, torch.as_tensor(logits_TV), continuation_ids)
+    table_TC = divergence_table(reference, torch.as_tensor(logits_TV), continuation_ids)
     return () if table_TC is None else divergences_of(table_TC.tolist())
 
 
 def divergences_of(rows: Sequence[Sequence[float]]) -> tuple[Divergence, ...]:
-    """The rows of a table of `carry_out` by name."""
+    """The rows of a table of `divergence_table` by name."""
     return tuple(
         Divergence(kld, reverse, acceptance, same > 0, agreement, own, top)
         for kld, reverse, acceptance, same, agreement, own, top in rows
     )
 
 
-def carry_out(
+def divergence_table(
     reference: Reference,
     logits_TV: torch.Tensor,
     continuation_ids: Sequence[int],
     first: int = 0,
 ) -> torch.Tensor | None:
-    """`referred` as a float32 table [T, WIDTH] of Divergence's fields; None: stored.
+    """`divergences_from` as a float32 table [T, WIDTH] of Divergence's fields; None: stored.
     Raises OSError for the file. What is kept is compared from its row `first` on."""
     import torch
 

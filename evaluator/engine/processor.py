@@ -1,21 +1,26 @@
 """What kernels choose by on a CPU: its cores and the instructions that it knows."""
 
 import os
+import re
 from pathlib import Path
 
 # Those that torch, oneDNN and vLLM's CPU kernels choose between, x86 and Arm.
 _CHOSEN_BY = (
-    *(
-        "avx2",
-        "fma",
-        "avx512f",
-        "avx512_vnni",
-        "avx512_bf16",
-        "avx512_fp16",
-        "avx_vnni",
-    ),
-    *("amx_tile", "amx_bf16", "amx_int8"),
-    *("asimd", "asimdhp", "bf16", "i8mm", "sve"),
+    "avx2",
+    "fma",
+    "avx512f",
+    "avx512_vnni",
+    "avx512_bf16",
+    "avx512_fp16",
+    "avx_vnni",
+    "amx_tile",
+    "amx_bf16",
+    "amx_int8",
+    "asimd",
+    "asimdhp",
+    "bf16",
+    "i8mm",
+    "sve",
 )
 
 
@@ -27,22 +32,13 @@ def instruction_sets(listing: str | None = None) -> tuple[str, ...]:
             listing = Path("/proc/cpuinfo").read_text(encoding="utf-8")
         except OSError:
             return ()
-    lines = (line.partition(":") for line in listing.splitlines())
-    flags = next(
-        (
-            set(value.split())
-            for name, _, value in lines
-            if name.strip() in ("flags", "Features")
-        ),
-        set(),
-    )
-    return tuple(name for name in _CHOSEN_BY if name in flags)
+    flags = re.search(r"^(?:flags|Features)\s*:(.*)", listing, re.MULTILINE)
+    known = flags[1].split() if flags else []
+    return tuple(name for name in _CHOSEN_BY if name in known)
 
 
 def usable_cores() -> int:
     """The cores that this process may run on."""
-    return (
-        len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count() or 1
-    )
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -6,7 +6,7 @@ by an engine. Kernels and their errors differ between builds, devices, dtypes an
 runners. So the first engine of a combination scores a few short continuations both
 ways before it serves. Both ways rank with the same kernel, so ranks are compared
 with a count over whole distributions and with a planted table
-(`vllm/verify/weights.py`). Pure except for `Memory`, a folder with a file for each
+(`vllm/worker.py`). Pure except for `Memory`, a folder with a file for each
 combination that has passed. `vllm/engine.py` runs it."""
 
 import contextlib
@@ -16,6 +16,7 @@ import os
 import random
 import tempfile
 from collections.abc import Mapping, Sequence
+from operator import sub
 from pathlib import Path
 from typing import Literal
 
@@ -65,22 +66,19 @@ def questions(vocabulary: int, positions: int) -> list[Score]:
     def tokens(count: int) -> tuple[int, ...]:
         return tuple(draw.randrange(vocabulary) for _ in range(count))
 
-    asked = []
+    requests = []
     for length in _PROMPTS:
         prompt = tokens(length)
         for count in _CONTINUATIONS:
-            name = f"self-check-{length}.{count}"
-            asked.append(
-                Score(
-                    request_id=name, prompt_ids=prompt, continuation_ids=tokens(count)
-                )
+            request = Score(
+                request_id=f"self-check-{length}.{count}",
+                prompt_ids=prompt,
+                continuation_ids=tokens(count),
             )
-    # Prompt log-probabilities need room for one token more.
-    return [
-        each
-        for each in asked
-        if len(each.prompt_ids) + len(each.continuation_ids) < positions
-    ]
+            # Prompt log-probabilities need room for one token more.
+            if length + count < positions:
+                requests.append(request)
+    return requests
 
 
 def disagreement(
@@ -88,19 +86,19 @@ def disagreement(
     slow: Responses,
     whole: Responses,
     allowed: tuple[float, float],
-    asked: Sequence[Score],
+    requests: Sequence[Score],
 ) -> str | None:
     """How the responses of the two ways differ, in words; None if they agree.
 
     A request that neither way can answer proves nothing: a collapsed model has no
     log-probabilities at all. `whole` are the slow way's answers with whole
     distributions."""
-    one, other = (
-        {response.request_id: response for response in side} for side in (fast, slow)
-    )
+    fast_by_id = {response.request_id: response for response in fast}
+    slow_by_id = {response.request_id: response for response in slow}
     distances: list[float] = []
-    for request in asked:
-        ours, theirs = one.get(request.request_id), other.get(request.request_id)
+    for request in requests:
+        ours = fast_by_id.get(request.request_id)
+        theirs = slow_by_id.get(request.request_id)
         if ours is None or theirs is None:
             return "a score was not answered"
         if ours.status != theirs.status:
@@ -115,9 +113,7 @@ def disagreement(
         }
         if len(counts) > 1 or ours.token_ids != request.continuation_ids:
             return "forced scores are of other tokens than those asked for"
-        distances += [
-            abs(a - b) for a, b in zip(ours.logprobs, theirs.logprobs, strict=True)
-        ]
+        distances += map(abs, map(sub, ours.logprobs, theirs.logprobs))
     largest, mean = max(distances, default=0.0), sum(distances) / max(1, len(distances))
     if largest <= allowed[0] and mean <= allowed[1]:
         rank = misranked(fast, whole, allowed[0])

@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluator.checkpoints.blueprint import read_blueprint
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.files import check_files
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.checkpoints.quantisation import Quantisation
@@ -39,7 +39,7 @@ from evaluator.engine.base import (
 )
 from evaluator.engine.cache import FLOAT8, new_cache
 from evaluator.engine.config import AUTO_CACHE, EngineConfig, EngineKind
-from evaluator.engine.distributions import referred
+from evaluator.engine.distributions import divergences_from
 from evaluator.engine.self_check import TOLERANCES, precision
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class TorchEngine:
 
         logging.disable_progress_bar()
         started = time.monotonic()
-        blueprint = read_blueprint(checkpoint)
+        stored = Checkpoint(checkpoint)
         self._eos_ids = read_eos_ids(
             checkpoint, trust_remote_code=self._config.trust_remote_code
         )
@@ -112,7 +112,7 @@ class TorchEngine:
         except (OSError, ValueError, RuntimeError) as error:
             why = f"transformers cannot load it: {one_line(error)}"
             if "Unrecognized configuration class" in why:
-                kind = blueprint.config["model_type"]
+                kind = stored.config["model_type"]
                 why = (
                     f"architecture {kind!r}: transformers has no causal language model"
                     " of it; use another model"
@@ -127,14 +127,14 @@ class TorchEngine:
         self._model = model.to(self._device).eval()
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._turn = _turning_point(model)
-        self._vocabulary = blueprint.vocabulary
+        self._vocabulary = stored.vocabulary
         self._max_model_len = min(
-            self._config.max_model_len, blueprint.longest or self._config.max_model_len
+            self._config.max_model_len, stored.longest or self._config.max_model_len
         )
         self._stats = EngineStats()
         with torch.inference_mode():
             self._examine(f"checkpoint {checkpoint}: {type(model).__name__}")
-        tensors, seconds = len(blueprint.tensors), time.monotonic() - started
+        tensors, seconds = len(stored.tensors), time.monotonic() - started
         scales = None if self._config.kv_cache == AUTO_CACHE else "none"
         return LoadReport(
             checkpoint=checkpoint,
@@ -320,7 +320,7 @@ class TorchEngine:
             divergences=(
                 ()
                 if request.reference is None
-                else referred(request.reference, raw_TV, continuation)
+                else divergences_from(request.reference, raw_TV, continuation)
             ),
         )
 

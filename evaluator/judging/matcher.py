@@ -9,7 +9,7 @@ imitate it::
 
     matcher = Matcher(load_tokenizer(checkpoint), prompt_tokens=1024)
     matcher.verdicts(engine, [Claim(question="Where is Karo?", answers=("Kenya",), response="It is in Kenya.")])
-    -> [Verdict(verdict=True, probability=0.93, status="ok")]
+    -> [Match(verdict=True, probability=0.93, status="ok")]
 
 A response is untrusted text. The prompt quotes it as a JSON string, which it cannot
 end. Special tokens in it are broken up, so it cannot end the user's turn of a chat
@@ -48,7 +48,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Match:
     """A matcher's result for one claim. Both numbers are None without a measurement:
     see `status`."""
 
@@ -118,7 +118,7 @@ class Matcher:
             )
         ], prompt.truncated
 
-    def verdicts(self, engine: Engine, claims: Sequence[Claim]) -> list[Verdict]:
+    def verdicts(self, engine: Engine, claims: Sequence[Claim]) -> list[Match]:
         """A verdict on every claim, in order. Raises EngineError when the engine
         leaves one of two scores out."""
         source = _Source(self, claims)
@@ -161,20 +161,20 @@ class _Source(RequestSource):
         ]
 
 
-def _verdict(scores: dict[str, Response], truncated: bool) -> Verdict:
+def _verdict(scores: dict[str, Response], truncated: bool) -> Match:
     if not scores:
-        return Verdict(verdict=None, probability=None, status="excluded")
+        return Match(verdict=None, probability=None, status="excluded")
     if set(scores) != set(_WORDS):
         raise EngineError(
             f"the engine scored {', '.join(scores)} only, of {' and '.join(_WORDS)}"
         )
     if any(response.status != "ok" for response in scores.values()):
-        return Verdict(verdict=None, probability=None, status="engine_error")
+        return Match(verdict=None, probability=None, status="engine_error")
     yes, no = (sum(scores[word].logprobs) for word in _WORDS)
     odds = yes - no  # nats
     # the softmax, without overflow
     probability = math.exp(min(odds, 0.0)) / (1 + math.exp(-abs(odds)))
-    return Verdict(
+    return Match(
         verdict=yes > no,
         probability=probability,
         status="truncated" if truncated else "ok",

@@ -18,19 +18,14 @@ equal intervals, and checkpoints on the same items share them.
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from evaluator.metrics.intervals import (
-    ALPHA,
-    FEWEST,
-    Floats,
-    Interval,
-    ItemNumbers,
-    too_few,
-)
+from evaluator.metrics.intervals import ALPHA, FEWEST, Floats, Interval, too_few
+from evaluator.metrics.measures import Items, as_floats, contexts_of
 
 DRAWS = 2000
 NO_END = "the items do not bound the interval"
@@ -47,7 +42,7 @@ Kinds = Sequence[Sequence[float]]  # the values of an item of each kind
 def intervals(
     statistic: Statistic,
     values: Sequence[Floats],
-    contexts: ItemNumbers,
+    items: Items,
     kinds: Kinds,
     beside: Sequence[tuple[float, Floats]] = (),
 ) -> list[Interval | str]:
@@ -59,86 +54,78 @@ def intervals(
     the statistic from other data, each as a number and its draws.
     """
     rows = [np.atleast_2d(each) for each in values]
-    place = pd.factorize(contexts)[0]
-    number = int(place.max(initial=-1)) + 1
-    if number < FEWEST:
-        return [too_few(number)] * max(map(len, rows))
-    size = len(place) / number
-    known = [point for point, _ in beside]
-    kinds_VK = np.array(kinds, dtype=np.float64).T
-    totals = [row.sum(axis=1, keepdims=True) for row in rows]
-    moved_PK = statistic(
-        *(
-            (each + size * kind) / (len(place) + size)
-            for each, kind in zip(totals, kinds_VK, strict=True)
-        ),
-        *known,
+    place = pd.factorize(contexts_of(items))[0]
+    contexts = int(place.max(initial=-1)) + 1
+    if contexts < FEWEST:
+        return [too_few(contexts)] * max(map(len, rows))
+    weights = _weights(1 + contexts // _BLOCK)
+    drawn = _drawn_sums(
+        [*np.concatenate(rows), np.ones(len(place))], place, weights[1 : contexts + 1]
     )
-    weights = _weights(1 + number // _BLOCK)
-    by_context = [
-        np.bincount(place, row) for row in (*np.concatenate(rows), np.ones(len(place)))
-    ]
-    small, large = np.stack(by_context).astype(np.float32), weights[1 : number + 1]
-    # In blocks that one thread computes: several threads start more slowly, and wait
-    # for each other under load.
-    columns = (
-        _ONE_THREAD // small.size
-        if _ONE_THREAD // small.size >= _LEAST_COLUMNS
-        else DRAWS
-    )
-    blocks = [small @ large[:, at : at + columns] for at in range(0, DRAWS, columns)]
-    drawn = np.concatenate(blocks, axis=1).astype(np.float64)
     *sums, total = np.split(drawn, np.cumsum([len(row) for row in rows]))
+    # One more context of usual size, all of whose items are of one kind.
+    size = len(place) / contexts
+    kinds_VK = np.array(kinds, dtype=np.float64).T
+    means = []
+    for row, kind_K in zip(rows, kinds_VK, strict=True):
+        row_total = row.sum(axis=1, keepdims=True)
+        means.append((row_total + size * kind_K) / (len(place) + size))
+    moved_PK = statistic(*means, *(point for point, _ in beside))
     more = size * weights[0].astype(np.float64)
     ends = []
     for sign, nth in ((-1.0, _OUTSIDE - 1), (1.0, DRAWS - _OUTSIDE)):
-        kind_VP = kinds_VK[
-            :, np.argmax(np.nan_to_num(sign * moved_PK, nan=-np.inf), axis=1)
-        ]
-        means = [
-            (each + kind[:, None] * more) / (total + more)
-            for each, kind in zip(sums, kind_VP, strict=True)
-        ]
+        furthest = np.argmax(np.nan_to_num(sign * moved_PK, nan=-np.inf), axis=1)
+        means = []
+        for row_sum, kind_P in zip(sums, kinds_VK[:, furthest], strict=True):
+            means.append((row_sum + kind_P[:, None] * more) / (total + more))
         values_PD = statistic(*means, *(draws for _, draws in beside))
-        ends.append(
-            np.partition(np.nan_to_num(values_PD, nan=sign * np.inf), nth, axis=1)[
-                :, nth
-            ]
-        )
-    lows, highs = (end.tolist() for end in ends)
-    both = zip(lows, highs, strict=True)
+        ordered = np.partition(np.nan_to_num(values_PD, nan=sign * np.inf), nth)
+        ends.append(ordered[:, nth].tolist())
     return [
         (low, high) if math.isfinite(low) and math.isfinite(high) else NO_END
-        for low, high in both
+        for low, high in zip(*ends, strict=True)
     ]
 
 
-def over_languages(
-    statistic: Statistic, values: Sequence[Floats], languages: pd.Series, kinds: Kinds
-) -> tuple[Statistic, list[Floats], Kinds]:
-    """The mean over languages of a statistic, as arguments for `intervals`;
-    `languages` names each item's."""
-    codes, names = pd.factorize(languages)
-    here = [(codes == code).astype(np.float64) for code in range(len(names))]
-    parts = [each * mine for mine in here for each in (*values, np.ones(len(codes)))]
-    shares = [float(mine.mean()) for mine in here]
+def _drawn_sums(
+    rows: Sequence[Floats], place: npt.NDArray[np.intp], weights: npt.NDArray[Any]
+) -> Floats:
+    """rows x draws: each row's sum over contexts with each draw's weights.
+
+    In blocks that one thread computes: several threads start more slowly, and wait for
+    each other under load.
+    """
+    sums = np.stack([np.bincount(place, row) for row in rows]).astype(np.float32)
+    columns = _ONE_THREAD // sums.size
+    if columns < _LEAST_COLUMNS:
+        columns = DRAWS
+    starts = range(0, DRAWS, columns)
+    blocks = [sums @ weights[:, start : start + columns] for start in starts]
+    return as_floats(np.concatenate(blocks, axis=1))
+
+
+def language_intervals(
+    statistic: Statistic, values: Sequence[Floats], items: pd.DataFrame, kinds: Kinds
+) -> list[Interval | str]:
+    """The intervals of the unweighted mean over languages of a statistic."""
+    codes, names = pd.factorize(items["language"])
+    parts: list[Floats] = []
+    kinds_of_parts: list[list[float]] = [[] for _ in kinds]
+    for code in range(len(names)):
+        here = (codes == code).astype(np.float64)
+        parts += [each * here for each in (*values, np.ones(len(codes)))]
+        for kind, kind_of_parts in zip(kinds, kinds_of_parts, strict=True):
+            kind_of_parts += [float(here.mean()) * value for value in (*kind, 1.0)]
     width = len(values) + 1
 
     def mean(*means: Floats) -> Floats:
-        each = [means[start : start + width] for start in range(0, len(means), width)]
-        return np.asarray(
-            sum(statistic(*(part / count for part in own)) for *own, count in each)
-            / len(each)
-        )
+        total: Any = 0
+        for start in range(0, len(means), width):
+            *sums, count = means[start : start + width]
+            total = total + statistic(*(each / count for each in sums))
+        return np.asarray(total / len(names))
 
-    return (
-        mean,
-        parts,
-        [
-            [share * value for share in shares for value in (*kind, 1.0)]
-            for kind in kinds
-        ],
-    )
+    return intervals(mean, parts, items, kinds_of_parts)
 
 
 @lru_cache(maxsize=1)

@@ -11,6 +11,7 @@ of 1. A share of fewer than `FEW` items is no meaningful percentage. It reads "3
 if its column names the column of its total (`of`).
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
@@ -43,12 +44,8 @@ class Kind:
     dtype: str | None = None
     stored: str = ""  # unit of the stored value
 
-    def __call__(
-        self, *names: str, interval: bool = False, stored: str = ""
-    ) -> "tuple[Column, ...]":
-        return tuple(
-            Column(name, self, interval=interval, stored=stored) for name in names
-        )
+    def __call__(self, *names: str, **options: Any) -> "tuple[Column, ...]":
+        return tuple(Column(name, self, **options) for name in names)
 
     def shown(self, value: object, *, unit: bool = True) -> str:
         """A value for people; a dash if it is null."""
@@ -211,23 +208,44 @@ def names_of(columns: Iterable[Column]) -> list[str]:
     return [name for column in columns for name in column.names]
 
 
-def typed_frame(columns: Sequence[Column], rows: Iterable[Row]) -> pd.DataFrame:
-    """Rows as a frame with exactly these columns; missing values become null. Raises
+def complete_rows(columns: Sequence[Column], rows: Iterable[Row]) -> list[Row]:
+    """Rows with exactly these columns; a missing value or NaN is None. Raises
     ValueError for another column."""
-    values: dict[str, list[Any]] = {name: [] for name in names_of(columns)}
+    names = names_of(columns)
+    complete: list[Row] = []
     unknown: set[str] = set()
     for row in rows:
-        unknown |= row.keys() - values.keys()
-        for name, column in values.items():
-            column.append(row.get(name, np.nan))
+        unknown.update(row.keys() - set(names))
+        values = dict.fromkeys(names) | row
+        for name, value in row.items():
+            if isinstance(value, float) and math.isnan(value):
+                values[name] = None
+        complete.append(values)
     if unknown:
         raise ValueError(
             f"no column and no kind is declared for {', '.join(sorted(unknown))}"
         )
-    frame = pd.DataFrame(values if any(values.values()) else None, columns=list(values))
-    return frame.astype(
-        {column.name: column.kind.dtype for column in columns if column.kind.dtype}
-    )
+    return complete
+
+
+def rows_with(rows: Iterable[Row], equal: Mapping[str, object]) -> list[Row]:
+    """The rows that equal `equal` in every column that it names."""
+    return [row for row in rows if equal.items() <= row.items()]
+
+
+def typed_frame(columns: Sequence[Column], rows: Iterable[Row]) -> pd.DataFrame:
+    """Rows as a frame with exactly these columns; missing values are null. Raises
+    ValueError for another column."""
+    rows = complete_rows(columns, rows)
+    frame = pd.DataFrame(rows, columns=names_of(columns), dtype=object)
+    types: dict[str, Any] = {}
+    for column in columns:
+        if column.kind.number:
+            values = frame[[*column.names]].fillna(np.nan).infer_objects()
+            types |= dict(values.dtypes)
+        if column.kind.dtype and not column.alone:
+            types[column.name] = column.kind.dtype
+    return frame.astype(types)
 
 
 def described(frame: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
@@ -235,19 +253,19 @@ def described(frame: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
     stored values by column."""
     types: dict[str, str] = {}
     units: dict[str, str] = {}
-    for name, column in (
-        (name, each) for each in columns for name in each.names if name in frame
-    ):
-        own = column.kind.dtype if name == column.name else None
-        types[name] = (
-            "string"
-            if not column.kind.number
-            else "boolean"
-            if column.kind is FLAG
-            else own or "float64"
-        )
-        if unit := column.stored or column.kind.stored:
-            units[name] = unit
+    for column in columns:
+        for name in column.names:
+            if name not in frame:
+                continue
+            types[name] = "float64"
+            if not column.kind.number:
+                types[name] = "string"
+            elif column.kind is FLAG:
+                types[name] = "boolean"
+            elif column.kind.dtype and name == column.name:
+                types[name] = column.kind.dtype
+            if unit := column.stored or column.kind.stored:
+                units[name] = unit
     found = frame.astype(types)
     found.attrs["units"] = units
     return found

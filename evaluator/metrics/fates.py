@@ -15,13 +15,17 @@ recognised:
                     its rank may still find it
 """
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
+import evaluator.metrics.columns as col
 from evaluator.metrics.bootstrap import Kinds
-from evaluator.metrics.columns import Row
+from evaluator.metrics.columns import Column, Row
 from evaluator.metrics.exclusions import why_left_out
-from evaluator.metrics.inputs import SIDES, Comparison, Inputs, in_language
+from evaluator.metrics.inputs import SIDES, Comparison, in_language, statuses_of
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.measures import as_floats, paired_difference, rate
 
@@ -41,40 +45,29 @@ def normalised(dense: Floats, pruned: Floats, floor: Floats) -> Floats:
 
 def headroom(items: pd.DataFrame, probe: str) -> tuple[list[Floats], Kinds]:
     """The arguments of `normalised`, as a number per item, and the possible kinds of
-    items (`draws.intervals`)."""
-    floors = (
-        np.zeros(len(items))
-        if probe == "greedy"
-        else 1 / as_floats(items["options_dense"])
-    )
+    items (`bootstrap.intervals`)."""
+    floors = np.zeros(len(items))
+    if probe != "greedy":
+        floors = 1 / as_floats(items["options_dense"])
     floor = float(floors.mean())
-    return [*sides_of(items, CORRECT[probe]), floors], [
-        (before, after, floor) for before in (0, 1) for after in (0, 1)
-    ]
+    kinds = [(0, 0, floor), (0, 1, floor), (1, 0, floor), (1, 1, floor)]
+    return [*sides_of(items, CORRECT[probe]), floors], kinds
 
 
-def paired_drop(
-    inputs: Inputs, comparison: Comparison, items: pd.DataFrame, column: str
-) -> Row:
+def paired_drop(comparison: Comparison, items: pd.DataFrame, column: str) -> Row:
     """`n_paired` and an outcome's drop from the base, with its p, on `items`;
     without any, 0 and a reason."""
     if items.empty:
         return {"n_paired": 0, "reason": comparison.reason or UNPAIRED}
-    drop = paired_difference(
-        "drop",
-        sides_of(items, column),
-        inputs.contexts_of(comparison.subject.task, items),
-    )
+    drop = paired_difference("drop", sides_of(items, column), items)
     return {"n_paired": len(items), **drop}
 
 
 def why_unpaired(comparison: Comparison, language: str, probe: str) -> str | None:
     """Why items of a language (or of all) were not measured in the checkpoint or its
     base."""
-    return why_left_out(
-        in_language(comparison.outcomes, language),
-        *(f"{probe}_status_{side}" for side in SIDES),
-    )
+    items = in_language(comparison.outcomes, language)
+    return why_left_out(items, *statuses_of(probe))
 
 
 def sides_of(items: pd.DataFrame, column: str) -> tuple[Floats, Floats]:
@@ -104,40 +97,49 @@ def floor_of(items: pd.DataFrame, probe: str, side: str = "") -> float:
 FATES = ("kept", "mc_only", "produced_only", "lost")
 NOT_KNOWN = "not_known"  # the dense model failed to produce it or to recognise it
 UNMEASURED = "unmeasured"
+RATES = tuple(
+    Column(f"{fate}_rate", col.PERCENTAGE, f"{fate} rate", interval=True)
+    for fate in FATES
+)
+BARS = {f"{fate}_rate": (fate, fate, 1.0) for fate in FATES}  # parts of a figure
+
+
+def fates_of(
+    base_said: Floats, base_picked: Floats, said: Floats, picked: Floats
+) -> npt.NDArray[Any]:
+    """The fate of each item, `not_known`, or `unmeasured`; of flags 0.0, 1.0 or NaN."""
+    known = (base_said == 1) & (base_picked == 1)
+    conditions = {
+        UNMEASURED: np.isnan(base_said + base_picked + said + picked),
+        NOT_KNOWN: ~known,
+        "kept": (said == 1) & (picked == 1),
+        "mc_only": picked == 1,
+        "produced_only": said == 1,
+    }
+    return np.select([*conditions.values()], [*conditions], default="lost")
 
 
 def item_fates(outcomes: pd.DataFrame) -> pd.Series:
-    """The fate of each row of a comparison's outcomes, or `not_known`, or
-    `unmeasured`."""
-    columns = [
-        f"{name}_{side}" for name in ("produced", "recognised") for side in SIDES
-    ]
-    measured = outcomes[columns].notna().all(axis=1).to_numpy(bool)
-    known = (
-        (outcomes["produced_dense"] == 1) & (outcomes["recognised_dense"] == 1)
-    ).to_numpy()
-    produced, recognised = (
-        outcomes[f"{name}_pruned"].to_numpy() == 1
-        for name in ("produced", "recognised")
-    )
-    fate = np.select(
-        [~measured, ~known, produced & recognised, recognised, produced],
-        [UNMEASURED, NOT_KNOWN, "kept", "mc_only", "produced_only"],
-        default="lost",
-    )
-    return pd.Series(fate, index=outcomes.index, dtype="object")
+    """The fates of the rows of a comparison's outcomes."""
+    base_said, said = sides_of(outcomes, "produced")
+    base_picked, picked = sides_of(outcomes, "recognised")
+    fates = fates_of(base_said, base_picked, said, picked)
+    return pd.Series(fates, index=outcomes.index, dtype="object")
 
 
-def fate_rates(inputs: Inputs, task: str, outcomes: pd.DataFrame) -> Row:
+def known_share(outcomes: pd.DataFrame, fate: str) -> float | None:
+    """The share of a fate among the known answers; None without any."""
+    fates = item_fates(outcomes)
+    known = int(fates.isin(FATES).sum())
+    return int((fates == fate).sum()) / known if known else None
+
+
+def fate_rates(outcomes: pd.DataFrame) -> Row:
     """`known`: how many of a comparison's outcomes have a fate; and the rate of each
     fate among these."""
     fates = item_fates(outcomes)
-    known = outcomes[fates.isin(FATES)]
-    row: Row = {"known": len(known)}
+    known = fates.isin(FATES)
+    row: Row = {"known": int(known.sum())}
     for fate in FATES:
-        row |= rate(
-            f"{fate}_rate",
-            as_floats(fates[known.index] == fate),
-            inputs.contexts_of(task, known),
-        )
+        row |= rate(f"{fate}_rate", fates[known] == fate, outcomes[known])
     return row

@@ -1,17 +1,16 @@
 """The headline: per checkpoint and task, the numbers that show whether answers are
 gone or only no longer produced."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 import evaluator.metrics.columns as col
-from evaluator.metrics.columns import FEW, Column, Row, rounded, typed_frame
+from evaluator.metrics.columns import FEW, Column, Row, rounded, rows_with, typed_frame
 from evaluator.metrics.fates import FATES
-from evaluator.metrics.inputs import ALL, rows_where
+from evaluator.metrics.inputs import ALL
 
-_OPEN_CHOICE = ("open", "choice")
 _KNOWN = (
     "answers that the dense model wrote and picked; the next are % of these (counts"
     f" below {FEW}):"
@@ -23,57 +22,66 @@ COLUMNS = (
     Column("base", col.TEXT, csv_only=True),
     Column("re_run", col.FLAG, csv_only=True),
     Column("n", col.COUNT),
-    *(
-        Column(name, col.PERCENTAGE, title, short=short, meaning=meaning)
-        for name, title, short, meaning in (
-            ("open_accuracy", "", "open", "% right when the model writes the answer"),
-            (
-                "choice_accuracy",
-                "",
-                "choice",
-                "% right when it picks the answer from options",
-            ),
-            (
-                "hard_accuracy",
-                "hard choice accuracy",
-                "hard",
-                "% right among the options most like the answer",
-            ),
-        )
+    Column(
+        "open_accuracy",
+        col.PERCENTAGE,
+        short="open",
+        meaning="% right when the model writes the answer",
     ),
-    *(
-        Column(f"{name}_{end}", col.PERCENTAGE, csv_only=True)
-        for name in _OPEN_CHOICE
-        for end in ("base", "paired")
+    Column(
+        "choice_accuracy",
+        col.PERCENTAGE,
+        short="choice",
+        meaning="% right when it picks the answer from options",
     ),
-    *(Column(f"{name}_n_paired", col.COUNT, csv_only=True) for name in _OPEN_CHOICE),
+    Column(
+        "hard_accuracy",
+        col.PERCENTAGE,
+        "hard choice accuracy",
+        short="hard",
+        meaning="% right among the options most like the answer",
+    ),
+    *col.PERCENTAGE("open_base", "open_paired", csv_only=True),
+    *col.PERCENTAGE("choice_base", "choice_paired", csv_only=True),
+    *col.COUNT("open_n_paired", "choice_n_paired", csv_only=True),
     Column("known", col.COUNT, short="known", meaning=_KNOWN),
-    *(
-        Column(name, col.PERCENTAGE, name, short=short, of="known", meaning=meaning)
-        for name, short, meaning in (
-            ("kept", "kept", "still written and still picked"),
-            (
-                "mc_only",
-                "mc_only",
-                "still picked, no longer written (the rest: the reverse)",
-            ),
-            ("produced_only", "", ""),
-            ("lost", "lost", "neither written nor picked, which does not mean erased"),
-        )
+    Column(
+        "kept",
+        col.PERCENTAGE,
+        short="kept",
+        of="known",
+        meaning="still written and still picked",
+    ),
+    Column(
+        "mc_only",
+        col.PERCENTAGE,
+        "mc_only",
+        short="mc_only",
+        of="known",
+        meaning="still picked, no longer written (the rest: the reverse)",
+    ),
+    Column("produced_only", col.PERCENTAGE, "produced_only", of="known"),
+    Column(
+        "lost",
+        col.PERCENTAGE,
+        short="lost",
+        of="known",
+        meaning="neither written nor picked, which does not mean erased",
     ),
     Column("recovery_n", col.COUNT, csv_only=True),
-    *(
-        Column(
-            f"{probe}_recoverability",
-            col.PERCENTAGE,
-            f"in any {probe}",
-            short=probe,
-            meaning=meaning,
-        )
-        for probe, meaning in (
-            ("beam", "% with the answer in any beam of a beam search"),
-            ("sample", "% with the answer in any random sample"),
-        )
+    Column(
+        "beam_recoverability",
+        col.PERCENTAGE,
+        "in any beam",
+        short="beam",
+        meaning="% with the answer in any beam of a beam search",
+    ),
+    Column(
+        "sample_recoverability",
+        col.PERCENTAGE,
+        "in any sample",
+        short="sample",
+        meaning="% with the answer in any random sample",
     ),
     Column("failures", col.COUNT, csv_only=True),
     Column("beam_recovered", col.PERCENTAGE, csv_only=True),
@@ -97,13 +105,24 @@ COLUMNS = (
 
 SUMMED = ("accuracy", "fates", "recovery", "rank", "pr_gap", "hard_distractors")
 
+_OPEN = {"format": "open", "probe": "greedy"}
+_CHOICE = {"format": "open", "probe": "choice"}
+_MC_ONLY = {"group": "mc_only", "side": "own"}
+
+
+def _recovery_cells(probe: str) -> dict[str, tuple[str, str, Mapping[str, str]]]:
+    every = {"probe": probe, "population": "all_items"}
+    failures = {"probe": probe, "population": "greedy_failures"}
+    return {
+        f"{probe}_n": ("recovery", "n", every),
+        f"{probe}_recoverability": ("recovery", "rate", every),
+        f"{probe}_failures": ("recovery", "n", failures),
+        f"{probe}_recovered": ("recovery", "rate", failures),
+    }
+
+
 # Column of the headline -> table, column, and what its row equals beside checkpoint,
 # task and all languages.
-_OPEN, _CHOICE = (
-    {"format": "open", "probe": "greedy"},
-    {"format": "open", "probe": "choice"},
-)
-_MC_ONLY = {"group": "mc_only", "side": "own"}
 _CELLS: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
     "n": ("accuracy", "n", _OPEN),
     "open_accuracy": ("accuracy", "accuracy", _OPEN),
@@ -112,28 +131,16 @@ _CELLS: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
     "re_run": ("fates", "re_run", {}),
     "known": ("fates", "n", {}),
     **{fate: ("fates", f"{fate}_rate", {}) for fate in FATES},
-    **{
-        f"{probe}_{name}": (
-            "recovery",
-            column,
-            {"probe": probe, "population": population},
-        )
-        for probe in ("beam", "sample")
-        for name, column, population in (
-            ("n", "n", "all_items"),
-            ("recoverability", "rate", "all_items"),
-            ("failures", "n", "greedy_failures"),
-            ("recovered", "rate", "greedy_failures"),
-        )
-    },
+    **_recovery_cells("beam"),
+    **_recovery_cells("sample"),
     "mc_only_median_rank": ("rank", "rank_median", _MC_ONLY),
     "mc_only_median_aligned_rank": ("rank", "aligned_rank_median", _MC_ONLY),
     "delta_pr": ("pr_gap", "delta_pr", {}),
 }
 
 
-def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """The headline from the computed tables that SUMMED names, languages pooled.
+def headline_of(tables: Mapping[str, Sequence[Row]]) -> pd.DataFrame:
+    """The headline from the rows of the tables that SUMMED names, languages pooled.
 
     `open_base` and `open_paired` are both accuracies on the `open_n_paired` items
     measured in both. `known` counts the items that the base both produced and
@@ -141,51 +148,42 @@ def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     Recoverability is over all items with beams or samples, `*_recovered` over the
     checkpoint's own greedy failures.
     """
-    whole = {name: tables[name][tables[name]["language"] == ALL] for name in SUMMED}
-    own = {
-        name: dict(iter(table.groupby(["task", "checkpoint"], sort=False)))
-        for name, table in whole.items()
-    }
-    rows: list[Row] = []
-    for key, accuracy in own["accuracy"].items():
-        here = {name: found.get(key) for name, found in own.items()}
-        row = {
-            name: _cell(here[table], column, equal)
-            for name, (table, column, equal) in _CELLS.items()
-        }
-        row |= {name: accuracy[name].iloc[0] for name in ("task", "checkpoint", "base")}
-        for name, probe in zip(_OPEN_CHOICE, (_OPEN, _CHOICE), strict=True):
-            before, drop = (
-                _cell(accuracy, column, probe) for column in ("dense_accuracy", "drop")
-            )
-            if before is not None and drop is not None:
-                row |= {
-                    f"{name}_base": before,
-                    f"{name}_paired": float(before) - float(drop),
-                }
-                row[f"{name}_n_paired"] = _cell(accuracy, "n_paired", probe)
-        row["re_run"] = bool(row["re_run"])
-        if not _cell(here["fates"], "items", {}):
-            row["known"] = None
-        counts = [
-            (row.pop(f"{probe}_n"), row.pop(f"{probe}_failures"))
-            for probe in ("beam", "sample")
-        ]
-        row["recovery_n"], row["failures"] = (
-            sample or beam or None for beam, sample in zip(*counts, strict=True)
-        )
-        rows.append(row)
+    pooled = {name: rows_with(tables[name], {"language": ALL}) for name in SUMMED}
+    seen: dict[tuple[str, str], Row] = {}
+    for row in pooled["accuracy"]:
+        seen.setdefault((row["task"], row["checkpoint"]), row)
+    rows = []
+    for (task, checkpoint), first in seen.items():
+        key = {"task": task, "checkpoint": checkpoint}
+        own = {name: rows_with(every, key) for name, every in pooled.items()}
+        rows.append({**key, "base": first["base"], **_summary(own)})
     return typed_frame(COLUMNS, rows)
 
 
-def _cell(table: pd.DataFrame | None, column: str, equal: Mapping[str, str]) -> Any:
-    """The value in the first row that equals `equal`; None without a row or a value."""
-    values = (
-        []
-        if table is None
-        else rows_where(table, equal)[column].head(1).dropna().tolist()
-    )
-    return values[0] if values else None
+def _summary(tables: Mapping[str, Sequence[Row]]) -> Row:
+    """The numbers of one checkpoint on one task, from its own rows."""
+    row: Row = {}
+    for name, (table, column, equal) in _CELLS.items():
+        row[name] = _cell(tables[table], column, equal)
+    row["re_run"] = bool(row["re_run"])
+    for name, equal in (("open", _OPEN), ("choice", _CHOICE)):
+        base = _cell(tables["accuracy"], "dense_accuracy", equal)
+        drop = _cell(tables["accuracy"], "drop", equal)
+        if base is not None and drop is not None:
+            row[f"{name}_base"], row[f"{name}_paired"] = base, base - drop
+            row[f"{name}_n_paired"] = _cell(tables["accuracy"], "n_paired", equal)
+    if not _cell(tables["fates"], "items", {}):
+        row["known"] = None
+    for name, column in (("recovery_n", "n"), ("failures", "failures")):
+        beam, sample = row.pop(f"beam_{column}"), row.pop(f"sample_{column}")
+        row[name] = sample or beam or None
+    return row
+
+
+def _cell(rows: Sequence[Row], column: str, equal: Mapping[str, str]) -> Any:
+    """The value in the first row that equals `equal`; None without one."""
+    found = rows_with(rows, equal)
+    return found[0][column] if found else None
 
 
 _NAMED = 5  # checkpoints that a sentence names
@@ -199,71 +197,73 @@ def headline_sentence(headline: pd.DataFrame) -> str:
     only without other checkpoints.
     """
     fated = headline[headline["mc_only"].notna()]
-    if fated.empty and headline["known"].notna().any():
-        return (
-            "The dense model both produced and recognised none of the items: no answer"
-            " has a fate."
-        )
-    if fated.empty and headline["base"].notna().any():
-        return (
-            "No checkpoint was measured beside its base with greedy and choice: no"
-            " answer has a fate."
-        )
     if fated.empty:
-        return (
-            "No checkpoint here has a base with greedy and choice records: evaluate a"
-            " dense and a pruned one together."
-        )
+        return _why_no_fates(headline)
     pruned = fated[~fated["re_run"].astype(bool)]
-    widest = (fated if pruned.empty else pruned).sort_values(
+    shown = fated if pruned.empty else pruned
+    row = shown.sort_values(
         ["delta_pr", "mc_only"], ascending=False, kind="stable"
-    )
-    row = widest.iloc[0]
+    ).iloc[0]
     dense = "the dense model" if fated["base"].nunique() == 1 else str(row["base"])
     where = f" on {row['task']}" if headline["task"].nunique() > 1 else ""
-    answers = "1 answer" if row["known"] == 1 else f"{row['known']:,} answers"
+    known = f"{_answers(row['known'])} that {dense} produced and recognised"
     if pruned.empty:
         changed = _part(1 - row["kept"], row["known"])
         its = "its" if changed == "1" else "their"
         return (
-            f"{row['checkpoint']}{where} has the weights of its base: of {answers} that"
-            f" {dense} produced and recognised, {changed} changed {its} fate, which is"
-            " the noise of the measurement."
+            f"{row['checkpoint']}{where} has the weights of its base: of {known},"
+            f" {changed} changed {its} fate, which is the noise of the measurement."
         )
     sentence = (
         f"{row['checkpoint']}{where}: open accuracy {_change(row, 'open')}, choice"
-        f" {_change(row, 'choice')}. Of {answers} that {dense} produced and recognised,"
-        f" {_fate(row)}"
+        f" {_change(row, 'choice')}. Of {known}, {_fates(row)}"
     )
     if pd.notna(row["sample_recovered"]):
-        found, failures = (
-            _part(row["sample_recovered"], row["failures"]),
-            row["failures"],
-        )
-        missed = "1 answer" if failures == 1 else f"{failures} answers"
-        few = f"; of {missed} that greedy decoding misses, sampling finds {found}"
-        sentence += (
-            few
-            if failures < FEW
-            else f"; sampling finds {found} of the answers that greedy decoding misses"
-        )
+        recovered = _part(row["sample_recovered"], row["failures"])
+        if row["failures"] < FEW:
+            missed = f"{_answers(row['failures'])} that greedy decoding misses"
+            sentence += f"; of {missed}, sampling finds {recovered}"
+        else:
+            missed = "the answers that greedy decoding misses"
+            sentence += f"; sampling finds {recovered} of {missed}"
     return sentence + "."
 
 
-def screened_sentence(screening: pd.DataFrame) -> str:
+def _why_no_fates(headline: pd.DataFrame) -> str:
+    if headline["known"].notna().any():
+        return (
+            "The dense model both produced and recognised none of the items: no answer"
+            " has a fate."
+        )
+    if headline["base"].notna().any():
+        return (
+            "No checkpoint was measured beside its base with greedy and choice: no"
+            " answer has a fate."
+        )
+    return (
+        "No checkpoint here has a base with greedy and choice records: evaluate a"
+        " dense and a pruned one together."
+    )
+
+
+def _answers(count: int) -> str:
+    return "1 answer" if count == 1 else f"{count:,} answers"
+
+
+def screened_sentence(screening: Sequence[Row]) -> str:
     """Which checkpoints stopped early, from the table `screening`; empty if none
     did."""
-    out = screening[screening["asked"] < screening["items"]]
-    if out.empty:
+    early = [row for row in screening if row["asked"] < row["items"]]
+    if not early:
         return ""
-    several = screening["task"].nunique() > 1
-    told = [
-        f"{row['checkpoint']}{' on ' + row['task'] if several else ''} ({row['asked']:,} of"
-        f" {row['items']:,})"
-        for row in out.head(_NAMED).to_dict("records")
-    ]
-    more = f" and {len(out) - _NAMED:,} more" if len(out) > _NAMED else ""
-    return f"Decided early, on some of the items: {', '.join(told)}{more}."
+    several = len({row["task"] for row in screening}) > 1
+    named = []
+    for row in early[:_NAMED]:
+        task = f" on {row['task']}" if several else ""
+        items = f"({row['asked']:,} of {row['items']:,})"
+        named.append(f"{row['checkpoint']}{task} {items}")
+    more = f" and {len(early) - _NAMED:,} more" if len(early) > _NAMED else ""
+    return f"Decided early, on some of the items: {', '.join(named)}{more}."
 
 
 def _change(row: pd.Series, probe: str) -> str:
@@ -272,24 +272,23 @@ def _change(row: pd.Series, probe: str) -> str:
     return f"{before} → {after} of {n}" if n < FEW else f"{before} → {after}"
 
 
-def _fate(row: pd.Series) -> str:
+def _fates(row: pd.Series) -> str:
     if row["kept"] == 1:
         return "every one is still said and recognised"
-    told = []
-    for fate in ("mc_only", "produced_only", "lost"):
-        part = _part(row[fate], row["known"])
-        told.append(
-            "none is"
-            if row[fate] == 0
-            else f"{part} is"
-            if part == "1"
-            else f"{part} are"
-        )
-    silent, reverse, lost = told
-    what = f"{silent} still recognised but no longer said, and {lost} lost"
+    silent, lost = _are(row, "mc_only"), _are(row, "lost")
+    text = f"{silent} still recognised but no longer said, and {lost} lost"
     if row["produced_only"] > max(row["mc_only"], row["lost"]):
-        what += f"; {reverse} still said but no longer recognised"
-    return what
+        reverse = _are(row, "produced_only")
+        text += f"; {reverse} still said but no longer recognised"
+    return text
+
+
+def _are(row: pd.Series, fate: str) -> str:
+    """`1 is` or `20 % are`."""
+    part = _part(row[fate], row["known"])
+    if row[fate] == 0:
+        return "none is"
+    return "1 is" if part == "1" else f"{part} are"
 
 
 def _part(share: float, total: int) -> str:

@@ -15,9 +15,9 @@ note on their rows gives it.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
@@ -36,13 +36,14 @@ from evaluator.core.records import (
     Origin,
 )
 from evaluator.metrics.columns import Row
+from evaluator.metrics.exclusions import all_measured, left_out_of
 from evaluator.metrics.intervals import ItemNumbers
 from evaluator.probes import PROBES
 from evaluator.store.outcomes import (
     KEY,
-    MEASURED,
     Outcomes,
     Recent,
+    chosen_seed,
     columns_of,
     outcome_types,
 )
@@ -52,7 +53,9 @@ from evaluator.tasks.loading import NO_LANGUAGES
 # the row that pools the languages; the unweighted mean over them
 ALL, MEAN = NO_LANGUAGES
 SIDES = ("dense", "pruned")
-ITEM = ("language", "item_id", "item")
+# An item's number within its task, and the number of its context: items of one
+# context depend on each other, across languages too.
+ITEM = ("language", "item_id", "item", "context")
 _HELD_ROWS = 20_000  # of outcomes, kept in memory after their first use
 _HELD_PAIRS = 10_000  # rows of comparisons, kept likewise
 
@@ -75,19 +78,30 @@ class Subject(Origin, frozen=True):
     def requested(self) -> float | None:
         """The sparsity of its setting. Checkpoints of one setting may have achieved
         a little more or less."""
-        return (
-            self.sparsity
-            if self.requested_sparsity is None
-            else self.requested_sparsity
-        )
+        if self.requested_sparsity is None:
+            return self.sparsity
+        return self.requested_sparsity
 
     @property
     def row(self) -> Row:
         """The first columns of a table's row: `columns.SUBJECT`."""
-        return {
-            name: getattr(self, name)
-            for name in ("task", "checkpoint", "base", *PRUNING)
-        }
+        names = ("task", "checkpoint", "base", *PRUNING)
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A checkpoint's outcomes in one language of a task, or in all of them."""
+
+    subject: Subject
+    language: str
+    items: pd.DataFrame
+    comparison: "Comparison | None" = None
+
+    @property
+    def row(self) -> Row:
+        """The first columns of a table's row: `columns.BY_LANGUAGE`."""
+        return self.subject.row | {"language": self.language}
 
 
 class Inputs:
@@ -101,9 +115,6 @@ class Inputs:
 
     - `checkpoints`: every checkpoint on every task with questions, in display order.
       `readers`: the same for texts.
-    - `formats`: the evaluated formats, in the protocol's order.
-    - `decided_early`: the note on each checkpoint that has records of some items only,
-      by task and checkpoint.
     """
 
     def __init__(
@@ -115,82 +126,55 @@ class Inputs:
         controls: pd.DataFrame | None = None,
         fit_only: bool = False,
     ) -> None:
-        self.items, self.verdicts, self.controls, self.fit_only = (
-            items,
-            verdicts,
-            controls,
-            fit_only,
-        )
+        self.items, self.verdicts, self.controls = items, verdicts, controls
+        self.fit_only = fit_only
         self.run = run or {}
-        self._outcomes = (
-            Outcomes(outcomes) if isinstance(outcomes, pd.DataFrame) else outcomes
-        )
-        subjects = _subjects(self._outcomes.first)
-        texts = self._outcomes.text_tasks
+        if isinstance(outcomes, pd.DataFrame):
+            outcomes = Outcomes(outcomes)
+        self._outcomes = outcomes
+        subjects = _subjects(outcomes.first)
+        texts = outcomes.text_tasks
         self.checkpoints = [each for each in subjects if each.task not in texts]
         self.readers = [each for each in subjects if each.task in texts]
-        formats = set().union(*self._outcomes.formats.values())
-        self.formats = sorted(
-            formats, key=lambda format: [*FORMATS, format].index(format)
-        )
-        self.decided_early = {
-            (
-                each.task,
-                each.checkpoint,
-            ): f"decided early: evaluated on {each.asked} of {each.items} items"
-            for each in screened_of(self.run)
-            if each.early
-        }
         self._identity = {each.key: _IDENTITY_OF(each) for each in subjects}
-        self._asked = {
-            str(task): asked for task, asked in self._outcomes.asked.groupby("task")
-        }
-        # Each item's number within its task, and the number of its context by the
-        # item's number.
-        self._numbers: dict[str, dict[tuple[str, str], int]] = {}
-        self._contexts: dict[str, ItemNumbers] = {}
-        # by task: what each item asked, where it is known
-        self.digests: dict[str, dict[tuple[str, str], str]] = {}
-        for task, asked in self._asked.items():
-            keys = list(zip(asked["language"], asked["item_id"], strict=True))
-            self._numbers[task] = dict(zip(keys, asked["item"], strict=True))
-            cluster: dict[tuple[str, str], object] = {}
-            if items is not None and not items.empty:
-                own = items[items["task"] == task]
-                named = list(zip(own["language"], own["item_id"], strict=True))
-                cluster = dict(zip(named, own["cluster"], strict=True))
-                if "digest" in own:
-                    self.digests[task] = {
-                        key: each
-                        for key, each in zip(named, own["digest"], strict=True)
-                        if each
-                    }
-            # An item that is not in `items` is its own cluster.
-            names = [
-                f"cluster {cluster[key]}" if key in cluster else f"item {key[1]}"
-                for key in keys
-            ]
-            self._contexts[task] = pd.factorize(np.array(names))[0]
-        self._columns = [
-            *ITEM,
-            *(name for name in outcome_types() if name not in (*KEY, *METADATA)),
-        ]
-        self._no_outcomes = self._outcomes["", ""].assign(
-            item=pd.Series(dtype="int64")
-        )[self._columns]
+        self._asked = _asked_items(outcomes.asked, items)
         self._in_format = Recent(self._read, _HELD_ROWS)
         self._joined = Recent(self._join, _HELD_PAIRS)
         self._comparisons: dict[str, dict[tuple[str, str], Comparison]] = {}
 
+    @cached_property
+    def formats(self) -> list[str]:
+        """The evaluated formats, in the protocol's order."""
+        formats = set().union(*self._outcomes.formats.values())
+        known = [format for format in FORMATS if format in formats]
+        return [*known, *sorted(formats.difference(known))]
+
+    @cached_property
+    def decided_early(self) -> dict[tuple[str, str], str]:
+        """The note on each checkpoint that has records of some items only, by task
+        and checkpoint."""
+        notes = {}
+        for each in screened_of(self.run):
+            if each.early:
+                notes[each.task, each.checkpoint] = (
+                    f"decided early: evaluated on {each.asked} of {each.items} items"
+                )
+        return notes
+
     def all_outcomes_of(self, checkpoint: str, task: str) -> pd.DataFrame:
-        """One checkpoint's outcomes on one task, all formats and seeds; `item`: an
-        item's number within its task."""
-        piece, numbers = self._outcomes[checkpoint, task], self._numbers[task]
-        items = [
-            numbers[key]
-            for key in zip(piece["language"], piece["item_id"], strict=True)
-        ]
-        return piece.assign(item=np.asarray(items, dtype=np.int64))
+        """One checkpoint's outcomes on one task, all formats and seeds, with the
+        numbers of item and context."""
+        outcomes = self._outcomes[checkpoint, task]
+        if outcomes.empty:
+            return outcomes.assign(item=np.arange(0), context=np.arange(0))
+        asked = self._asked[task]
+        keys = pd.MultiIndex.from_frame(asked[["language", "item_id"]])
+        numbers = keys.get_indexer(
+            pd.MultiIndex.from_frame(outcomes[["language", "item_id"]])
+        )
+        return outcomes.assign(
+            item=numbers, context=asked["context"].to_numpy()[numbers]
+        )
 
     def outcomes_of(
         self, checkpoint: str, task: str, format: str = "open"
@@ -199,7 +183,16 @@ class Inputs:
         row per item, or empty."""
         if format in self._outcomes.formats.get((checkpoint, task), ()):
             return self._in_format[checkpoint, task, format]
-        return self._no_outcomes
+        return self._nothing
+
+    @cached_property
+    def _columns(self) -> list[str]:
+        names = [name for name in outcome_types() if name not in (*KEY, *METADATA)]
+        return [*ITEM, *names]
+
+    @cached_property
+    def _nothing(self) -> pd.DataFrame:
+        return self.all_outcomes_of("", "")[self._columns]
 
     def _read(self, key: tuple[str, str, str]) -> pd.DataFrame:
         """A row per item. Each probe has the run's seed (greedy's lowest), or else
@@ -210,24 +203,14 @@ class Inputs:
         if frame["seed"].nunique() <= 1:
             return frame[self._columns].reset_index(drop=True)
         own = frame.loc[frame["greedy_status"].notna(), "seed"].min()
-        chosen = (
-            frame.groupby(list(ITEM))
-            .agg({"truncated": "max", **dict.fromkeys((*SERVING, *CONTEXT), "first")})
-            .reset_index()
-        )
+        shared = dict.fromkeys((*SERVING, *CONTEXT), "first") | {"truncated": "max"}
+        chosen = frame.groupby([*ITEM]).agg(shared).reset_index()
         for probe in PROBES:
             asked = frame[frame[f"{probe.name}_status"].notna()]
-            seed = own if (asked["seed"] == own).any() else asked["seed"].min()
-            columns = [
-                *ITEM,
-                f"{probe.name}_status",
-                f"{probe.name}_why",
-                *columns_of(probe),
-            ]
-            chosen = chosen.merge(
-                asked.loc[asked["seed"] == seed, columns], on=list(ITEM), how="left"
-            )
-        return chosen[self._columns].reset_index(drop=True)
+            of_seed = asked[asked["seed"] == chosen_seed(asked["seed"], own)]
+            columns = [f"{probe.name}_status", f"{probe.name}_why", *columns_of(probe)]
+            chosen = chosen.merge(of_seed[[*ITEM, *columns]], on=[*ITEM], how="left")
+        return chosen[self._columns]
 
     def run_seed(self, checkpoint: str, task: str) -> float:
         """The lowest seed of the greedy probe: a run's own (NaN if greedy did not
@@ -236,30 +219,40 @@ class Inputs:
         return float(every.loc[every["greedy_status"].notna(), "seed"].min())
 
     def asked(self, task: str) -> pd.DataFrame:
-        """Every item of a task that any checkpoint has a record for: `language`,
-        `item_id` and its number, `item`."""
+        """Every item of a task that any checkpoint has a record for, in the order of
+        their numbers: the columns ITEM, and `digest`, what it asked ("": unknown)."""
         return self._asked[task]
 
     def languages(self, task: str) -> list[str]:
         return sorted(self._asked[task]["language"].unique())
 
     def contexts(self, task: str, items: ItemNumbers) -> ItemNumbers:
-        """The number of each item's context within the task. Its items depend on
-        each other, across languages too."""
-        return self._contexts[task][items]
+        """The numbers of the contexts of items, from the items' numbers."""
+        return np.asarray(self._asked[task]["context"], dtype=np.intp)[items]
 
-    def contexts_of(self, task: str, items: pd.DataFrame) -> ItemNumbers:
-        return self.contexts(task, np.asarray(items["item"], dtype=np.intp))
+    def parts(self, *columns: str, format: str = "open") -> Iterator[Part]:
+        """Every checkpoint on every task with a value in one of these columns: all
+        items, then those of each language."""
+        for subject in self.checkpoints:
+            items = self.outcomes_of(subject.checkpoint, subject.task, format)
+            if items[[*columns]].notna().any(axis=None):
+                yield from self.parts_of(subject, items, format)
+
+    def parts_of(
+        self, subject: Subject, items: pd.DataFrame, format: str = "open"
+    ) -> Iterator[Part]:
+        comparison = self.comparisons(format).get(subject.key)
+        for language, here in slices(items, self.languages(subject.task)):
+            yield Part(subject, language, here, comparison)
 
     def comparisons(self, format: str = "open") -> "dict[tuple[str, str], Comparison]":
         """Every checkpoint with a base beside it, in one format; by task and
         checkpoint, in display order."""
         if format not in self._comparisons:
-            self._comparisons[format] = {
-                each.key: self._compared(each, each.base, format)
-                for each in self.checkpoints
-                if each.base is not None
-            }
+            comparisons = self._comparisons[format] = {}
+            for each in self.checkpoints:
+                if each.base is not None:
+                    comparisons[each.key] = self._compared(each, each.base, format)
         return self._comparisons[format]
 
     def could_differ(self, task: str, one: str, other: str | None) -> bool:
@@ -267,13 +260,10 @@ class Inputs:
         if the models are the same and the evaluations alike. Holm's families leave out
         comparisons that could not differ.
         """
-        if other is None or self._identity.get((task, one)) != self._identity.get(
-            (task, other)
-        ):
+        here, there = (task, one), (task, other or "")
+        if other is None or self._identity.get(here) != self._identity.get(there):
             return True
-        return self.incomparable.get((task, one)) != self.incomparable.get(
-            (task, other)
-        )
+        return self.incomparable.get(here) != self.incomparable.get(there)
 
     @cached_property
     def incomparable(self) -> Mapping[tuple[str, str], str]:
@@ -287,34 +277,36 @@ class Inputs:
         return self._incomparable(drawn=True)
 
     def _incomparable(self, *, drawn: bool) -> dict[tuple[str, str], str]:
-        found = {
-            key: difference(each, self.run, drawn=drawn)
-            for key, each in self.comparisons().items()
-        }
-        return {key: why for key, why in found.items() if why}
+        reasons = {}
+        for key, comparison in self.comparisons().items():
+            if reason := difference(comparison, self.run, drawn=drawn):
+                reasons[key] = reason
+        return reasons
 
     def _join(self, key: tuple[str, str, str, str]) -> pd.DataFrame:
         """A checkpoint's outcomes beside its base's."""
         name, base, task, format = key
-        pruned, dense = (
-            self.outcomes_of(name, task, format),
-            self.outcomes_of(base, task, format),
-        )
+        pruned = self.outcomes_of(name, task, format)
+        dense = self.outcomes_of(base, task, format)
         _, here, there = np.intersect1d(
             pruned["item"], dense["item"], assume_unique=True, return_indices=True
         )
-        own, beside = pruned.take(here), dense.take(there).iloc[:, len(ITEM) :]
-        own.columns = pd.Index(
-            [*ITEM, *(f"{name}_pruned" for name in pruned.columns[len(ITEM) :])]
+        pruned = pruned.take(here).reset_index(drop=True)
+        dense = dense.take(there).reset_index(drop=True)
+        values = pruned.columns[len(ITEM) :]
+        return pd.concat(
+            [
+                pruned[[*ITEM]],
+                pruned[values].add_suffix("_pruned"),
+                dense[values].add_suffix("_dense"),
+            ],
+            axis=1,
         )
-        beside.columns = pd.Index([f"{name}_dense" for name in beside.columns])
-        own.index = beside.index = pd.RangeIndex(len(own))
-        return pd.concat([own, beside], axis=1)
 
     def _compared(self, subject: Subject, base: str, format: str) -> "Comparison":
         task, name = subject.key
-        load = partial(self._joined.__getitem__, (name, base, task, format))
-        both = load()["language"].value_counts()
+        key = (name, base, task, format)
+        both = self._joined[key]["language"].value_counts()
         reason = None
         if (task, base) not in self._identity:
             reason = (
@@ -326,61 +318,70 @@ class Inputs:
                 f"no item in format {format!r} is common to {name!r} and its base"
                 f" {base!r}"
             )
-        dense, pruned = (
-            self.outcomes_of(base, task, format),
-            self.outcomes_of(name, task, format),
-        )
-        alone = (
-            dense["language"]
-            .value_counts()
-            .add(pruned["language"].value_counts(), fill_value=0)
-        )
-        left = alone.sub(2 * both, fill_value=0) if len(dense) and len(pruned) else both
-        unpaired = {str(language): int(count) for language, count in left.items()}
-        return Comparison(
-            subject, unpaired, [] if reason else self.languages(task), reason, load
-        )
+        sides = [self.outcomes_of(side, task, format) for side in (base, name)]
+        alone = both
+        if all(map(len, sides)):
+            counts = [side["language"].value_counts() for side in sides]
+            alone = counts[0].add(counts[1], fill_value=0).sub(2 * both, fill_value=0)
+        unpaired = {str(language): int(count) for language, count in alone.items()}
+        languages = [] if reason else self.languages(task)
+        return Comparison(subject, unpaired, languages, reason, self._joined, key)
+
+
+def _asked_items(
+    asked: pd.DataFrame, items: pd.DataFrame | None
+) -> dict[str, pd.DataFrame]:
+    """The items of each task, with their contexts and digests. An item that is not in
+    `items` is its own context."""
+    asked = asked.assign(group="item " + asked["item_id"], digest="")
+    if items is not None and not items.empty:
+        key = ["task", "language", "item_id"]
+        known = items.drop_duplicates(key, keep="last").set_index(key)
+        keys = pd.MultiIndex.from_frame(asked[key])
+        places = known.index.get_indexer(keys)
+        found = places >= 0
+        clusters = known["cluster"].iloc[places[found]].astype(str)
+        asked.loc[found, "group"] = "cluster " + clusters.to_numpy(object)
+        if "digest" in known:
+            digests = known["digest"].iloc[places[found]].fillna("")
+            asked.loc[found, "digest"] = digests.to_numpy(object)
+    tasks = {}
+    for task, rows in asked.groupby("task"):
+        contexts = pd.factorize(rows["group"])[0]
+        rows = rows.drop(columns=["task", "group"]).assign(context=contexts)
+        tasks[str(task)] = rows.reset_index(drop=True)
+    return tasks
 
 
 def _subjects(first: Sequence[Mapping[str, Any]]) -> list[Subject]:
     """In display order: dense ones, then by base and setting. `first`: a first row
     of each checkpoint and task."""
-    columns = ["task", "checkpoint", *METADATA]
-    rows: list[Row] = [
-        {name: None if pd.isna(each[name]) else each[name] for name in columns}
-        for each in first
-    ]
-    for row in rows:
+    subjects = []
+    for values in first:
+        row = {name: values[name] for name in ("task", "checkpoint", *METADATA)}
+        row = {name: None if pd.isna(value) else value for name, value in row.items()}
         if row["base"] == row["checkpoint"]:
             row["base"] = None
         row["kv_cache"] = row["kv_cache"] or "auto"
-    subjects = [Subject(**row) for row in rows]
-    served: dict[str | None, Any] = {
-        each.checkpoint: _IDENTITY_OF(each) for each in subjects
-    }
-    subjects = [
-        msgspec.structs.replace(
-            each, re_run=served.get(each.base) == _IDENTITY_OF(each)
-        )
-        for each in subjects
-    ]
+        subjects.append(Subject(**row))
+    served = {each.checkpoint: _IDENTITY_OF(each) for each in subjects}
+    for at, each in enumerate(subjects):
+        re_run = served.get(each.base or "") == _IDENTITY_OF(each)
+        subjects[at] = msgspec.structs.replace(each, re_run=re_run)
+    return sorted(subjects, key=_display_order)
 
-    def order(each: Subject) -> tuple[Any, ...]:
-        setting = (
-            each.method or "",
-            each.pattern or "",
-            each.requested or 0.0,
-            each.calibration or "",
-        )
-        return (
-            each.task,
-            each.base is not None,
-            each.base or "",
-            *setting,
-            each.checkpoint,
-        )
 
-    return sorted(subjects, key=order)
+def _display_order(subject: Subject) -> tuple[Any, ...]:
+    return (
+        subject.task,
+        subject.base is not None,
+        subject.base or "",
+        subject.method or "",
+        subject.pattern or "",
+        subject.requested or 0.0,
+        subject.calibration or "",
+        subject.checkpoint,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -394,53 +395,43 @@ class Comparison:
     # with rows of their own in tables; none if there is a reason
     languages: Sequence[str]
     reason: str | None
-    load: Callable[[], pd.DataFrame]
+    frames: Recent[tuple[str, str, str, str]]
+    key: tuple[str, str, str, str]
 
     @property
     def outcomes(self) -> pd.DataFrame:
-        return self.load()
+        return self.frames[self.key]
+
+    def parts(self, items: pd.DataFrame) -> Iterator[Part]:
+        """Some of the items: all, then those of each language."""
+        for language, here in slices(items, self.languages):
+            yield Part(self.subject, language, here, self)
 
     def measured(self, *probes: str, language: str = ALL) -> pd.DataFrame:
         """The outcomes of the items on which these probes were measured in both
         checkpoints."""
-        items = in_language(self.load(), language)
-        status = [items[f"{probe}_status_{side}"] for probe in probes for side in SIDES]
-        keep = np.logical_and.reduce(
-            [each.isin(MEASURED).to_numpy() for each in status]
-        )
-        return items if keep.all() else items[keep]
+        items = in_language(self.outcomes, language)
+        return all_measured(items, *statuses_of(*probes))
 
     def tells_of(self, probe: str) -> bool:
         """Whether the checkpoint ran the probe, or a reason prevents every
         comparison."""
-        return self.reason is not None or bool(
-            self.load()[f"{probe}_status_pruned"].notna().any()
-        )
+        ran = self.outcomes[f"{probe}_status_pruned"].notna().any()
+        return self.reason is not None or bool(ran)
 
     def counts(self, language: str, *probes: str) -> Row:
         """How many items of a language (or of all) have one side only, or were
         excluded or failed on either."""
-        items = in_language(self.load(), language)
-        status = [items[f"{probe}_status_{side}"] for probe in probes for side in SIDES]
-        excluded = np.logical_or.reduce(
-            [(each == "excluded").to_numpy() for each in status]
-        )
-        failed = (
-            np.logical_or.reduce(
-                [(each == "engine_error").to_numpy() for each in status]
-            )
-            & ~excluded
-        )
-        unpaired = (
-            sum(self.unpaired.values())
-            if language == ALL
-            else self.unpaired.get(language, 0)
-        )
-        return {
-            "excluded": int(excluded.sum()),
-            "engine_error": int(failed.sum()),
-            "unpaired": unpaired,
-        }
+        items = in_language(self.outcomes, language)
+        unpaired = self.unpaired.get(language, 0)
+        if language == ALL:
+            unpaired = sum(self.unpaired.values())
+        return left_out_of(items, *statuses_of(*probes)) | {"unpaired": unpaired}
+
+
+def statuses_of(*probes: str) -> list[str]:
+    """The columns of a comparison with the statuses of these probes."""
+    return [f"{probe}_status_{side}" for probe in probes for side in SIDES]
 
 
 def in_language(frame: pd.DataFrame, language: str) -> pd.DataFrame:
@@ -494,35 +485,36 @@ def difference(compared: Comparison, run: Mapping[str, Any], *, drawn: bool) -> 
     `drawn`: also for drawn answers."""
     task, checkpoint = compared.subject.key
     base, items = compared.subject.base, compared.outcomes
-    differing: list[tuple[str, Any, Any, str]] = []
-    for name, what in (_ALIKE | (_ALIKE_DRAWN if drawn else {})).items():
+    differing = _differing_columns(items, _ALIKE | (_ALIKE_DRAWN if drawn else {}))
+    theirs, own = settings_of(run, base, task), settings_of(run, checkpoint, task)
+    ignored = _WHAT if drawn else (*_WHAT, *_DRAWN)
+    for name in sorted(theirs.keys() & own.keys() - {*ignored}):
+        if theirs[name] != own[name]:
+            differing.append(_against(name, theirs[name], own[name]))
+    ways = scoring_of(run, base), scoring_of(run, checkpoint)
+    if all(ways) and ways[0] != ways[1]:
+        differing.append(_against("scoring", *map(" and ".join, ways)))
+    return f"not comparable with the base: {', '.join(differing)}" if differing else ""
+
+
+def _differing_columns(items: pd.DataFrame, alike: Mapping[str, str]) -> list[str]:
+    differing = []
+    for name, words in alike.items():
         dense, pruned = items[f"{name}_dense"], items[f"{name}_pruned"]
         differ = dense.notna() & pruned.notna() & (dense != pruned)
         if differ.any():
             first = int(np.flatnonzero(differ)[0])
-            some = (
-                "" if differ.all() else f" on {int(differ.sum())} of {len(items)} items"
-            )
-            differing.append((what, dense.iloc[first], pruned.iloc[first], some))
-    theirs, own = (settings_of(run, name, task) for name in (base, checkpoint))
-    shared = sorted(theirs.keys() & own.keys() - {*_WHAT, *(() if drawn else _DRAWN)})
-    differing += [
-        (name, theirs[name], own[name], "")
-        for name in shared
-        if theirs[name] != own[name]
-    ]
-    found = []
-    for what, *both, some in differing:
-        one, other = (
-            f"{value:g}" if isinstance(value, float) else str(value) for value in both
-        )
-        found.append(f"{what} {one} against {other}{some}")
-    base_ways, own_ways = (scoring_of(run, name) for name in (base, checkpoint))
-    if base_ways and own_ways and base_ways != own_ways:
-        found.append(
-            f"scoring {' and '.join(base_ways)} against {' and '.join(own_ways)}"
-        )
-    return f"not comparable with the base: {', '.join(found)}" if found else ""
+            text = _against(words, dense.iloc[first], pruned.iloc[first])
+            if not differ.all():
+                text += f" on {int(differ.sum())} of {len(items)} items"
+            differing.append(text)
+    return differing
+
+
+def _against(words: str, *values: object) -> str:
+    """`beams 5 against 4`: floats without a trailing zero."""
+    base, own = (f"{each:g}" if isinstance(each, float) else each for each in values)
+    return f"{words} {base} against {own}"
 
 
 def rounded_activations(pattern: str | None) -> str | None:

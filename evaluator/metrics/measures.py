@@ -2,8 +2,9 @@
 languages.
 
 Most functions return a part of a row: the value under `name`, its interval under
-`<name>_low` and `<name>_high`. `contexts` numbers each item's context
-(`Inputs.contexts_of`): items of one context depend on each other.
+`<name>_low` and `<name>_high`. `values` has one number an item. `items` is their frame
+of outcomes, or the number of each item's context: items of one context depend on each
+other.
 """
 
 import math
@@ -38,19 +39,40 @@ def as_floats(column: npt.ArrayLike) -> Floats:
     return np.asarray(column, dtype=np.float64)
 
 
+Items = pd.DataFrame | ItemNumbers
+
+
+def contexts_of(items: Items) -> ItemNumbers:
+    """The number of each item's context."""
+    if isinstance(items, pd.DataFrame):
+        return items["context"].to_numpy(np.intp)
+    return items
+
+
+def mean_of(
+    values: npt.ArrayLike,
+    items: Items,
+    *,
+    low: float = 0.0,
+    high: float = 1.0,
+    weights: Floats | None = None,
+) -> Mean:
+    return Mean(
+        as_floats(values), contexts_of(items), low=low, high=high, weights=weights
+    )
+
+
 def bounds(name: str, interval: Interval | str) -> Row:
     """An interval as columns of a row. A missing interval has its reason under
     `<name>_why`, which `Table` moves to the column `reason`. An interval of width 0
     counts as missing."""
-    if (
-        not isinstance(interval, str)
-        and interval[0] is not None
-        and interval[0] == interval[1]
-    ):
-        interval = ALIKE
-    if isinstance(interval, str):
-        return {f"{name}_low": None, f"{name}_high": None, f"{name}{WHY}": interval}
-    return {f"{name}_low": interval[0], f"{name}_high": interval[1]}
+    why = interval if isinstance(interval, str) else ""
+    low, high = (None, None) if isinstance(interval, str) else interval
+    if low is not None and low == high:
+        low, high, why = None, None, ALIKE
+    return {f"{name}_low": low, f"{name}_high": high} | (
+        {f"{name}{WHY}": why} if why else {}
+    )
 
 
 def of_mean(name: str, mean: Mean, level: float = ALPHA) -> Row:
@@ -62,20 +84,17 @@ def of_mean(name: str, mean: Mean, level: float = ALPHA) -> Row:
     }
 
 
-def rate(name: str, flags: Floats, contexts: ItemNumbers) -> Row:
-    """A rate with its interval; `flags` are 0.0 or 1.0, one an item. All null
-    without items."""
-    return (
-        of_mean(name, Mean(flags, contexts))
-        if len(flags)
-        else {name: None, **bounds(name, (None, None))}
-    )
+def rate(name: str, values: npt.ArrayLike, items: Items) -> Row:
+    """A rate with its interval; the values are 0 or 1. All null without items."""
+    if not len(items):
+        return {name: None, **bounds(name, (None, None))}
+    return of_mean(name, mean_of(values, items))
 
 
 def difference(
     name: str,
-    values: Floats,
-    contexts: ItemNumbers,
+    values: npt.ArrayLike,
+    items: Items,
     *,
     low: float = -1.0,
     high: float = 1.0,
@@ -83,19 +102,13 @@ def difference(
 ) -> Row:
     """The mean of a paired difference, from `low` to `high` per item, with its
     interval; empty without items."""
-    return (
-        of_mean(name, Mean(values, contexts, low=low, high=high), level)
-        if len(values)
-        else {}
-    )
+    if not len(items):
+        return {}
+    return of_mean(name, mean_of(values, items, low=low, high=high), level)
 
 
 def language_mean(
-    name: str,
-    values: Floats,
-    items: pd.DataFrame,
-    contexts: ItemNumbers,
-    low: float = 0.0,
+    name: str, values: npt.ArrayLike, items: pd.DataFrame, low: float = 0.0
 ) -> Row:
     """The unweighted mean over languages of one number per row, from `low` to 1;
     empty without rows."""
@@ -104,7 +117,7 @@ def language_mean(
     languages = items["language"]
     weights = 1 / as_floats(languages.map(languages.value_counts()))
     return of_mean(
-        name, Mean(values, contexts, low=low, weights=weights / weights.sum())
+        name, mean_of(values, items, low=low, weights=weights / weights.sum())
     )
 
 
@@ -170,10 +183,14 @@ class Unbounded:
     contexts: ItemNumbers
 
     @classmethod
-    def ratio(cls, over: Floats, under: Floats, contexts: ItemNumbers) -> "Unbounded":
+    def ratio(
+        cls, over: npt.ArrayLike, under: npt.ArrayLike, items: Items
+    ) -> "Unbounded":
+        over, under = as_floats(over), as_floats(under)
         value = float(over.sum() / under.sum())
         with np.errstate(invalid="ignore"):  # an infinite value has no interval
-            return cls(value, (over - value * under) / under.sum(), contexts)
+            moves = (over - value * under) / under.sum()
+        return cls(value, moves, contexts_of(items))
 
     @classmethod
     def mean(cls, parts: "Sequence[Unbounded]") -> "Unbounded":
@@ -201,6 +218,10 @@ class Unbounded:
             else float(self.value == 0)
         )
 
+    def row(self, name: str, scale: str = "linear") -> Row:
+        """The value and its interval as columns."""
+        return {name: self.value, **bounds(name, self.interval(scale))}
+
     def interval(self, scale: str = "linear") -> Interval | str:
         """The 95 % interval. `scale`: `log` for non-negative values with occasional
         large ones; `exp` for the exponential of the value."""
@@ -224,15 +245,12 @@ def exp(value: float) -> float:
 
 
 def paired_difference(
-    name: str,
-    outcomes: tuple[Floats, Floats],
-    contexts: ItemNumbers,
-    p: str = "mcnemar_p",
+    name: str, sides: tuple[Floats, Floats], items: Items, p: str = "mcnemar_p"
 ) -> Row:
     """`difference` of the first minus the second of two outcomes (0.0 or 1.0 per
     item); `p` names its p's column."""
-    first, second = outcomes
-    return difference(name, first - second, contexts) | {p: mcnemar_p(first, second)}
+    first, second = sides
+    return difference(name, first - second, items) | {p: mcnemar_p(first, second)}
 
 
 def correct_for_many(

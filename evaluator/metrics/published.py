@@ -7,7 +7,7 @@ paper's. A number from another setting is no comparison, and is not shown."""
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import PurePath
@@ -17,8 +17,8 @@ import pandas as pd
 
 import evaluator.metrics.columns as col
 from evaluator.core.errors import rows_at
-from evaluator.metrics.columns import Column, Kind, Row, typed_frame
-from evaluator.metrics.inputs import ALL, MEAN, rows_where, settings_of
+from evaluator.metrics.columns import Column, Kind, Row, rows_with, typed_frame
+from evaluator.metrics.inputs import ALL, MEAN, settings_of
 
 # Each row has its own kind: that of the column `quantity` in the table `table` (see
 # `report.cells`).
@@ -33,51 +33,46 @@ COLUMNS = (
 
 
 def published(
-    tables: Mapping[str, pd.DataFrame], run: Mapping[str, Any]
+    tables: Mapping[str, Sequence[Row]], run: Mapping[str, Any]
 ) -> pd.DataFrame:
     """One row per number of the paper with the setting of `run` (its run.json) and
     of a row of `tables`."""
     rows: list[Row] = []
     for entry in paper()["values"]:
-        setting, column, source = (
-            paper()["settings"][entry["setting"]],
-            entry["column"],
-            entry["source"],
-        )
-        if entry["table"] not in tables:
-            continue
-        named = [
-            str(value)
-            for name, value in entry["where"].items()
-            if name not in ("language", "kind")
-        ]
-        for _, row in rows_where(
-            tables[entry["table"]], {"task": setting["task"], **entry["where"]}
-        ).iterrows():
-            if pd.isna(row[column]) or not _same(row, entry["side"], setting, run):
-                continue
-            found = {
-                "table": entry["table"],
-                **{name: row[name] for name in ("task", "checkpoint", "language")},
-                "cell": ", ".join(named),
-                "quantity": column,
-                "paper": float(entry["value"]),
-                "ours": float(row[column]),
-                **{
-                    f"ours_{end}": row.get(f"{column}_{end}") for end in ("low", "high")
-                },
-                "n": (
-                    row["known"]
-                    if column.endswith("_dissociation")
-                    else row.get("n", row.get("n_max"))
-                ),
-                "source": (
-                    f"{paper()['paper']},"
-                    f" {'section ' if source[0].isdigit() else ''}{source}"
-                ),
-            }
-            rows.append(found)
+        setting = paper()["settings"][entry["setting"]]
+        equal = {"task": setting["task"], **entry["where"]}
+        for row in rows_with(tables.get(entry["table"], ()), equal):
+            known = row[entry["column"]] is not None
+            if known and _same(row, entry["side"], setting, run):
+                rows.append(_beside(entry, row))
     return typed_frame(COLUMNS, rows)
+
+
+def _beside(entry: Row, row: Row) -> Row:
+    """The paper's number and ours."""
+    column, source = entry["column"], entry["source"]
+    cell = [
+        str(value)
+        for name, value in entry["where"].items()
+        if name not in ("language", "kind")
+    ]
+    n = row.get("n", row.get("n_max"))
+    return {
+        "table": entry["table"],
+        "task": row["task"],
+        "checkpoint": row["checkpoint"],
+        "language": row["language"],
+        "cell": ", ".join(cell),
+        "quantity": column,
+        "paper": float(entry["value"]),
+        "ours": float(row[column]),
+        "ours_low": row.get(f"{column}_low"),
+        "ours_high": row.get(f"{column}_high"),
+        "n": row["known"] if column.endswith("_dissociation") else n,
+        "source": (
+            f"{paper()['paper']}, {'section ' if source[0].isdigit() else ''}{source}"
+        ),
+    }
 
 
 @cache
@@ -89,62 +84,58 @@ def paper() -> dict[str, Any]:
     return content
 
 
-def _same(row: pd.Series, side: str, setting: Row, run: Mapping[str, Any]) -> bool:
+def _same(row: Row, side: str, setting: Row, run: Mapping[str, Any]) -> bool:
     """Whether a table's row was measured in a setting of the paper."""
-    dense = pd.isna(row["base"])
-    if row["task"] != setting["task"] or dense != (side == "dense"):
-        return False
-    requested = (
-        row["sparsity"]
-        if pd.isna(row["requested_sparsity"])
-        else row["requested_sparsity"]
-    )
-    if not dense and not (
-        (row["method"], row["pattern"], requested)
-        == (setting["method"], setting["pattern"], setting["sparsity"])
-        and pd.notna(row["calibration"])
-        and re.fullmatch(setting["calibration"], str(row["calibration"]))
-    ):
+    dense = row["base"] is None
+    if dense != (side == "dense") or not (dense or _same_pruning(row, setting)):
         return False
     pattern = re.compile(paper()["models"][setting["model"]], re.IGNORECASE)
     model = str(row["checkpoint"] if dense else row["base"])
-    named = any(pattern.fullmatch(name) for name in model_names(run, model))
-    if not named or settings_of(run, model, row["task"]).get("options", "any") != "any":
+    if not any(pattern.fullmatch(name) for name in model_names(run, model)):
         return False
-    asked = [
-        task
-        for sweep in _sweeps_of(run, model)
-        for task in rows_at(sweep, "tasks")
-        if str(task.get("task", "")).partition(":")[0] == setting["task"]
-    ]
-    whole = row["language"] not in (ALL, MEAN) or all(
-        task.get("languages") is None for task in asked
-    )
-    wanted = (setting["items"], setting["chat"])
-    return (
-        bool(asked)
-        and whole
-        and all((task.get("items"), task.get("chat")) == wanted for task in asked)
-    )
+    if settings_of(run, model, row["task"]).get("options", "any") != "any":
+        return False
+    asked = []
+    for sweep in _sweeps_of(run, model):
+        for task in rows_at(sweep, "tasks"):
+            if str(task.get("task", "")).partition(":")[0] == setting["task"]:
+                asked.append(task)
+    pooled = row["language"] in (ALL, MEAN)
+    for task in asked:
+        if pooled and task.get("languages") is not None:
+            return False
+        if (task.get("items"), task.get("chat")) != (setting["items"], setting["chat"]):
+            return False
+    return bool(asked)
+
+
+def _same_pruning(row: Row, setting: Row) -> bool:
+    sparsity = row["requested_sparsity"]
+    if sparsity is None:
+        sparsity = row["sparsity"]
+    names = ("method", "pattern", "sparsity")
+    if (row["method"], row["pattern"], sparsity) != tuple(
+        setting[name] for name in names
+    ):
+        return False
+    calibration = str(row["calibration"] or "")
+    return re.fullmatch(setting["calibration"], calibration) is not None
 
 
 def model_names(run: Mapping[str, Any], checkpoint: str) -> set[str]:
     """The names of a dense checkpoint in run.json: its key, and the last part of its
     path or hub id."""
-    named = [sweep["models"][checkpoint] for sweep in _sweeps_of(run, checkpoint)]
-    names = {checkpoint} if named else set()
-    named += [
-        each.get("path")
-        for each in rows_at(run, "checkpoints")
-        if each.get("name") == checkpoint
-    ]
-    for path in filter(None, named):
-        names.add(PurePath(str(path)).name)
-        names |= {
-            part.rsplit("--", 1)[-1]
-            for part in PurePath(str(path)).parts
-            if part.startswith("models--")
-        }
+    paths = [sweep["models"][checkpoint] for sweep in _sweeps_of(run, checkpoint)]
+    names = {checkpoint} if paths else set()
+    for row in rows_at(run, "checkpoints"):
+        if row.get("name") == checkpoint:
+            paths.append(row.get("path"))
+    for path in filter(None, paths):
+        path = PurePath(str(path))
+        names.add(path.name)
+        for part in path.parts:
+            if part.startswith("models--"):
+                names.add(part.rsplit("--", 1)[-1])
     return names
 
 

@@ -3,7 +3,7 @@ computed, and its figure.
 
     TABLE = Table(name="rank", title="Where is it?", reading="...", needs="the probe
     rank", columns=..., compute=...)
-    TABLE.frame(inputs)         # the numbers
+    TABLE.rows(inputs)          # the numbers
     TABLE.fill(inputs)          # the numbers, with notes on missing parts
 
 Tables registered in `evaluator.metrics.tables` are computed, written as CSV and
@@ -22,18 +22,18 @@ braces: its first value is written there."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from evaluator.metrics.columns import (
     REASON,
     Column,
     Row,
+    complete_rows,
     names_of,
     rounded,
-    rows_of,
     typed_frame,
 )
 from evaluator.metrics.exclusions import joined_reasons
@@ -174,6 +174,13 @@ class Lack(NamedTuple):
     value: str | None = None
 
 
+# of a table with rows of both probes
+LACKS = (
+    Lack("probe", "the probe greedy", "greedy"),
+    Lack("probe", "the probe choice", "choice"),
+)
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
     """One table, in one object. Raises ValueError for columns that a table cannot
@@ -234,89 +241,68 @@ class Table:
         """The column of this name. Raises KeyError for an unknown name."""
         return {column.name: column for column in self.columns}[name]
 
-    def frame(self, inputs: Inputs) -> pd.DataFrame:
-        """The numbers: exactly the declared columns; counts are nullable integers."""
-        found = typed_frame(
-            self.columns, (self._labelled(row, inputs) for row in self.compute(inputs))
-        )
-        if self.any_of and not found[self.any_of].notna().any():
-            return typed_frame(self.columns, ())
-        if self.corrections and len(found):
-            names = zip(found["task"], found["checkpoint"], found["base"], strict=True)
-            tested = np.array(
-                [
-                    inputs.could_differ(str(task), str(name), base)
-                    for task, name, base in names
-                ]
-            )
-            for family, p, adjusted in self.corrections:
-                here = tested & found[p].notna().to_numpy()
-                rows = rows_of(found.loc[here, [*family, p]])
-                correct_for_many(rows, family, p, adjusted)
-                values = np.full(len(found), np.nan)
-                values[here] = [row[adjusted] for row in rows]
-                found[adjusted] = values
-        return found
+    def rows(self, inputs: Inputs) -> list[Row]:
+        """The numbers: exactly the declared columns, None where a value is missing."""
+        labelled = (self._labelled(row, inputs) for row in self.compute(inputs))
+        rows = complete_rows(self.columns, labelled)
+        if self.any_of and all(row[self.any_of] is None for row in rows):
+            return []
+        for family, p, adjusted in self.corrections:
+            tested = []
+            for row in rows:
+                key = row["task"], row["checkpoint"], row["base"]
+                if row[p] is not None and inputs.could_differ(*key):
+                    tested.append(row)
+            correct_for_many(tested, family, p, adjusted)
+        return rows
 
     def _labelled(self, row: Row, inputs: Inputs) -> Row:
         """A row with its reasons: its checkpoint was evaluated on some items only;
         it compares with a base that was evaluated otherwise, or has quantised
         activations; a number has no interval."""
-        incomparable = inputs.incomparable_drawn if self.drawn else inputs.incomparable
         key = str(row.get("task")), str(row.get("checkpoint"))
-        why = None if row.get("base") is None else incomparable.get(key)
-        few = inputs.decided_early.get(key)
-        rounded = (
-            None if row.get("base") is None else rounded_activations(row.get("pattern"))
-        )
+        notes = [inputs.decided_early.get(key)]
+        if row.get("base") is not None:
+            reasons = inputs.incomparable_drawn if self.drawn else inputs.incomparable
+            notes += [reasons.get(key), rounded_activations(row.get("pattern"))]
         bare = [row.pop(name) for name in list(row) if name.endswith(WHY)]
-        notes = joined_reasons(few, why, rounded)
-        return (
-            row | {"reason": joined_reasons(notes, row.get("reason"), *bare)}
-            if notes or bare
-            else row
-        )
+        if any(notes) or bare:
+            note = joined_reasons(*notes)
+            row["reason"] = joined_reasons(note, row.get("reason"), *bare)
+        return row
 
     def fill(self, inputs: Inputs) -> "FilledTable":
-        frame = self.frame(inputs)
-        if frame.empty:
-            return FilledTable(
-                self,
-                frame,
-                (
-                    ""
-                    if self.silent
-                    else f"No records for this table: it needs {self.needs}."
-                ),
-            )
-        counted = frame[frame[self.counts].fillna(0) > 0]
-        reasons = frame["reason"].dropna().astype(str).unique()
-        if counted.empty:
-            return FilledTable(
-                self,
-                frame,
+        rows = self.rows(inputs)
+        note, lacks = "", ""
+        reasons = dict.fromkeys(row["reason"] for row in rows if row["reason"])
+        counted = [row for row in rows if (row[self.counts] or 0) > 0]
+        if counted:
+            lacks = self._lacking(rows, counted, reasons)
+        elif rows:
+            note = (
                 f"Nothing could be computed: {'; '.join(reasons)}. It needs"
-                f" {self.needs}.",
+                f" {self.needs}."
             )
+        elif not self.silent:
+            note = f"No records for this table: it needs {self.needs}."
+        return FilledTable(self, rows, note, lacks)
+
+    def _lacking(
+        self, rows: list[Row], counted: list[Row], reasons: Iterable[str]
+    ) -> str:
+        """What to run for the missing parts of the table; empty if none is missing."""
         wanted = []
         for column, what, value in self.lacks:
-            given = (
-                frame[column] if value is None else counted[column].astype(str) == value
-            )
-            if not (given.notna() if value is None else given).any():
+            if value is None:
+                given = any(row[column] is not None for row in rows)
+            else:
+                given = any(str(row[column]) == value for row in counted)
+            if not given:
                 wanted.append(what)
-        single = (reason for every in reasons for reason in every.split("; "))
-        wanted += [
-            reason.removeprefix("needs ")
-            for reason in single
-            if reason.startswith("needs ")
-        ]
-        return FilledTable(
-            self,
-            frame,
-            "",
-            f"Not in this run: {'; '.join(dict.fromkeys(wanted))}." if wanted else "",
-        )
+        for reason in "; ".join(reasons).split("; "):
+            if reason.startswith("needs "):
+                wanted.append(reason.removeprefix("needs "))
+        return f"Not in this run: {'; '.join(dict.fromkeys(wanted))}." if wanted else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -325,24 +311,24 @@ class FilledTable:
     missing parts; else empty."""
 
     table: Table
-    frame: pd.DataFrame
+    rows: list[Row]
     note: str
     lacks: str = ""
     failed: bool = False  # `note` gives the error
 
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        return typed_frame(self.table.columns, self.rows)
+
     def told(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Rows as CSV and page show them, without the columns of the figure alone."""
         drawn = names_of(column for column in self.table.columns if column.figure_only)
-        return (
-            frame.drop(columns=drawn).drop_duplicates(ignore_index=True)
-            if drawn
-            else frame
-        )
+        if not drawn:
+            return frame
+        return frame.drop(columns=drawn).drop_duplicates(ignore_index=True)
 
-    @property
+    @cached_property
     def shown(self) -> pd.DataFrame:
-        return (
-            self.frame
-            if self.table.page is None or self.frame.empty
-            else self.table.page(self.frame)
-        )
+        if self.table.page is None or self.frame.empty:
+            return self.frame
+        return self.table.page(self.frame)

@@ -17,18 +17,18 @@ from evaluator.probes.sample import Sample
 __all__ = ["PROBES", "answering_probes"]
 
 for probe in (
-    *(
-        Greedy,
-        Beam,
-        Sample,
-        Choice,
-        Rank,
-        AlignedRank,
-        HardChoice,
-        Perplexity,
-        Fidelity,
-        TextFidelity,
-    ),
-    *(Direct, AlignedBeam, AlignedChoice),
+    Greedy,
+    Beam,
+    Sample,
+    Choice,
+    Rank,
+    AlignedRank,
+    HardChoice,
+    Perplexity,
+    Fidelity,
+    TextFidelity,
+    Direct,
+    AlignedBeam,
+    AlignedChoice,
 ):
     PROBES.register(probe())

@@ -104,12 +104,12 @@ class Probe(ABC):
         new tokens in the lists of its streamed requests. It may cancel its requests."""
 
     @abstractmethod
-    def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
+    def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
         """One row for each item: `<name>_status` and `columns`, null where the probe
         was not measured.
 
-        `asked` holds this probe's records, always all of an item. The result's index is
-        `reducing.KEY`.
+        `records` are this probe's, always all of an item. The result's index is
+        `evaluator.core.reducing.KEY`.
         """
 
 
@@ -138,9 +138,9 @@ class ItemProbe(Probe):
         None: it can."""
         if "open" not in item.prompts:
             return item.question.why_not("open")
-        return (
-            item.base.missing if self.needs_thinking and item.base is not None else None
-        )
+        if self.needs_thinking and item.base is not None:
+            return item.base.missing
+        return None
 
     @abstractmethod
     def cost(self, config: Settings) -> Cost:

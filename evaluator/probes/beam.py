@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from evaluator.core.reducing import hits
 from evaluator.engine.base import Cancel, Request
 from evaluator.engine.beam import BeamSearch
 from evaluator.probes.base import Cost, ItemProbe, Steps
 from evaluator.probes.item import failed
-from evaluator.probes.reducing import hits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,8 +73,8 @@ class Beam(ItemProbe):
             requests=REQUESTS * width, generated_tokens=width * config.max_new_tokens
         )
 
-    def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
-        return hits(asked, self.name)
+    def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
+        return hits(records, self.name)
 
 
 class AlignedBeam(Beam):

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from evaluator.asking.questions import NO_DISTRACTOR, Question
+from evaluator.core.reducing import KEY, pack_shares, where_measured
 from evaluator.probes.base import Cost, ItemProbe, Steps
 from evaluator.probes.item import scored
-from evaluator.probes.reducing import KEY, pack_shares, where_measured
 from evaluator.tasks.answer_types import answer_type
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Choice(ItemProbe):
         # (`evaluator.tasks.answer_types`).
         "same_kind": "Int64",
         # Each option's share of the options' summed likelihoods, the gold one's first
-        # (`evaluator.probes.reducing`).
+        # (`evaluator.core.reducing`).
         "option_shares": "string",
         # Summed over all options, for fertility.
         "option_tokens": "Int64",
@@ -71,76 +71,71 @@ class Choice(ItemProbe):
         return self.options_of(question) is not None
 
     def why_not(self, item: ItemRun) -> str | None:
-        lacking = item.question.no_options if self.options == "drawn" else NO_DISTRACTOR
-        return super().why_not(item) or (
-            None if self.options_of(item.question) else lacking
-        )
+        why = super().why_not(item)
+        if why is not None or self.options_of(item.question) is not None:
+            return why
+        return item.question.no_options if self.options == "drawn" else NO_DISTRACTOR
 
     def run(self, item: ItemRun) -> Steps:
         options = self.options_of(item.question)
         assert options is not None, "why_not comes before run"
         requests = [item.score(text) for text in options.texts]
         responses = yield requests
+        columns = map(scored, requests, responses)
         return [
             item.record(
                 self.name,
                 index=number,
                 is_gold=number == options.gold,
-                option_text=options.texts[number],
-                **scored(request, response),
+                option_text=text,
+                **own,
             )
-            for number, (request, response) in enumerate(
-                zip(requests, responses, strict=True)
+            for number, (text, own) in enumerate(
+                zip(options.texts, columns, strict=True)
             )
         ]
 
     def cost(self, config: Settings) -> Cost:
-        return Cost(
-            scored=frozenset(
-                {
-                    "gold",
-                    *(f"{self.options} distractor {number}" for number in range(3)),
-                }
-            )
-        )
+        others = {f"{self.options} distractor {number}" for number in range(3)}
+        return Cost(scored=frozenset({"gold", *others}))
 
-    def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
+    def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd
 
-        won = _Winners(asked)
-        reduced = pd.DataFrame(
-            {"options": won.options, "recognised": won.by(won.score)}
+        won = _Winners(records)
+        lengths = _sizes(records["token_ids"])
+        texts = records["option_text"].map(
+            lambda text: text if isinstance(text, str) else ""
         )
-        reduced["recognised_per_token"] = won.by(won.score / _sizes(asked["token_ids"]))
-        reduced["choice_margin"] = won.margin(won.score)
-        reduced["picked"] = won.picked(asked["index"])
-        reduced["option_shares"] = won.shares(asked["index"])
-        texts = pd.Series(
-            [text if isinstance(text, str) else "" for text in asked["option_text"]],
-            index=asked.index,
-        )
-        kinds = [
-            answer_type(*option)
-            for option in zip(texts, asked["language"], strict=True)
-        ]
-        reduced["same_kind"] = won.like_gold(
-            pd.Series(kinds, index=asked.index)
-        ).astype("Int64")
-        reduced["recognised_per_byte"] = won.by(
-            won.score / _sizes(texts.map(str.encode))
-        )
-        counts = {
-            "tokens": _sizes(asked["token_ids"]),
-            "words": texts.map(lambda text: float(len(text.split()))),
-            "characters": texts.map(lambda text: float(len("".join(text.split())))),
-        }
-        for name, count in counts.items():
-            reduced[f"option_{name}"] = won.total(count).round().astype("Int64")
+        kinds = list(map(answer_type, texts, records["language"]))
         hashes = pd.util.hash_array(texts.to_numpy(object)) % 2**31
-        reduced["options_digest"] = won.total(
-            pd.Series(hashes, index=asked.index)
-        ).astype("Int64")
-        return where_measured(reduced, asked, self.name, "recognised", won.decided)
+        counts = {
+            "options_digest": pd.Series(hashes, index=records.index),
+            "option_tokens": lengths,
+            "option_words": texts.map(lambda text: float(len(text.split()))),
+            "option_characters": texts.map(
+                lambda text: float(len("".join(text.split())))
+            ),
+        }
+        reduced = pd.DataFrame(
+            {
+                "options": won.options,
+                "recognised": won.by(won.score),
+                "recognised_per_token": won.by(won.score / lengths),
+                "recognised_per_byte": won.by(
+                    won.score / _sizes(texts.map(str.encode))
+                ),
+                "choice_margin": won.margin(won.score),
+                "picked": won.picked(records["index"]),
+                "same_kind": won.like_gold(
+                    pd.Series(kinds, index=records.index)
+                ).astype("Int64"),
+                "option_shares": won.shares(records["index"]),
+            }
+        )
+        for name, count in counts.items():
+            reduced[name] = won.total(count).round().astype("Int64")
+        return where_measured(reduced, records, self.name, "recognised", won.decided)
 
 
 class HardChoice(Choice):
@@ -155,8 +150,8 @@ class HardChoice(Choice):
     def options_of(self, question: Question) -> Options | None:
         return question.hard_options
 
-    def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
-        return _recognised(asked, self.name, "hard_recognised")
+    def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
+        return _recognised(records, self.name, "hard_recognised")
 
 
 class AlignedChoice(Choice):
@@ -168,37 +163,33 @@ class AlignedChoice(Choice):
     after_base = needs_thinking = True
     columns: Mapping[str, str] = {"aligned_recognised": "boolean"}
 
-    def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
-        return _recognised(asked, self.name, "aligned_recognised")
+    def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
+        return _recognised(records, self.name, "aligned_recognised")
 
 
-def _recognised(asked: pd.DataFrame, probe: str, column: str) -> pd.DataFrame:
+def _recognised(records: pd.DataFrame, probe: str, column: str) -> pd.DataFrame:
     import pandas as pd
 
-    won = _Winners(asked)
-    return where_measured(
-        pd.DataFrame({column: won.by(won.score)}), asked, probe, column, won.decided
-    )
+    won = _Winners(records)
+    reduced = pd.DataFrame({column: won.by(won.score)})
+    return where_measured(reduced, records, probe, column, won.decided)
 
 
 class _Winners:
     """Who wins the choices of some records."""
 
-    def __init__(self, asked: pd.DataFrame) -> None:
+    def __init__(self, records: pd.DataFrame) -> None:
         # Grouping by an item's number takes a fifth of the time that grouping by six
         # columns takes.
-        self._item: pd.Series = asked.groupby(list(KEY)).ngroup()
-        self._items: pd.Index = asked.groupby(list(KEY)).size().index
-        self.score: pd.Series = asked["logprob"].astype("float64")
-        self._gold: np.ndarray = (
-            asked["is_gold"].astype("boolean").fillna(False).astype(bool).to_numpy()
-        )
-        self.options = self._named(
-            asked["status"].groupby(self._item).size().astype("Int64")
-        )
-        golds = self._named(
-            asked["status"].where(self._gold).groupby(self._item).count()
-        )
+        groups = records.groupby(list(KEY))
+        self._item: pd.Series = groups.ngroup()
+        sizes = groups.size()
+        self._items: pd.Index = sizes.index
+        self.score: pd.Series = records["logprob"].astype("float64")
+        is_gold = records["is_gold"].astype("boolean").fillna(False)
+        self._gold: np.ndarray = is_gold.astype(bool).to_numpy()
+        self.options = sizes.astype("Int64")
+        golds = is_gold.astype(int).groupby(self._item).sum().set_axis(self._items)
         # Without exactly one gold option and a rival there is nothing to win.
         self.decided = (golds == 1) & (self.options > 1)
 
@@ -218,8 +209,8 @@ class _Winners:
         """The number of the option with the highest summed score, the first of those
         that share it."""
         best = self.score == self.score.groupby(self._item).transform("max")
-        found = number.where(best).groupby(self._item).min().astype("Int64")
-        return self._named(found).where(self._complete(self.score))
+        picked = number.where(best).groupby(self._item).min().astype("Int64")
+        return self._named(picked).where(self._complete(self.score))
 
     def like_gold(self, value: pd.Series) -> pd.Series:
         """How many of an item's other options have the value of its gold option."""
@@ -244,9 +235,8 @@ class _Winners:
         item = self._item.to_numpy()  # in the order of a reduced frame's rows
         order = np.lexsort((number.to_numpy(), ~self._gold, item))
         begins = np.flatnonzero(np.diff(item[order], prepend=-1))
-        packed = [
-            pack_shares(each.tolist()) for each in np.split(share[order], begins[1:])
-        ]
+        items = np.split(share[order], begins[1:])
+        packed = [pack_shares(shares.tolist()) for shares in items]
         complete = self._complete(self.score)
         return pd.Series(packed, index=complete.index, dtype="string").where(complete)
 

@@ -54,21 +54,18 @@ class EvalConfig(Settings, Source):
     @model_validator(mode="after")
     def _probes_of_its_kind(self) -> "EvalConfig":
         """A text has no questions, and questions have no windows."""
-        asked = [PROBES[name] for name in self.probes]
-        if self.is_text and any(probe.reads != "text" for probe in asked):
-            named = " or ".join(probe.name for probe in PROBES if probe.reads == "text")
-            raise ValueError(
-                f"task {self.task!r} takes the probe {named} and no other:"
-                f" {', '.join(self.probes)}"
-            )
-        for probe in asked:
-            if not self.is_text and probe.reads == "text":
-                texts = " or ".join(
-                    task.spellings[0] for task in TASKS if task.kind == "text"
-                )
+        for probe in (PROBES[name] for name in self.probes):
+            if self.is_text and probe.reads != "text":
+                able = [each.name for each in PROBES if each.reads == "text"]
                 raise ValueError(
-                    f"probe {probe.name} takes a text, as in task {texts}, not"
-                    f" {self.task!r}"
+                    f"task {self.task!r} takes the probe {' or '.join(able)} and no"
+                    f" other: {', '.join(self.probes)}"
+                )
+            if not self.is_text and probe.reads == "text":
+                texts = [task.spellings[0] for task in TASKS if task.kind == "text"]
+                raise ValueError(
+                    f"probe {probe.name} takes a text, as in task"
+                    f" {' or '.join(texts)}, not {self.task!r}"
                 )
         return self
 
@@ -122,26 +119,25 @@ class EvalConfig(Settings, Source):
     def _of_its_data(self) -> "EvalConfig":
         """`data` describes exactly one data set. A data set of endings has no
         answers to write."""
-        task = next(
-            (task for task in TASKS if task.name == self.task.partition(":")[0]), None
-        )
-        if task is not None and task.data is None and self.given():
+        name = self.task.partition(":")[0]
+        if name not in TASKS:
+            return self
+        task = TASKS[name]
+        if task.data is None and self.given():
             raise ValueError(
                 f"{', '.join(self.given())}: task {self.task!r} is no data set of which"
                 " that can be said"
             )
-        if task is not None and task.choice_only:
-            able = [
-                probe
-                for probe in PROBES
-                if isinstance(probe, ItemProbe) and not probe.needs_thinking
-            ]
-            choosing = [probe.name for probe in able if probe.options is not None]
-            if other := [name for name in self.probes if name not in choosing]:
-                takes = (
-                    f"task {self.task!r} takes the probes {' and '.join(choosing)} only"
-                )
-                raise ValueError(f"{takes}, not {', '.join(other)}: {task.open}")
+        choosing = []
+        for probe in PROBES:
+            if isinstance(probe, ItemProbe) and not probe.needs_thinking:
+                choosing += [probe.name] if probe.options is not None else []
+        other = [name for name in self.probes if name not in choosing]
+        if task.choice_only and other:
+            raise ValueError(
+                f"task {self.task!r} takes the probes {' and '.join(choosing)} only,"
+                f" not {', '.join(other)}: {task.open}"
+            )
         return self
 
     @model_validator(mode="after")
@@ -156,19 +152,22 @@ class EvalConfig(Settings, Source):
         return self
 
     @property
-    def said(self) -> Source | None:
+    def data_settings(self) -> Source | None:
         return Source.model_validate(self.given()) if self.given() else None
 
     def identifying(self) -> dict[str, Any]:
         """The settings that records depend on, as JSON, beside the task's data.
         Without `options` they are `any`, and without `grading` it is `paper`."""
-        unsaid = {*Source.model_fields} - self.given().keys() | (
-            {"template"} if self.template is None else set()
-        )
-        unsaid |= set() if self.length else {"context_tokens"}
-        unsaid |= {"options"} if self.is_text or self.options == "any" else set()
-        unsaid |= {"grading"} if self.is_text or self.grading == "paper" else set()
-        return self.model_dump(mode="json", exclude={"task", "prompts", *unsaid})
+        omitted = {"task", "prompts", *Source.model_fields} - self.given().keys()
+        if self.template is None:
+            omitted.add("template")
+        if not self.length:
+            omitted.add("context_tokens")
+        if self.is_text or self.options == "any":
+            omitted.add("options")
+        if self.is_text or self.grading == "paper":
+            omitted.add("grading")
+        return self.model_dump(mode="json", exclude=omitted)
 
     @property
     def is_text(self) -> bool:
@@ -178,11 +177,8 @@ class EvalConfig(Settings, Source):
 
     @property
     def item_probes(self) -> tuple[ItemProbe, ...]:
-        return tuple(
-            probe
-            for probe in PROBES
-            if isinstance(probe, ItemProbe) and probe.name in self.probes
-        )
+        chosen = (probe for probe in PROBES if probe.name in self.probes)
+        return tuple(probe for probe in chosen if isinstance(probe, ItemProbe))
 
     @property
     def after_base(self) -> bool:
@@ -197,11 +193,8 @@ class EvalConfig(Settings, Source):
 
     @property
     def text_probes(self) -> tuple[TextProbe, ...]:
-        return tuple(
-            probe
-            for probe in PROBES
-            if isinstance(probe, TextProbe) and probe.name in self.probes
-        )
+        chosen = (probe for probe in PROBES if probe.name in self.probes)
+        return tuple(probe for probe in chosen if isinstance(probe, TextProbe))
 
     @property
     def lists_options(self) -> bool:

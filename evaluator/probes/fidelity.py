@@ -22,14 +22,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluator.asking.questions import NOTHING_PREDICTED, Question
-from evaluator.engine.base import Reference, Response, Score
+from evaluator.core.reducing import KEY, pack, where_measured
+from evaluator.engine.base import Divergence, Reference, Response, Score
 from evaluator.probes.base import Cost, ItemProbe, Steps, TextProbe
-from evaluator.probes.item import ItemRun, References, failed
-from evaluator.probes.reducing import KEY, pack, where_measured
+from evaluator.probes.item import ItemRun, References, failed, total_cached
 from evaluator.tasks.loading import gold_option
 
 if TYPE_CHECKING:
@@ -92,39 +93,33 @@ class Fidelity(ItemProbe):
         if why is not None and not references.keep:
             return [item.record(self.name, status="excluded", text=why)]
         twice = references.keep == references.compare
-        own, said = None, None if base is None else base.token_ids
+        greedy = None
         if base is None or (references.keep and not twice):
-            (own,) = yield [item.greedy()]
-        own_said = own.token_ids if own is not None and own.status == "ok" else None
+            (greedy,) = yield [item.greedy()]
+        own_ids = greedy.token_ids if greedy and greedy.status == "ok" else None
         # by the answer, with "own " before it where it is kept for others alone
         passages: dict[str, Passage] = {}
         if why is None:
+            answer = own_ids if base is None else base.token_ids
             keep = references.keep if twice else ""
-            answer = own_said if base is None else said
-            passages |= _passages(
-                item, "", answer, References(compare=references.compare, keep=keep)
-            )
+            compared = References(compare=references.compare, keep=keep)
+            passages |= _passages(item, "", answer, compared)
         if references.keep and not twice:
-            passages |= _passages(
-                item, "own ", own_said, References(keep=references.keep)
-            )
-        measured = dict(
-            zip(passages, (yield from _measured([*passages.values()])), strict=True)
-        )
+            kept = References(keep=references.keep)
+            passages |= _passages(item, "own ", own_ids, kept)
+        measured = yield from _measured(list(passages.values()))
         if why is not None:  # kept for others, but there is nothing to compare with
             return [item.record(self.name, status="excluded", text=why)]
+        columns_of = dict(zip(passages, measured, strict=True))
         records = []
         for index, name in enumerate(ANSWERS):
             columns: dict[str, Any] = {"index": index, "is_gold": name == "gold"}
             if name in passages:
-                passage = passages[name]
-                columns |= {
-                    "token_ids": passage.continuation_ids,
-                    "prompt_tokens": len(passage.prompt_ids),
-                }
-                columns |= measured[name]
-            elif own is not None:
-                columns |= failed(own.error)
+                columns["token_ids"] = passages[name].continuation_ids
+                columns["prompt_tokens"] = len(passages[name].prompt_ids)
+                columns |= columns_of[name]
+            elif greedy is not None:
+                columns |= failed(greedy.error)
             records.append(item.record(self.name, **columns))
         return records
 
@@ -137,39 +132,29 @@ class Fidelity(ItemProbe):
             requests=2, generated_tokens=2, prompt_tokens=tokens, compared=tokens
         )
 
-    def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
+    def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd
 
-        index = asked.groupby(list(KEY)).size().index
-        parts = [
-            reduced(asked[asked["index"] == number], f"fidelity_{answer}").reindex(
-                index
-            )
-            for number, answer in enumerate(ANSWERS)
-        ]
+        items = records.groupby(list(KEY)).size().index
+        parts = []
+        for index, answer in enumerate(ANSWERS):
+            own = records[records["index"] == index]
+            parts.append(reduced(own, f"fidelity_{answer}").reindex(items))
         joined = pd.concat(parts, axis=1)
-        decided = (
-            joined[[f"fidelity_{answer}_positions" for answer in ANSWERS]]
-            .notna()
-            .all(axis=1)
-        )
-        return where_measured(
-            joined, asked, self.name, "fidelity_greedy_positions", decided
-        )
+        greedy, gold = (f"fidelity_{answer}_positions" for answer in ANSWERS)
+        decided = joined[greedy].notna() & joined[gold].notna()
+        return where_measured(joined, records, self.name, greedy, decided)
 
 
 def _passages(
-    item: ItemRun, prefix: str, said: tuple[int, ...] | None, references: References
+    item: ItemRun, prefix: str, greedy: tuple[int, ...] | None, references: References
 ) -> dict[str, Passage]:
     """The passages of an item: the gold answer, and a greedy answer, EOS included,
     unless it is None."""
-    gold, prompt_ids = (
-        item.score(gold_option(item.item)),
-        item.prompts["open"].token_ids,
-    )
+    gold = item.score(gold_option(item.item))
     answers = {"gold": (gold.prompt_ids, gold.continuation_ids)}
-    if said is not None:
-        answers["greedy"] = (prompt_ids, said)
+    if greedy is not None:
+        answers["greedy"] = (item.prompts["open"].token_ids, greedy)
     return {
         prefix + answer: Passage(
             name=(item.item.language, item.item.item_id, answer),
@@ -196,30 +181,26 @@ class TextFidelity(TextProbe):
     def run(self, item: ItemRun) -> Steps:
         """The tokens are the same for all checkpoints, so the kept passages are also
         the compared ones."""
-        references, ids = (
-            item.references or References(missing=NO_PLACE),
-            tuple(item.window.token_ids),
-        )
+        ids = tuple(item.window.token_ids)
+        references = item.references or References(missing=NO_PLACE)
         if len(ids) < 2:
             references = References(missing=NOTHING_PREDICTED)
-        each = [references]
+        kept = {"compared": references}
         if references.keep != references.compare:
-            each = [
-                References(compare=references.compare),
-                References(keep=references.keep),
-            ]
+            kept = {
+                "compared": References(compare=references.compare),
+                "own": References(keep=references.keep),
+            }
         passages = [
             Passage(
                 name=(item.item.item_id,),
-                request_id=item.request_id(
-                    self.name, "compared" if wanted.compare else "own"
-                ),
+                request_id=item.request_id(self.name, name),
                 prompt_ids=ids[:1],
                 continuation_ids=ids[1:],
                 references=wanted,
                 top=item.config.fidelity_top,
             )
-            for wanted in each
+            for name, wanted in kept.items()
             if wanted.compare or wanted.keep
         ]
         measured = yield from _measured(passages)
@@ -242,47 +223,36 @@ class TextFidelity(TextProbe):
             compared=tokens,
         )
 
-    def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
+    def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
         return where_measured(
-            reduced(asked, self.name), asked, self.name, "text_fidelity_positions"
+            reduced(records, self.name), records, self.name, "text_fidelity_positions"
         )
 
 
-def reduced(asked: pd.DataFrame, prefix: str) -> pd.DataFrame:
-    """One row for each record that was measured: `columns_of(prefix)`, by KEY. At
-    most one record of each item."""
+def reduced(records: pd.DataFrame, prefix: str) -> pd.DataFrame:
+    """The outcome columns of a passage, of the records that compare; at most one
+    record of each item."""
     import numpy as np
     import pandas as pd
 
     rows, keys = [], []
-    for record in asked[asked["kld"].notna()].to_dict(orient="records"):
-        own, base = (
-            np.asarray(record[name], dtype=np.float64)
-            for name in ("token_logprobs", "base_token_logprobs")
-        )
+    for record in records[records["kld"].notna()].to_dict(orient="records"):
+        sums = {name: np.sum(record[name], dtype=np.float64) for name in _SUMMED[:5]}
+        own = np.asarray(record["token_logprobs"], dtype=np.float64)
+        base = np.asarray(record["base_token_logprobs"], dtype=np.float64)
         delta_p = np.exp(own) - np.exp(base)
-        sums = {
-            name: np.asarray(record[name], dtype=np.float64).sum()
-            for name in _SUMMED[:5]
-        }
-        sums |= {
-            "delta_p": delta_p.sum(),
-            "delta_p_squared": (delta_p**2).sum(),
-            "delta_nll": (base - own).sum(),
-        }
+        sums["delta_p"] = delta_p.sum()
+        sums["delta_p_squared"] = (delta_p**2).sum()
+        sums["delta_nll"] = (base - own).sum()
         packed = pack(record["kld"], record["same_top"], record["base_confidence"])
         keys.append(tuple(record[name] for name in KEY))
         rows.append({"positions": len(own), **sums, "packed": packed})
-    index = (
-        pd.MultiIndex.from_tuples(keys, names=list(KEY))
-        if keys
-        else pd.MultiIndex.from_frame(asked[list(KEY)][:0])
-    )
-    found = pd.DataFrame(rows, index=index, columns=["positions", *_SUMMED, "packed"])
-    types = columns_of(prefix)
-    return found.rename(
-        columns={name: f"{prefix}_{name}" for name in found.columns}
-    ).astype(types)
+    if keys:
+        index = pd.MultiIndex.from_tuples(keys, names=list(KEY))
+    else:
+        index = pd.MultiIndex.from_frame(records[list(KEY)][:0])
+    frame = pd.DataFrame(rows, index=index, columns=["positions", *_SUMMED, "packed"])
+    return frame.add_prefix(f"{prefix}_").astype(columns_of(prefix))
 
 
 PIECE = 64  # tokens of one request
@@ -304,57 +274,58 @@ class Passage:
     def scores(self, *, keep: bool) -> list[Score]:
         """The requests for distributions, if there is a folder; the last first,
         whose prompt the others find cached."""
-        folder, continuation = (
-            self.references.keep if keep else self.references.compare,
-            self.continuation_ids,
-        )
+        folder = self.references.keep if keep else self.references.compare
         if not folder:
             return []
+        continuation, verb = self.continuation_ids, "keep" if keep else "compare"
         requests = []
         for start in reversed(range(0, len(continuation), PIECE)):
             # Names of items may be anything, those of files may not.
-            file = hashlib.blake2b(
-                "\x1f".join((*self.name, str(start))).encode(), digest_size=16
-            ).hexdigest()
+            name = "\x1f".join((*self.name, str(start))).encode()
+            file = f"{hashlib.blake2b(name, digest_size=16).hexdigest()}.safetensors"
             requests.append(
                 Score(
-                    request_id=(
-                        f"{self.request_id}/{'keep' if keep else 'compare'}/{start}"
-                    ),
+                    request_id=f"{self.request_id}/{verb}/{start}",
                     prompt_ids=self.prompt_ids + continuation[:start],
                     continuation_ids=continuation[start : start + PIECE],
                     reference=Reference(
-                        path=str(Path(folder) / f"{file}.safetensors"),
-                        keep=keep,
-                        top=self.top,
+                        path=str(Path(folder) / file), keep=keep, top=self.top
                     ),
                 )
             )
         return requests
 
     def columns(self, pieces: Sequence[Response]) -> dict[str, Any]:
-        failure = next((piece for piece in pieces if piece.status != "ok"), None)
-        if failure is not None:
-            return failed(failure.error)
-        found = [each for piece in pieces for each in piece.divergences]
-        if len(found) != len(self.continuation_ids):
+        failures = [piece.error for piece in pieces if piece.status != "ok"]
+        if failures:
+            return failed(failures[0])
+        divergences: list[Divergence] = []
+        logprobs: list[float] = []
+        for piece in pieces:
+            divergences += piece.divergences
+            logprobs += piece.logprobs
+        if len(divergences) != len(self.continuation_ids):
             return failed(NO_DIVERGENCES)
-        logprobs = tuple(value for piece in pieces for value in piece.logprobs)
-        cached = [
-            piece.cached_tokens for piece in pieces if piece.cached_tokens is not None
-        ]
-        return {
+        columns = {
             "logprob": sum(logprobs),
-            "cached_tokens": sum(cached) if cached else None,
-            "kld": tuple(each.kld for each in found),
-            "kld_reverse": tuple(each.kld_reverse for each in found),
-            "acceptance": tuple(each.acceptance for each in found),
-            "same_top": tuple(each.same_top for each in found),
-            "top_agreement": tuple(each.agreement for each in found),
-            "token_logprobs": logprobs,
-            "base_token_logprobs": tuple(each.reference_logprob for each in found),
-            "base_confidence": tuple(each.reference_top for each in found),
+            "cached_tokens": total_cached(pieces),
+            "token_logprobs": tuple(logprobs),
         }
+        for place, name in enumerate(_COLUMNS):
+            columns[name] = tuple([divergence[place] for divergence in divergences])
+        return columns
+
+
+# the columns of a Divergence's fields, in their order
+_COLUMNS = (
+    "kld",
+    "kld_reverse",
+    "acceptance",
+    "same_top",
+    "top_agreement",
+    "base_token_logprobs",
+    "base_confidence",
+)
 
 
 def _measured(
@@ -363,27 +334,23 @@ def _measured(
     """Keep the distributions of passages, then compare with what is kept. Returns
     the columns of each passage."""
     kept = yield from _answered(passages, keep=True)
-    failures = [
-        next((piece for piece in pieces if piece.status != "ok"), None)
-        for pieces in kept
-    ]
-    sound = [
-        passage
-        for passage, failure in zip(passages, failures, strict=True)
-        if failure is None
-    ]
-    compared = iter((yield from _answered(sound, keep=False)))
-    return [
-        passage.columns(next(compared)) if failure is None else failed(failure.error)
-        for passage, failure in zip(passages, failures, strict=True)
-    ]
+    columns: list[dict[str, Any]] = []
+    sound = []
+    for passage, pieces in zip(passages, kept, strict=True):
+        failures = [piece.error for piece in pieces if piece.status != "ok"]
+        columns.append(failed(failures[0]) if failures else {})
+        if not failures:
+            sound.append(passage)
+    compared = yield from _answered(sound, keep=False)
+    measured = map(Passage.columns, sound, compared)
+    return [known or next(measured) for known in columns]
 
 
 def _answered(
     passages: Sequence[Passage], *, keep: bool
 ) -> Generator[Sequence[Score], Sequence[Response], list[list[Response]]]:
     """The responses of each passage, in the order of its pieces."""
-    requests = [passage.scores(keep=keep) for passage in passages]
-    together = [request for each in requests for request in each]
-    responses = iter((yield together) if together else ())
-    return [[next(responses) for _ in each][::-1] for each in requests]
+    by_passage = [passage.scores(keep=keep) for passage in passages]
+    requests = list(chain.from_iterable(by_passage))
+    responses = iter((yield requests) if requests else ())
+    return [list(islice(responses, len(own)))[::-1] for own in by_passage]

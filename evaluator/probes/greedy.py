@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.core.grading import loops
 from evaluator.core.records import Format
+from evaluator.core.reducing import KEY, answer_fingerprint, first_of, where_measured
 from evaluator.engine.base import Generate
 from evaluator.probes.base import Cost, ItemProbe, Steps
-from evaluator.probes.reducing import KEY, said, where_measured
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,33 +65,24 @@ class Greedy(ItemProbe):
         """The open prompt goes first: the other probes share it, and find it in the
         prefix cache."""
         formats = item.config.formats
-        posed = sorted(
-            (each for each in item.prompts if each in formats),
-            key=lambda format: format != "open",
-        )
+        posed = [format for format in item.prompts if format in formats]
+        posed.sort(key=lambda format: format != "open")
         responses = yield [item.greedy(format) for format in posed]
-        found = {
-            format: item.generated(response)
-            for format, response in zip(posed, responses, strict=True)
-        }
-        # no candidate to list, no item left to be the exemplar, or too long
-        for format in formats:
-            if format not in found:
-                found[format] = {
-                    "status": "excluded",
-                    "text": item.question.why_not(format),
-                }
+        answers = dict(zip(posed, map(item.generated, responses), strict=True))
         records = []
         for format in formats:
+            # None: no candidate to list, no item left to be the exemplar, or too long
             prompt = item.prompts.get(format)
-            if (
-                prompt is not None
-                and prompt.thought is not None
-                and (cut := item.cut(prompt.thought))
-            ):
+            if prompt is None:
+                why = item.question.why_not(format)
+                record = item.record(self.name, format, status="excluded", text=why)
+                records.append(record)
+                continue
+            cut = item.cut(prompt.thought)
+            if cut:
                 records.append(item.record(self.name, format, prompt, **cut))
-                found[format] |= {"index": 1}
-            records.append(item.record(self.name, format, prompt, **found[format]))
+                answers[format]["index"] = 1
+            records.append(item.record(self.name, format, prompt, **answers[format]))
         return records
 
     def cost(self, config: Settings) -> Cost:
@@ -101,43 +92,39 @@ class Greedy(ItemProbe):
             requests=count * (2 if config.thinks else 1), generated_tokens=count * each
         )
 
-    def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
-        forced = asked[asked["index"] == 1].set_index(list(KEY))["contains"]
-        asked = asked[asked["index"] == 0]
+    def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
+        key = list(KEY)
+        forced = records[records["index"] == 1].set_index(key)["contains"]
+        records = records[records["index"] == 0]
+        texts, languages = records["text"], records["language"]
         ids: list[Sequence[int]] = [
             () if value is None or isinstance(value, float) else value
-            for value in asked["token_ids"]
+            for value in records["token_ids"]
         ]
+        state = records["thought_state"]
         columns: dict[str, Any] = {
-            "produced": asked["contains"],
-            **{name: asked[name] for name in ("exact_match", "token_f1")},
-            "answer_tokens": [len(each) or None for each in ids],
-            "last_token": [each[-1] if len(each) else None for each in ids],
-            "answer_logprob": asked["logprob"],
-            "greedy_prompt_tokens": asked["prompt_tokens"],
-            "greedy_prompt_digest": asked["prompt_digest"],
-            "answer_said": [
-                said(*answer)
-                for answer in zip(asked["text"], asked["language"], strict=True)
-            ],
-            "thought_tokens": asked["thought_tokens"],
-            "thought_cut": asked["thought_state"]
-            .eq("cut")
-            .where(asked["thought_state"].notna()),
+            "produced": records["contains"],
+            "exact_match": records["exact_match"],
+            "token_f1": records["token_f1"],
+            "answer_tokens": [len(answer) or None for answer in ids],
+            "last_token": [answer[-1] if len(answer) else None for answer in ids],
+            "answer_logprob": records["logprob"],
+            "greedy_prompt_tokens": records["prompt_tokens"],
+            "greedy_prompt_digest": records["prompt_digest"],
+            "answer_said": list(map(answer_fingerprint, texts, languages)),
+            "thought_tokens": records["thought_tokens"],
+            "thought_cut": state.eq("cut").where(state.notna()),
             "thought_loops": [
-                loops(text, language) if isinstance(text, str) else None
-                for text, language in zip(
-                    asked["thought"], asked["language"], strict=True
-                )
+                loops(thought, language) if isinstance(thought, str) else None
+                for thought, language in zip(records["thought"], languages, strict=True)
             ],
-            "produced_forced": asked["contains"].where(asked["thought_state"].notna()),
+            "produced_forced": records["contains"].where(state.notna()),
         }
-        typed = asked[list(KEY)].assign(**columns).astype(dict(self.columns))
-        first = typed.groupby(list(KEY))[list(columns)].first()
+        first = first_of(records, columns, self.columns)
         first.loc[first["thought_cut"].fillna(False), "produced_forced"] = (
             forced.reindex(first.index)
         )
-        return where_measured(first, asked, self.name, "produced")
+        return where_measured(first, records, self.name, "produced")
 
 
 class Direct(ItemProbe):
@@ -153,10 +140,11 @@ class Direct(ItemProbe):
     columns: Mapping[str, str] = {"direct_produced": "boolean"}
 
     def why_not(self, item: ItemRun) -> str | None:
-        return None if item.plan.direct is not None else item.question.why_not("open")
+        question = item.question
+        return None if question.direct is not None else question.why_not("open")
 
     def run(self, item: ItemRun) -> Steps:
-        prompt = item.plan.direct
+        prompt = item.question.direct
         assert prompt is not None, "why_not comes before run"
         (response,) = yield [
             Generate(
@@ -170,11 +158,7 @@ class Direct(ItemProbe):
     def cost(self, config: Settings) -> Cost:
         return Cost(requests=1, generated_tokens=config.max_new_tokens)
 
-    def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
-        typed = (
-            asked[list(KEY)]
-            .assign(direct_produced=asked["contains"])
-            .astype(dict(self.columns))
-        )
-        first = typed.groupby(list(KEY))[["direct_produced"]].first()
-        return where_measured(first, asked, self.name, "direct_produced")
+    def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
+        columns = {"direct_produced": records["contains"]}
+        first = first_of(records, columns, self.columns)
+        return where_measured(first, records, self.name, "direct_produced")

@@ -1,19 +1,19 @@
 """One item, or one window of a text, on one checkpoint: what its probes get, and how
 they fill in records.
 
-A `Plan` holds the token ids, once for all checkpoints with the same tokenizer. An
-`ItemRun` is a plan on one checkpoint. Its probes make requests and records with it.
+A `Posed` holds the token ids, once for all checkpoints with the same tokenizer. Its
+`ItemRun` on one checkpoint makes its probes' requests and records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from evaluator.asking.questions import Question, Window
+from evaluator.asking.questions import Posed, Question, Window
 from evaluator.asking.thoughts import Thought
 from evaluator.core.config import Day, Frozen
 from evaluator.core.grading import grades
@@ -29,7 +29,7 @@ from evaluator.engine.base import (
 from evaluator.engine.distributions import RANKS
 
 if TYPE_CHECKING:
-    from evaluator.asking.prompts import Continuation, Prompt, Prompter
+    from evaluator.asking.prompts import Prompt, Prompter
 
 # the records' column has 64 bits: more would end an engine at each item
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
@@ -102,7 +102,7 @@ class Settings(Frozen):
     # Keep this number of the base's likeliest tokens, and the rest as one; 0: the whole
     # vocabulary.
     fidelity_top: int = Field(default=0, ge=0)
-    # The contexts' lengths, with other passages (`lengthening.py`); 0: as they are.
+    # The contexts' lengths, with other passages (`long_contexts.py`); 0: as they are.
     # Several make a task of each.
     context_tokens: Annotated[
         tuple[Annotated[int, Field(ge=0, le=2**20)], ...],
@@ -137,13 +137,9 @@ class Settings(Frozen):
     @property
     def expected_thought(self) -> int:
         """Tokens that an estimate assumes of a thought."""
-        return (
-            self.thinking.budget
-            if isinstance(self.thinking, Budget)
-            else _THOUGHT
-            if self.thinks
-            else 0
-        )
+        if isinstance(self.thinking, Budget):
+            return self.thinking.budget
+        return _THOUGHT if self.thinks else 0
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -175,26 +171,13 @@ class References:
     missing: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """A question, or window, in token ids; records of a format without a prompt are
-    `excluded`."""
-
-    question: Question | Window
-    prompts: Mapping[Format, Prompt]
-    scored: Mapping[str, Continuation]  # answers after the open prompt, by their text
-    context_depth: float | None = None  # of the records
-    # the open prompt for an answer without a thought; None: models do not think
-    direct: Prompt | None = None
-
-
 class ItemRun:
     """One item or window on one checkpoint; probes share an equal `greedy` or
     `score` request of their first step."""
 
     def __init__(
         self,
-        plan: Plan,
+        posed: Posed,
         serial: int | str,
         *,
         config: Settings,
@@ -209,48 +192,51 @@ class ItemRun:
         `base`: None if the checkpoint is its own base, or no probe reads its base's
         answers; `references`: None without a place or a need.
         """
-        self.item = plan.question.item
-        self.plan = plan
-        self.prompts = plan.prompts
-        self.scored = plan.scored
+        self.posed = posed
+        self.item = item = posed.item
+        self.prompts = posed.prompts
+        self.scored = posed.scored
         self.config = config
         self.eos_ids = prompter.eos_ids
         self.decode = prompter.decode
         self.prompter = prompter
         self.base = base
         self.references = references
-        # the item's log-probabilities came back so far, and all are NaN
-        self.collapsed = False
+        # the same item after its base's thought, if its model thinks
+        self.aligned = self
+        self.thinking = False  # its probes wait for its thoughts
+        self.failure: str | None = None  # why there are no thoughts
+        self.runs: list[Any] = []  # the stream's, in the order of the probes
+        self.open = 0  # requests without their response
+        # whether any log-probability of its responses is a number, or NaN
+        self.numbers = self.not_numbers = False
+        self.collapsed = False  # all that came back so far are NaN
         # of the greedy request of the open prompt, for every search that shares it
         self.stream: list[Streamed] = []
         self._serial = serial
         self._columns = {
             **columns,
-            "task": self.item.task,
-            "language": self.item.language,
-        }
-        self._columns |= {
-            "item_id": self.item.item_id,
+            "task": item.task,
+            "language": item.language,
+            "item_id": item.item_id,
             "index": 0,
             "seed": config.seed,
             "status": "ok",
         }
-        if length := config.context_tokens[0]:
-            self._columns |= {
-                "context_tokens": length,
-                "context_depth": plan.context_depth,
-            }
+        if config.length:
+            self._columns["context_tokens"] = config.length
+            self._columns["context_depth"] = posed.context_depth
         self._graded: dict[tuple[int, ...], dict[str, Any]] = {}
 
     @property
     def question(self) -> Question:
-        assert isinstance(self.plan.question, Question)
-        return self.plan.question
+        assert isinstance(self.posed, Question)
+        return self.posed
 
     @property
     def window(self) -> Window:
-        assert isinstance(self.plan.question, Window)
-        return self.plan.question
+        assert isinstance(self.posed, Window)
+        return self.posed
 
     def request_id(self, probe: str, detail: object) -> str:
         return f"{self._serial}/{probe}/{detail}"
@@ -258,7 +244,7 @@ class ItemRun:
     def greedy(self, format: Format = "open") -> Generate:
         """The request for the most likely answer to a format's prompt."""
         return Generate(
-            request_id=f"{self._serial}/greedy/{format}",
+            request_id=self.request_id("greedy", format),
             prompt_ids=self.prompts[format].token_ids,
             max_tokens=self.config.max_new_tokens,
         )
@@ -268,9 +254,10 @@ class ItemRun:
         probe's `continuations`."""
         continuation = self.scored[answer]
         ids = ",".join(map(str, continuation.continuation_ids))
+        # The prompt's length tells a moved boundary from an unmoved one.
+        name = f"{len(continuation.prompt_ids)}:{ids}"
         return Score(
-            # The prompt's length tells a moved boundary from an unmoved one.
-            request_id=f"{self._serial}/score/{len(continuation.prompt_ids)}:{ids}",
+            request_id=self.request_id("score", name),
             prompt_ids=continuation.prompt_ids,
             continuation_ids=continuation.continuation_ids,
         )
@@ -291,22 +278,19 @@ class ItemRun:
         filled = {**self._columns, "probe": probe, "format": format}
         thought = None if prompt is None else prompt.thought
         if thought is not None:
-            filled |= {"thought": thought.text, "thought_ids": thought.token_ids}
+            filled["thought"] = thought.text
+            filled["thought_ids"] = thought.token_ids
         prompt = self.prompts.get(format) if prompt is None else prompt
         if prompt is not None:
-            posed = prompt if prompt.thought is None else self.plan.prompts[format]
-            filled |= {
-                "prompt_tokens": len(posed.token_ids),
-                "prompt_digest": posed.digest,
-            }
+            posed = prompt if prompt.thought is None else self.posed.prompts[format]
+            filled["prompt_tokens"] = len(posed.token_ids)
+            filled["prompt_digest"] = posed.digest
             filled["truncated"] = prompt.truncated
-            if self.config.thinking != "off":
-                ids, state = (
-                    (prompt.thought.token_ids, prompt.thought.state)
-                    if prompt.thought
-                    else ((), "none")
-                )
-                filled |= {"thought_tokens": len(ids), "thought_state": state}
+            if self.config.thinks:
+                filled |= {"thought_tokens": 0, "thought_state": "none"}
+            if self.config.thinks and prompt.thought:
+                filled["thought_tokens"] = len(prompt.thought.token_ids)
+                filled["thought_state"] = prompt.thought.state
         filled |= columns
         if prompt is not None and prompt.truncated and filled["status"] == "ok":
             filled["status"] = "truncated"
@@ -337,8 +321,9 @@ class ItemRun:
             for format, prompt in self.prompts.items()
         }
         if self.scored:
-            found = self.prompter.continuations(self.prompts["open"], list(self.scored))
-            self.scored = dict(zip(self.scored, found, strict=True))
+            answers = list(self.scored)
+            moved = self.prompter.continuations(self.prompts["open"], answers)
+            self.scored = dict(zip(answers, moved, strict=True))
 
     def cut(self, thought: Thought | None) -> dict[str, Any]:
         """The columns of a response that is a cut thought, and so no answer; none
@@ -352,13 +337,12 @@ class ItemRun:
         with the gold answers."""
         if token_ids not in self._graded:  # samples and beams often repeat one another
             text = self.decode(token_ids)
-            columns = grades(text, self.item.answers, self.item.language)
-            columns |= {
+            self._graded[token_ids] = {
+                **grades(text, self.item.answers, self.item.language),
                 "text": text,
                 "token_ids": token_ids,
                 "grading": self.config.grading,
             }
-            self._graded[token_ids] = columns
         return self._graded[token_ids]
 
     def generated(self, response: Response) -> dict[str, Any]:
@@ -382,6 +366,14 @@ def failed(error: str | None) -> dict[str, Any]:
     return {"status": "excluded" if too_long else "engine_error", "text": error}
 
 
+def total_cached(responses: Iterable[Response]) -> int | None:
+    """The prompt tokens that the cache answered; None where the engine does not
+    count them."""
+    counts = [response.cached_tokens for response in responses]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
 def scored(
     request: Score, response: Response, *, ranked: bool = False
 ) -> dict[str, Any]:
@@ -396,8 +388,6 @@ def scored(
         "cached_tokens": response.cached_tokens,
     }
     if ranked:
-        columns |= {
-            "rank": response.ranks[0],
-            "margin": response.logprobs[0] - response.top_logprobs[0][0],
-        }
+        columns["rank"] = response.ranks[0]
+        columns["margin"] = response.logprobs[0] - response.top_logprobs[0][0]
     return columns

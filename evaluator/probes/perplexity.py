@@ -15,14 +15,15 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from evaluator.asking.questions import NOTHING_PREDICTED, Window
 from evaluator.core.errors import InputError
+from evaluator.core.reducing import first_of, where_measured
 from evaluator.engine.base import Score
 from evaluator.probes.base import Cost, Steps, TextProbe
-from evaluator.probes.item import failed
-from evaluator.probes.reducing import KEY, where_measured
+from evaluator.probes.item import failed, total_cached
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,21 +61,15 @@ class Perplexity(TextProbe):
             "index": item.window.number,
             "prompt_tokens": len(ids) - 1,
         }
-        error = next((piece for piece in pieces if piece.status != "ok"), None)
-        if error is not None:
-            columns |= failed(error.error)
+        failures = [piece.error for piece in pieces if piece.status != "ok"]
+        if failures:
+            columns |= failed(failures[0])
         elif not pieces:
             columns |= {"status": "excluded", "text": NOTHING_PREDICTED}
         else:
-            cached = [
-                piece.cached_tokens
-                for piece in pieces
-                if piece.cached_tokens is not None
-            ]
-            columns["logprob"] = sum(
-                value for piece in pieces for value in piece.logprobs
-            )
-            columns["cached_tokens"] = sum(cached) if cached else None
+            logprobs = chain.from_iterable(piece.logprobs for piece in pieces)
+            columns["logprob"] = sum(logprobs)
+            columns["cached_tokens"] = total_cached(pieces)
         return [item.record(self.name, **columns)]
 
     def cost(self, tokens: int, config: Settings) -> Cost:
@@ -85,17 +80,15 @@ class Perplexity(TextProbe):
             generated_tokens=tokens,
         )
 
-    def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
-        import pandas as pd
-
-        windows = asked.astype(
-            {"logprob": "Float64", "prompt_tokens": "Int64"}
-        ).groupby(list(KEY))
-        tokens = windows["prompt_tokens"].first()
-        reduced = pd.DataFrame(
-            {"nll": -windows["logprob"].first(), "predicted_tokens": tokens}
-        )
-        return where_measured(reduced, asked, self.name, "nll", tokens.fillna(0) > 0)
+    def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
+        columns = {
+            "nll": records["logprob"],
+            "predicted_tokens": records["prompt_tokens"],
+        }
+        first = first_of(records, columns, self.columns)
+        first["nll"] = -first["nll"]
+        decided = first["predicted_tokens"].fillna(0) > 0
+        return where_measured(first, records, self.name, "nll", decided)
 
 
 def windows_of(
@@ -108,16 +101,11 @@ def windows_of(
     ]
     if not ids:
         raise InputError("the text gives no token")
-    bos, with_special = (
-        tokenizer.bos_token_id,
-        tokenizer("a", verbose=False)["input_ids"],
-    )
+    bos = tokenizer.bos_token_id
+    whole = tokenizer("a", verbose=False)["input_ids"]
     bare = tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"]
-    before = (
-        [bos]
-        if bos is not None and with_special[:1] == [bos] and bare[:1] != [bos]
-        else []
-    )
+    begins = bos is not None and whole[:1] == [bos] and bare[:1] != [bos]
+    before = [bos] if begins else []
     size = min(size, positions - len(before))
     return [
         Window.of(task, number, array("i", [*before, *ids[start : start + size]]))

@@ -1,25 +1,23 @@
 """From a task's items to questions with their candidates, and from questions to
 token ids.
 
-Questions are pure text, made once per task and shipped to every engine. A plan is
-made once for all checkpoints that share a tokenizer."""
+Questions are pure text, made once per task and shipped to every engine. They are
+tokenised once for all checkpoints that share a tokenizer."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from evaluator.asking.questions import NO_DISTRACTOR, TOO_LONG_CONTEXT, Question, Window
+from evaluator.asking.long_contexts import in_order, lengthened
+from evaluator.asking.questions import NO_DISTRACTOR, TOO_LONG_CONTEXT, Posed, Question
 from evaluator.core.errors import InputError
 from evaluator.core.records import Format, Item
 from evaluator.core.text import normalise
 from evaluator.probes.base import blame
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.item import Plan
-from evaluator.probes.lengthening import in_order, lengthened
 from evaluator.tasks.distractors import (
     Options,
     ambiguous,
@@ -67,9 +65,9 @@ def questions_of(
     refusals: list[InputError] = []
     hard_options = any(probe.options == "hard" for probe in config.item_probes)
 
-    def tried(choose: Callable[[], _T]) -> _T | None:
+    def drawn(wanted: bool, choose: Callable[..., _T], *arguments: object) -> _T | None:
         try:
-            return choose()
+            return choose(*arguments) if wanted else None
         except InputError as error:
             refusals.append(error)
             return None
@@ -77,28 +75,38 @@ def questions_of(
     for pool in data.pools.values():
         subset = select(pool, config.items)
         exemplars = exemplars_of(pool, subset) if "one_shot" in config.formats else []
-        others = (
-            in_order(pool, config.context_tokens[0]) if config.context_tokens[0] else ()
-        )
-        kinds = (
-            by_kind(pool) if config.draws_options and config.options != "any" else None
-        )
+        others = in_order(pool, config.length) if config.length else ()
+        by_type = config.draws_options and config.options != "any"
+        kinds = by_kind(pool) if by_type else None
         for position, item in enumerate(subset):
             excluded = is_excluded(item)
             why = "" if excluded else ambiguous(item)
-            options = hard = unrelated = None
             if why and config.draws_options:
                 refusals.append(
                     InputError(f"task {item.task!r}, item {item.item_id!r}: {why}")
                 )
-            elif config.draws_options and not excluded:
-                options = tried(partial(choose_options, item, pool, config.seed, kinds))
-            if hard_options and not excluded:
-                hard = tried(partial(choose_hard_options, item, pool, config.seed))
-            if "unrelated" in config.formats and not excluded:
-                unrelated = tried(
-                    partial(unrelated_candidates, item, data.every_pool, config.seed)
-                )
+            options = drawn(
+                config.draws_options and not (excluded or why),
+                choose_options,
+                item,
+                pool,
+                config.seed,
+                kinds,
+            )
+            hard = drawn(
+                hard_options and not excluded,
+                choose_hard_options,
+                item,
+                pool,
+                config.seed,
+            )
+            unrelated = drawn(
+                "unrelated" in config.formats and not excluded,
+                unrelated_candidates,
+                item,
+                data.every_pool,
+                config.seed,
+            )
             questions.append(
                 Question(
                     item=item,
@@ -113,16 +121,18 @@ def questions_of(
                     others=others,
                 )
             )
-    asked = [question for question in questions if not question.excluded]
-    if (
-        refuse
-        and refusals
-        and not any(
-            probe.fits(each, config) for probe in config.item_probes for each in asked
-        )
-    ):
+    if refuse and refusals and not _can_evaluate(questions, config):
         raise refusals[0]
     return questions
+
+
+def _can_evaluate(questions: Sequence[Question], config: EvalConfig) -> bool:
+    """Whether any probe fits any question."""
+    for question in questions:
+        for probe in () if question.excluded else config.item_probes:
+            if probe.fits(question, config):
+                return True
+    return False
 
 
 def _candidates(
@@ -135,67 +145,76 @@ def _candidates(
         if "shown" in config.formats:
             listed["shown"] = options.texts
         if "distractors_only" in config.formats:
-            listed["distractors_only"] = tuple(
-                t for i, t in enumerate(options.texts) if i != options.gold
-            )
+            before, after = options.texts[: options.gold], options.texts[options.gold :]
+            listed["distractors_only"] = before + after[1:]
     if unrelated is not None:
         listed["unrelated"] = unrelated
     return listed
 
 
-def plan_of(
-    question: Question | Window, prompter: Prompter, config: EvalConfig
-) -> Plan:
-    """Tokenise a question for its probes (a window is); always alike. A prompt is left
-    out without its candidates, or if over its token cap even with an empty context.
-    Raises ResurfaceError where a probe fails.
+def tokenised(posed: Posed, prompter: Prompter, config: EvalConfig) -> Posed:
+    """A question with the prompts and answers that its probes need, in token ids;
+    always alike. A window already has its own.
+
+    A prompt is left out without its candidates, or if over its token cap even with an
+    empty context. Raises ResurfaceError where a probe fails.
     """
-    if isinstance(question, Window) or question.excluded:
-        return Plan(question=question, prompts={}, scored={})
-    formats: set[Format] = set()
-    answers: dict[str, None] = {}  # each once, in the order of the probes
-    for probe in config.item_probes:
-        if question.deep or not probe.deep:
-            try:
-                formats.update(probe.formats(config))
-                answers.update(dict.fromkeys(probe.continuations(question)))
-            except Exception as error:
-                raise blame(probe.name, question.item, error) from error
-    item, depth = question.item, None
-    if length := config.context_tokens[0]:
+    if not isinstance(posed, Question) or posed.excluded:
+        return posed
+    question, item = posed, posed.item
+    formats, answers = _wanted(question, config)
+    depth = None
+    if config.length:
         try:
-            long = lengthened(item, question.others, length, prompter)
+            long = lengthened(item, question.others, config.length, prompter)
         except InputError as error:
-            return Plan(
-                question=replace(question, unfit=str(error)), prompts={}, scored={}
-            )
+            return replace(question, unfit=str(error))
         item, depth = replace(item, context=long.text), long.depth
         # says why any prompt is left out below
         question = replace(question, unfit=TOO_LONG_CONTEXT)
-    direct: Prompt | None = None
+
+    def build(format: Format, **options: Any) -> Prompt | None:
+        candidates = question.candidates.get(format, ())
+        with contextlib.suppress(InputError):
+            return prompter.build(
+                item,
+                format,
+                candidates=candidates,
+                exemplar=question.exemplar,
+                **options,
+            )
+        return None
+
     prompts: dict[Format, Prompt] = {}
     for format in sorted(formats):
-        if question.can_pose(format):
-            candidates = question.candidates.get(format, ())
-            with contextlib.suppress(InputError):
-                prompt = prompter.build(
-                    item, format, candidates=candidates, exemplar=question.exemplar
-                )
-                # the cut may take the item's own passage
-                if not (length and prompt.truncated):
-                    prompts[format] = prompt
-    if config.thinking != "off" and "open" in prompts:
-        with contextlib.suppress(InputError):
-            candidates = question.candidates.get("open", ())
-            direct = prompter.build(item, "open", candidates=candidates, thinking=False)
+        prompt = build(format) if question.can_pose(format) else None
+        # the cut may take the item's own passage
+        if prompt is not None and not (config.length and prompt.truncated):
+            prompts[format] = prompt
+    direct = None
     scored: dict[str, Continuation] = {}
-    if answers and "open" in prompts:
-        continuations = prompter.continuations(prompts["open"], list(answers))
-        scored = dict(zip(answers, continuations, strict=True))
-    return Plan(
-        question=question,
-        prompts=prompts,
-        scored=scored,
-        context_depth=depth,
-        direct=direct,
+    if "open" in prompts:
+        if config.thinks:
+            direct = build("open", thinking=False)
+        if answers:
+            continuations = prompter.continuations(prompts["open"], answers)
+            scored = dict(zip(answers, continuations, strict=True))
+    return replace(
+        question, prompts=prompts, scored=scored, context_depth=depth, direct=direct
     )
+
+
+def _wanted(question: Question, config: EvalConfig) -> tuple[set[Format], list[str]]:
+    """The formats and the answers to the open prompt that the probes need; each
+    answer once, in the order of the probes."""
+    formats: set[Format] = set()
+    answers: dict[str, None] = {}
+    for probe in config.item_probes:
+        if probe.deep and not question.deep:
+            continue
+        try:
+            formats.update(probe.formats(config))
+            answers.update(dict.fromkeys(probe.continuations(question)))
+        except Exception as error:
+            raise blame(probe.name, question.item, error) from error
+    return formats, list(answers)

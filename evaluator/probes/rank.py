@@ -39,10 +39,10 @@ from typing import TYPE_CHECKING
 from evaluator.asking.questions import Question
 from evaluator.core.grading import contains, thinking_spans
 from evaluator.core.records import Grading, Item
+from evaluator.core.reducing import first_of, where_measured
 from evaluator.engine.base import Score
 from evaluator.probes.base import Cost, ItemProbe, Steps
 from evaluator.probes.item import failed, scored
-from evaluator.probes.reducing import KEY, where_measured
 from evaluator.tasks.loading import gold_option
 
 if TYPE_CHECKING:
@@ -81,14 +81,10 @@ class Rank(ItemProbe):
     def cost(self, config: Settings) -> Cost:
         return Cost(scored=frozenset({"gold"}))
 
-    def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
-        typed = asked.astype({"rank": "Int64", "margin": "Float64"})
-        return where_measured(
-            typed.groupby(list(KEY))[["rank", "margin"]].first(),
-            asked,
-            self.name,
-            "rank",
-        )
+    def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
+        columns = {"rank": records["rank"], "margin": records["margin"]}
+        first = first_of(records, columns, self.columns)
+        return where_measured(first, records, self.name, "rank")
 
 
 class AlignedRank(ItemProbe):
@@ -109,24 +105,20 @@ class AlignedRank(ItemProbe):
 
     def run(self, item: ItemRun) -> Steps:
         base = item.base
-        why = (
-            NOT_OPEN
-            if "open" not in item.config.formats
-            else None
-            if base is None
-            else base.missing
-        )
+        why = None if base is None else base.missing
+        if "open" not in item.config.formats:
+            why = NOT_OPEN
         if why is not None:
             return [item.record(self.name, status="excluded", text=why)]
         if base is None:  # the request is that of the other probes
             (greedy,) = yield [item.greedy()]
             if greedy.status != "ok":
                 return [item.record(self.name, **failed(greedy.error))]
-        said = greedy.token_ids if base is None else base.token_ids
-        own = said[:-1] if said[-1:] and said[-1] in item.eos_ids else said
-        aligned = align(
-            own, partial(right, item.item, item.config.grading), item.decode
-        )
+        answer_ids = greedy.token_ids if base is None else base.token_ids
+        if answer_ids and answer_ids[-1] in item.eos_ids:
+            answer_ids = answer_ids[:-1]
+        is_right = partial(right, item.item, item.config.grading)
+        aligned = align(answer_ids, is_right, item.decode)
         if aligned is None:
             return [item.record(self.name, status="excluded", text=NOT_SAID)]
         lead_in, answer = aligned
@@ -138,10 +130,8 @@ class AlignedRank(ItemProbe):
         (response,) = yield [request]
         columns = scored(request, response, ranked=True)
         if response.status == "ok":
-            columns |= {
-                "text": item.decode(lead_in),
-                "option_text": item.decode(answer),
-            }
+            columns["text"] = item.decode(lead_in)
+            columns["option_text"] = item.decode(answer)
         return [item.record(self.name, **columns)]
 
     def cost(self, config: Settings) -> Cost:
@@ -152,13 +142,10 @@ class AlignedRank(ItemProbe):
             scored=frozenset({"aligned answer"}), prompt_tokens=config.max_new_tokens
         )
 
-    def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
-        typed = asked.astype({"rank": "Int64", "margin": "Float64"})
-        first = typed.groupby(list(KEY))[["rank", "margin"]].first()
-        named = first.rename(
-            columns={"rank": "aligned_rank", "margin": "aligned_margin"}
-        )
-        return where_measured(named, asked, self.name, "aligned_rank")
+    def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
+        columns = {"aligned_rank": records["rank"], "aligned_margin": records["margin"]}
+        first = first_of(records, columns, self.columns)
+        return where_measured(first, records, self.name, "aligned_rank")
 
 
 def right(item: Item, rule: Grading, text: str) -> bool:
@@ -187,17 +174,19 @@ def align(
 
     if not says(0, len(token_ids)):
         return None
-    end = next(
-        end for end in reversed(range(1, len(token_ids) + 1)) if not says(0, end - 1)
-    )
-    start = next(start for start in reversed(range(end)) if says(start, end))
+    end = len(token_ids)
+    while says(0, end - 1):
+        end -= 1
+    start = end - 1
+    while not says(start, end):
+        start -= 1
     return token_ids[:start], token_ids[start:end]
 
 
-def _without(spans: Sequence[tuple[int, int]], text: str, place: int) -> str:
-    """The text at `place` of a whole, without the whole's `spans`."""
+def _without(spans: Sequence[tuple[int, int]], text: str, offset: int) -> str:
+    """The text at `offset` of a whole, without the whole's `spans`."""
     kept, at = "", 0
     for first, last in spans:
-        kept += text[at : max(at, first - place)]
-        at = max(at, last - place)
+        kept += text[at : max(at, first - offset)]
+        at = max(at, last - offset)
     return kept + text[at:]

@@ -7,14 +7,15 @@ import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from evaluator.engine.base import Generate
+from evaluator.core.reducing import hits, majority
+from evaluator.engine.base import Generate, Response
 from evaluator.probes.base import Cost, ItemProbe, Steps
 from evaluator.probes.item import failed
-from evaluator.probes.reducing import hits, majority
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from evaluator.asking.prompts import Prompt
     from evaluator.probes.item import ItemRun, Settings
 
 
@@ -37,59 +38,44 @@ class Sample(ItemProbe):
     }
 
     def describe(self, config: Settings) -> str:
-        return (
-            f"{self.name} x {len(config.seeds)} seeds"
-            if len(config.seeds) > 1
-            else self.name
-        )
+        seeds = len(config.seeds)
+        return f"{self.name} x {seeds} seeds" if seeds > 1 else self.name
 
     def run(self, item: ItemRun) -> Steps:
-        config, open_prompt = item.config, item.plan.prompts["open"]
-        numbered = [
-            (seed, number) for seed in config.seeds for number in range(config.samples)
+        config, open_prompt = item.config, item.question.prompts["open"]
+        samples = [
+            _Drawn(item, seed, number, open_prompt)
+            for seed in config.seeds
+            for number in range(config.samples)
         ]
-        shared = {"temperature": config.temperature, "top_p": config.top_p}
-        seeds = [
-            sample_seed(seed, item.item.item_id, number) for seed, number in numbered
-        ]
-        drawn: list[dict[str, Any]] = [{**shared, "seed": seed} for seed in seeds]
-        names, prompts = (
-            [f"{seed}/{number}" for seed, number in numbered],
-            [open_prompt] * len(numbered),
-        )
-        # of those that need no answer: all of them
-        columns: list[dict[str, Any]] = [{} for _ in numbered]
         if config.thinks:  # each its own thought
-            thoughts = yield [
-                item.think(f"{self.name}/{name}", open_prompt, **each)
-                for name, each in zip(names, drawn, strict=True)
-            ]
-            read = [item.thought_of(open_prompt, response) for response in thoughts]
-            prompts = [item.prompter.after(open_prompt, thought) for thought in read]
-            columns = [
-                failed(response.error) if response.status != "ok" else item.cut(thought)
-                for response, thought in zip(thoughts, read, strict=True)
-            ]
-        asked = [place for place, known in enumerate(columns) if not known]
+            thoughts = yield [sample.think() for sample in samples]
+            for sample, response in zip(samples, thoughts, strict=True):
+                sample.take_thought(response)
+        unanswered = [sample for sample in samples if not sample.columns]
         responses = yield [
             Generate(
-                request_id=item.request_id(self.name, names[place]),
-                prompt_ids=prompts[place].token_ids,
+                request_id=item.request_id(self.name, sample.name),
+                prompt_ids=sample.prompt.token_ids,
                 max_tokens=config.max_new_tokens,
-                **drawn[place],
+                **sample.drawn,
             )
-            for place in asked
+            for sample in unanswered
         ]
         # until the item's other requests are answered: they show whether its
         # log-probabilities are NaN
         yield ()
-        for place, response in zip(asked, responses, strict=True):
-            columns[place] = item.generated(response)
+        for sample, response in zip(unanswered, responses, strict=True):
+            sample.columns = item.generated(response)
         return [
-            item.record(self.name, prompt=prompt, index=number, seed=seed, **each)
-            for (seed, number), prompt, each in zip(
-                numbered, prompts, columns, strict=True
+            item.record(
+                self.name,
+                prompt=sample.prompt,
+                index=sample.number,
+                seed=sample.seed,
+                **sample.columns,
             )
+            for sample in samples
         ]
 
     def cost(self, config: Settings) -> Cost:
@@ -99,12 +85,40 @@ class Sample(ItemProbe):
             requests=count * (2 if config.thinks else 1), generated_tokens=count * each
         )
 
-    def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
-        counted = hits(asked, self.name)
-        voted = majority(asked).reindex(counted.index)
+    def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
+        counted = hits(records, self.name)
+        voted = majority(records).reindex(counted.index)
         return counted.assign(
             sample_majority=voted.where(counted["sample_hit"].notna())
         )
+
+
+class _Drawn:
+    """One sample of an item."""
+
+    def __init__(self, item: ItemRun, seed: int, number: int, prompt: Prompt) -> None:
+        self._item = item
+        self.seed, self.number, self.prompt = seed, number, prompt
+        self.name = f"{seed}/{number}"
+        self.drawn: dict[str, Any] = {
+            "temperature": item.config.temperature,
+            "top_p": item.config.top_p,
+            "seed": sample_seed(seed, item.item.item_id, number),
+        }
+        self.columns: dict[str, Any] = {}  # of its record, once they are known
+
+    def think(self) -> Generate:
+        return self._item.think(f"sample/{self.name}", self.prompt, **self.drawn)
+
+    def take_thought(self, response: Response) -> None:
+        """Answer after this thought, unless it failed or was cut."""
+        item = self._item
+        thought = item.thought_of(self.prompt, response)
+        self.prompt = item.prompter.after(self.prompt, thought)
+        if response.status != "ok":
+            self.columns = failed(response.error)
+        else:
+            self.columns = item.cut(thought)
 
 
 def sample_seed(run_seed: int, item_id: str, number: int) -> int:

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from evaluator.asking.questions import Posed
 from evaluator.core.errors import EngineError
 from evaluator.core.records import Item, Record
-from evaluator.engine.admission import Refusing
+from evaluator.engine.admission import RefusingEngine
 from evaluator.engine.base import (
     NOT_NUMBERS,
     Cancel,
@@ -35,7 +36,7 @@ from evaluator.engine.base import (
 from evaluator.probes.base import ItemProbe, Probe, Steps, blame
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.greedy import Greedy
-from evaluator.probes.item import BaseAnswer, ItemRun, Plan, References, failed
+from evaluator.probes.item import BaseAnswer, ItemRun, References, failed
 
 if TYPE_CHECKING:
     from evaluator.asking.prompts import Prompter
@@ -45,35 +46,24 @@ if TYPE_CHECKING:
 IN_FLIGHT = {False: 64, True: 512}  # by whether they think
 
 
-class _Active(ItemRun):
-    def __init__(self, plan: Plan, serial: int, **shared: Any) -> None:
-        super().__init__(plan, serial, **shared)
-        self.aligned: ItemRun = self  # the same item after its base's thought
-        self.thinking = False  # its probes wait for its thoughts
-        self.failure: str | None = None  # why there are no thoughts
-        self.runs: list[_ProbeRun] = []  # in the order of the probes
-        self.open = 0  # requests without their response
-        # of the log-probabilities of responses: whether any are, or are NaN
-        self.numbers = self.not_numbers = False
-
-
 @dataclass(slots=True, eq=False)
-class _ProbeRun:
+class ProbeRun:
+    """One probe of one item, between two of its steps."""
+
     probe: Probe
-    item: _Active
+    item: ItemRun
     steps: Steps | None = None
-    asked: Sequence[Request | Cancel] = ()  # of its last step
-    left: int = 0  # of these, the different ones without their response
-    # the responses, by request id
-    answered: dict[str, Response] = field(default_factory=dict)
+    requests: Sequence[Request | Cancel] = ()  # of its last step
+    missing: int = 0  # of these, the different ones without their response
+    responses: dict[str, Response] = field(default_factory=dict)  # by request id
     # since its last step, for a probe that gathers
     gathered: list[Response] = field(default_factory=list)
     records: list[Record] | None = None  # when it has ended
 
 
 class Evaluation:
-    """The request source of one task on one checkpoint. `plans` is consumed lazily, as
-    there is room.
+    """The request source of one task on one checkpoint. `questions`, tokenised, are
+    consumed lazily, as there is room.
 
     `columns` are those of every record, `base` finds the base's answer to an item, and
     `references` are the places of distributions (`ItemRun`). A probe's error becomes a
@@ -82,7 +72,7 @@ class Evaluation:
 
     def __init__(
         self,
-        plans: Iterable[Plan],
+        questions: Iterable[Posed],
         *,
         config: EvalConfig,
         prompter: Prompter,
@@ -91,8 +81,8 @@ class Evaluation:
         references: References | None = None,
         in_flight: int | None = None,
     ) -> None:
-        self._plans = iter(plans)
-        self._thinks = config.thinking != "off"
+        self._questions = iter(questions)
+        self._thinks = config.thinks
         self._probes: Sequence[Probe] = (
             config.text_probes if config.is_text else config.item_probes
         )
@@ -107,15 +97,17 @@ class Evaluation:
         self._serial = 0
         self._active = 0  # items
         # the probes that wait for a request, by its id
-        self._readers: dict[str, list[_ProbeRun]] = {}
+        self._readers: dict[str, list[ProbeRun]] = {}
         self._ready: deque[Request] = deque()
         self._cancels: list[Request | Cancel] = []
         self._waiting: set[str] = set()  # requests in `_ready` that were not cancelled
         # of probes that gather, until they have ended
-        self._gathering: list[_ProbeRun] = []
-        self._ended: deque[_Active] = deque()  # items whose records are not given out
+        self._gathering: list[ProbeRun] = []
+        self._ended: deque[ItemRun] = deque()  # items whose records are not given out
 
-    def run(self, engine: Engine | Refusing) -> Iterator[tuple[Item, list[Record]]]:
+    def run(
+        self, engine: Engine | RefusingEngine
+    ) -> Iterator[tuple[Item, list[Record]]]:
         """Yield each item with its records, by probe, as it finishes. Raises
         EngineError if the engine stops before."""
         try:
@@ -137,22 +129,19 @@ class Evaluation:
     def recorded(self) -> Iterator[tuple[Item, list[Record]]]:
         """The items that have ended since the last call, with their records."""
         while self._ended:
-            active = self._ended.popleft()
-            yield (
-                active.item,
-                [record for run in active.runs for record in run.records or ()],
-            )
+            item = self._ended.popleft()
+            records: list[Record] = []
+            for run in item.runs:
+                records += run.records or ()
+            yield item.item, records
 
     def take(self, limit: int) -> Sequence[Request | Cancel]:
         """Let probes evaluate all responses since the last call, then hand out
         requests."""
         for run in self._gathering:
             if run.records is None:
-                responses: Sequence[Response] = ()
-                if run.gathered:
-                    responses, run.gathered = run.gathered, []
-                if following := self._step(run, responses):
-                    self._send(run, following)
+                responses, run.gathered = run.gathered, []
+                self._advance(run, responses)
                 if not run.item.open:
                     self._settle(run.item)
         self._gathering = [run for run in self._gathering if run.records is None]
@@ -172,84 +161,75 @@ class Evaluation:
     def handle(self, response: Response) -> None:
         """Pass a response, unless cancelled, to its probes; what follows goes before
         items not yet started."""
-        readers = self._readers.get(response.request_id)
+        name = response.request_id
+        readers = self._readers.pop(name, None)
         if readers is None:
-            serial = response.request_id.partition("/")[0]
+            serial = name.partition("/")[0]
             if not serial.isdecimal() or int(serial) >= self._serial:
-                raise EngineError(
-                    f"engine answered an unknown request {response.request_id!r}"
-                )
+                raise EngineError(f"engine answered an unknown request {name!r}")
             return
-        active = readers[0].item
-        del self._readers[response.request_id]
-        active.open -= 1
+        item = readers[0].item
+        item.open -= 1
         if response.logprobs:
-            active.numbers = True
+            item.numbers = True
         elif response.error == NOT_NUMBERS:
-            active.not_numbers = True
+            item.not_numbers = True
         for run in readers:
             if run.probe.gathers:
                 run.gathered.append(response)
-            else:
-                run.answered[response.request_id] = response
-                run.left -= 1
-                if not run.left:
-                    self._send(
-                        run,
-                        self._step(
-                            run,
-                            [run.answered[request.request_id] for request in run.asked],
-                        ),
-                    )
-        if not active.open:
-            self._settle(active)
+                continue
+            run.responses[name] = response
+            run.missing -= 1
+            if not run.missing:
+                responses = [run.responses[each.request_id] for each in run.requests]
+                self._advance(run, responses)
+        if not item.open:
+            self._settle(item)
 
     def _start_next(self) -> bool:
         """Start the next item, with its thoughts or else with its probes."""
-        plan = next(self._plans, None)
-        if plan is None:
+        posed = next(self._questions, None)
+        if posed is None:
             return False
-        base = self._base and self._base(plan.question.item)
-        active = _Active(plan, self._serial, base=base, **self._shared)
-        if plan.prompts and self._thinks:
-            active.thinking = True
+        base = self._base and self._base(posed.item)
+        item = ItemRun(posed, self._serial, base=base, **self._shared)
+        if posed.prompts and self._thinks:
+            item.thinking = True
             if base is not None:
-                active.aligned = ItemRun(
-                    plan, f"{self._serial}/base", base=base, **self._shared
-                )
-                active.aligned.remember({"open": base.thought})
+                serial = f"{self._serial}/base"
+                item.aligned = ItemRun(posed, serial, base=base, **self._shared)
+                item.aligned.remember({"open": base.thought})
         self._serial += 1
         self._active += 1
-        self._begin(active, [_THINK] if active.thinking else self._probes)
+        self._begin(item, [_THINK] if item.thinking else self._probes)
         return True
 
-    def _begin(self, active: _Active, probes: Sequence[Probe]) -> None:
+    def _begin(self, item: ItemRun, probes: Sequence[Probe]) -> None:
         """The first step of each probe, in which equal requests are sent once."""
-        active.runs = []
+        item.runs = []
         requests: dict[str, Request] = {}
         for probe in probes:
-            if isinstance(probe, ItemProbe) and probe.deep and not active.question.deep:
+            if isinstance(probe, ItemProbe) and probe.deep and not item.question.deep:
                 continue
-            run = _ProbeRun(probe, active)
-            active.runs.append(run)
+            run = ProbeRun(probe, item)
+            item.runs.append(run)
             if probe.gathers:
                 self._gathering.append(run)
             for request in self._step(run):
                 assert not isinstance(request, Cancel), "nothing was sent yet"
-                known = requests.get(request.request_id)
-                requests[request.request_id] = (
-                    request if known is None else _joined(known, request)
-                )
-                readers = self._readers.setdefault(request.request_id, [])
+                name = request.request_id
+                known = requests.get(name)
+                requests[name] = request if known is None else _joined(known, request)
+                readers = self._readers.setdefault(name, [])
                 if run not in readers[-1:]:  # two of its texts may be the same tokens
                     readers.append(run)
-        active.open += len(requests)
+        item.open += len(requests)
         self._waiting.update(requests)
         self._ready.extendleft(reversed(requests.values()))
-        self._settle(active)
+        self._settle(item)
 
     def _step(
-        self, run: _ProbeRun, responses: Sequence[Response] = ()
+        self, run: ProbeRun, responses: Sequence[Response] = ()
     ) -> Sequence[Request | Cancel]:
         """Let a probe go on to its next requests, or to its records."""
         item, probe = run.item, run.probe
@@ -257,10 +237,10 @@ class Evaluation:
         if item.not_numbers:
             streamed = item.stream or item.aligned.stream  # numbers, too
             item.collapsed = view.collapsed = not (item.numbers or streamed)
-        run.asked = ()
+        run.requests = ()
         try:
             if run.steps is not None:
-                run.asked = run.steps.send(responses)
+                run.requests = run.steps.send(responses)
             elif item.failure is not None:
                 run.records = [item.record(probe.name, **failed(item.failure))]
             elif (
@@ -270,57 +250,58 @@ class Evaluation:
                 run.records = [item.record(probe.name, status="excluded", text=why)]
             else:
                 run.steps = probe.run(view)
-                run.asked = next(run.steps)
+                run.requests = next(run.steps)
         except StopIteration as ended:
             run.records = ended.value
         except Exception as error:
             raise blame(probe.name, item.item, error) from error
-        if not probe.gathers:
-            run.answered, run.left = (
-                {},
-                len({request.request_id for request in run.asked}),
-            )
-        return run.asked
+        run.responses = {}
+        run.missing = len({request.request_id for request in run.requests})
+        return run.requests
 
-    def _send(self, run: _ProbeRun, following: Sequence[Request | Cancel]) -> None:
-        """Send the requests of a later step of a probe. They are its own: no other
-        probe shares them."""
-        for request in reversed(following):
-            name = request.request_id
-            if not isinstance(request, Cancel):
-                self._readers[name] = [run]
-                run.item.open += 1
-                self._waiting.add(name)
-                self._ready.appendleft(request)
+    def _advance(self, run: ProbeRun, responses: Sequence[Response] = ()) -> None:
+        """Let a probe go on, and send its requests. They are its own: no other probe
+        shares those of a later step."""
+        for request in reversed(self._step(run, responses)):
+            if isinstance(request, Cancel):
+                self._cancel(run, request)
                 continue
-            readers = self._readers.get(name, [])
-            if run not in readers:
-                continue
-            readers.remove(run)
-            if readers:  # another probe waits for it
-                continue
-            del self._readers[name]
-            run.item.open -= 1
-            if name in self._waiting:  # the engine never gets it
-                self._waiting.remove(name)
-            else:
-                self._cancels.append(request)
+            self._readers[request.request_id] = [run]
+            run.item.open += 1
+            self._waiting.add(request.request_id)
+            self._ready.appendleft(request)
 
-    def _settle(self, active: _Active) -> None:
+    def _cancel(self, run: ProbeRun, request: Cancel) -> None:
+        name = request.request_id
+        readers = self._readers.get(name, [])
+        if run not in readers:
+            return
+        readers.remove(run)
+        if readers:  # another probe waits for it
+            return
+        del self._readers[name]
+        run.item.open -= 1
+        if name in self._waiting:  # the engine never gets it
+            self._waiting.remove(name)
+        else:
+            self._cancels.append(request)
+
+    def _settle(self, item: ItemRun) -> None:
         """When no request of an item is open, let the probes that are left go on,
         then end the item."""
-        while not active.open and not any(run.gathered for run in active.runs):
-            left = [run for run in active.runs if run.records is None]
-            if not left and active.thinking:
-                active.thinking = False
-                self._begin(active, self._probes)
-                return
-            if not left:
+        while not item.open and not any(run.gathered for run in item.runs):
+            pending = [run for run in item.runs if run.records is None]
+            for run in pending:
+                self._advance(run)
+            if pending:
+                continue
+            if not item.thinking:
                 self._active -= 1
-                self._ended.append(active)
+                self._ended.append(item)
                 return
-            for run in left:
-                self._send(run, self._step(run))
+            item.thinking = False
+            self._begin(item, self._probes)
+            return
 
 
 class _Think(Greedy):
@@ -330,22 +311,15 @@ class _Think(Greedy):
     name = "think"
 
     def run(self, item: ItemRun) -> Steps:
-        assert isinstance(item, _Active)
         formats = sorted(item.prompts, key=lambda format: format != "open")
-        responses = yield [
-            item.think(format, item.prompts[format]) for format in formats
-        ]
-        item.failure = next(
-            (each.error for each in responses if each.status != "ok"), None
-        )
-        if item.failure is None:
-            given = zip(formats, responses, strict=True)
-            item.remember(
-                {
-                    format: item.thought_of(item.prompts[format], each)
-                    for format, each in given
-                }
-            )
+        prompts = [item.prompts[format] for format in formats]
+        responses = yield list(map(item.think, formats, prompts))
+        for response in responses:
+            if response.status != "ok":
+                item.failure = response.error
+                return []
+        thoughts = map(item.thought_of, prompts, responses)
+        item.remember(dict(zip(formats, thoughts, strict=True)))
         return []
 
 
@@ -357,9 +331,6 @@ def _joined(one: Request, other: Request) -> Request:
     reports."""
     if isinstance(one, Generate) and isinstance(other, Generate):
         most = max(one.top_logprobs, other.top_logprobs)
-        return replace(
-            one,
-            top_logprobs=most,
-            stream=other.stream if one.stream is None else one.stream,
-        )
+        stream = other.stream if one.stream is None else one.stream
+        return replace(one, top_logprobs=most, stream=stream)
     return one

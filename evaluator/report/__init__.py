@@ -16,8 +16,8 @@ import pandas as pd
 
 from evaluator.core.files import csv_bytes, need_unfenced, write_atomically
 from evaluator.metrics import Inputs, Outcomes, reduce_records
-from evaluator.report.embed import ItemView
 from evaluator.report.figures import draw_each
+from evaluator.report.item_view import ItemView
 from evaluator.report.page import render_page, standalone
 from evaluator.report.results import Results, compute, pages_of, part_of, without_tables
 from evaluator.store.reading import (
@@ -51,13 +51,14 @@ def write_report(run_dir: Path) -> Report:
     inputs = read_inputs(run_dir, view, outcomes=run_dir / "outcomes")
     run = inputs.run
     results = compute(inputs, run)
-    failures = failures_of(run)
+    tables, failures = results.files, failures_of(run)
+    if failures:
+        tables["failures"] = failure_frame(failures)
     # An earlier call wrote these files from other records.
-    for name in [*results.failures, *([] if failures else ["failures"])]:
+    for name in {*results.failures, "failures"}.difference(tables):
         need_unfenced(run_dir)
         (run_dir / "tables" / f"{name}.csv").unlink(missing_ok=True)
     written = {}
-    tables = results.files | ({"failures": failure_frame(failures)} if failures else {})
     for name, frame in tables.items():
         written[name] = run_dir / "tables" / f"{name}.csv"
         write_atomically(written[name], csv_bytes(frame))
@@ -73,34 +74,34 @@ def _write_pages(
     pages = pages_of(inputs, view.sizes)
     if pages:
         # the index has the rest
-        said = {key: value for key, value in run.items() if key == "provenance"}
+        provenance = {key: run[key] for key in ("provenance",) if key in run}
         for done, page in enumerate(pages, start=1):
             names = page.checkpoints
-            index, chunks = (
-                view.index(inputs, inputs.items, names),
-                view.chunks_of(names),
-            )
             html = render_page(
                 f"{name} {done}",
-                said,
+                provenance,
                 part_of(results, names),
-                index,
-                chunks,
+                view.index(inputs, inputs.items, names),
+                view.chunks_of(names),
                 home="../index.html",
             )
             write_atomically(folder / page.path, html.encode())
         html = render_page(name, run, without_tables(results), "", {}, pages=pages)
     else:
-        html = render_page(
-            name, run, results, view.index(inputs, inputs.items), view.chunks
-        )
+        index = view.index(inputs, inputs.items)
+        html = render_page(name, run, results, index, view.chunks)
     write_atomically(folder / "index.html", html.encode())
-    for stale in {*(folder / "pages").glob("*.html")} - {
-        folder / page.path for page in pages
-    }:
-        need_unfenced(run_dir)
-        stale.unlink(missing_ok=True)  # another report may be built at the same time
+    _remove_others(folder / "pages", "*.html", {folder / page.path for page in pages})
     return folder / "index.html"
+
+
+def _remove_others(
+    folder: Path, pattern: str, written: Collection[Path | None]
+) -> None:
+    """Remove the files of an earlier report."""
+    for stale in set(folder.glob(pattern)).difference(written):
+        need_unfenced(folder)
+        stale.unlink(missing_ok=True)  # another report may be built at the same time
 
 
 def write_part(run_dir: Path, checkpoints: Collection[str], folder: Path) -> Results:
@@ -111,9 +112,8 @@ def write_part(run_dir: Path, checkpoints: Collection[str], folder: Path) -> Res
     for name, frame in results.files.items():
         write_atomically(folder / "tables" / f"{name}.csv", csv_bytes(frame))
     for name, table in results.tables.items():
-        for number, figure in enumerate(
-            [] if table.note else draw_each(table.table, table.shown)
-        ):
+        figures = [] if table.note else draw_each(table.table, table.shown)
+        for number, figure in enumerate(figures):
             file = f"{name}-{number}.svg" if number else f"{name}.svg"
             write_atomically(folder / "figures" / file, standalone(figure).encode())
     return results
@@ -131,27 +131,31 @@ def read_inputs(
     `view` collects the records that are read. `only`: the checkpoints to read.
     `outcomes`: a folder for one file of outcomes per checkpoint; without it,
     outcomes stay in memory."""
-    parts, found = record_parts(run_dir), Outcomes()
-    if only is not None:
-        parts = [part for part in parts if part[0].parent.parent.name in only]
-    written = set()
-    for checkpoint, group in groupby(
-        parts, key=lambda part: part[0].parent.parent.name
-    ):
+    written: set[Path | None] = set()
+    all_outcomes = Outcomes()
+    for checkpoint, parts in groupby(record_parts(run_dir), key=_checkpoint):
+        if only is not None and checkpoint not in only:
+            continue
         reduced = []
-        for paths in group:
+        for paths in parts:
             records = read_records(paths)
             reduced.append(reduce_records(records))
             if view is not None and len(records):
                 view.add(records)
         path = None if outcomes is None else outcomes / f"{checkpoint}.parquet"
-        found.add(pd.concat(reduced, ignore_index=True), path)
+        all_outcomes.add(pd.concat(reduced, ignore_index=True), path)
         written.add(path)
-    for stale in (
-        set(outcomes.glob("*.parquet")) - written if outcomes is not None else ()
-    ):
-        need_unfenced(run_dir)
-        stale.unlink(missing_ok=True)
-    items, verdicts = read_items(run_dir), read_verdicts(run_dir)
-    controls, fit_only = read_controls(run_dir), read_fit_only(run_dir)
-    return Inputs(found, items, verdicts, read_run(run_dir), controls, fit_only)
+    if outcomes is not None:
+        _remove_others(outcomes, "*.parquet", written)
+    return Inputs(
+        all_outcomes,
+        read_items(run_dir),
+        read_verdicts(run_dir),
+        read_run(run_dir),
+        read_controls(run_dir),
+        read_fit_only(run_dir),
+    )
+
+
+def _checkpoint(parts: list[Path]) -> str:
+    return parts[0].parent.parent.name

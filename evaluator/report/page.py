@@ -23,12 +23,12 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from evaluator.core.errors import rows_at
-from evaluator.deciding.words import summary, usable, why
+from evaluator.deciding.verdict_text import summary, usable, why
 from evaluator.metrics import TABLES, FilledTable
 from evaluator.metrics.columns import COUNT, FEW, TEXT, Column, names_of, rows_of
-from evaluator.metrics.exclusions import COLUMNS as LEFT_OUT
 from evaluator.metrics.headline import COLUMNS as HEADLINE
 from evaluator.metrics.inputs import ALL, MEAN
+from evaluator.metrics.left_out import COLUMNS as LEFT_OUT
 from evaluator.report.figures import draw_each
 from evaluator.report.results import Page, Results
 from evaluator.report.theme import light
@@ -45,7 +45,7 @@ def render_page(
     pages: Sequence[Page] = (),
     home: str = "",
 ) -> str:
-    """The page as HTML. `index` and `chunks` come from `embed.ItemView`, already safe
+    """The page as HTML. `index` and `chunks` come from `ItemView`, already safe
     inside a <script> element.
 
     With `pages`, it is their index, without items or a script. `home`: the link from a
@@ -53,11 +53,22 @@ def render_page(
     """
     script = "" if pages else _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    tables = [
-        filled for filled in results.tables.values() if filled.note or len(filled.shown)
-    ]
     several = len({verdict.task for verdict in results.verdicts}) > 1
-    sections = [_section(filled, results.paper) for filled in tables]
+    verdicts = [
+        {
+            "outcome": verdict.outcome,
+            "checkpoint": verdict.checkpoint,
+            "task": verdict.task if several else "",
+            "usable": usable(verdict),
+            "why": why(verdict, most=1),
+        }
+        for verdict in results.verdicts
+    ]
+    sections = [
+        _section(filled, results.paper)
+        for filled in results.tables.values()
+        if filled.note or len(filled.shown)
+    ]
     context = {
         "name": name,
         "policy": (
@@ -66,17 +77,8 @@ def render_page(
         ),
         "style": Markup(_asset("page.css")),
         "script": Markup(script),
-        "verdict": summary(results.verdicts) if results.verdicts else "",
-        "verdicts": [
-            {
-                "outcome": verdict.outcome,
-                "checkpoint": verdict.checkpoint,
-                "task": verdict.task if several else "",
-                "usable": usable(verdict),
-                "why": why(verdict, most=1),
-            }
-            for verdict in results.verdicts
-        ],
+        "verdict": summary(results.verdicts) if verdicts else "",
+        "verdicts": verdicts,
         "sentence": results.sentence,
         "missed": results.missed,
         "headline": grid(results.headline, HEADLINE),
@@ -115,32 +117,32 @@ def standalone(svg: str) -> str:
 def engine_notes(run: Mapping[str, Any]) -> list[str]:
     """The engines' notes on how they served (`LoadReport.notes`), each once, with
     its checkpoints."""
-    found: dict[str, list[str]] = {}
+    checkpoints: dict[str, list[str]] = {}
     for row in rows_at(run, "engine_stats"):
         notes = row.get("notes")
         for note in notes if isinstance(notes, list) else []:
-            about = found.setdefault(str(note), [])
-            if row.get("checkpoint") not in about:
-                about.append(str(row.get("checkpoint")))
-    return [f"{', '.join(about)}: {note}" for note, about in found.items()]
+            about = checkpoints.setdefault(str(note), [])
+            about.append(str(row.get("checkpoint")))
+    return [
+        f"{', '.join(dict.fromkeys(about))}: {note}"
+        for note, about in checkpoints.items()
+    ]
 
 
 def _section(filled: FilledTable, paper: pd.DataFrame) -> dict[str, Any]:
     table, frame, rows = filled.table, filled.shown, len(filled.frame)
-    beside = paper[paper["table"] == table.name]
+    published = paper[paper["table"] == table.name]
+    more = f"{len(frame):,} of {rows:,} rows; all are in tables/{table.name}.csv."
+    figures = [] if filled.note else draw_each(table, frame)
     return {
         "name": table.name,
         "title": table.title,
         "reading": table.reading,
         "note": filled.note,
         "lacks": filled.lacks,
-        "more": (
-            f"{len(frame):,} of {rows:,} rows; all are in tables/{table.name}.csv."
-            if len(frame) < rows
-            else ""
-        ),
-        "paper": None if beside.empty else published_grid(beside),
-        "figure": Markup("" if filled.note else "".join(draw_each(table, frame))),
+        "more": more if len(frame) < rows else "",
+        "paper": None if published.empty else published_grid(published),
+        "figure": Markup("".join(figures)),
         "grid": None if frame.empty else grid(filled.told(frame), table.columns),
     }
 
@@ -173,14 +175,15 @@ def grid(frame: pd.DataFrame, columns: Sequence[Column]) -> Grid:
         raise ValueError(
             f"no kind is declared for {', '.join(sorted(map(str, unknown)))}"
         )
-    shown = [
-        column for column in columns if not (column.csv_only or column.figure_only)
-    ]
-    shown = [column for column in shown if frame[column.names[0]].notna().any()]
+    shown = []
+    for column in columns:
+        hidden = column.csv_only or column.figure_only
+        if not hidden and frame[column.names[0]].notna().any():
+            shown.append(column)
     if "task" in frame and frame["task"].nunique() == 1 and len(shown) > 1:
         shown = [column for column in shown if column.name != "task"]
-    headings = tuple(column.heading for column in shown)
-    rows: dict[bool, list[tuple[Cell, ...]]] = {True: [], False: []}
+    pooled: list[tuple[Cell, ...]] = []
+    by_language: list[tuple[Cell, ...]] = []
     for row in rows_of(frame):
         cells = []
         for column in shown:
@@ -189,8 +192,10 @@ def grid(frame: pd.DataFrame, columns: Sequence[Column]) -> Grid:
                 cells.append(Cell(interval or column.shown({})))
             else:
                 cells.append(Cell(column.shown(row), interval, column.kind.number))
-        rows[row.get("language", ALL) in (ALL, MEAN)].append(tuple(cells))
-    return Grid(headings, tuple(rows[True]), tuple(rows[False]))
+        rows = pooled if row.get("language", ALL) in (ALL, MEAN) else by_language
+        rows.append(tuple(cells))
+    headings = tuple(column.heading for column in shown)
+    return Grid(headings, tuple(pooled), tuple(by_language))
 
 
 def published_grid(paper: pd.DataFrame) -> Grid:
@@ -198,38 +203,22 @@ def published_grid(paper: pd.DataFrame) -> Grid:
     rows = []
     for row in rows_of(paper):
         quantity = TABLES[row["table"]].column(row["quantity"])
-        words = [
-            str(row["checkpoint"]),
-            str(row["language"]),
-            str(row["cell"]),
-            quantity.heading,
-        ]
+        shown = quantity.kind.shown
         interval = Column("ours", quantity.kind, interval=True).interval_of(row)
-        cells = [Cell(word, number=False) for word in words]
-        cells += [
-            Cell(quantity.kind.shown(row["paper"])),
-            Cell(quantity.kind.shown(row["ours"]), interval),
-        ]
-        cells += [
-            Cell(COUNT.shown(row["n"])),
-            Cell(TEXT.shown(row["source"]), number=False),
-        ]
+        cells = {
+            "checkpoint": Cell(str(row["checkpoint"]), number=False),
+            "language": Cell(str(row["language"]), number=False),
+            "which": Cell(str(row["cell"]), number=False),
+            "quantity": Cell(quantity.heading, number=False),
+            "paper": Cell(shown(row["paper"])),
+            "ours": Cell(shown(row["ours"]), interval),
+            "n": Cell(COUNT.shown(row["n"])),
+            "source": Cell(TEXT.shown(row["source"]), number=False),
+        }
         rows.append(cells)
-    headings = (
-        "checkpoint",
-        "language",
-        "which",
-        "quantity",
-        "paper",
-        "ours",
-        "n",
-        "source",
-    )
-    keep = [at for at in range(len(headings)) if any(row[at].text for row in rows)]
-    return Grid(
-        tuple(headings[at] for at in keep),
-        tuple(tuple(row[at] for at in keep) for row in rows),
-    )
+    headings = [name for name in rows[0] if any(cells[name].text for cells in rows)]
+    pooled = [tuple(cells[name] for name in headings) for cells in rows]
+    return Grid(tuple(headings), tuple(pooled))
 
 
 @cache

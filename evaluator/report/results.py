@@ -15,10 +15,10 @@ import pandas as pd
 from evaluator.deciding.decision import Verdict
 from evaluator.deciding.thresholds import thresholds_of
 from evaluator.deciding.verdicts import judge
-from evaluator.metrics.columns import rows_of
-from evaluator.metrics.exclusions import left_out
+from evaluator.metrics.columns import Row
 from evaluator.metrics.headline import headline_of, headline_sentence, screened_sentence
 from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.left_out import left_out
 from evaluator.metrics.published import published
 from evaluator.metrics.table import FilledTable
 from evaluator.metrics.tables import TABLES, compute_tables
@@ -49,28 +49,27 @@ class Results:
         """Names the checkpoints whose sparsity is not the requested one, which is
         part of their names."""
         column = TABLES["accuracy"].column("sparsity")
-        names = ["checkpoint", "sparsity", "requested_sparsity"]
         if "accuracy" not in self.tables:
             return ""
-        rows = self.tables["accuracy"].frame[names].drop_duplicates()
-        found = [
+        missed = dict.fromkeys(
             f"{row['checkpoint']} {column.shown(row)}"
-            for row in rows_of(rows)
+            for row in self.tables["accuracy"].rows
             if column.missed(row)
-        ]
-        return f"Achieved sparsity: {'; '.join(found)}" if found else ""
+        )
+        return f"Achieved sparsity: {'; '.join(missed)}" if missed else ""
 
     @property
     def files(self) -> dict[str, pd.DataFrame]:
-        found = {"headline": self.headline}
-        found |= {
-            name: table.told(table.frame)
-            for name, table in self.tables.items()
-            if not table.failed
-        }
+        """The frames of tables/*.csv, without those of tables that failed."""
+        files = {"headline": self.headline}
+        for name, table in self.tables.items():
+            if not table.failed:
+                files[name] = table.told(table.frame)
         if len(self.left_out):
-            found["left_out"] = self.left_out
-        return found if self.paper.empty else found | {"reference": self.paper}
+            files["left_out"] = self.left_out
+        if len(self.paper):
+            files["reference"] = self.paper
+        return files
 
     @property
     def failures(self) -> dict[str, str]:
@@ -80,12 +79,12 @@ class Results:
 def compute(inputs: Inputs, run: Mapping[str, Any]) -> Results:
     """All results. `run`: the content of run.json, with the settings and thresholds."""
     tables = compute_tables(inputs)
-    frames = {name: table.frame for name, table in tables.items()}
+    rows = {name: table.rows for name, table in tables.items()}
     verdicts = judge(inputs, thresholds_of(run, "run.json"))
-    screened = screened_sentence(frames["screening"])
-    headline = headline_of(frames)
+    screened = screened_sentence(rows["screening"])
+    headline = headline_of(rows)
     return Results(
-        tables, headline, left_out(inputs), published(frames, run), verdicts, screened
+        tables, headline, left_out(inputs), published(rows, run), verdicts, screened
     )
 
 
@@ -106,26 +105,19 @@ def pages_of(inputs: Inputs, sizes: Mapping[str, int]) -> list[Page]:
     if len(bases) <= MOST + 1 and sum(sizes.values()) <= BYTES:
         return []
     groups: list[list[str]] = []
-    needed = {base for base in bases.values() if base is not None}
+    needed = set(bases.values()) - {None}
     for base in dict.fromkeys(bases.values()):
-        beside = [
-            name
-            for name, its in bases.items()
-            if its == base and not (its is None and name in needed)
-        ]
-        group: list[str] = []
-        filled = 0
-        for name in beside:
+        room, filled = 0, 0  # for checkpoints and bytes
+        for name, own_base in bases.items():
+            if own_base != base or (base is None and name in needed):
+                continue
             size = sizes.get(name, 0)
-            if group and (
-                len(group) == MOST or filled + size > BYTES - sizes.get(base or "", 0)
-            ):
-                groups.append(group if base is None else [base, *group])
-                group, filled = [], 0
-            group.append(name)
             filled += size
-        if group:
-            groups.append(group if base is None else [base, *group])
+            if not room or filled > BYTES - sizes.get(base or "", 0):
+                groups.append([base] if base else [])
+                room, filled = MOST, size
+            groups[-1].append(name)
+            room -= 1
     return [
         Page(f"pages/{number:03d}.html", tuple(names))
         for number, names in enumerate(groups, start=1)
@@ -133,16 +125,17 @@ def pages_of(inputs: Inputs, sizes: Mapping[str, int]) -> list[Page]:
 
 
 def part_of(results: Results, checkpoints: Collection[str]) -> Results:
-    return Results(
-        tables={
-            name: replace(each, frame=_rows_of(each.frame, checkpoints))
-            for name, each in results.tables.items()
-        },
+    tables = {}
+    for name, table in results.tables.items():
+        tables[name] = replace(table, rows=_only(table.rows, checkpoints))
+    verdicts = [each for each in results.verdicts if each.checkpoint in checkpoints]
+    return replace(
+        results,
+        tables=tables,
         headline=_rows_of(results.headline, checkpoints),
         left_out=_rows_of(results.left_out, checkpoints),
         paper=_rows_of(results.paper, checkpoints),
-        verdicts=[each for each in results.verdicts if each.checkpoint in checkpoints],
-        screened=results.screened,
+        verdicts=verdicts,
     )
 
 
@@ -156,9 +149,11 @@ def without_tables(results: Results) -> Results:
     )
 
 
+def _only(rows: Sequence[Row], checkpoints: Collection[str]) -> list[Row]:
+    kept = {None, *checkpoints}
+    return [row for row in rows if {row["checkpoint"], row.get("other")} <= kept]
+
+
 def _rows_of(frame: pd.DataFrame, checkpoints: Collection[str]) -> pd.DataFrame:
-    kept = pd.Series(True, index=frame.index)
-    for name in ("checkpoint", "other"):
-        if name in frame:
-            kept &= frame[name].isna() | frame[name].isin(list(checkpoints))
+    kept = frame["checkpoint"].isna() | frame["checkpoint"].isin(list(checkpoints))
     return frame[kept].reset_index(drop=True)

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from html import escape
 from importlib.resources import files
 from itertools import cycle, product
 from textwrap import wrap
@@ -24,7 +25,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from evaluator.metrics.columns import MINUS, rounded
-from evaluator.metrics.table import Axis, amount
+from evaluator.metrics.table import Axis, Series, amount
 
 Axes = Any  # matplotlib is untyped here
 
@@ -78,41 +79,35 @@ STYLE = {  # matplotlib's settings while a figure is drawn and written
 ROW_INCHES = 0.34
 WIDTH_INCHES = 10.4
 _GAP = 0.12  # between panels within another figure, of a panel's width
-Place = Any  # makes a figure; or axes, which panels then cover
+Canvas = Any  # makes a figure; or axes, which panels then cover
 
 
-def figure(rows: int, widths: Sequence[float], place: Place = Figure) -> list[Axes]:
-    """A panel per width, in a new figure or within `place`. All share `rows`
+def figure(rows: int, widths: Sequence[float], canvas: Canvas = Figure) -> list[Axes]:
+    """A panel per width, in a new figure or within `canvas`. All share `rows`
     checkpoint rows, the first at the top."""
-    if callable(place):
-        made = place(
+    if callable(canvas):
+        made = canvas(
             figsize=(WIDTH_INCHES, 1.15 + ROW_INCHES * max(rows, 2)),
             layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.04, wspace=0.03),
         )
-        panels = list(
-            made.subplots(
-                1, len(widths), sharey=True, squeeze=False, width_ratios=list(widths)
-            )[0]
+        (panels,) = made.subplots(
+            1, len(widths), sharey=True, squeeze=False, width_ratios=list(widths)
         )
     else:
-        place.set_axis_off()
-        panels = []
-        for at, width in enumerate(widths):
-            box = (
-                sum(widths[:at]) / sum(widths),
-                0,
-                (1 - _GAP) * width / sum(widths),
-                1,
-            )
-            panels.append(place.inset_axes(box, sharey=panels[0] if panels else None))
-            panels[-1].tick_params(labelleft=at == 0)
+        canvas.set_axis_off()
+        panels, total, left = [], sum(widths), 0.0
+        for width in widths:
+            box = (left / total, 0, (1 - _GAP) * width / total, 1)
+            panels.append(canvas.inset_axes(box, sharey=panels[0] if panels else None))
+            panels[-1].tick_params(labelleft=left == 0)
+            left += width
     for panel in panels:
         panel.set_ylim(rows - 0.5, -0.5)
         panel.grid(axis="x", color=COLOURS["grid"], linewidth=0.7)
         panel.set_axisbelow(True)
         for side in ("top", "right", "left"):
             panel.spines[side].set_visible(False)
-    return panels
+    return list(panels)
 
 
 def in_two_lines(name: str, width: int = 30) -> str:
@@ -138,48 +133,50 @@ def name_rows(panel: Axes, labels: Sequence[str]) -> None:
 
 def percent_axis(panel: Axes, low: float = 0.0, high: float = 1.0) -> None:
     panel.set_xlim(low, high)
-    ticks = [
-        tick
-        for tick in (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0)
-        if low <= tick <= high
-    ]
-    panel.set_xticks(ticks, [as_percent(tick) for tick in ticks])
+    ticks = [quarter / 4 for quarter in range(-4, 5) if low <= quarter / 4 <= high]
+    panel.set_xticks(ticks, list(map(as_percent, ticks)))
 
 
 def set_axis(panel: Axes, axis: Axis, values: Sequence[float]) -> None:
     """The axis of a panel whose dots are drawn already; `values`: of the dots.
     Amounts of 0 have no place on it."""
     low, high = panel.get_xlim()
-    if axis == "amounts" and not (values := [each for each in values if each > 0]):
-        return
     if axis == "rates":
         percent_axis(panel, -0.02, 1.04)
     elif axis == "share":
         panel.set_xlim(min(low, 0.9), max(high, 1.05))
         panel.xaxis.set_major_formatter(as_percent)
-    elif axis in (
-        "points",
-        "changes",
-    ):  # zero is marked, and a minimum range keeps noise around zero small
+    elif axis in ("points", "changes"):
+        # zero is marked, and a minimum range keeps noise around zero small
         panel.set_xlim(min(low, -0.05), max(high, 0.1))
         panel.axvline(0, color=COLOURS["muted"], linewidth=1)
         if axis == "points":
             panel.xaxis.set_major_formatter(as_points)
     elif axis == "places":
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-    elif max(values) < 4 * min(values):
-        room = max(0.15 * (max(values) - min(values)), 0.03 * max(values))
-        panel.set_xlim(min(low, min(values) - room), max(high, max(values) + room))
-    else:
-        low, high = 0.7 * min(values), 1.4 * max(values)
-        panel.set_xscale("log")
-        panel.set_xlim(low, high)
-        ticks = [digit * 10.0**power for power in range(-3, 9) for digit in (1, 2, 5)]
-        ticks = [tick for tick in ticks if low <= tick <= high][
-            :: 1 if high / low < 100 else 3
-        ]
-        panel.set_xticks(ticks, [amount(tick) for tick in ticks])
-        panel.set_xticks([], minor=True)
+    elif axis != "amounts":
+        _amount_axis(panel, min(values), max(values))
+    elif positive := [value for value in values if value > 0]:
+        _amount_axis(panel, min(positive), max(positive))
+
+
+def _amount_axis(panel: Axes, least: float, most: float) -> None:
+    if most < 4 * least:
+        low, high = panel.get_xlim()
+        room = max(0.15 * (most - least), 0.03 * most)
+        panel.set_xlim(min(low, least - room), max(high, most + room))
+        return
+    low, high = 0.7 * least, 1.4 * most
+    panel.set_xscale("log")
+    panel.set_xlim(low, high)
+    ticks = []
+    for power in range(-3, 9):
+        ticks += [digit * 10.0**power for digit in (1, 2, 5)]
+    ticks = [tick for tick in ticks if low <= tick <= high]
+    if high / low >= 100:
+        ticks = ticks[::3]
+    panel.set_xticks(ticks, list(map(amount, ticks)))
+    panel.set_xticks([], minor=True)
 
 
 def as_percent(value: float, _: object = None) -> str:
@@ -200,27 +197,23 @@ def label_values(
     panel.get_xlim()  # computes pending limits from the dots
     placed = panel.transAxes.inverted().transform
     room = _DIGIT * panel.figure.dpi / panel.get_window_extent().width
+    across = panel.get_yaxis_transform()
+    style = {"ha": "center", "va": "center", "fontsize": 7.3, "transform": across}
     for y, row in enumerate(zip(*series, strict=True)):
-        told = {
-            text(value): value
-            for value in sorted(value for value in row if value is not None)
-        }
-        spots = [
-            float(placed(panel.transData.transform((value, y)))[0])
-            for value in told.values()
-        ]
-        widths = [room * (len(each) + 0.8) for each in told]
-        for each, spot in zip(told, spread(spots, widths), strict=True):
-            across = panel.get_yaxis_transform()
-            panel.text(
-                spot,
-                y - 0.3,
-                each,
-                ha="center",
-                va="center",
-                fontsize=7.3,
-                transform=across,
-            )
+        labels: list[str] = []
+        spots: list[float] = []
+        widths = []
+        for value in sorted(value for value in row if value is not None):
+            x = float(placed(panel.transData.transform((value, y)))[0])
+            label = text(value)
+            if labels[-1:] == [label]:
+                spots[-1] = x
+                continue
+            labels.append(label)
+            spots.append(x)
+            widths.append(room * (len(label) + 0.8))
+        for label, x in zip(labels, spread(spots, widths), strict=True):
+            panel.text(x, y - 0.3, label, **style)
 
 
 # of a bar's parts: not everybody tells the colours apart
@@ -271,10 +264,7 @@ def name_points(panel: Axes, points: Mapping[Any, str]) -> None:
                 and bottom <= box[2]
                 and box[3] <= top
             )
-            if inside and not any(
-                box[0] < b and a < box[1] and box[2] < d and c < box[3]
-                for a, b, c, d in taken
-            ):
+            if inside and not any(_overlap(box, other) for other in taken):
                 break
         else:
             continue
@@ -285,42 +275,39 @@ def name_points(panel: Axes, points: Mapping[Any, str]) -> None:
         )  # fmt: skip
 
 
+def _overlap(box: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether two boxes (left, right, bottom, top) share an area."""
+    beside = box[1] <= other[0] or other[1] <= box[0]
+    return not (beside or box[3] <= other[2] or other[3] <= box[2])
+
+
 def dots(
     panel: Axes,
     values: Sequence[float | None],
-    colour: str,
-    label: str,
-    *,
-    whiskers: Sequence[tuple[float | None, float | None]] = (),
-    shift: float = 0.0,
-    hollow: bool = False,
+    series: Series,
+    whiskers: Sequence[tuple[float | None, float | None]],
 ) -> None:
     """Draw one dot per row, with its interval from `whiskers` (low, high) as a line.
     A missing value has no dot."""
-    present = [
-        (y + shift, value) for y, value in enumerate(values) if value is not None
-    ]
-    paint = COLOURS[colour]
+    paint = COLOURS[series.colour]
     for y, (low, high) in enumerate(whiskers):
         if low is not None and high is not None:
             panel.plot(
                 [low, high],
-                [y + shift] * 2,
+                [y + series.shift] * 2,
                 color=paint,
                 linewidth=1.6,
                 alpha=0.45,
                 solid_capstyle="round",
             )
-    ys, xs = ([each[at] for each in present] for at in (0, 1))
-    face = COLOURS["paper"] if hollow else paint
     panel.scatter(
-        xs,
-        ys,
+        [value for value in values if value is not None],
+        [y + series.shift for y, value in enumerate(values) if value is not None],
         s=30,
-        facecolor=face,
+        facecolor=COLOURS["paper"] if series.hollow else paint,
         edgecolor=paint,
         linewidth=1.3,
-        label=label,
+        label=series.label,
         zorder=3,
     )
 
@@ -328,23 +315,12 @@ def dots(
 def mark_infinite(panel: Axes, values: Sequence[float | None], colour: str) -> None:
     """Write an infinity sign at the end of the axis in each row whose value has no
     place on it."""
+    style = {"color": COLOURS[colour], "transform": panel.get_yaxis_transform()}
     for y, value in enumerate(values):
-        if value is not None and math.isinf(value):
-            text, x, side = (
-                ("\u221e", 0.99, "right")
-                if value > 0
-                else (f"{MINUS}\u221e", 0.01, "left")
-            )
-            across = panel.get_yaxis_transform()
-            panel.text(
-                x,
-                y,
-                text,
-                ha=side,
-                va="center",
-                color=COLOURS[colour],
-                transform=across,
-            )
+        if value == math.inf:
+            panel.text(0.99, y, "\u221e", ha="right", va="center", **style)
+        elif value == -math.inf:
+            panel.text(0.01, y, f"{MINUS}\u221e", ha="left", va="center", **style)
 
 
 def link(panel: Axes, *series: Sequence[float | None]) -> None:
@@ -352,13 +328,8 @@ def link(panel: Axes, *series: Sequence[float | None]) -> None:
     for y, row in enumerate(zip(*series, strict=True)):
         known = [value for value in row if value is not None]
         if len(known) > 1:
-            panel.plot(
-                [min(known), max(known)],
-                [y, y],
-                color=COLOURS["grid"],
-                linewidth=3,
-                zorder=1,
-            )
+            ends = min(known), max(known)
+            panel.plot(ends, [y, y], color=COLOURS["grid"], linewidth=3, zorder=1)
 
 
 def stacked(
@@ -373,27 +344,26 @@ def stacked(
     for (part, values), hatch in zip(shares.items(), cycle(_HATCHES)):
         colour, alpha = paints[part]
         known = [value or 0.0 for value in values]
-        look = {
-            "color": COLOURS[colour],
-            "alpha": alpha,
-            "linewidth": 0,
-            "hatch": hatch,
-            "edgecolor": COLOURS["paper"],
-        }
         bars = panel.barh(
-            range(count), known, left=left, height=0.66, label=part, **look
+            range(count),
+            known,
+            left=left,
+            height=0.66,
+            label=part,
+            color=COLOURS[colour],
+            alpha=alpha,
+            linewidth=0,
+            hatch=hatch,
+            edgecolor=COLOURS["paper"],
         )
+        ink = COLOURS["paper"] if alpha > 0.5 else COLOURS["ink"]
+        style: dict[str, Any] = {"color": ink, "ha": "center", "va": "center"}
+        if hatch and alpha > 0.5:
+            style["bbox"] = {"facecolor": COLOURS[colour], "linewidth": 0, "pad": 1.2}
         for bar, value in zip(bars, known, strict=True):
             if value >= 0.06:
                 x, y = bar.get_x() + bar.get_width() / 2, bar.get_y() + 0.34
-                ink = COLOURS["paper"] if alpha > 0.5 else COLOURS["ink"]
-                label = panel.text(
-                    x, y, rounded(100 * value), color=ink, ha="center", va="center"
-                )
-                if hatch and alpha > 0.5:
-                    label.set_bbox(
-                        {"facecolor": COLOURS[colour], "linewidth": 0, "pad": 1.2}
-                    )
+                panel.text(x, y, rounded(100 * value), **style)
         left = [start + value for start, value in zip(left, known, strict=True)]
     panel.grid(visible=False)
 
@@ -413,15 +383,10 @@ def heat(
         x = list(columns).index(column)
         # the text on it keeps a contrast of 4.5 in both themes
         alpha = 0.08 + 0.4 * min(max(strength, 0.0), 1.0)
+        corner = x - 0.46, row - 0.42
+        paint = COLOURS[colour]
         panel.add_patch(
-            Rectangle(
-                (x - 0.46, row - 0.42),
-                0.92,
-                0.84,
-                color=COLOURS[colour],
-                alpha=alpha,
-                linewidth=0,
-            )
+            Rectangle(corner, 0.92, 0.84, color=paint, alpha=alpha, linewidth=0)
         )
         panel.text(x, row, text, ha="center", va="center", fontsize=7.8)
 
@@ -450,20 +415,17 @@ def to_svg(made: Figure, name: str, description: str) -> str:
     for colour, value in COLOURS.items():
         svg = svg.replace(f": {value}", f": var(--{colour.replace('_', '-')})")
     svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{name}-", svg)
-    text = (
-        description.replace("&", "&amp;")
-        .replace('"', "&quot;")
-        .replace("<", "&lt;")
-        .replace("\\", "")
-    )
+    text = escape(description)
     spaces = (
         'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     )
-    opening = (
-        rf'<svg class="figure" role="img" aria-label="{text}" viewBox="\g<1>" {spaces}>'
-    )
+    opening = f'<svg class="figure" role="img" aria-label="{text}" viewBox='
     svg = re.sub(
-        r'^<svg [^>]*?viewBox="([^"]+)"[^>]*>', opening, svg, count=1, flags=re.DOTALL
+        r'^<svg [^>]*?viewBox=("[^"]+")[^>]*>',
+        lambda match: f"{opening}{match[1]} {spaces}>",
+        svg,
+        count=1,
+        flags=re.DOTALL,
     )
     return svg.replace("'DejaVu Sans'", "var(--sans)")
 

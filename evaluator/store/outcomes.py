@@ -13,7 +13,7 @@ and each registered probe's (`Probe.columns`; null if not measured) with
     <probe>_why       the record's reason if it was excluded or failed
 
 and of the probes GRADED what both rules of grading count
-(`evaluator.probes.reducing.by_both_rules`).
+(`evaluator.core.reducing.by_both_rules`).
 """
 
 from collections import OrderedDict
@@ -28,9 +28,7 @@ import pyarrow.parquet as pq
 
 from evaluator.core.files import write_parquet
 from evaluator.core.records import CONTEXT, METADATA, SERVING
-from evaluator.probes import PROBES
-from evaluator.probes.base import Probe
-from evaluator.probes.reducing import (
+from evaluator.core.reducing import (
     BOTH_RULES,
     KEY,
     MEASURED,
@@ -38,6 +36,8 @@ from evaluator.probes.reducing import (
     by_its_rule,
     why_not,
 )
+from evaluator.probes import PROBES
+from evaluator.probes.base import Probe
 from evaluator.store.schema import PANDAS
 
 __all__ = [
@@ -45,6 +45,8 @@ __all__ = [
     "MEASURED",
     "Outcomes",
     "Recent",
+    "chosen_seed",
+    "context_is_cut",
     "empty_outcomes",
     "outcome_types",
     "plain",
@@ -102,13 +104,24 @@ def reduce_records(records: pd.DataFrame) -> pd.DataFrame:
             if probe.name in GRADED:
                 columns.append(by_both_rules(asked, probe.name))
     outcomes = pd.concat(columns, axis=1)
-    shortened = (keyed["status"] == "truncated") & keyed["thought_state"].ne(
-        "cut"
-    ).fillna(True)
-    cut = keyed["truncated"].astype("boolean").fillna(False) | shortened
-    outcomes["truncated"] = cut.groupby([keyed[name] for name in KEY]).any()
+    shortened = context_is_cut(keyed).groupby([keyed[name] for name in KEY]).any()
+    outcomes["truncated"] = shortened
     outcomes = outcomes.reindex(columns=[name for name in types if name not in KEY])
     return outcomes.reset_index().astype(types)[list(types)]
+
+
+def context_is_cut(records: pd.DataFrame) -> pd.Series:
+    """Whether a record's prompt has a shortened context: it says so, or its answer is
+    cut and its thought is not."""
+    answer_is_cut = records["status"] == "truncated"
+    thought_is_cut = records["thought_state"].eq("cut").fillna(False)
+    marked = records["truncated"].astype("boolean").fillna(False)
+    return marked | (answer_is_cut & ~thought_is_cut)
+
+
+def chosen_seed(seeds: pd.Series, own: float) -> float:
+    """The seed of records to read: the run's own if any has it, or else the lowest."""
+    return own if (seeds == own).any() else seeds.min()
 
 
 def plain(outcomes: pd.DataFrame) -> pd.DataFrame:

@@ -1,10 +1,9 @@
 """Reads a run directory: records, items, verdicts and run.json.
 
-    RUN/records/.whole    SHA-256 of `_SOUGHT`, the columns that a check requires;
-                          then SHA-256 of each whole part
+    RUN/records/.whole    SHA-256 of each whole part
 
 Reading a part in full costs 100 times as much as its digest. `damaged` reads a part
-again only if its digest is new, or if `_SOUGHT` has changed."""
+again only if its digest is new."""
 
 import contextlib
 import os
@@ -29,13 +28,6 @@ from evaluator.store import schema
 _NEEDED = {*schema.READ_RECORDS, "weights_digest", "language", "item_id"}
 _BYTES = 32  # of a digest
 _READERS = 8  # parts that are read at a time
-# What `damage_of` looks for in a part of records.
-_SOUGHT = repr(
-    [
-        (name, column.arrow, name in _NEEDED)
-        for name, column in schema.RECORD_COLUMNS.items()
-    ]
-)
 
 
 def record_parts(run_dir: Path) -> list[list[Path]]:
@@ -57,22 +49,18 @@ def record_parts(run_dir: Path) -> list[list[Path]]:
 def read_records(paths: list[Path]) -> pd.DataFrame:
     """The records of some parts. Raises InputError for an invalid part
     (`read_part`)."""
-    return read_parts(paths, schema.READ_RECORDS, schema.RECORD_COLUMNS)
+    return _read_parts(paths, schema.READ_RECORDS, schema.RECORD_COLUMNS)
 
 
 def read_items(run_dir: Path) -> pd.DataFrame | None:
     """The items of every task; None for a run without items."""
-    paths = sorted((run_dir / "items").glob("*.parquet"))
-    return read_parts(paths, schema.READ_ITEMS, schema.ITEM_COLUMNS) if paths else None
+    return read_all(run_dir / "items", "*", schema.READ_ITEMS, schema.ITEM_COLUMNS)
 
 
 def read_verdicts(run_dir: Path) -> pd.DataFrame | None:
     """The verdicts of all matcher models; None for a run without any."""
-    paths = sorted((run_dir / "verdicts").glob("*/*/*.parquet"))
-    return (
-        read_parts(paths, schema.READ_VERDICTS, schema.VERDICT_COLUMNS)
-        if paths
-        else None
+    return read_all(
+        run_dir / "verdicts", "*/*/*", schema.READ_VERDICTS, schema.VERDICT_COLUMNS
     )
 
 
@@ -93,13 +81,12 @@ def read_run(run_dir: Path) -> dict[str, Any]:
 def day_of(run_dir: Path) -> date | None:
     """The date that a run's prompts hold; None where none reads a date. Raises
     InputError for an unreadable one."""
-    told = mapping_at(read_run(run_dir), "config").get("date")
+    stated = mapping_at(read_run(run_dir), "config").get("date")
     try:
-        return None if told is None else day(told)
+        return None if stated is None else day(stated)
     except ValueError as error:
-        raise InputError(
-            f"{run_dir / 'run.json'}: config.date: {told!r}: {error}"
-        ) from error
+        place = f"{run_dir / 'run.json'}: config.date"
+        raise InputError(f"{place}: {stated!r}: {error}") from error
 
 
 def read_part(
@@ -163,13 +150,11 @@ def damage_of(
 
 def damaged(root: Path, parts: Sequence[Path]) -> dict[Path, str]:
     """The damaged parts below `root`, with the reasons (`damage_of`)."""
-    kept, content, sought = root / ".whole", b"", sha256(_SOUGHT.encode()).digest()
+    kept, content = root / ".whole", b""
     with contextlib.suppress(OSError):
         content = kept.read_bytes()
-    first, *digests = [
-        content[start : start + _BYTES] for start in range(0, len(content), _BYTES)
-    ] or [b""]
-    known = set(digests) if first == sought else set()
+    starts = range(0, len(content), _BYTES)
+    known = {content[start : start + _BYTES] for start in starts}
 
     def examined(path: Path) -> tuple[bytes | None, str | None]:
         digest = None
@@ -178,24 +163,36 @@ def damaged(root: Path, parts: Sequence[Path]) -> dict[Path, str]:
         return digest, None if digest in known else damage_of(path)
 
     with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), _READERS)) as readers:
-        found = list(readers.map(examined, parts))
-    whole = {digest for digest, why in found if why is None and digest is not None}
+        results = list(readers.map(examined, parts))
+    whole, damage = set(), {}
+    for path, (digest, why) in zip(parts, results, strict=True):
+        if why is not None:
+            damage[path] = why
+        elif digest is not None:
+            whole.add(digest)
     if whole - known:
-        write_atomically(kept, b"".join([sought, *sorted(whole)]))
-    return {
-        path: why
-        for path, (_, why) in zip(parts, found, strict=True)
-        if why is not None
-    }
+        write_atomically(kept, b"".join(sorted(whole)))
+    return damage
 
 
-def read_parts(
+def read_all(
+    folder: Path,
+    names_of_files: str,
+    names: tuple[str, ...],
+    columns: Mapping[str, schema.Stored],
+) -> pd.DataFrame | None:
+    """The columns `names` of the Parquet files in a folder, which have names like
+    `*/*`; None without any."""
+    paths = sorted(folder.glob(f"{names_of_files}.parquet"))
+    return _read_parts(paths, names, columns) if paths else None
+
+
+def _read_parts(
     paths: list[Path], names: tuple[str, ...], columns: Mapping[str, schema.Stored]
 ) -> pd.DataFrame:
     tables = [read_part(path, names, columns) for path in paths]
-    frame: pd.DataFrame = pa.concat_tables(
-        tables, promote_options="permissive"
-    ).to_pandas()
+    table = pa.concat_tables(tables, promote_options="permissive")
+    frame: pd.DataFrame = table.to_pandas()
     return frame
 
 
@@ -213,10 +210,8 @@ def _check(found: pa.ChunkedArray, wanted: schema.Stored, place: str) -> None:
                 f"{place} does not hold {wanted.arrow}: {one_line(error)}"
             ) from error
     if wanted.values:
-        strange = sorted(
-            {str(value) for value in found.unique().to_pylist() if value is not None}
-            - {*wanted.values}
-        )
+        values = set(map(str, found.drop_null().unique().to_pylist()))
+        strange = sorted(values.difference(wanted.values))
         if strange:
             raise InputError(
                 f"{place} holds {strange[0]!r} (known: {', '.join(wanted.values)})"

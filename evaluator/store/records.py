@@ -39,6 +39,10 @@ from evaluator.store.schema import ITEMS, RECORDS
 
 ItemKey = tuple[str, str]  # (language, item_id), unique within a task
 _MEASURED = ("ok", "truncated")  # statuses of records with an outcome
+_ANSWER = [  # the columns of a greedy answer
+    *("language", "item_id", "status"),
+    *("token_ids", "thought_state", "thought_ids"),
+]
 _KEPT = 4  # bases' answers to a task that are kept in memory
 
 
@@ -51,15 +55,14 @@ def to_table(records: Sequence[Record]) -> pa.Table:
 def failed_throughout(table: pa.Table) -> str | None:
     """The first error text if the engine failed on every item that it received; None
     if any was measured."""
-    status = table["status"]
-    if pc.any(pc.is_in(status, pa.array(_MEASURED))).as_py():
+    failed = table.filter(pc.equal(table["status"], "engine_error"))
+    if _any_measured(table) or not failed.num_rows:
         return None
-    failed = table.filter(pc.equal(status, "engine_error"))
-    return (
-        str(failed["text"][0].as_py() or "the engine failed")
-        if failed.num_rows
-        else None
-    )
+    return str(failed["text"][0].as_py() or "the engine failed")
+
+
+def _any_measured(table: pa.Table) -> bool:
+    return bool(pc.any(pc.is_in(table["status"], pa.array(_MEASURED))).as_py())
 
 
 class RecordStore:
@@ -73,9 +76,6 @@ class RecordStore:
         self._greedy: OrderedDict[tuple[str, str], tuple[list[str], pa.Table]] = (
             OrderedDict()
         )
-        # By checkpoint and task: the parts at the first call of `finished`, plus those
-        # added, minus those removed.
-        self._kept: dict[tuple[str, str], int] = {}
 
     def append(
         self, checkpoint: str, task: str, shard: str, part: pa.Table | bytes
@@ -91,13 +91,11 @@ class RecordStore:
                 )
             self._writing += 1
         try:
-            new = not path.exists()
             write_atomically(path, content)
         finally:
             with self._changed:
                 self._writing -= 1
                 self._changed.notify_all()
-        self._count(path, int(new))
         return path
 
     def close(self) -> None:
@@ -115,9 +113,7 @@ class RecordStore:
         """The items that have records. Raises InputError for a damaged part or other
         weights."""
         keys: set[ItemKey] = set()
-        parts = self.parts(checkpoint, task)
-        self._kept.setdefault((checkpoint, task), len(parts))
-        for path in parts:
+        for path in self.parts(checkpoint, task):
             table = _read_part(path, ["weights_digest", "language", "item_id"])
             digests = set(table["weights_digest"].unique().to_pylist())
             if digests - {weights_digest}:
@@ -126,51 +122,21 @@ class RecordStore:
                     f" ({digests.pop()[:12]}...) than checkpoint {checkpoint!r} has now"
                     f" ({weights_digest[:12]}...); use a new --out"
                 )
-            keys.update(
-                zip(
-                    table["language"].to_pylist(),
-                    table["item_id"].to_pylist(),
-                    strict=True,
-                )
-            )
+            keys |= _keys(table)
         return keys
-
-    def need_kept(self) -> None:
-        """Raises ResurfaceError if parts that this store counts as finished have
-        disappeared."""
-        for checkpoint, task in tuple(self._kept):
-            self._need_kept(checkpoint, task, self.parts(checkpoint, task))
-
-    def _count(self, part: Path, more: int) -> None:
-        """Update the number of parts in the folder of `part`, if `finished` has
-        counted it."""
-        where = part.parent.parent.name, part.parent.name
-        with self._changed:
-            if where in self._kept:
-                self._kept[where] += more
-
-    def _need_kept(self, checkpoint: str, task: str, found: Sequence[object]) -> None:
-        gone = self._kept.get((checkpoint, task), 0) - len(found)
-        if gone > 0:
-            raise ResurfaceError(
-                f"{self.root / checkpoint / task}: {gone} finished parts were removed"
-                " during the run; the same command evaluates their items again"
-            )
 
     def greedy_answers(self, checkpoint: str, task: str) -> pa.Table:
         """The greedy answers of one checkpoint to the open prompts of one task.
 
         Columns: language, item_id, status, token_ids (null without an answer),
         thought_state and thought_ids. After a cut thought comes a second row: the
-        answer that was forced. Raises InputError for a damaged part, and ResurfaceError
-        if parts have disappeared, as their items would look unanswered. Thread-safe.
-        The last few tables, which engines request again and again, stay in memory until
+        answer that was forced. Raises InputError for a damaged part. Thread-safe. The
+        last few tables, which engines request again and again, stay in memory until
         their parts change.
         """
         with self._reading:
             folder = self.root / checkpoint / task
             names = _names(folder)
-            self._need_kept(checkpoint, task, names)
             known, table = self._greedy.pop((checkpoint, task), (None, None))
             if known != names:
                 table = _greedy_answers([folder / name for name in names])
@@ -182,23 +148,19 @@ class RecordStore:
     def measured(self, checkpoint: str, task: str | None = None) -> bool:
         """Whether any record has an outcome, on one task or on all. Raises
         InputError for a damaged part."""
-        statuses = (
-            _read_part(path, ["status"])["status"]
-            for path in self._parts(checkpoint, task)
-        )
         return any(
-            pc.any(pc.is_in(status, pa.array(_MEASURED))).as_py() for status in statuses
+            _any_measured(_read_part(path, ["status"]))
+            for path in self._parts(checkpoint, task)
         )
 
     def devices(self, checkpoint: str) -> set[str]:
         """The devices in the records of a checkpoint. Raises InputError for a
         damaged part."""
-        found: set[str] = set()
+        devices: set[str] = set()
         for path in self._parts(checkpoint, None):
-            found.update(
-                _read_part(path, ["device"])["device"].unique().drop_null().to_pylist()
-            )
-        return found
+            column = _read_part(path, ["device"])["device"]
+            devices |= set(column.drop_null().to_pylist())
+        return devices
 
     def holds(self, checkpoint: str, task: str, item: ItemKey | None = None) -> bool:
         """Whether there are records, of any item or of `item`."""
@@ -216,7 +178,6 @@ class RecordStore:
             if item is None or item in _items_of(path):
                 need_unfenced(path)
                 path.unlink(missing_ok=True)
-                self._count(path, -1)
         with self._reading:
             self._greedy.clear()
 
@@ -231,18 +192,13 @@ class RecordStore:
     def set_aside(self, part: Path) -> Path:
         """Move a part to RUN/damaged, so that its items are evaluated again; returns
         the new path."""
-        target = move_into(
-            self.root.parent / "damaged" / part.relative_to(self.root).parent, part
-        )
-        self._count(part, -1)
-        return target
+        folder = self.root.parent / "damaged" / part.relative_to(self.root).parent
+        return move_into(folder, part)
 
     def _parts(self, checkpoint: str, task: str | None) -> list[Path]:
-        return (
-            sorted((self.root / checkpoint).glob("*/*.parquet"))
-            if task is None
-            else self.parts(checkpoint, task)
-        )
+        if task is not None:
+            return self.parts(checkpoint, task)
+        return sorted((self.root / checkpoint).glob("*/*.parquet"))
 
     def tables(self) -> Iterator[tuple[str, str, Path]]:
         """Every committed part as (checkpoint, task, path), in a fixed order."""
@@ -273,29 +229,22 @@ def _names(folder: Path) -> list[str]:
 
 
 def _greedy_answers(parts: Sequence[Path]) -> pa.Table:
-    columns = [
-        "language",
-        "item_id",
-        "status",
-        "token_ids",
-        "thought_state",
-        "thought_ids",
-    ]
-    found = [RECORDS.empty_table().select(columns)]
+    tables = [RECORDS.empty_table().select(_ANSWER)]
     for path in parts:
-        part = _read_part(path, [*columns, "probe", "format"])
-        chosen = pc.and_(
-            pc.equal(part["probe"], "greedy"), pc.equal(part["format"], "open")
-        )
-        found.append(part.filter(chosen).select(columns))
-    return pa.concat_tables(found, promote_options="default")
+        part = _read_part(path, [*_ANSWER, "probe", "format"])
+        greedy = pc.equal(part["probe"], "greedy")
+        chosen = pc.and_(greedy, pc.equal(part["format"], "open"))
+        tables.append(part.filter(chosen).select(_ANSWER))
+    return pa.concat_tables(tables, promote_options="default")
 
 
 def _items_of(path: Path) -> set[ItemKey]:
-    table = _read_part(path, ["language", "item_id"])
-    return set(
-        zip(table["language"].to_pylist(), table["item_id"].to_pylist(), strict=True)
-    )
+    return _keys(_read_part(path, ["language", "item_id"]))
+
+
+def _keys(table: pa.Table) -> set[ItemKey]:
+    columns = table["language"].to_pylist(), table["item_id"].to_pylist()
+    return set(zip(*columns, strict=True))
 
 
 def _read_part(path: Path, columns: list[str]) -> pa.Table:

@@ -25,11 +25,11 @@ from evaluator.core.errors import InputError, parse
 from evaluator.core.files import write_atomically, write_parquet
 from evaluator.core.grading import strip_thinking
 from evaluator.core.records import Item
+from evaluator.core.reducing import by_its_rule
 from evaluator.judging.controls import Control
-from evaluator.judging.matcher import Claim, Verdict
-from evaluator.probes.reducing import by_its_rule
+from evaluator.judging.matcher import Claim, Match
 from evaluator.store import schema
-from evaluator.store.reading import read_part, read_parts
+from evaluator.store.reading import read_all, read_part
 from evaluator.store.records import RecordStore
 
 # the values of KEY or CONTROL_KEY: what names a record or a control pair
@@ -55,7 +55,7 @@ def responses(
     """The responses to judge, thinking removed; `everything`: right ones too. Raises
     InputError for a missing item."""
     found: dict[Part, list[Answered]] = {}
-    asked: dict[str, dict[tuple[str, str], Item]] = {}
+    items: dict[str, dict[tuple[str, str], Item]] = {}
     for checkpoint, task, path in RecordStore(run_dir).tables():
         table = read_part(
             path, [*schema.KEY, "status", "text", *_GRADES], schema.RECORD_COLUMNS
@@ -66,19 +66,19 @@ def responses(
         if not everything:
             asked_of &= records["contains"].eq(False)
         for row in records[asked_of].to_dict("records"):
-            if task not in asked:
-                asked[task] = {
+            if task not in items:
+                items[task] = {
                     (item.language, item.item_id): item
                     for item in read_questions(run_dir, task)
                 }
-            item = asked[task].get((row["language"], row["item_id"]))
+            item = items[task].get((row["language"], row["item_id"]))
             if item is None:
                 raise InputError(
                     f"{run_dir / 'items' / task}.parquet: item_id:"
                     f" {row['item_id']!r} is missing"
                 )
-            said = strip_thinking(row["text"] or "").strip()
-            claim = Claim(question=item.question, answers=item.answers, response=said)
+            text = strip_thinking(row["text"] or "").strip()
+            claim = Claim(question=item.question, answers=item.answers, response=text)
             found.setdefault((checkpoint, task), []).append(
                 Answered(tuple(row[name] for name in schema.KEY), claim)
             )
@@ -124,7 +124,7 @@ class VerdictStore:
         self._matcher = matcher
         self._digest = digest
 
-    def read(self, part: tuple[str, ...]) -> dict[Key, Verdict]:
+    def read(self, part: tuple[str, ...]) -> dict[Key, Match]:
         """One part's verdicts. Raises InputError if unreadable or another matcher's;
         its controls are left out."""
         path = self._path(part)
@@ -147,7 +147,7 @@ class VerdictStore:
                 " directory another name"
             )
         return {
-            tuple(row[name] for name in self.key): Verdict(
+            tuple(row[name] for name in self.key): Match(
                 verdict=row["verdict"],
                 probability=row["probability"],
                 status=row["status"],
@@ -155,7 +155,7 @@ class VerdictStore:
             for row in own
         }
 
-    def write(self, part: tuple[str, ...], verdicts: Mapping[Key, Verdict]) -> Path:
+    def write(self, part: tuple[str, ...], verdicts: Mapping[Key, Match]) -> Path:
         """Replace the verdicts of one checkpoint and task, whole or not at all."""
         same = {
             "task": part[-1],
@@ -195,11 +195,11 @@ class Pending:
     once."""
 
     # judged before, in this part or as the same claim elsewhere
-    known: Mapping[Key, Verdict]
+    known: Mapping[Key, Match]
     claims: tuple[Claim, ...]
     keys: tuple[tuple[Key, ...], ...]  # for each claim, its records
 
-    def complete(self, verdicts: Sequence[Verdict]) -> dict[Key, Verdict]:
+    def complete(self, verdicts: Sequence[Match]) -> dict[Key, Match]:
         """All verdicts of the part, given the verdicts on `claims`."""
         new = {
             key: judged
@@ -211,8 +211,8 @@ class Pending:
 
 def pending(
     answered: Iterable[Answered],
-    done: Mapping[Key, Verdict],
-    elsewhere: dict[Claim, Verdict],
+    done: Mapping[Key, Match],
+    elsewhere: dict[Claim, Match],
 ) -> Pending:
     """The claims without a verdict or with a failed one; adds `done` to `elsewhere`,
     all checkpoints' verdicts."""
@@ -232,11 +232,8 @@ def pending(
 
 def read_controls(run_dir: Path) -> pd.DataFrame | None:
     """The verdicts of all matchers on control pairs; None for a run without any."""
-    paths = sorted((run_dir / "controls").glob("*/*.parquet"))
-    return (
-        read_parts(paths, schema.READ_CONTROLS, schema.CONTROL_COLUMNS)
-        if paths
-        else None
+    return read_all(
+        run_dir / "controls", "*/*", schema.READ_CONTROLS, schema.CONTROL_COLUMNS
     )
 
 
@@ -255,7 +252,9 @@ def read_fit_only(run_dir: Path) -> bool:
     if not path.exists():
         return False
     found = parse(path.read_bytes(), str(path))
-    said = found.get("fit_only") if isinstance(found, dict) else None
-    if not isinstance(said, bool):
-        raise InputError(f"{path}: field 'fit_only' must be true or false, is {said!r}")
-    return said
+    fit_only = found.get("fit_only") if isinstance(found, dict) else None
+    if not isinstance(fit_only, bool):
+        raise InputError(
+            f"{path}: field 'fit_only' must be true or false, is {fit_only!r}"
+        )
+    return fit_only

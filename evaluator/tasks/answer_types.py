@@ -68,9 +68,8 @@ def answer_type(answer: str, language: str) -> str:
     if _is_number(plain, words, code):
         return "number"
     lettered = [word for word in words if word[0].isalpha()]
-    if any(word[0].isupper() for word in lettered) and all(
-        word[0].isupper() for word in lettered if len(word) > 3
-    ):
+    capital = [word for word in lettered if word[0].isupper()]
+    if capital and all(len(word) <= 3 or word in capital for word in lettered):
         return "name"
     return "name" if _NAME_SIGNS.search(plain) else "other"
 

@@ -109,11 +109,6 @@ def document(path: Path, kind: type[_Said]) -> _Said:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise InputError(f"{path}: cannot be read ({reason})") from error
     try:
-        # A few aliases can stand for billions of entries.
-        if "*" in text and any(
-            isinstance(token, yaml.AliasToken) for token in yaml.scan(text)
-        ):
-            raise InputError(f"{path}: aliases (*name) are not read here")
         loader = _Loader(text)
         try:
             content = loader.get_single_data()
@@ -134,12 +129,9 @@ def document(path: Path, kind: type[_Said]) -> _Said:
         problem = error.errors()[0]
         field = ".".join(map(str, problem["loc"])) or "(top level)"
         message = problem["msg"].removeprefix("Value error, ")
-        value = (
-            ""
-            if problem["type"] == "missing"
-            else f": {one_line(repr(problem['input']), 60)}"
-        )
-        raise InputError(f"{path}: {field}{value}: {message}") from error
+        if problem["type"] != "missing":
+            field += f": {one_line(repr(problem['input']), 60)}"
+        raise InputError(f"{path}: {field}: {message}") from error
 
 
 def preset_task(path: Path) -> Task:
@@ -155,16 +147,13 @@ def preset_task(path: Path) -> Task:
         )
         return mapping.item(preset.sample, "sample", "sample")
 
+    sizes = preset.sizes
     return Task(
         name=name,
         help=preset.help,
         argument=Argument("DIR"),
         data=_Reader(name, preset),
-        sizes=(
-            preset.sizes
-            if isinstance(preset.sizes, dict)
-            else dict.fromkeys(languages, preset.sizes)
-        ),
+        sizes=sizes if isinstance(sizes, dict) else dict.fromkeys(languages, sizes),
         open=preset.open,
         choice_only=preset.choice_only,
         sample=sample,

@@ -67,16 +67,11 @@ def choose_options(
     if item.options:
         distractors = _own_distractors(item)
     else:
-        others = (
-            [other for other in pool if other.item_id != item.item_id]
-            if kinds is None
-            else []
-        )
-        candidates = (
-            _drawn([others], rng)
-            if kinds is None
-            else _like_the_answer(item, kinds, rng)
-        )
+        if kinds is None:
+            others = [other for other in pool if other.item_id != item.item_id]
+            candidates = _drawn([others], rng)
+        else:
+            candidates = _like_the_answer(item, kinds, rng)
         distractors = _distinct(candidates, item, DISTRACTORS)
     return _arranged(item, distractors, pool, rng)
 
@@ -84,12 +79,8 @@ def choose_options(
 def choose_hard_options(item: Item, pool: Sequence[Item], seed: int) -> Options:
     """The gold option among hard distractors of the pool, even with own options.
     Raises InputError if there is none."""
-    return _arranged(
-        item,
-        hard_distractors(item, pool),
-        pool,
-        random.Random(f"{seed}:{item.item_id}"),
-    )
+    rng = random.Random(f"{seed}:{item.item_id}")
+    return _arranged(item, hard_distractors(item, pool), pool, rng)
 
 
 def _arranged(
@@ -132,19 +123,20 @@ def hard_distractors(item: Item, pool: Sequence[Item]) -> tuple[str, ...]:
     Likeness is the Jaccard index of the sets of character trigrams of the normal
     forms (0 for texts without one); ties go to the earlier item of the pool."""
     wanted = _trigrams(gold_option(item))
+
+    def likeness(other: Item) -> float:
+        theirs = _trigrams(gold_option(other))
+        shared = len(wanted & theirs)
+        return shared / len(wanted | theirs) if shared else 0.0
+
     others = [
         other
         for other in pool
         if other.item_id != item.item_id and not is_excluded(other)
     ]
-    alike = []
-    for other in others:
-        theirs = _trigrams(gold_option(other))
-        shared = len(wanted & theirs)
-        alike.append(shared / (len(wanted) + len(theirs) - shared) if shared else 0.0)
     # stable: ties stay in pool order
-    ranked = sorted(range(len(others)), key=lambda number: -alike[number])
-    return _distinct((others[number] for number in ranked), item, DISTRACTORS)
+    ranked = sorted(others, key=likeness, reverse=True)
+    return _distinct(ranked, item, DISTRACTORS)
 
 
 def ambiguous(item: Item) -> str:
@@ -162,15 +154,16 @@ def ambiguous(item: Item) -> str:
 def _own_distractors(item: Item) -> tuple[str, ...]:
     """Compared as they are written: to a benchmark of numbers, `5` and `-5` are two
     options."""
-    gold, options = (
-        [unicodedata.normalize("NFC", text).strip() for text in texts]
-        for texts in (item.answers, item.options)
-    )
+    gold = set(map(_written, item.answers))
     distinct: dict[str, str] = {}
-    for written, option in zip(options, item.options, strict=True):
-        if written not in gold:
-            distinct.setdefault(written, option)
+    for option in item.options:
+        if _written(option) not in gold:
+            distinct.setdefault(_written(option), option)
     return tuple(distinct.values())
+
+
+def _written(text: str) -> str:
+    return unicodedata.normalize("NFC", text).strip()
 
 
 def similar_length(one: str, other: str) -> bool:
@@ -184,18 +177,17 @@ def _like_the_answer(item: Item, kinds: ByKind, rng: random.Random) -> Iterator[
     """The item itself may be among them: its option equals a gold answer, so no
     caller takes it."""
     gold = gold_option(item)
-    own = answer_type(gold, item.language)
-    for group in (
-        [kinds.get(own, ())],
-        [items for kind, items in kinds.items() if kind != own],
-    ):
-        left = []
+    kind = answer_type(gold, item.language)
+    same_kind = [kinds.get(kind, ())]
+    other_kinds = [items for other, items in kinds.items() if other != kind]
+    for group in (same_kind, other_kinds):
+        later = []
         for candidate in _drawn(group, rng):
             if similar_length(gold, gold_option(candidate)):
                 yield candidate
             else:
-                left.append(candidate)
-        yield from left
+                later.append(candidate)
+        yield from later
 
 
 def _distinct(candidates: Iterable[Item], item: Item, count: int) -> tuple[str, ...]:

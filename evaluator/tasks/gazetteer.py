@@ -278,10 +278,10 @@ def _is_unambiguous(text: str, facts: Sequence[Fact]) -> bool:
     names = [normalise(name) for name in dict.fromkeys(fact.subject for fact in facts)]
     answers = [normalise(fact.answer) for fact in facts]
     strings = names + answers
-    if any(
-        a in b for i, a in enumerate(strings) for j, b in enumerate(strings) if i != j
-    ):
-        return False
+    for number, one in enumerate(strings):
+        for other in strings[:number]:
+            if one in other or other in one:
+                return False
     flat = normalise(text)
     return all(flat.count(answer) == 1 for answer in answers)
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import random
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -42,16 +42,11 @@ class TaskData:
     def named(self, name: str) -> "TaskData":
         if name == self.name:
             return self
-        other = {
-            each: tuple(replace(item, task=name) for item in pool)
-            for each, pool in self.every_pool.items()
-        }
-        return replace(
-            self,
-            name=name,
-            pools={language: other[language] for language in self.pools},
-            every_pool=other,
-        )
+        pools = {}
+        for language, pool in self.every_pool.items():
+            pools[language] = tuple(replace(item, task=name) for item in pool)
+        chosen = {language: pools[language] for language in self.pools}
+        return replace(self, name=name, pools=chosen, every_pool=pools)
 
 
 def load_task(
@@ -82,78 +77,69 @@ def load_task(
     else:
         assert task.read_items is not None
         read = task.read_items(parsed.path)
-    items = list(read)
-    if not items:
-        raise InputError(f"task {spec!r}: holds no items")
-    if taken := [
-        item for item in items if item.language.strip().lower() in NO_LANGUAGES
-    ]:
-        raise InputError(
-            f"task {spec!r}: language: {taken[0].language!r} (item"
-            f" {taken[0].item_id!r}) names a row of the tables, and no language; give"
-            " it another name"
-        )
+    by_language = _by_language(spec, read)
+    apart = set() if _translated(parsed, said) else _shared_clusters(by_language)
+    content, every_pool = hashlib.sha256(), {}
+    for language, pool in sorted(by_language.items()):
+        for item in pool:
+            # Without the task's name: a file that is renamed holds the same data.
+            fields = (
+                *(item.language, item.item_id, item.context, item.question),
+                *(item.answers, item.cluster, item.options),
+            )
+            content.update(json.dumps(fields, ensure_ascii=False).encode() + b"\n")
+        every_pool[language] = tuple(_named(item, name, apart) for item in pool)
+    wanted = every_pool if languages is None else spelled(name, languages, every_pool)
+    return TaskData(
+        name=name,
+        digest=content.hexdigest(),
+        pools={language: every_pool[language] for language in wanted},
+        every_pool=every_pool,
+        left_out=read.left_out if isinstance(read, Items) else (),
+    )
+
+
+def _by_language(spec: str, items: Iterable[Item]) -> dict[str, list[Item]]:
+    """The items of each language. Raises InputError without items, and for a language
+    that is spelled in two ways or that names a row of the tables."""
     by_language: dict[str, list[Item]] = {}
-    for item in items:
-        by_language.setdefault(item.language, []).append(item)
     spellings: dict[str, str] = {}
-    for language in by_language:
+    for item in items:
+        language = item.language
+        if language.strip().lower() in NO_LANGUAGES:
+            raise InputError(
+                f"task {spec!r}: language: {language!r} (item {item.item_id!r}) names a"
+                " row of the tables, and no language; give it another name"
+            )
         first = spellings.setdefault(code_of(language), language)
         if first != language:
             raise InputError(
                 f"task {spec!r}: language: {first!r} and {language!r} are one language;"
                 " spell it one way"
             )
-    digest_of_items = hashlib.sha256()
-    for item in (item for _, pool in sorted(by_language.items()) for item in pool):
-        # Without the task's name: a file that is renamed holds the same data.
-        fields = (
-            item.language,
-            item.item_id,
-            item.context,
-            item.question,
-            item.answers,
-            item.cluster,
-            item.options,
-        )
-        digest_of_items.update(
-            json.dumps(fields, ensure_ascii=False).encode("utf-8") + b"\n"
-        )
-    languages_of: dict[str, set[str]] = {}  # of each cluster
-    for item in items:
-        languages_of.setdefault(item.cluster, set()).add(item.language)
-    apart = (
-        set()
-        if _translated(parsed, said)
-        else {name for name, spoken in languages_of.items() if len(spoken) > 1}
-    )
-    every_pool = {
-        language: tuple(_named(item, name, apart) for item in pool)
-        for language, pool in sorted(by_language.items())
-    }
-    wanted = (
-        every_pool
-        if languages is None
-        else dict.fromkeys(spelled(name, languages, every_pool))
-    )
-    pools = {language: every_pool[language] for language in wanted}
-    return TaskData(
-        name=name,
-        digest=digest_of_items.hexdigest(),
-        pools=pools,
-        every_pool=every_pool,
-        left_out=read.left_out if isinstance(read, Items) else (),
-    )
+        by_language.setdefault(language, []).append(item)
+    if not by_language:
+        raise InputError(f"task {spec!r}: holds no items")
+    return by_language
+
+
+def _shared_clusters(by_language: Mapping[str, Sequence[Item]]) -> set[str]:
+    """The clusters with items of several languages."""
+    seen: dict[str, str] = {}
+    shared = set()
+    for language, pool in by_language.items():
+        for item in pool:
+            if seen.setdefault(item.cluster, language) != language:
+                shared.add(item.cluster)
+    return shared
 
 
 def _translated(parsed: TaskSpec, said: Source | None) -> bool:
     """Whether contexts of several languages are declared to be translations."""
-    data = parsed.task.data
-    stated = (
-        None
-        if data is None
-        else data.described(parsed.path, said or Source()).translations
-    )
+    stated = None
+    if parsed.task.data is not None:
+        described = parsed.task.data.described(parsed.path, said or Source())
+        stated = described.translations
     return parsed.task.translations if stated is None else stated
 
 
@@ -161,15 +147,11 @@ def _named(item: Item, name: str, apart: Collection[str]) -> Item:
     """An item of the task `name`, with its digest. Languages do not share the
     clusters `apart`."""
     asked = json.dumps([item.context, item.question, item.answers, item.options])
-    cluster = (
-        f"{item.language}: {item.cluster}" if item.cluster in apart else item.cluster
-    )
-    return replace(
-        item,
-        task=name,
-        cluster=cluster,
-        digest=hashlib.sha256(asked.encode()).hexdigest(),
-    )
+    digest = hashlib.sha256(asked.encode()).hexdigest()
+    cluster = item.cluster
+    if cluster in apart:
+        cluster = f"{item.language}: {cluster}"
+    return replace(item, task=name, cluster=cluster, digest=digest)
 
 
 def items_by_language(
@@ -178,39 +160,23 @@ def items_by_language(
     """How many items by language, without the network (or `UNKNOWN_SIZE`). Raises
     InputError as `load_task` does."""
     parsed = TaskSpec.parse(spec)
-    sizes = parsed.task.sizes
-    usual = None if parsed.task.data is None else parsed.task.data.usual(parsed.path)
-    if parsed.task.data is not None and usual is None:
-        return {
-            language: len(pool)
-            for language, pool in load_task(spec, languages, said=said).pools.items()
-        }
+    sizes, data = parsed.task.sizes, parsed.task.data
+    usual = None if data is None else data.usual(parsed.path)
+    given = said or Source()
     if usual is not None and (said or not sizes):
-        known = [
-            language or _ANY_LANGUAGE
-            for language in (said or Source()).over(usual).configs
-        ]
-        wanted = (
-            languages
-            if known == [_ANY_LANGUAGE]
-            else spelled(spec, languages or known, known)
-        )
-        changed = said is not None and (
-            said.config is not None or said.split is not None
-        )
-        return {
-            each: UNKNOWN_SIZE if changed else sizes.get(each, UNKNOWN_SIZE)
-            for each in wanted or known
-        }
-    if parsed.path is not None or not sizes:
-        return {
-            language: len(pool)
-            for language, pool in load_task(spec, languages).pools.items()
-        }
-    return {
-        language: sizes[language]
-        for language in spelled(spec, languages or tuple(sizes), sizes)
-    }
+        known = [language or _ANY_LANGUAGE for language in given.over(usual).configs]
+        if given.config is not None or given.split is not None:
+            sizes = {}
+        if known == [_ANY_LANGUAGE]:
+            wanted: Sequence[str] = languages or known
+        else:
+            wanted = spelled(spec, languages or known, known)
+        return {language: sizes.get(language, UNKNOWN_SIZE) for language in wanted}
+    if not sizes or (usual is None and (data is not None or parsed.path is not None)):
+        pools = load_task(spec, languages, said=said).pools
+        return {language: len(pool) for language, pool in pools.items()}
+    chosen = spelled(spec, languages or tuple(sizes), sizes)
+    return {language: sizes[language] for language in chosen}
 
 
 def task_name(spec: str, name: str | None = None) -> str:
@@ -242,21 +208,17 @@ def spelled(
     unknown one and for none."""
     if not languages:
         raise InputError(f"task {task!r}: no language is asked for")
-    found = []
+    spellings = []
     for language in languages:
-        own = (
-            [language]
-            if language in known
-            else [each for each in known if code_of(each) == code_of(language)]
-        )
-        if len(own) != 1:
-            raise unknown(
-                f"{'ambiguous ' if own else ''}language of task {task!r}:",
-                language,
-                own or known,
-            )
-        found.append(own[0])
-    return tuple(found)
+        code = code_of(language)
+        same = [each for each in known if code_of(each) == code]
+        if language in known:
+            same = [language]
+        if len(same) != 1:
+            what = f"{'ambiguous ' if same else ''}language of task {task!r}:"
+            raise unknown(what, language, same or known)
+        spellings += same
+    return tuple(spellings)
 
 
 # The subset is part of the protocol, not of a run: every run, whatever its seed, asks

@@ -40,15 +40,14 @@ class RowMapping:
         """`language`: every row's, or None; `where` names the data. Raises
         InputError for fields that make no item."""
         problem = fields.problem()
-        if problem is None and (language is None) == (fields.language is None):
+        if problem is None and language is None and fields.language is None:
             problem = (
                 "language is missing: set the language (language: english) or its"
                 " column (fields: {language: COLUMN})"
-                if language is None
-                else (
-                    f"language: {language!r}: fields.language names a column that"
-                    " says it"
-                )
+            )
+        if problem is None and language is not None and fields.language is not None:
+            problem = (
+                f"language: {language!r}: fields.language names a column that says it"
             )
         if problem is not None:
             raise InputError(f"{where}: {problem}")
@@ -63,18 +62,17 @@ class RowMapping:
     def columns(self, known: Collection[str]) -> list[str]:
         """The columns that are read, of those that the data has. Raises InputError
         for one that it does not have."""
-        found = []
+        columns = []
         for name in Fields.model_fields:
-            for path in getattr(self._fields, name) or ():
+            for path in self._fields.paths(name):
                 if path.startswith(CONSTANT):
                     continue
                 column = path if path in known else path.partition(".")[0]
                 if column not in known:
-                    raise unknown(
-                        f"{self._where}: field {name!r}: column", column, known
-                    )
-                found.append(column)
-        return list(dict.fromkeys(found))
+                    place = f"{self._where}: field {name!r}: column"
+                    raise unknown(place, column, known)
+                columns.append(column)
+        return list(dict.fromkeys(columns))
 
     def item(self, row: Mapping[str, Any], name: str, place: str) -> Item:
         """The item of a row, which is called `name` where no column has an id.
@@ -84,14 +82,11 @@ class RowMapping:
         language = self._language or "-".join(reader.needed("language"))
         context = "\n".join(reader.texts("context"))
         answers, options = reader.answers_and_options()
+        cluster = item_id
         if self._fields.cluster is not None:
             cluster = "-".join(reader.needed("cluster"))
-        else:
-            cluster = (
-                self._clusters.setdefault((language, context), item_id)
-                if context
-                else item_id
-            )
+        elif context:
+            cluster = self._clusters.setdefault((language, context), item_id)
         return Item(
             task=self._task,
             language=language,
@@ -117,10 +112,10 @@ class _Reader:
 
     def needed(self, name: str) -> list[str]:
         """The texts of a field: at least one."""
-        found = self.texts(name)
-        if not found:
+        texts = self.texts(name)
+        if not texts:
             raise InputError(f"{self._at(name)} is empty")
-        return found
+        return texts
 
     def texts(self, name: str) -> list[str]:
         """The texts of a field that are not empty, in order."""
@@ -131,10 +126,9 @@ class _Reader:
         option is none."""
         listed = [text or "" for text in self._values("options")]
         right = [self._option(value, listed) for value in self._values("answer")]
-        answers = tuple(
-            dict.fromkeys([text for text in (*right, *self.texts("answers")) if text])
-        )
-        options = tuple(text for text in listed if text)
+        right += self.texts("answers")
+        answers = tuple(dict.fromkeys(filter(None, right)))
+        options = tuple(filter(None, listed))
         if self._fields.options is not None:
             count = len({*options, *answers[:1]})
             if not 2 <= count <= MOST_OPTIONS:
@@ -150,12 +144,10 @@ class _Reader:
         labels = [text or "" for text in self._values("labels")]
         if answer is None or (answer in _HIDDEN and answer not in labels):
             return None
-        if (
-            isinstance(answer, ClassLabel)
-            and answer not in labels
-            and not (len(answer) == 1 and answer.isalpha())
-        ):
+        is_letter = len(answer) == 1 and answer.isalpha()
+        if isinstance(answer, ClassLabel) and answer not in labels and not is_letter:
             answer = str(answer.number)
+            is_letter = False
         if self._fields.labels is not None:
             if len(labels) != len(options):
                 raise InputError(
@@ -165,7 +157,7 @@ class _Reader:
             number = labels.index(answer) if answer in labels else -1
         elif answer.isascii() and answer.isdecimal():
             number = int(answer)
-        elif len(answer) == 1 and answer.isascii() and answer.isalpha():
+        elif is_letter and answer.isascii():
             number = ord(answer.upper()) - ord("A")
         else:
             raise InputError(
@@ -182,50 +174,40 @@ class _Reader:
 
     def _values(self, name: str) -> Iterator[str | None]:
         """The texts of a field, in order; None where a row lacks one."""
-        for path in getattr(self._fields, name) or ():
+        prose = name not in ("answers", "options")
+        for path in self._fields.paths(name):
             if path.startswith(CONSTANT):
                 yield path.removeprefix(CONSTANT).strip()
                 continue
-            first, *rest = [path] if path in self._row else path.split(".")
-            for value, alone in self._walk(self._row.get(first), rest, path, name):
-                prose = name not in ("answers", "options")
+            column, *parts = [path] if path in self._row else path.split(".")
+            place = f"{self._place}: field {name!r} ({path})"
+            for value, alone in self._walk(self._row.get(column), parts, path, place):
                 yield self._texts.read(
                     value, path, self._at(name), alone=alone, prose=prose
                 )
 
     def _walk(
-        self, value: Any, parts: Sequence[str], path: str, name: str, alone: bool = True
+        self, value: Any, parts: Sequence[str], path: str, place: str
     ) -> Iterator[tuple[Any, bool]]:
         """The values at the end of a path, and whether each is alone, or an entry of
         a list."""
         if isinstance(value, list | tuple):
+            entries, rest = value, parts
             if parts and parts[0].isdecimal():
                 number = int(parts[0])
-                yield from self._walk(
-                    value[number] if number < len(value) else None,
-                    parts[1:],
-                    path,
-                    name,
-                    False,
-                )
-            else:
-                for each in value:
-                    yield from self._walk(each, parts, path, name, False)
+                entries, rest = value[number : number + 1] or [None], parts[1:]
+            for entry in entries:
+                for inner, _ in self._walk(entry, rest, path, place):
+                    yield inner, False
         elif not parts or value is None:
-            yield value, alone
+            yield value, True
         elif isinstance(value, dict):
-            entry = self._texts.entry(
-                value, parts[0], path, f"{self._place}: field {name!r} ({path})"
-            )
-            yield from self._walk(entry, parts[1:], path, name, alone)
+            entry = self._texts.entry(value, parts[0], path, place)
+            yield from self._walk(entry, parts[1:], path, place)
         else:
-            raise InputError(
-                f"{self._place}: field {name!r} ({path}): there is no {parts[0]!r} in"
-                f" {one_line(repr(value), 60)}"
-            )
+            shown = one_line(repr(value), 60)
+            raise InputError(f"{place}: there is no {parts[0]!r} in {shown}")
 
     def _at(self, name: str) -> str:
-        return (
-            f"{self._place}: field"
-            f" {name!r} ({', '.join(getattr(self._fields, name) or ())})"
-        )
+        paths = ", ".join(self._fields.paths(name))
+        return f"{self._place}: field {name!r} ({paths})"

@@ -50,7 +50,7 @@ _NO_DATA = ("dataset_infos.json", "dataset_info.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RowLocation:
     task: str  # in errors
     data: str  # a data set of the hub (`org/name`), a directory or a file
     local: bool
@@ -60,44 +60,45 @@ class Place:
     usual: str | None = None
 
     def __str__(self) -> str:
-        said = {"config": self.config, "split": self.split, "revision": self.revision}
-        named = ", ".join(
-            f"{key} {value!r}" for key, value in said.items() if value is not None
-        )
         what = self.data if self.local else f"data set {self.data!r}"
-        return f"{what} ({named})" if named else what
+        named = []
+        for key in ("config", "split", "revision"):
+            value = getattr(self, key)
+            if value is not None:
+                named.append(f"{key} {value!r}")
+        return f"{what} ({', '.join(named)})" if named else what
 
 
 @contextmanager
-def rows_at(place: Place) -> Iterator[tuple[str, Any]]:
-    """The name of a place's split, and its rows; what local files were converted to is
+def rows_at(location: RowLocation) -> Iterator[tuple[str, Any]]:
+    """The name of a location's split, and its rows; what local files were converted to is
     removed at the end.
 
     Raises InputError, in one line, for data that cannot be loaded, and for a split that
     is not there or must be named.
     """
     with ExitStack() as stack:
-        splits = _load(place, stack)
-        usual = [name for name in (place.usual, *USUAL_SPLITS) if name in splits]
-        chosen = place.split or (
-            usual[0] if usual else next(iter(splits)) if len(splits) == 1 else None
-        )
+        splits = _load(location, stack)
+        chosen, lacks = location.split, "name one with split"
+        if chosen is None:
+            usual = [name for name in (location.usual, *USUAL_SPLITS) if name in splits]
+            chosen = usual[0] if usual else None
+            if len(splits) == 1:
+                (chosen,) = splits
+        elif chosen not in splits:
+            lacks = f"there is no split {chosen!r}"
         if chosen is None or chosen not in splits:
-            lacks = (
-                "name one with split"
-                if chosen is None
-                else f"there is no split {chosen!r}"
-            )
             raise InputError(
-                f"task {place.task!r}: {place}: {lacks} (known: {', '.join(splits)})"
+                f"task {location.task!r}: {location}: {lacks} (known:"
+                f" {', '.join(splits)})"
             )
         yield chosen, splits[chosen]
 
 
-def _load(place: Place, stack: ExitStack) -> Mapping[str, Any]:
+def _load(location: RowLocation, stack: ExitStack) -> Mapping[str, Any]:
     """Split -> its rows."""
-    path = Path(place.data)
-    if place.local and is_saved(path):
+    path = Path(location.data)
+    if location.local and is_saved(path):
         return saved_splits(path)
     import datasets  # seconds of imports, for those who need it only
 
@@ -105,94 +106,88 @@ def _load(place: Place, stack: ExitStack) -> Mapping[str, Any]:
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     datasets.disable_progress_bars()
     options: dict[str, Any] = {}
-    if place.local:  # the cache would copy local files and confuse two versions of them
-        for file in (
-            path,
-            *(each for each in path.rglob("*") if each.suffix.lower() in _LOADERS),
-        ):
-            need_regular(file)
+    if (
+        location.local
+    ):  # the cache would copy local files and confuse two versions of them
+        for file in (path, *path.rglob("*")):
+            if file == path or file.suffix.lower() in _LOADERS:
+                need_regular(file)
         options["cache_dir"] = stack.enter_context(
             tempfile.TemporaryDirectory(prefix="resurface-rows-")
         )
-    if place.revision is not None:
-        options["revision"] = place.revision
-    asked: tuple[str, ...] = (
-        place.data,
-        *([] if place.config is None else [place.config]),
-    )
-    if path.is_file() and place.local:
+    if location.revision is not None:
+        options["revision"] = location.revision
+    asked = [location.data]
+    if location.config is not None:
+        asked.append(location.config)
+    if path.is_file() and location.local:
         loader = _LOADERS.get(path.suffix.lower())
         if loader is None:
             raise InputError(
-                f"{place.data}: a file ending in {', '.join(_LOADERS)} is needed"
+                f"{location.data}: a file ending in {', '.join(_LOADERS)} is needed"
             )
         # a name, no pattern
-        asked, options["data_files"] = (loader,), glob.escape(place.data)
+        asked, options["data_files"] = [loader], glob.escape(location.data)
     try:
-        return _splits(place, asked, options)
+        return _splits(location, asked, options)
     except InputError:
         raise
     # Offline, a missing data set, a gated one, a broken file: each raises another
     # library's exceptions.
     except Exception as error:
         raise InputError(
-            f"task {place.task!r}: {place}: cannot be loaded: {_reason(error, place)}"
+            f"task {location.task!r}: {location}: cannot be loaded: {_reason(error, location)}"
         ) from error
 
 
 def _splits(
-    place: Place, asked: tuple[str, ...], options: Mapping[str, Any]
+    location: RowLocation, asked: Sequence[str], options: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """Split -> its rows: the data set of `asked` and `options`. Raises InputError,
     and what `datasets` raises."""
     import datasets
 
-    builder, path = datasets.load_dataset_builder(*asked, **options), Path(place.data)
+    builder, path = (
+        datasets.load_dataset_builder(*asked, **options),
+        Path(location.data),
+    )
     # The kind of files; the module's name where it is not one of those that ship with
     # `datasets`.
-    modules = [
-        kind.__module__
-        for kind in type(builder).__mro__
-        if kind.__module__.startswith(_PACKAGED)
-    ]
-    format = (
-        modules[0].removeprefix(_PACKAGED).partition(".")[0]
-        if modules
-        else type(builder).__module__
-    )
+    format = type(builder).__module__
+    for kind in type(builder).__mro__:
+        if kind.__module__.startswith(_PACKAGED):
+            format = kind.__module__.removeprefix(_PACKAGED).partition(".")[0]
+            break
     if format not in _LOADERS.values():
         raise InputError(
-            f"{place}: its files are {format!r}; only Parquet, JSON and CSV are read"
+            f"{location}: its files are {format!r}; only Parquet, JSON and CSV are read"
         )
-    if place.local and path.is_dir() and not _lists_configs(path):
+    if location.local and path.is_dir() and not _lists_configs(path):
         left = left_out(path, itertools.chain(*builder.config.data_files.values()))
         if left:
             raise InputError(
-                f"{place}: would leave out {', '.join(left)}: name one file, or give"
+                f"{location}: would leave out {', '.join(left)}: name one file, or give"
                 " the folder files of one format, of which all or none are named after"
                 " a split (train, validation, test)"
             )
     if format != "parquet":
-        manager = datasets.DownloadManager(
-            download_config=datasets.DownloadConfig(
-                cache_dir=options.get("cache_dir"), use_etag=False
-            )
+        download = datasets.DownloadConfig(
+            cache_dir=options.get("cache_dir"), use_etag=False
         )
+        manager = datasets.DownloadManager(download_config=download)
         files = manager.download_and_extract(dict(builder.config.data_files))
         if format == "json":
-            return {
-                str(split): _json_rows(manager.iter_files(its))
-                for split, its in files.items()
-            }
+            rows = {}
+            for split, parts in files.items():
+                rows[str(split)] = _json_rows(manager.iter_files(parts))
+            return rows
         for file in itertools.chain(*map(manager.iter_files, files.values())):
             _need_each_name_once(file)
     found: Mapping[str, Any] = datasets.load_dataset(*asked, **options)
     # whose values are guessed otherwise: 007 would be a number, and NA nothing
     if format == "csv":
         columns = next(iter(found.values())).column_names
-        features = datasets.Features(
-            {column: datasets.Value("string") for column in columns}
-        )
+        features = datasets.Features(dict.fromkeys(columns, datasets.Value("string")))
         found = datasets.load_dataset(
             *asked, **options, features=features, keep_default_na=False
         )
@@ -227,18 +222,21 @@ def _json_rows(files: Iterable[str]) -> JsonRows:
     for file in files:
         content = read_bytes(Path(file))
         if content.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
-            values = [
-                (f"{file}: entry {number}", row)
-                for number, row in enumerate(parse(content, file))
-            ]
+            for number, row in enumerate(parse(content, file)):
+                rows.append(of_kind(row, dict, f"{file}: entry {number}"))
         else:
-            lines = [
-                (f"{file}: line {number}", line)
-                for number, line in enumerate(content.split(b"\n"), start=1)
-            ]
-            values = [(at, parse(line, at)) for at, line in lines if line.strip()]
-        rows += [of_kind(row, dict, at) for at, row in values]
+            for line, row in json_lines(content, file):
+                rows.append(of_kind(row, dict, f"{file}: {line}"))
     return rows
+
+
+def json_lines(content: bytes, file: str) -> Iterator[tuple[str, Any]]:
+    """The place ("line 3") and the value of each line that is not blank. Raises
+    InputError that names file and line."""
+    # Bytes: text mode would also end a line at characters that JSON strings may hold.
+    for number, line in enumerate(content.split(b"\n"), start=1):
+        if line.strip():
+            yield f"line {number}", parse(line, f"{file}: line {number}")
 
 
 def left_out(folder: Path, read: Iterable[str | Path]) -> tuple[str, ...]:
@@ -247,22 +245,17 @@ def left_out(folder: Path, read: Iterable[str | Path]) -> tuple[str, ...]:
     known = {Path(file).resolve() for file in read}
     left = []
     for file in sorted(folder.rglob("*")):
-        name = file.relative_to(folder)
-        hidden = any(
-            part.startswith(".") for part in name.parts[:-1]
-        ) or file.name.startswith("._")
-        holds_data = (
-            _DATA.intersection(map(str.lower, file.suffixes))
-            and file.name not in _NO_DATA
-            and file.is_file()
-        )
-        if (
-            holds_data
-            and not hidden
-            and known.isdisjoint([file.resolve(), *file.resolve().parents])
-        ):
+        name, whole = file.relative_to(folder), file.resolve()
+        hidden = any(part.startswith(".") for part in name.parts[:-1])
+        if hidden or file.name.startswith("._") or file.name in _NO_DATA:
+            continue
+        if not _DATA.intersection(map(str.lower, file.suffixes)) or not file.is_file():
+            continue
+        if known.isdisjoint([whole, *whole.parents]):
             left.append(str(name))
-    return (*left[:10], f"{len(left) - 10} more") if len(left) > 10 else tuple(left)
+    if len(left) > 10:
+        left[10:] = [f"{len(left) - 10} more"]
+    return tuple(left)
 
 
 def _lists_configs(folder: Path) -> bool:
@@ -274,30 +267,25 @@ def _lists_configs(folder: Path) -> bool:
     )
 
 
-def _reason(error: Exception, place: Place) -> str:
+def _reason(error: Exception, location: RowLocation) -> str:
     """Why, in one line, with what can be done about it."""
-    causes = [error]
-    while causes[-1].__cause__ is not None and isinstance(
-        causes[-1].__cause__, Exception
-    ):
-        causes.append(causes[-1].__cause__)
+    cause: BaseException = error
     # "An error occurred while generating the dataset" explains nothing; its cause does.
-    text = one_line(causes[-1] if place.local else error, 300).rstrip(".")
-    if place.local:
+    while location.local and isinstance(cause.__cause__, Exception):
+        cause = cause.__cause__
+    text = one_line(cause, 300).rstrip(".")
+    if location.local:
         return text
     if "gated" in text:
         return (
             f"{text}: accept its terms on its page, and log in (hf auth login, or"
             " HF_TOKEN)"
         )
-    if (
-        isinstance(error, ConnectionError)
-        or "offline" in text.lower()
-        or "reach" in text
-    ):
+    offline = "offline" in text.lower() or "reach" in text
+    if offline or isinstance(error, ConnectionError):
         return (
             f"{text}: without a network, name a directory with its files"
-            f" ({place.task}:DIR)"
+            f" ({location.task}:DIR)"
         )
     if "scripts are no longer supported" in text:
         return f"{text}: try revision: refs/convert/parquet, which the hub makes of it"
@@ -318,42 +306,31 @@ def read_data_set(
     """
     source = said.over(usual)
     items: dict[tuple[str, str], Item] = {}
-    places = list(_places(task, data, source, said, local=local))
-    for language, place in places:
-        with rows_at(place) as (split, rows):
-            fields = source.fields
-            # each field is the column of its name, where there is one
-            if fields is None:
-                same = {
-                    name: name
-                    for name in Fields.model_fields
-                    if name in rows.column_names
-                }
-                if language is not None:
-                    same.pop("language", None)
-                fields = Fields.model_validate(same)
+    locations = list(_locations(task, data, source, said, local=local))
+    for language, location in locations:
+        with rows_at(location) as (split, rows):
             types = getattr(rows, "features", {})
-            texts = Texts(
-                csv=getattr(getattr(rows, "info", None), "builder_name", None) == "csv"
-            )
+            loader = getattr(getattr(rows, "info", None), "builder_name", None)
+            texts = Texts(csv=loader == "csv")
+            fields = source.fields or _fields_by_name(rows.column_names, language)
             mapping = RowMapping(
-                fields, task=task, language=language, where=str(place), texts=texts
+                fields, task=task, language=language, where=str(location), texts=texts
             )
-            for number, row in enumerate(
-                rows.select_columns(mapping.columns(rows.column_names))
-            ):
-                item = mapping.item(
-                    decoded(row, types), f"{split}-{number:06d}", f"row {number}"
-                )
+            chosen = rows.select_columns(mapping.columns(rows.column_names))
+            for number, row in enumerate(chosen):
+                name = f"{split}-{number:06d}"
+                item = mapping.item(decoded(row, types), name, f"row {number}")
                 if items.setdefault((item.language, item.item_id), item) is not item:
                     raise InputError(
-                        f"{place}: language {item.language!r}: field 'id' repeats"
+                        f"{location}: language {item.language!r}: field 'id' repeats"
                         f" {item.item_id!r}"
                     )
             texts.finish()
     found = Items(items.values())
     if local:
-        found.left_out = left_out(Path(data), [place.data for _, place in places])
+        found.left_out = left_out(
+            Path(data), [location.data for _, location in locations]
+        )
     where = data if local else f"data set {data!r}"
     if not found:
         raise InputError(f"task {task!r}: {where}: holds no items")
@@ -365,46 +342,49 @@ def read_data_set(
     return found
 
 
-def _places(
+def _fields_by_name(columns: Sequence[str], language: str | None) -> Fields:
+    """Each field is the column of its name, where there is one."""
+    same = {name: name for name in Fields.model_fields if name in columns}
+    if language is not None:
+        same.pop("language", None)
+    return Fields.model_validate(same)
+
+
+def _locations(
     task: str, data: str, source: Source, said: Source, *, local: bool
-) -> Iterator[tuple[str | None, Place]]:
+) -> Iterator[tuple[str | None, RowLocation]]:
     """Each configuration with its language, which is None where a column says it."""
     path = Path(data)
     if not local:
         for language, config in source.configs.items():
             hub = {"config": config, "revision": source.revision, "split": source.split}
-            yield language, Place(task=task, data=data, local=False, **hub)
+            yield language, RowLocation(task=task, data=data, local=False, **hub)
         return
     # A configuration that is no directory and no file is the affair of the data set's
     # card, or of whoever names it.
-    asked = _lists_configs(path)
-    found = 0
+    listed, found = _lists_configs(path), False
+    named = said.config is not None
     for language, config in source.configs.items():
-        inner = _inside(path, language, config, said=said.config is not None)
-        if inner is None and said.config is not None and not _lists_configs(path):
+        inner = _inside(path, language, config, said=named)
+        if inner is None and named and not listed:
             raise InputError(
                 f"task {task!r}: {data}: field 'config': there is no folder or file"
                 f" {config!r}"
             )
-        if inner is None and not asked and len(source.configs) > 1:
+        if inner is None and not listed and len(source.configs) > 1:
             continue
-        found += 1
-        at, kept = (
-            (data, config if asked else None) if inner is None else (str(inner), None)
+        found = True
+        location = RowLocation(
+            task=task,
+            data=str(inner or data),
+            local=True,
+            config=config if listed and inner is None else None,
+            split=said.split,
+            usual=source.split,
         )
-        yield (
-            language,
-            Place(
-                task=task,
-                data=at,
-                local=True,
-                config=kept,
-                split=said.split,
-                usual=source.split,
-            ),
-        )
+        yield language, location
     if not found:
-        names = ", ".join(str(config) for config in source.configs.values())
+        names = ", ".join(map(str, source.configs.values()))
         raise InputError(
             f"task {task!r}: {data}: has nothing with the name of a configuration"
             f" ({names}) or its language; for one language, say which (language: ...)"
@@ -418,14 +398,14 @@ def _inside(
     `said` it, that of its language."""
     if config is None:
         return None
-    names = (
-        [config]
-        if said or language is None
-        else [name for name in (config, language, code_of(language)) if name]
-    )
+    names = [config]
+    if not said and language is not None:
+        names += [language, code_of(language)]
     if path.is_file():
-        called = {*names, *(f"{name}{suffix}" for name in names for suffix in SUFFIXES)}
-        return path if path.name in called else None
+        is_named = path.name in names or (
+            path.suffix in SUFFIXES and path.stem in names
+        )
+        return path if is_named else None
     for name in names:
         if (path / name).is_dir():
             return path / name

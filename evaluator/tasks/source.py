@@ -67,6 +67,11 @@ class Fields(Frozen):
     labels: Paths = None
     cluster: Paths = None  # None: questions on one context are one cluster
 
+    def paths(self, name: str) -> tuple[str, ...]:
+        """The paths of one field, by its name."""
+        paths: tuple[str, ...] | None = getattr(self, name)
+        return paths or ()
+
     def problem(self) -> str | None:
         """Why no item can be made with these fields, naming the one that lacks; None
         where all is well."""

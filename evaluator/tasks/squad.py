@@ -165,28 +165,22 @@ def _read(
     file: Path, task: str, language_of: LanguageOf, *, shared_contexts: bool
 ) -> Iterator[Item]:
     if is_saved(file):
-        rows = saved_rows(
-            file, _SPLIT, columns=("id", "context", "question", "answers")
-        )
-        each = (
-            _hub_item(task, language_of(row["id"], file), row, row["id"])
-            for row in rows
-        )
-        yield from (
-            _in_contexts(language_of("", file), rows) if shared_contexts else each
-        )
+        columns = ("id", "context", "question", "answers")
+        rows = saved_rows(file, _SPLIT, columns=columns)
+        if shared_contexts:
+            yield from _in_contexts(language_of("", file), rows)
+        else:
+            for row in rows:
+                yield _hub_item(task, language_of(row["id"], file), row, row["id"])
         return
     content = parse(read_bytes(need_regular(file)), str(file))
     for article_number, article in enumerate(field(content, "data", list, str(file))):
         place = f"{file}: data[{article_number}]"
-        title = (
-            field(article, "title", str, place)
-            if "title" in of_kind(article, dict, place)
-            else ""
-        )
-        for paragraph_number, paragraph in enumerate(
-            field(article, "paragraphs", list, place)
-        ):
+        title = ""
+        if "title" in of_kind(article, dict, place):
+            title = field(article, "title", str, place)
+        paragraphs = field(article, "paragraphs", list, place)
+        for paragraph_number, paragraph in enumerate(paragraphs):
             inner = f"{place}.paragraphs[{paragraph_number}]"
             context = field(paragraph, "context", str, inner)
             for number, question in enumerate(field(paragraph, "qas", list, inner)):

@@ -12,18 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from evaluator.core.errors import (
-    InputError,
-    field,
-    parse,
-    read_bytes,
-    strings,
-    text_field,
-)
+from evaluator.core.errors import InputError, field, read_bytes, strings, text_field
 from evaluator.core.records import Item
 from evaluator.core.saved_data import USUAL_SPLITS, is_saved, saved_rows, saved_texts
 from evaluator.tasks.base import Argument, Task
 from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_passages
+from evaluator.tasks.rows import json_lines
 
 BUNDLED = "gazetteer"
 _BUNDLED_START = 1_000_000  # far behind the passages that calibrate pruning
@@ -40,26 +34,25 @@ def read_jsonl(path: Path | None, task: str = "jsonl") -> list[Item]:
     clusters: dict[tuple[str, str], str] = {}
     for entry, record in _records(path):
         place = f"{path}: {entry}"
-        item_id, language = (
-            text_field(record, "id", place),
-            text_field(record, "language", place),
-        )
+        item_id = text_field(record, "id", place)
+        language = text_field(record, "language", place)
         context = field(record, "context", str, place)
         answers = strings(
             field(record, "answers", list, place), f"{place}: field 'answers'"
         )
         question = text_field(record, "question", place)
-        options = (
-            ()
-            if record.get("options") is None
-            else strings(record["options"], f"{place}: field 'options'")
-        )
+        options: tuple[str, ...] = ()
+        if record.get("options") is not None:
+            options = strings(record["options"], f"{place}: field 'options'")
         for at, option in enumerate(options):
             if not option.strip():
                 raise InputError(f"{place}: field 'options'[{at}] is empty")
         earlier = first_seen.setdefault((language, item_id), entry)
         if earlier != entry:
             raise InputError(f"{place}: field 'id' repeats {item_id!r} of {earlier}")
+        cluster = item_id
+        if context.strip():
+            cluster = clusters.setdefault((language, context), item_id)
         items.append(
             Item(
                 task=task,
@@ -68,11 +61,7 @@ def read_jsonl(path: Path | None, task: str = "jsonl") -> list[Item]:
                 context=context,
                 question=question,
                 answers=tuple(dict.fromkeys(answers)),
-                cluster=(
-                    clusters.setdefault((language, context), item_id)
-                    if context.strip()
-                    else item_id
-                ),
+                cluster=cluster,
                 options=options,
             )
         )
@@ -85,15 +74,10 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
     """Each line's value with its place, or each row's of a folder of `save_to_disk`.
     Raises InputError."""
     if is_saved(path):
-        yield from (
-            (f"row {number}", row)
-            for number, row in enumerate(saved_rows(path, *USUAL_SPLITS))
-        )
-        return
-    # Bytes: text mode would also end a line at characters that JSON strings may hold.
-    for number, line in enumerate(read_bytes(path).split(b"\n"), start=1):
-        if line.strip():
-            yield f"line {number}", parse(line, f"{path}: line {number}")
+        for number, row in enumerate(saved_rows(path, *USUAL_SPLITS)):
+            yield f"row {number}", row
+    else:
+        yield from json_lines(read_bytes(path), str(path))
 
 
 JSONL = Task(
@@ -110,21 +94,21 @@ def read_text(path: Path | None) -> str:
     InputError if not UTF-8, or blank."""
     assert path is not None, "the argument is required"
     if path == Path(BUNDLED):
-        passages = (
-            gazetteer_passages(each, start=_BUNDLED_START, count=_BUNDLED_PASSAGES)
-            for each in LANGUAGES
-        )
-        return "\n".join(passage for each in passages for passage in each)
+        passages: list[str] = []
+        for language in LANGUAGES:
+            passages += gazetteer_passages(
+                language, start=_BUNDLED_START, count=_BUNDLED_PASSAGES
+            )
+        return "\n".join(passages)
+    saved = is_saved(path)
     try:
-        text = (
-            "\n".join(saved_texts(path, *USUAL_SPLITS))
-            if is_saved(path)
-            else read_bytes(path).decode("utf-8-sig")
-        )
+        text = "" if saved else read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path}: not UTF-8 text (byte {error.start}: {error.reason})"
         ) from error
+    if saved:
+        text = "\n".join(saved_texts(path, *USUAL_SPLITS))
     if not text.strip():
         raise InputError(f"{path}: holds no text")
     return text

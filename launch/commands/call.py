@@ -38,18 +38,28 @@ from launch.commands.report import finish
 from launch.commands.terminal import console, errors, warn
 from launch.process import stop_in_order
 from launch.provenance import count_gpus
+from launch.run.bus import Bus
 from launch.run.decide.nodes import Node, place_engines
-from launch.run.directory.events import EventLog
+from launch.run.directory.event_log import EventLog
 from launch.run.directory.lock import hold, need_place
+from launch.run.events import (
+    Advanced,
+    Checked,
+    End,
+    Event,
+    Phase,
+    Refused,
+    Started,
+    TookOver,
+)
 from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep
 from launch.sweep.models import BUNDLED
 
 if TYPE_CHECKING:
     from evaluator.store.run_json import Failure
-    from launch.run.decide.assignments import Event, Listener
+    from launch.run.bus import Listener
+    from launch.run.state import RunState
     from launch.trackers.tracking import Tracker
-
-    Listeners = Sequence[Listener]
 
 WITH_FAILURES = 3  # exit code
 _NAMED = 3  # checkpoints
@@ -59,7 +69,7 @@ def run_and_report(
     config: SweepConfig,
     out: Path,
     track: str | None = None,
-    listeners: Listeners = (),
+    listeners: Sequence[Listener] = (),
     notify: str | None = None,
 ) -> None:
     """Run what is missing, then report. Raises InputError, ResurfaceError if it
@@ -92,50 +102,42 @@ def run_and_report(
             place_engines(
                 [node], config.engine.tensor_parallel, config.resources.engines, spare=1
             )
-    from launch.run.decide.assignments import Event
-
     log, process = EventLog(out), str(this_process())
+    bus = Bus(log.on, *listeners)
     # the run directory, until the report is written too
     with ExitStack() as notified, ExitStack() as held:
         try:
             lock = held.enter_context(hold(out, warn))
         except InputError:
-            log.on(Event(kind="refused", text=process))
+            bus.report(Refused(process))
             raise
         if notifying is not None:
             notified.push(lambda _, error, __: notifying.end(_end_of(error)))
-            listeners = [*listeners, notifying.on]
-        log.on(Event(kind="started", text=process))
+            bus.listeners.append(notifying.on)
+        bus.report(Started(process))
         if lock.taken_from:
-            log.on(Event(kind="took_over", text=lock.taken_from))
-        held.push(lambda _, error, __: log.on(_end_of(error)))
-        _run(config, lock, log, tracker, listeners)
+            bus.report(TookOver(lock.taken_from))
+        held.push(lambda _, error, __: bus.report(_end_of(error)))
+        _run(config, lock, log, bus, tracker)
 
 
 def _run(
-    config: SweepConfig,
-    lock: Lease,
-    log: EventLog,
-    tracker: Tracker | None,
-    listeners: Listeners,
+    config: SweepConfig, lock: Lease, log: EventLog, bus: Bus, tracker: Tracker | None
 ) -> None:
-    from launch.run.decide.assignments import Event
     from launch.run.work.progress import Progress
 
-    out, listeners = lock.directory, [log.on, *listeners]
+    out = lock.directory
     with ExitStack() as held:
         with Progress(console) as progress:
-            for listener in (progress.on, log.on):
-                listener(
-                    Event(kind="phase", text="checking models, tasks and settings")
-                )
+            bus.listeners += [progress.on, _import_report]
+            bus.report(Phase("checking models, tasks and settings"))
             from launch.sweep.preflight import prepare
 
             prepared = prepare(config, out)
             for note in prepared.notes():
-                progress.warned(note)
+                bus.report(Checked(note, warning=True))
             for note in prepared.served:
-                progress.stage(note)
+                bus.report(Checked(note))
             # imports Ray: bad input is reported without it
             from launch.run.work.driver import open_run, run_sweep
 
@@ -151,12 +153,9 @@ def _run(
                 tracking = held.enter_context(
                     Tracking(tracker, out, tracked(prepared), document, warn)
                 )
-                listeners = [*listeners, tracking.on]
-            outcome = run_sweep(
-                prepared, directory, progress, [_import_report, *listeners]
-            )
-            for listener in (progress.on, log.on):
-                listener(Event(kind="phase", text="writing tables and page"))
+                bus.listeners.append(tracking.on)
+            outcome = run_sweep(prepared, directory, bus, console)
+            bus.report(Phase("writing tables and page"))
         finish(console, out, outcome)
         if tracking is not None and tracking.works:
             tracking.results = [
@@ -174,27 +173,22 @@ def _run(
         raise typer.Exit(WITH_FAILURES)
 
 
-def _end_of(error: BaseException | None) -> Event:
+def _end_of(error: BaseException | None) -> End:
     """The end of a call by this error."""
-    from launch.run.decide.assignments import Event
-
     if error is None:
-        return Event(kind="end", state="finished")
+        return End("finished")
     if isinstance(error, typer.Exit):
-        return Event(
-            kind="end",
-            state="finished_with_failures",
-            text="tables/failures.csv names what is missing",
-        )
+        named = "tables/failures.csv names what is missing"
+        return End("finished_with_failures", named)
     if isinstance(error, KeyboardInterrupt | SystemExit):  # Ctrl-C, or SIGTERM
-        return Event(kind="end", state="interrupted", text="the same command resumes")
-    return Event(kind="end", state="failed", text=one_line(error))
+        return End("interrupted", "the same command resumes")
+    return End("failed", one_line(error))
 
 
-def _import_report(event: Event) -> None:
+def _import_report(event: Event, _: RunState) -> None:
     """Once a shard is stored: the imports take seconds, in which the engines work
     on."""
-    if event.kind == "advanced":
+    if isinstance(event, Advanced):
         with suppress(Exception):  # the report raises it again
             import evaluator.report  # noqa: F401
 

@@ -65,7 +65,7 @@ def compare(
         _pairs("--pair-task", pair_task or []),
     )
     from evaluator.deciding.comparison import compare as compared
-    from evaluator.report.opened import side_at
+    from evaluator.report.notebook import side_at
 
     found = compared(side_at(run_a), side_at(run_b), pairs, task_pairs)
     if csv is not None:

@@ -46,7 +46,8 @@ def doctor(
 
     Takes one to three minutes on a CPU with two cores, and needs no network."""
     each_known("--dtype", [dtype], DTYPES)
-    ENGINES["vllm"].check_here(EngineConfig())
+    engine = EngineConfig()
+    ENGINES[engine.kind].check_here(engine)
     logs = None
     if out is not None:
         # as the card is called at first

@@ -85,7 +85,7 @@ def gate(
         stated.pop("max_drop_language", None)
     thresholds = validated(Thresholds, {**stated, **typed}, "resurface gate", as_option)
     from evaluator.core.files import write_atomically
-    from evaluator.report.opened import OpenRun
+    from evaluator.report.notebook import OpenRun
 
     verdicts, told = OpenRun(run).judged(thresholds)
     write_atomically(run / "gate.json", json_text(told, indent=2).encode())

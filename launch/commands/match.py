@@ -47,10 +47,10 @@ def match(
     chosen, config = match_request(
         probes, {"kind": engine, "dtype": dtype, "trust_remote_code": trust_remote_code}
     )
-    from launch.matching import Asked, match_run
+    from launch.matching import MatchRequest, match_run
     from launch.process import captured
 
-    asked = Asked(
+    request = MatchRequest(
         probes=chosen, everything=everything, controls=controls, fit_only=fit_only
     )
     with (
@@ -60,7 +60,7 @@ def match(
         matched = match_run(
             run,
             matcher,
-            asked,
+            request,
             engine=config,
             tell=lambda now: status.update(escape(now)),
             warn=warn,

@@ -22,7 +22,7 @@ from pruning.methods import METHODS
 from pruning.methods.patterns import Group
 
 if TYPE_CHECKING:
-    from pruning.output.manifest import PruneManifest
+    from evaluator.checkpoints.manifests import PruneManifest
 
 removal, text = grouped("What is removed"), grouped("The calibration text")
 _LINES = 10  # of progress, about, where there is no terminal
@@ -251,26 +251,26 @@ def run_push(
 def run_verify(directory: Path) -> int:
     """Print one line and return 0, or a line per problem and 1. Raises InputError
     without a readable manifest."""
-    from pruning.output.manifest import MANIFEST_NAME, read_manifest
+    from evaluator.checkpoints.manifests import PruneManifest, read_manifest
     from pruning.verify import examine
 
-    manifest = read_manifest(directory)
+    manifest = read_manifest(directory, PruneManifest)
     if manifest is None:
         raise InputError(
             f"--verify: {str(directory)!r} is no pruned checkpoint: there is no"
-            f" {MANIFEST_NAME}"
+            f" {PruneManifest.FILE}"
         )
-    verdict = examine(directory)
-    for problem in verdict.problems:
+    result = examine(directory)
+    for problem in result.problems:
         errors.print(f"[red]error:[/red] {escape(problem)}", highlight=False)
-    if verdict.problems:
+    if result.problems:
         return 1
     what = f"{len(manifest.matrices)} matrices"
     if manifest.removed is not None:
         what = (
             "source not found here"
-            if verdict.source is None
-            else f"the rest equals {verdict.source}"
+            if result.source is None
+            else f"the rest equals {result.source}"
         )
     sound = (
         f"{directory}: sound: {len(manifest.files)} files, {what},"

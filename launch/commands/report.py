@@ -49,7 +49,7 @@ def export(
     if not lm_eval:
         raise InputError("Missing option '--lm-eval': the format to write")
     need_run(run)
-    from evaluator.report.lm_eval import export as write
+    from evaluator.store.lm_eval import export as write
 
     folder = out or run / "lm-eval"
     files = write(run, folder)
@@ -88,7 +88,7 @@ def finish(
 
 
 def _headline(console: Console, results: Results) -> None:
-    from evaluator.deciding.words import summary
+    from evaluator.deciding.verdict_text import summary
     from evaluator.metrics.columns import rows_of
     from evaluator.metrics.headline import COLUMNS
 

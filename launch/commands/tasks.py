@@ -177,7 +177,7 @@ def show_prompt(
         task, item, None if languages is None else listed("languages", languages)
     )
     from evaluator.asking.prompts import Prompter
-    from evaluator.asking.trial import try_prompts
+    from evaluator.asking.template_checks import try_prompts
     from evaluator.checkpoints.tokenizer import load_tokenizer
     from evaluator.probes.config import EvalConfig
     from launch.sweep.models import resolve_model

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from evaluator.checkpoints.info import read_config
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.overlay import overlay
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from launch.doctor.results import RunResult
@@ -58,13 +58,13 @@ def write_twins(source: Path, target: Path) -> Path:
             tensor[1 : 2 * pairs : 2] = tensor[0 : 2 * pairs : 2].clone()
         return tensor
 
-    return _rewritten(source, target, read_config(source), twins)
+    return _rewritten(source, target, Checkpoint(source).config, twins)
 
 
 def write_divisible(source: Path, target: Path) -> Path:
     """Copy a checkpoint so that two workers can share it: each query head gets its
     own copy of its keys and values."""
-    config = read_config(source)
+    config = Checkpoint(source).config
     queries, keys, size = (
         config[name]
         for name in ("num_attention_heads", "num_key_value_heads", "head_dim")

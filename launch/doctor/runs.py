@@ -65,7 +65,7 @@ def cases_for(checkpoint: Path) -> Cases:
     from evaluator.asking.prompts import Prompter
     from evaluator.checkpoints.tokenizer import load_tokenizer
     from evaluator.probes.config import EvalConfig
-    from evaluator.probes.planning import plan_of, questions_of
+    from evaluator.probes.planning import questions_of, tokenised
     from evaluator.tasks import load_task
 
     config = EvalConfig(task="gazetteer", items=1, probes=("greedy", "choice"))
@@ -80,7 +80,7 @@ def cases_for(checkpoint: Path) -> Cases:
     greedy: list[Generate] = []
     samples: list[Generate] = []
     for number, question in enumerate(asked):
-        plan = plan_of(question, prompter, config)
+        plan = tokenised(question, prompter, config)
         prompt = plan.prompts["open"].token_ids
         scores += [
             Score(

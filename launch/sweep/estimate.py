@@ -174,7 +174,9 @@ def work_of(task: EvalConfig) -> Work:
         return work
     asked = [
         min(task.items or size, size)
-        for size in items_by_language(task.task, task.languages, task.said).values()
+        for size in items_by_language(
+            task.task, task.languages, task.data_settings
+        ).values()
     ]
     items, deep = sum(asked), sum(min(each, DEEP_ITEMS) for each in asked)
     formats, scored = {"open"}, set[str]()

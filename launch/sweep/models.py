@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from evaluator.checkpoints.info import read_config
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.shapes import text_model
 from evaluator.core.errors import InputError, one_line
 
@@ -141,5 +141,5 @@ def _mirrored(value: str) -> Path | None:
 
 def vocabulary_of(checkpoint: Path) -> int:
     """The columns of a model's logits; 0 if its configuration gives none."""
-    size: Any = text_model(read_config(checkpoint)).get("vocab_size")
+    size: Any = text_model(Checkpoint(checkpoint).config).get("vocab_size")
     return size if isinstance(size, int) else 0

@@ -12,11 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.asking.questions import Question
-from evaluator.checkpoints.info import (
-    CheckpointInfo,
-    inspect_checkpoint,
-    read_positions,
-)
+from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
 from evaluator.checkpoints.tokenizer import eos_ids_of, load_tokenizer, tokenise_alike
 from evaluator.core.errors import InputError, one_line
 from evaluator.core.grading import contains
@@ -315,7 +312,8 @@ def _fewest_positions(existing: Sequence[CheckpointJob], sound: Collection[str])
     positions = _NO_LIMIT
     for job in existing:
         with suppress(*(() if job.name in sound else (InputError, ValueError))):
-            positions = min(positions, read_positions(job.path, unknown=_NO_LIMIT))
+            own = Checkpoint(job.path).positions(unknown=_NO_LIMIT)
+            positions = min(positions, own)
     return positions
 
 

@@ -10,16 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evaluator.checkpoints.info import (
-    CheckpointInfo,
-    check_directory,
-    few_tokens,
-    inspect_checkpoint,
-    read_config,
-)
-from evaluator.checkpoints.quantisation import ONLINE, read_quantisation
+from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
+from evaluator.checkpoints.manifests import PruneManifest, QuantiseManifest
+from evaluator.checkpoints.quantisation import ONLINE
 from evaluator.checkpoints.shapes import text_model
-from evaluator.checkpoints.tensors import read_tensors
 from evaluator.core.errors import InputError
 from evaluator.engine.config import ENGINES, EngineConfig, check_served
 from evaluator.probes.base import PROBES
@@ -28,9 +23,7 @@ from launch.sweep.compress import SOURCES
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.prepared_tasks import PreparedTask
 from pruning.calibration import check_disjoint
-from pruning.output.manifest import PruneManifest
-from pruning.output.manifest import read_manifest as read_prune_manifest
-from quantising.config import QuantiseConfig, QuantiseManifest, read_manifest
+from quantising.config import QuantiseConfig
 from quantising.methods import METHODS
 from quantising.schemes import SCHEMES
 
@@ -44,8 +37,9 @@ def check_files(jobs: Iterable[CheckpointJob]) -> dict[str, str]:
     refused = {}
     for job in jobs:
         try:
-            check_directory(job.path)
-            read_quantisation(job.path, read_config(job.path))
+            checkpoint = Checkpoint(job.path)
+            checkpoint.check_directory()
+            _ = checkpoint.quantisation
         except InputError as error:
             refused[job.name] = str(error)
     return refused
@@ -62,10 +56,7 @@ def engine_of(
     for job in jobs:
         if job.quantise is not None:
             place, quantised = f"compress: {job.name}", job.quantise.quantisation
-        elif (
-            job.is_made
-            or (found := read_quantisation(job.path, read_config(job.path))) is None
-        ):
+        elif job.is_made or (found := Checkpoint(job.path).quantisation) is None:
             continue
         else:
             place, quantised = f"checkpoint {job.path}", found
@@ -107,7 +98,7 @@ def check_compression(
                     source_to_come=to_come,
                 )
             else:
-                manifest = read_prune_manifest(job.path)
+                manifest = Checkpoint(job.path).pruned
                 if manifest is not None and manifest.calibration is not None:
                     check_disjoint(manifest.calibration.passages, held_out)
         except InputError as error:
@@ -118,7 +109,7 @@ def check_environments(jobs: Sequence[CheckpointJob]) -> None:
     """Raises InputError if the environment of a quantisation cannot be made. The
     first time, this takes minutes."""
     for job in jobs:
-        if job.quantise is not None and read_manifest(job.path) is None:
+        if job.quantise is not None and Checkpoint(job.path).quantised is None:
             try:
                 METHODS[job.quantise.method].check_here()
             except InputError as error:
@@ -193,24 +184,11 @@ def remarks(
     """Notes on tensors that no engine uses, and on what an engine computes in
     another way than transformers."""
     for info in infos:
-        yield from (
-            f"{info.name}: {note}" for note in (*info.notes, *few_tokens(info.path))
-        )
-        model = text_model(read_config(info.path))
-        scaling = model.get("rope_parameters") or model.get("rope_scaling") or {}
-        kind = scaling.get("rope_type", scaling.get("type"))
-        if engine.kind != "vllm" or kind not in ("longrope", "su"):
-            continue
-        short = model.get("original_max_position_embeddings") or scaling.get(
-            "original_max_position_embeddings"
-        )
-        if isinstance(short, int):
-            factors = "long" if max_model_len + 1 > short else "short"
-            yield (
-                f"{info.name}: LongRoPE: vLLM computes every prompt with the"
-                f" {factors} factors, as requests have up to {max_model_len} tokens;"
-                f" transformers uses the long ones for more than {short} only"
-            )
+        yield from (f"{info.name}: {note}" for note in info.notes)
+        settings = Checkpoint(info.path).config
+        note = ENGINES[engine.kind].remark(settings, max_model_len)
+        if note is not None:
+            yield f"{info.name}: {note}"
 
 
 def _stand_ins(
@@ -218,8 +196,7 @@ def _stand_ins(
 ) -> Iterator[CheckpointInfo]:
     """A one-layer checkpoint, rounded to nearest, for each model and quantisation,
     under the job's name."""
-    from evaluator.engine.vllm.verify.rehearsal import first_layer
-    from pruning.model.checkpoint import Checkpoint
+    from evaluator.checkpoints.first_layer import first_layer
 
     seen: set[tuple[object, ...]] = set()
     for number, job in enumerate(jobs):
@@ -236,7 +213,7 @@ def _stand_ins(
         METHODS[ONLINE if config.method == ONLINE else "rtn"].write(
             source, made, config.wanted, ()
         )
-        for file in source.directory.iterdir():
+        for file in source.path.iterdir():
             if (
                 file.is_file()
                 and file.suffix != ".safetensors"
@@ -273,7 +250,7 @@ def check_divided(engine: EngineConfig, jobs: Sequence[CheckpointJob]) -> None:
     prunings = {job.name: job.prune for job in jobs}
     for job in jobs:
         if not job.is_made:
-            named = text_model(read_config(job.path))
+            named = text_model(Checkpoint(job.path).config)
             heads = {
                 name: named.get(name)
                 for name in ("num_attention_heads", "num_key_value_heads")
@@ -300,9 +277,9 @@ def check_divided(engine: EngineConfig, jobs: Sequence[CheckpointJob]) -> None:
 
 
 def _among_gpus(engine: EngineConfig, settings: Mapping[str, Any]) -> Iterator[str]:
-    """vLLM's rules (vllm/model_executor/layers/linear.py). It may also repeat
+    """The rules of an engine that shares a model among GPUs. It may also repeat
     key-value heads."""
-    gpus = engine.tensor_parallel if engine.kind == "vllm" else 1
+    gpus = engine.tensor_parallel if ENGINES[engine.kind].shares_models else 1
     sizes = {
         "attention heads": settings.get("num_attention_heads", gpus),
         "key-value heads": settings.get("num_key_value_heads", gpus),
@@ -360,9 +337,8 @@ def check_dtypes(
 def manifest_of(job: CheckpointJob) -> PruneManifest | QuantiseManifest | None:
     """What describes a made checkpoint; None until it is whole: it is written last.
     Raises InputError if damaged."""
-    return (
-        read_manifest(job.path) if job.prune is None else read_prune_manifest(job.path)
-    )
+    checkpoint = Checkpoint(job.path)
+    return checkpoint.quantised if job.prune is None else checkpoint.pruned
 
 
 def damaged(jobs: Iterable[CheckpointJob]) -> dict[str, str]:
@@ -380,8 +356,8 @@ def damaged(jobs: Iterable[CheckpointJob]) -> dict[str, str]:
                         f"{job.path / name}: the manifest lists this file, but it is"
                         " missing"
                     )
-            read_config(job.path)
-            read_tensors(job.path)
+            checkpoint = Checkpoint(job.path)
+            _ = checkpoint.config, checkpoint.tensors
         except InputError as error:
             found[job.name] = (
                 f"{error}; remove {job.path}, and the same command makes it again"

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any
 
+from evaluator.asking.long_contexts import lengthened
 from evaluator.asking.prompts import CAPPED_FORMATS, DATE, Prompter
 from evaluator.asking.questions import Posed, Question, Window
+from evaluator.asking.template_checks import try_prompts, try_template
 from evaluator.asking.thoughts import FORMATS
-from evaluator.asking.trial import try_prompts, try_template
 from evaluator.core.errors import InputError
 from evaluator.core.records import Item
 from evaluator.probes.config import SHORTEST_PROMPT, EvalConfig
 from evaluator.probes.item import Budget
-from evaluator.probes.lengthening import lengthened
 from evaluator.probes.perplexity import windows_of
 from evaluator.probes.planning import questions_of
 from evaluator.tasks import TaskData, load_task, spelled
@@ -148,7 +148,7 @@ class TaskPreparation:
         plain = plain_task(name)
         key = (config.task, config.languages, json.dumps(config.given()))
         if (plain, *key) not in self._data:
-            data = load_task(config.task, config.languages, plain, config.said)
+            data = load_task(config.task, config.languages, plain, config.data_settings)
             self._data[plain, *key] = data
             if data.left_out:
                 files = ", ".join(data.left_out)

@@ -12,9 +12,9 @@ import yaml
 
 from evaluator.checkpoints.files import digest_of_file
 from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.checkpoints.manifests import PruneManifest, read_manifest
 from evaluator.core.errors import InputError, one_line, rows_at
 from evaluator.metrics.fates import FATES
-from pruning.output.manifest import MANIFEST_NAME, PruneManifest, read_manifest
 
 _REPOSITORY = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9][A-Za-z0-9_.-]{0,95}"
@@ -57,9 +57,9 @@ def open_repository(name: str, *, public: bool) -> None:
             f"--push: {name!r}: the hub refuses: {_said(error)}"
         ) from error
     weights = [file for file in there if file.endswith(".safetensors")]
-    if weights and MANIFEST_NAME not in there:
+    if weights and PruneManifest.FILE not in there:
         raise InputError(
-            f"--push: {name!r}: has {one_line(weights[0])} and no {MANIFEST_NAME}: a"
+            f"--push: {name!r}: has {one_line(weights[0])} and no {PruneManifest.FILE}: a"
             " model that would be replaced; name another repository"
         )
 
@@ -78,8 +78,8 @@ def push(
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     files = [
-        *(each for each in manifest.files if each not in (CARD, MANIFEST_NAME)),
-        MANIFEST_NAME,
+        *(each for each in manifest.files if each not in (CARD, PruneManifest.FILE)),
+        PruneManifest.FILE,
     ]
     operations: list[Any] = [
         CommitOperationAdd(path_in_repo=each, path_or_fileobj=directory / each)
@@ -115,14 +115,14 @@ def push(
 def whole(directory: Path) -> PruneManifest:
     """The manifest, after comparing every file with its digest. Raises InputError,
     for links too."""
-    manifest = read_manifest(directory)
+    manifest = read_manifest(directory, PruneManifest)
     if manifest is None:
         raise InputError(
             f"--push: {str(directory)!r} is no pruned checkpoint: there is no"
-            f" {MANIFEST_NAME}"
+            f" {PruneManifest.FILE}"
         )
     home = directory.resolve()
-    for name in (MANIFEST_NAME, *manifest.files):
+    for name in (PruneManifest.FILE, *manifest.files):
         file = directory / name
         if file.resolve() != home / name:
             raise InputError(

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from evaluator.core.errors import InputError, one_line
 from evaluator.core.isolated import run_isolated
+from launch.run.events import GaveUp
 
 if TYPE_CHECKING:
-    from launch.run.decide.assignments import Event
+    from launch.run.events import End, Event
 
 _PATIENCE = 30.0  # seconds that the command may take; its process group is killed then
 
@@ -46,14 +47,14 @@ class Notifying:
         # runs the command for the first failure
         self._first: threading.Thread | None = None
 
-    def on(self, event: Event) -> None:
-        if event.kind == "gave_up" and self._first is None:
+    def on(self, event: Event, _: object = None) -> None:
+        if isinstance(event, GaveUp) and self._first is None:
             self._first = threading.Thread(
-                target=self._run, args=("failed", event.text), daemon=True
+                target=self._run, args=("failed", event.failure.text), daemon=True
             )
             self._first.start()
 
-    def end(self, event: Event) -> None:
+    def end(self, event: End) -> None:
         """Run the command after the last write, and after its call for the first
         failure."""
         if self._first is not None:
@@ -65,7 +66,7 @@ class Notifying:
 
     def _run(self, state: str, message: str) -> None:
         line = one_line(f"{self._run_dir}: {state}{': ' * bool(message)}{message}", 500)
-        told = {
+        variables = {
             "RESURFACE_RUN": str(self._run_dir.absolute()),
             "RESURFACE_STATE": state,
             "RESURFACE_MESSAGE": line,
@@ -74,7 +75,7 @@ class Notifying:
         log = logs / "notify.log" if logs.is_dir() else Path(os.devnull)
         try:
             ending = run_isolated(
-                self._command, log, env=os.environ | told, timeout=_PATIENCE
+                self._command, log, env=os.environ | variables, timeout=_PATIENCE
             )
         except (OSError, ValueError) as error:
             self._warn(f"--notify: {one_line(error)}")

@@ -1,9 +1,9 @@
 """Sends a run's results to an experiment tracker, checkpoint by checkpoint, while
 the run works (`--track`).
 
-A checkpoint is sent when it and its base have all their records: its settings, the
-numbers of its headline row, its tables and figures. A separate thread computes these
-from the records on disk. `RUN/tracking.json` stores what was sent and the tracker's
+A checkpoint is sent when it and its base are complete: its settings, the numbers of
+its headline row, its tables and figures. A separate thread computes these from the
+records on disk. `RUN/tracking.json` stores what was sent and the tracker's
 ids, so that a resumed run continues under the same ids."""
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import secrets
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,11 +26,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from evaluator.core.errors import InputError, json_text, mapping_at, one_line, unknown
 from evaluator.core.files import write_atomically
-from evaluator.store.run_json import screened_of
-from launch.status import finished_items, read_mapping
+from launch.run.events import Ended, Event
+from launch.run.state import RunState
 
 if TYPE_CHECKING:
-    from launch.run.decide.assignments import Event
     from launch.sweep.preflight import Prepared
 
 NAME = "tracking.json"
@@ -203,7 +203,6 @@ class Tracked:
     name: str
     base: str | None
     parameters: Parameters
-    planned: Mapping[str, int]  # items by task
 
 
 @dataclass(eq=False)
@@ -219,10 +218,11 @@ class Tracking:
 
     def __post_init__(self) -> None:
         self.name = self._tracker.name
-        self._left = {each.name: each for each in self._checkpoints}
-        self._all = dict(self._left)
+        self._pending = {each.name: each for each in self._checkpoints}
+        self._names = set(self._pending)
+        self._state = RunState()
         # False: the last one
-        self._looks: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._turns: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self.results: Sequence[Path] | None = None
         self._sent: dict[str, str] = {}  # the tracker's ids, by checkpoint
         # whether a call waits, and how many had an answer
@@ -234,7 +234,7 @@ class Tracking:
 
     def __enter__(self) -> Tracking:
         self._thread.start()
-        self._looks.put(True)
+        self._turns.put(True)
         return self
 
     @property
@@ -245,7 +245,7 @@ class Tracking:
     def __exit__(self, *_: object) -> None:
         """Wait until all is sent, but not for a tracker without an answer in
         `_PATIENCE` seconds of calls."""
-        self._looks.put(False)
+        self._turns.put(False)
         silent, answers = 0.0, 0
         while self._thread.is_alive() and silent < _PATIENCE:
             self._thread.join(_POLL)
@@ -261,9 +261,10 @@ class Tracking:
             self._warn = lambda _: None
         self._folder.cleanup()
 
-    def on(self, event: Event) -> None:
-        if event.kind == "ended":
-            self._looks.put(True)
+    def on(self, event: Event, state: RunState) -> None:
+        self._state = state
+        if isinstance(event, Ended):
+            self._turns.put(True)
 
     def _work(self) -> None:
         run = self._guarded(self._begin)
@@ -271,24 +272,13 @@ class Tracking:
             return
         more = True
         while more:
-            more = self._looks.get()
+            more = self._turns.get()
             # one check covers all checkpoints that have ended meanwhile
-            while more and not self._looks.empty():
-                more = self._looks.get()
-            # A task that the gate decided early counts as complete.
-            screened = screened_of(read_mapping(self._run_dir / "run.json"))
-            early = {
-                (each.checkpoint, each.task): math.inf
-                for each in screened
-                if each.early
-            }
-            for each in ended(
-                self._left,
-                self._all,
-                {**finished_items(self._run_dir / "records"), **early},
-            ):
+            while more and not self._turns.empty():
+                more = self._turns.get()
+            for each in self._ended():
                 # if sending fails, the same command sends it again
-                del self._left[each.name]
+                del self._pending[each.name]
                 self._guarded(partial(self._tell, run, each))
         self._guarded(
             partial(
@@ -299,6 +289,17 @@ class Tracking:
                 self.results is not None,
             )
         )
+
+    def _ended(self) -> list[Tracked]:
+        """The complete checkpoints whose bases are complete, as far as the run has
+        them."""
+        state = self._state
+        found = []
+        for each in self._pending.values():
+            base = each.base if each.base in self._names else None
+            if state.is_complete(each.name) and state.is_complete(base or each.name):
+                found.append(each)
+        return found
 
     def _ask(self, call: Callable[..., _T], *given: Any) -> _T:
         self._asking = True
@@ -323,7 +324,7 @@ class Tracking:
     def _begin(self) -> str:
         """Begin the run, or continue the one of an earlier call; returns the
         tracker's id."""
-        earlier = mapping_at(read_mapping(self._run_dir / NAME), self.name)
+        earlier = mapping_at(_read(self._run_dir / NAME), self.name)
         sent = earlier.get("checkpoints")
         known = (
             str(earlier.get("run") or "") or None if isinstance(sent, dict) else None
@@ -338,7 +339,7 @@ class Tracking:
         )
         self._remember(run)
         for name in self._sent:
-            self._left.pop(name, None)
+            self._pending.pop(name, None)
         return run
 
     def _tell(self, run: str, each: Tracked) -> None:
@@ -353,12 +354,18 @@ class Tracking:
             rows = results.headline[
                 results.headline["checkpoint"] == each.name
             ].to_dict("records")
-            told = run, each.name, each.parameters, numbers_of(rows), Path(folder)
-            self._sent[each.name] = self._ask(self._tracker.checkpoint, *told)
+            self._sent[each.name] = self._ask(
+                self._tracker.checkpoint,
+                run,
+                each.name,
+                each.parameters,
+                numbers_of(rows),
+                Path(folder),
+            )
         self._remember(run)
 
     def _remember(self, run: str) -> None:
-        document = read_mapping(self._run_dir / NAME)
+        document = _read(self._run_dir / NAME)
         document[self._tracker.name] = {"run": run, "checkpoints": self._sent}
         write_atomically(self._run_dir / NAME, json_text(document, indent=2).encode())
 
@@ -378,12 +385,7 @@ def tracked(prepared: Prepared) -> list[Tracked]:
             "kv_cache": job.kv_cache if job.is_variant else None,
         }
         parameters = flattened({**own, **settings, "after": job.after})
-        planned = {task.name: len(task.questions) for task in prepared.asked[job.name]}
-        found.append(
-            Tracked(
-                name=job.name, base=job.base, parameters=parameters, planned=planned
-            )
-        )
+        found.append(Tracked(name=job.name, base=job.base, parameters=parameters))
     return found
 
 
@@ -400,30 +402,11 @@ def flattened(document: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return found
 
 
-def ended(
-    left: Mapping[str, Tracked],
-    checkpoints: Mapping[str, Tracked],
-    done: Mapping[tuple[str, str], float],
-) -> list[Tracked]:
-    """The checkpoints in `left` that have all their records, and whose bases have
-    theirs. Pure."""
-
-    def complete(each: Tracked) -> bool:
-        return all(
-            done.get((each.name, task), 0) >= items
-            for task, items in each.planned.items()
-        )
-
-    return [
-        each
-        for each in left.values()
-        if complete(each)
-        and (
-            each.base is None
-            or each.base not in checkpoints
-            or complete(checkpoints[each.base])
-        )
-    ]
+def _read(file: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty if there is none."""
+    with suppress(OSError, ValueError):
+        return dict(mapping_at(json.loads(file.read_bytes())))
+    return {}
 
 
 def numbers_of(rows: Sequence[Mapping[Any, Any]]) -> dict[str, float]:

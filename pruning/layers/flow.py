@@ -14,7 +14,7 @@ Shapes: T tokens of a batch, its sequences end to end; I input columns; N sequen
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -26,7 +26,7 @@ from evaluator.core.errors import JobError
 from evaluator.core.liveness import HEARTBEAT
 from pruning.methods.base import Statistic
 from pruning.model.architectures import Routed
-from pruning.model.decoder import Decoder
+from pruning.model.decoder import Decoder, Progress, silent
 from pruning.model.packing import Batch
 
 _BLOCK = 256  # columns of a symmetric product that are computed at once
@@ -36,110 +36,32 @@ class _Complete(Exception):
     """Ends a layer's forward pass when every statistic has its input."""
 
 
-class Observer:
-    """Gathers the statistics of each distinct input of a layer's Linear modules."""
-
-    def __init__(
-        self, linears: Mapping[str, nn.Linear], make: Callable[[int], Gathered]
-    ) -> None:
-        """`make(columns)` builds the empty statistics of one input."""
-        self._linears = linears
-        self._make = make
-        # first module of a distinct input -> all modules that read it
-        self.groups: dict[str, list[str]] = {}
-        self.statistics: dict[str, Gathered] = {}  # by that first module
-        # by that first module, where only some tokens come: how many
-        self.tokens: dict[str, int] = {}
-        self._left: set[str] = set()  # modules that have not run yet in this pass
-
-    def run(
-        self,
-        layer: nn.Module,
-        hidden_1TH: Tensor,
-        keywords: Mapping[str, Any],
-        batch: Batch,
-    ) -> None:
-        """Run the layer on one batch, as far as its statistics need. Raises JobError
-        if a module does not run."""
-        self._batch = batch
-        # the input seen last, and who read it first
-        self._last: tuple[Tensor, str] | None = None
-        # the first pass shows the groups, the others need their leaders
-        self._left = set(self.groups or self._linears)
-        handles = [
-            self._linears[n].register_forward_pre_hook(partial(self._see, n))
-            for n in self._left
-        ]
-        try:
-            layer(hidden_1TH, **keywords)
-        except _Complete:
-            pass
-        finally:
-            self._last = None
-            for handle in handles:
-                handle.remove()
-        if self._left:
-            raise JobError(
-                f"module {min(self._left)} did not run in its layer's forward pass"
-            )
-
-    def take(self, leader: str) -> dict[Statistic, Tensor]:
-        """The finished statistics of the input that `leader` reads first; they are
-        forgotten here."""
-        found = self.statistics.pop(leader).result()
-        # as if its inputs were equally strong and uncorrelated
-        if self.tokens.get(leader) == 0:
-            for kind, each in found.items():
-                found[kind] = (
-                    torch.ones_like(each)
-                    if each.ndim == 1
-                    else torch.eye(len(each)).to(each)
-                )
-        return found
-
-    def _see(self, name: str, module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        inputs_1TI = arguments[0]
-        self._left.discard(name)
-        if self._last is not None and self._last[0] is inputs_1TI:
-            self.groups[self._last[1]].append(name)
-        else:
-            self._last = (inputs_1TI, name)
-            if name not in self.groups:
-                self.groups[name] = [name]
-                self.statistics[name] = self._make(inputs_1TI.shape[-1])
-            if isinstance(module, Routed):
-                tokens = len(module.tokens_R)
-                self.tokens[name] = self.tokens.get(name, 0) + tokens
-                if tokens:
-                    self.statistics[name].add(
-                        inputs_1TI[:tokens], self._batch.only(module.tokens_R)
-                    )
-            else:
-                self.statistics[name].add(inputs_1TI[0], self._batch)
-        if not self._left:
-            raise _Complete
-
-
 class Gathered:
-    """The statistics of one input, from the same pass; see `Statistic`. float32.
-    Squared norms are summed by sequence, in the calibration's order, so they do not
-    depend on how sequences were batched."""
+    """One input of a layer: who reads it, and its statistics (see `Statistic`), in
+    float32. Squared norms are summed by sequence, in the calibration's order, so they
+    do not depend on how sequences were batched."""
 
     def __init__(
         self,
-        kinds: Sequence[Statistic],
-        columns: int,
-        sequences: int,
-        device: torch.device,
+        leader: str,
+        kinds: Sequence[Statistic] = (),
+        columns: int = 0,
+        sequences: int = 0,
+        device: torch.device | None = None,
     ) -> None:
-        """Empty, for inputs of `columns` columns and a calibration of `sequences`
-        sequences."""
-        sizes = {Statistic.COLUMN_NORMS: sequences, Statistic.HESSIAN: columns}
+        """Of an input of so many columns, and a calibration of so many sequences."""
+        self.members = [leader]  # modules; the first one names the input
+        self.tokens: int | None = None  # where only some tokens come: how many
+        self._sequences = sequences
         self._sums = {
-            kind: torch.zeros(sizes[kind], columns, dtype=torch.float32, device=device)
+            kind: torch.zeros(
+                columns if kind is Statistic.HESSIAN else sequences,
+                columns,
+                dtype=torch.float32,
+                device=device,
+            )
             for kind in kinds
         }
-        self._sequences = sequences
 
     def add(self, inputs_TI: Tensor, batch: Batch) -> None:
         if (sums_NI := self._sums.get(Statistic.COLUMN_NORMS)) is not None:
@@ -156,19 +78,99 @@ class Gathered:
         if (sum_II := self._sums.get(Statistic.HESSIAN)) is not None:
             add_second_moments(sum_II, inputs_TI.float())
 
-    def result(self) -> dict[Statistic, Tensor]:
-        """The finished statistics; nothing is added after it."""
-        found: dict[Statistic, Tensor] = {}
-        for kind, sums in self._sums.items():
-            # the sum itself, scaled in place: it can be gigabytes
-            if kind is Statistic.HESSIAN:
-                found[kind] = mirror(sums).mul_(2 / self._sequences)
+    def take(self) -> dict[Statistic, Tensor]:
+        """The finished statistics, which are forgotten here: they can be gigabytes."""
+        statistics: dict[Statistic, Tensor] = {}
+        for kind in [*self._sums]:
+            sums = self._sums.pop(kind)
+            if self.tokens == 0:
+                # as if its inputs were equally strong and uncorrelated
+                statistics[kind] = (
+                    torch.eye(len(sums)).to(sums)
+                    if kind is Statistic.HESSIAN
+                    else torch.ones_like(sums[0])
+                )
+            elif kind is Statistic.HESSIAN:
+                statistics[kind] = mirror(sums).mul_(2 / self._sequences)
             else:
                 total_I = torch.zeros_like(sums[0])
                 for sum_I in sums:
                     total_I += sum_I
-                found[kind] = total_I / self._sequences
-        return found
+                statistics[kind] = total_I / self._sequences
+        return statistics
+
+
+class Observer:
+    """Gathers the statistics of each distinct input of a layer's Linear modules."""
+
+    def __init__(
+        self,
+        linears: Mapping[str, nn.Linear],
+        kinds: Sequence[Statistic],
+        sequences: int,
+        device: torch.device,
+    ) -> None:
+        self.inputs: dict[str, Gathered] = {}  # by the module that reads it first
+        self._linears = linears
+        self._kinds = kinds
+        self._sequences = sequences
+        self._device = device
+        self._left: set[str] = set()  # modules that have not run yet in this pass
+
+    def run(
+        self,
+        layer: nn.Module,
+        hidden_1TH: Tensor,
+        keywords: Mapping[str, Any],
+        batch: Batch,
+    ) -> None:
+        """Run the layer on one batch, as far as its statistics need. Raises JobError
+        if a module does not run."""
+        self._batch = batch
+        # the input seen last, and who read it first
+        self._last: tuple[Tensor, str] | None = None
+        # the first pass shows the inputs, the others need their leaders
+        self._left = set(self.inputs or self._linears)
+        handles = [
+            self._linears[name].register_forward_pre_hook(partial(self._see, name))
+            for name in self._left
+        ]
+        try:
+            layer(hidden_1TH, **keywords)
+        except _Complete:
+            pass
+        finally:
+            self._last = None
+            for handle in handles:
+                handle.remove()
+        if self._left:
+            raise JobError(
+                f"module {min(self._left)} did not run in its layer's forward pass"
+            )
+
+    def _see(self, name: str, module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        inputs_1TI = arguments[0]
+        self._left.discard(name)
+        if self._last is not None and self._last[0] is inputs_1TI:
+            self.inputs[self._last[1]].members.append(name)
+        else:
+            self._last = (inputs_1TI, name)
+            if name not in self.inputs:
+                columns = inputs_1TI.shape[-1]
+                self.inputs[name] = Gathered(
+                    name, self._kinds, columns, self._sequences, self._device
+                )
+            gathered = self.inputs[name]
+            if isinstance(module, Routed):
+                tokens = len(module.tokens_R)
+                gathered.tokens = (gathered.tokens or 0) + tokens
+                if tokens:
+                    batch = self._batch.only(module.tokens_R)
+                    gathered.add(inputs_1TI[:tokens], batch)
+            else:
+                gathered.add(inputs_1TI[0], self._batch)
+        if not self._left:
+            raise _Complete
 
 
 def add_second_moments(sum_II: Tensor, inputs_TI: Tensor) -> None:
@@ -198,25 +200,32 @@ class Flow:
         self._activations = activations
         self._sequences = sum(len(batch.lengths) for batch in batches)
 
-    def start(self) -> None:
-        """Make the first layer's inputs the current ones."""
+    def layers(
+        self, report: Progress = silent, *, last: bool = False
+    ) -> Iterator[tuple[int, nn.Module]]:
+        """Each layer in turn, loaded; what it then gives is the input of the next.
+        The `last` layer's output matters to few. Raises JobError if not finite."""
         for number, batch in enumerate(self._batches):
             self._activations.put(number, self._decoder.embed(batch))
+        for index, layer in self._decoder.layers(report):
+            yield index, layer
+            if last or index < len(self._decoder) - 1:
+                self._pass_on(index, layer)
 
-    def observe(
+    def collect(
         self,
         index: int,
         layer: nn.Module,
-        statistics: list[Statistic],
+        kinds: Sequence[Statistic],
         linears: Mapping[str, nn.Linear] | None = None,
-    ) -> Observer:
-        """One pass over every batch: `statistics` of each distinct input of its
+    ) -> list[Gathered]:
+        """One pass over every batch: the statistics of each distinct input of a layer's
         Linear modules, or of those given."""
-        make = partial(
-            Gathered, statistics, sequences=self._sequences, device=self._decoder.device
-        )
         observer = Observer(
-            self._decoder.linears(index) if linears is None else linears, make
+            self._decoder.linears(index) if linears is None else linears,
+            kinds,
+            self._sequences,
+            self._decoder.device,
         )
         for number, batch in enumerate(self._batches):
             observer.run(
@@ -225,7 +234,7 @@ class Flow:
                 self._decoder.keywords(index, batch),
                 batch,
             )
-        return observer
+        return list(observer.inputs.values())
 
     def ends(self) -> Tensor:
         """states_NH: the current inputs at the last token of each calibration
@@ -240,11 +249,7 @@ class Flow:
             )
         return states_NH
 
-    def advance(self, index: int, layer: nn.Module, *, last: bool = False) -> None:
-        """Make a layer's outputs the inputs; the `last` layer's too, which few read.
-        Raises JobError if not finite."""
-        if index == len(self._decoder) - 1 and not last:
-            return
+    def _pass_on(self, index: int, layer: nn.Module) -> None:
         for number, batch in enumerate(self._batches):
             hidden_1TH = layer(
                 self._activations.get(number), **self._decoder.keywords(index, batch)

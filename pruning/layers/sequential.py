@@ -13,22 +13,23 @@ is that of one pass. `owl` divides the sparsity over layers.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from evaluator.checkpoints.manifests import MatrixRecord
 from evaluator.core.errors import InputError, JobError
 from pruning.config import PruneConfig
-from pruning.layers.flow import Flow, Observer
+from pruning.layers.flow import Flow, Gathered
 from pruning.layers.repair import LeastSquares
-from pruning.methods import METHODS
 from pruning.methods.base import Method, Statistic
 from pruning.methods.masks import check_counts, count_zeros
 from pruning.methods.patterns import Pattern, Unstructured
 from pruning.methods.scores import Wanda
 from pruning.model.architectures import Routed
-from pruning.model.decoder import Decoder
-from pruning.output.manifest import MatrixRecord
+from pruning.model.decoder import Decoder, Progress
 
 OWL_TIMES = 5.0  # an outlier's score is more than this many times the mean of its layer
 # a layer's ratio differs from the mean of all by less than twice this
@@ -59,140 +60,107 @@ def owl(shares: Sequence[float], ratio: float) -> list[Unstructured]:
 def outlier_shares(decoder: Decoder, flow: Flow) -> list[float]:
     """Each dense layer's share of Wanda scores above OWL_TIMES its mean. Raises
     JobError if not finite."""
-    shares: list[float] = []
-    score = Wanda().score
-    with torch.no_grad():
-        flow.start()
-        for index in range(len(decoder)):
-            layer = decoder.load(index)
-            observer = flow.observe(index, layer, [Statistic.COLUMN_NORMS])
-            norms: dict[str, Tensor] = {}
-            for leader, members in observer.groups.items():
-                norm_sq_I = observer.take(leader)[Statistic.COLUMN_NORMS]
-                if not bool(torch.isfinite(norm_sq_I).all()):
-                    raise JobError(
-                        f"layer {index}, input of {leader}: activations are not finite"
-                    )
-                norms |= dict.fromkeys(members, norm_sq_I)
-            weights = {
-                name: module.weight.data
-                for name, module in decoder.linears(index).items()
-            }
-            size = sum(weight_OI.numel() for weight_OI in weights.values())
-            total = sum(
-                score(weight_OI, norms[name]).double().sum().item()
-                for name, weight_OI in weights.items()
+    return [_outlier_share(decoder, flow, *loaded) for loaded in flow.layers()]
+
+
+def _outlier_share(decoder: Decoder, flow: Flow, index: int, layer: nn.Module) -> float:
+    norms: dict[str, Tensor] = {}
+    for gathered in flow.collect(index, layer, [Statistic.COLUMN_NORMS]):
+        norm_sq_I = gathered.take()[Statistic.COLUMN_NORMS]
+        if not bool(torch.isfinite(norm_sq_I).all()):
+            raise JobError(
+                f"layer {index}, input of {gathered.members[0]}: activations are not"
+                " finite"
             )
-            bar = OWL_TIMES * total / size
-            above = sum(
-                int((score(weight_OI, norms[name]) > bar).sum())
-                for name, weight_OI in weights.items()
-            )
-            shares.append(above / size)
-            flow.advance(index, layer)
-            decoder.release(index)
-    return shares
+        norms |= dict.fromkeys(gathered.members, norm_sq_I)
+    score, linears = Wanda().score, decoder.linears(index)
+    size, total, above = 0, 0.0, 0
+    for name, linear in linears.items():
+        size += linear.weight.numel()
+        total += score(linear.weight.data, norms[name]).double().sum().item()
+    bar = OWL_TIMES * total / size
+    for name, linear in linears.items():
+        above += int((score(linear.weight.data, norms[name]) > bar).sum())
+    return above / size
 
 
 # Called with each pruned matrix, in the checkpoint's dtype: (tensor name, weight_OI on
 # the CPU).
 Writer = Callable[[str, Tensor], None]
-Progress = Callable[[int, int], None]  # called with the layers that are done, and all
 
 
-def prune_layers(
-    config: PruneConfig,
-    decoder: Decoder,
-    patterns: list[Pattern],
-    flow: Flow | None,
-    write: Writer,
-    report: Progress,
-) -> list[MatrixRecord]:
-    """Prune every layer; returns records of matrices. Raises JobError if not as
-    sparse as requested, or not finite."""
-    own = _method(config).statistic
-    statistics = [] if own is None else [own]
-    if config.repair != "none" and own is not Statistic.HESSIAN:
-        statistics.append(Statistic.HESSIAN)
-    outcomes: list[MatrixRecord] = []
-    with torch.no_grad():
-        if flow is not None and statistics:
-            flow.start()
-        for index, pattern in enumerate(patterns):
-            layer = decoder.load(index)
-            if flow is None or not statistics:
-                outcomes += _prune_layer(config, decoder, index, pattern, None, write)
-            else:
-                heaviest = (
-                    Statistic.HESSIAN
-                    if Statistic.HESSIAN in statistics
-                    else statistics[0]
-                )
-                for modules in portions(decoder.linears(index), heaviest):
-                    observer = flow.observe(index, layer, statistics, modules)
-                    outcomes += _prune_layer(
-                        config, decoder, index, pattern, observer, write
-                    )
-                    del observer
-                flow.advance(index, layer)
-            decoder.release(index)
-            report(index + 1, len(decoder))
-    return outcomes
+@dataclass(frozen=True, slots=True)
+class LayerPruner:
+    """A job that sets weights to zero, layer by layer: collect, prune, pass on.
+    Raises JobError for a matrix that is not as sparse as requested, or not finite."""
 
+    config: PruneConfig
+    method: Method
+    decoder: Decoder
+    flow: Flow | None  # None: no text
+    write: Writer
 
-def _prune_layer(
-    config: PruneConfig,
-    decoder: Decoder,
-    index: int,
-    pattern: Pattern,
-    observer: Observer | None,
-    write: Writer,
-) -> Iterator[MatrixRecord]:
-    """Prune, write and put back every matrix of a loaded layer; those that read the
-    same input at once."""
-    method, linears = _method(config), decoder.linears(index)
-    group, own_kind = config.comparison, method.statistic
-    for leader, members in (
-        {name: [name] for name in linears} if observer is None else observer.groups
-    ).items():
-        tokens = None if observer is None else observer.tokens.get(leader)
-        where = decoder.tensor_name(index, f"{leader}.weight")
-        known = {} if observer is None else observer.take(leader)
-        least_squares = None
-        if config.repair != "none" and tokens != 0:
-            hessian_II = known[Statistic.HESSIAN]  # the method may overwrite its own
-            least_squares = LeastSquares(
-                hessian_II.clone() if own_kind is Statistic.HESSIAN else hessian_II,
-                where,
-            )
+    def run(self, patterns: Sequence[Pattern], report: Progress) -> list[MatrixRecord]:
+        """Prune every layer by its pattern."""
+        kinds = [] if self.method.statistic is None else [self.method.statistic]
+        if self.config.repair != "none" and Statistic.HESSIAN not in kinds:
+            kinds.append(Statistic.HESSIAN)
+        # an allocation may have looked at a text that the method does not need
+        flow = self.flow if kinds else None
+        records: list[MatrixRecord] = []
+        for index, layer in (self.decoder if flow is None else flow).layers(report):
+            for modules in portions(self.decoder.linears(index), kinds):
+                inputs = [Gathered(name) for name in modules]
+                if flow is not None:
+                    inputs = flow.collect(index, layer, kinds, modules)
+                while inputs:  # each is forgotten when it is pruned
+                    records += self._prune(index, inputs.pop(0), patterns[index])
+        return records
+
+    def _prune(
+        self, index: int, gathered: Gathered, pattern: Pattern
+    ) -> Iterator[MatrixRecord]:
+        """Prune, write and put back the matrices that read one input."""
+        linears = self.decoder.linears(index)
+        weights_OI = (linears[name].weight.data for name in gathered.members)
+        where = self.decoder.tensor_name(index, f"{gathered.members[0]}.weight")
+        statistics = gathered.take()
+        own, least_squares = None, None
+        if self.method.statistic is not None:
+            own = statistics[self.method.statistic]
+        if self.config.repair != "none" and gathered.tokens != 0:
+            hessian_II = statistics[Statistic.HESSIAN]
+            # the method may overwrite its own
+            hessian_II = hessian_II.clone() if hessian_II is own else hessian_II
+            least_squares = LeastSquares(hessian_II, where)
             del hessian_II
-        own = None if own_kind is None else known.pop(own_kind)
-        del known
-        pruned = method.prune(
-            (linears[name].weight.data for name in members), own, pattern, group, where
-        )
-        del own
-        for name, matrix in zip(members, pruned, strict=True):
-            dtype = decoder.checkpoint_dtype(index, name)
-            repaired = (
-                None
-                if least_squares is None
-                else least_squares.repair(matrix, linears[name].weight.data, dtype)
-            )
-            stored_OI = (
-                matrix.weight_OI.to(dtype) if repaired is None else repaired.weight_OI
-            )
+        del statistics
+        group = self.config.comparison
+        pruned = self.method.prune(weights_OI, own, pattern, group, where)
+        del own  # it can be gigabytes
+        for name, matrix in zip(gathered.members, pruned, strict=True):
+            dense_OI = linears[name].weight.data
+            dtype = self.decoder.checkpoint_dtype(index, name)
+            repair: dict[str, Any] = {}
+            if least_squares is None:
+                stored_OI = matrix.weight_OI.to(dtype)
+            else:
+                repaired = least_squares.repair(matrix, dense_OI, dtype)
+                stored_OI = repaired.weight_OI
+                repair = {
+                    "pruned_error": repaired.error_before,
+                    "repaired_error": repaired.error,
+                    "repair_steps": repaired.steps,
+                }
             stored_OI = stored_OI + 0  # a weight that was or became -0.0 is +0.0
             # later layers see exactly what was written
-            decoder.replace(index, name, stored_OI)
-            tensor = decoder.tensor_name(index, f"{name}.weight")
-            written_OI = stored_OI.cpu()
-            write(tensor, written_OI)
+            self.decoder.replace(index, name, stored_OI)
+            tensor = self.decoder.tensor_name(index, f"{name}.weight")
+            stored_OI = stored_OI.cpu()
+            self.write(tensor, stored_OI)
             rows, columns = stored_OI.shape
-            requested, zeros = (
-                method.taken(rows, columns, pattern, group),
-                count_zeros(written_OI),
-            )
+            requested = self.method.taken(rows, columns, pattern, group)
+            zeros = count_zeros(stored_OI)
             check_counts(tensor, matrix.mask_OI, requested=requested, zeros=zeros)
             yield MatrixRecord(
                 name=tensor,
@@ -200,36 +168,25 @@ def _prune_layer(
                 columns=columns,
                 requested=requested,
                 zeros=zeros,
-                tokens=tokens,
-                dead_columns=None if tokens == 0 else matrix.dead_columns,
+                tokens=gathered.tokens,
+                dead_columns=None if gathered.tokens == 0 else matrix.dead_columns,
                 damping=matrix.damping,
                 solver_dtype=matrix.solver_dtype,
-                pruned_error=None if repaired is None else repaired.error_before,
-                repaired_error=None if repaired is None else repaired.error,
-                repair_steps=None if repaired is None else repaired.steps,
+                **repair,
             )
-
-
-def _method(config: PruneConfig) -> Method:
-    method = METHODS[config.method]
-    assert isinstance(method, Method), config.method
-    return method
 
 
 def leave_dense(decoder: Decoder) -> list[MatrixRecord]:
     """The records of a job that prunes nothing: they count the zeros of the dense
     model."""
-    read = decoder.checkpoint.read
-    return [
-        MatrixRecord(
-            name=name,
-            rows=rows,
-            columns=columns,
-            requested=0,
-            zeros=count_zeros(read(name)),
+    records = []
+    for name, (rows, columns) in decoder.matrices().items():
+        zeros = count_zeros(decoder.checkpoint.tensors[name].read())
+        record = MatrixRecord(
+            name=name, rows=rows, columns=columns, requested=0, zeros=zeros
         )
-        for name, (rows, columns) in decoder.matrices().items()
-    ]
+        records.append(record)
+    return records
 
 
 HESSIAN_BYTES = 8 << 30  # of experts whose statistics are held at once
@@ -237,36 +194,31 @@ _ENTRY = 4  # bytes, float32
 
 
 def portions(
-    linears: Mapping[str, nn.Linear], statistic: Statistic, limit: int = HESSIAN_BYTES
+    linears: Mapping[str, nn.Linear],
+    kinds: Sequence[Statistic],
+    limit: int = HESSIAN_BYTES,
 ) -> list[dict[str, nn.Linear]]:
     """A layer's modules in the order of observation; each portion takes its own
     pass."""
     experts: dict[str, dict[str, nn.Linear]] = {}
+    rest: dict[str, nn.Linear] = {}
     for name, module in linears.items():
         if isinstance(module, Routed):
             experts.setdefault(name.rpartition(".")[0], {})[name] = module
-    sizes = {  # of an expert's Hessians: gate and up read the same input
-        name: sum(
-            width**2 * _ENTRY
-            for width in {module.in_features for module in modules.values()}
-        )
-        for name, modules in experts.items()
-    }
-    if statistic is not Statistic.HESSIAN or sum(sizes.values()) <= limit:
+        else:
+            rest[name] = module
+    sizes = []  # of each expert's Hessians: gate and up read the same input
+    for modules in experts.values():
+        widths = {module.in_features for module in modules.values()}
+        sizes.append(sum(width**2 * _ENTRY for width in widths))
+    if Statistic.HESSIAN not in kinds or sum(sizes) <= limit:
         return [dict(linears)]
-    found: list[dict[str, nn.Linear]] = []
+    parts: list[dict[str, nn.Linear]] = []
     room = 0
-    for name, modules in experts.items():
-        if sizes[name] > room:
-            found.append({})
+    for modules, size in zip(experts.values(), sizes, strict=True):
+        if size > room:
+            parts.append({})
             room = limit
-        found[-1] |= modules
-        room -= sizes[name]
-    return [
-        *found,
-        {
-            name: module
-            for name, module in linears.items()
-            if not isinstance(module, Routed)
-        },
-    ]
+        parts[-1] |= modules
+        room -= size
+    return [*parts, rest]

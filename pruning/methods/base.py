@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from evaluator.checkpoints.manifests import Unit
 from evaluator.core.errors import JobError
 from pruning.methods.patterns import (
     Group,
@@ -26,9 +27,8 @@ from pruning.methods.patterns import (
     Pattern,
     Removed,
     Share,
-    Unit,
+    format_ranges,
     read_numbers,
-    written,
 )
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Method(_Named):
         where: str,
     ) -> Iterator[Pruned]:
         """Prune matrices that read the same input, in their order. `statistic`: of
-        their input, if needed; it may be overwritten. Raises JobError naming `where`
+        their input, if needed; it may be overformat_ranges. Raises JobError naming `where`
         if it cannot be used."""
 
 
@@ -155,5 +155,5 @@ class Removal(_Named):
         """The pattern of a job: one that was not given is the unit's name, and a
         list is spelled in one way."""
         if self.listed:
-            return written(read_numbers(str(pattern or "")))
+            return format_ranges(read_numbers(str(pattern or "")))
         return self.unit if pattern is None else pattern

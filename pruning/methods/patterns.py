@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from evaluator.checkpoints.manifests import Unit
+
 UNSTRUCTURED = "unstructured"
 # what a ratio is taken of, and what a weight is compared with
 Group = Literal["row", "matrix"]
-# what is taken out whole; heads go with those that share key and value
-Unit = Literal["layers", "heads", "channels"]
 _LIST = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
 
 
@@ -91,7 +91,7 @@ def read_numbers(text: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def written(numbers: Iterable[int]) -> str:
+def format_ranges(numbers: Iterable[int]) -> str:
     """Rising numbers as `read_numbers` reads them, runs as a range."""
     parts = []
     for _, run in itertools.groupby(enumerate(numbers), lambda each: each[1] - each[0]):

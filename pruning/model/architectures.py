@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.shapes import expert_field
 from evaluator.core.errors import InputError
-from pruning.model.checkpoint import Checkpoint
 from pruning.model.packing import ALONE_BELOW
 
 
@@ -86,12 +86,12 @@ _KNOWN = {
 ARCHITECTURES = dict(sorted(_KNOWN.items()))
 
 
-def recognise(checkpoint: Checkpoint) -> Architecture:
+def architecture_of(checkpoint: Checkpoint) -> Architecture:
     """The architecture of a checkpoint. Raises InputError, naming it, for one that
     cannot be pruned."""
-    file, config = checkpoint.directory / "config.json", checkpoint.config
-    kind = config.get("model_type")
-    known = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
+    file, config = checkpoint.config_file, checkpoint.config
+    kind = config["model_type"]
+    known = ARCHITECTURES.get(kind)
     experts = expert_field(config)
     if experts is not None and (known is None or known.experts is None):
         mixtures = ", ".join(
@@ -101,19 +101,11 @@ def recognise(checkpoint: Checkpoint) -> Architecture:
             f"{file}: model_type {kind!r} is a mixture of experts ({experts}), which"
             f" cannot be pruned; those that can: {mixtures}"
         )
-    text = config.get("text_config")
-    for part in (config, text if isinstance(text, dict) else {}):
-        quantised = part.get("quantization_config")
-        if quantised:
-            name = (
-                quantised.get("quant_method", "unnamed")
-                if isinstance(quantised, dict)
-                else quantised
-            )
-            raise InputError(
-                f"{file}: the checkpoint is already quantised (quant_method {name!r});"
-                " it cannot be pruned"
-            )
+    if checkpoint.quantisation is not None:
+        raise InputError(
+            f"{file}: the checkpoint is already quantised (quant_method"
+            f" {checkpoint.quantisation.library!r}); it cannot be pruned"
+        )
     if known is None:
         raise InputError(
             f"{file}: model_type {kind!r} is not one of {', '.join(ARCHITECTURES)}"

@@ -11,15 +11,17 @@ is written out again here.
 
 import copy
 import warnings
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.tensors import FLOATS
 from evaluator.core.errors import InputError, JobError, one_line
 from pruning.model import memory
-from pruning.model.architectures import recognise, separate
-from pruning.model.checkpoint import FLOATS, Checkpoint
+from pruning.model.architectures import architecture_of, separate
 from pruning.model.packing import Batch, pack, register
 
 _KEPT_MASKS = 1 << 27  # elements of all sliding-window masks that are kept, a byte each
@@ -28,6 +30,13 @@ _EMBEDDED = 1024  # tokens that are embedded at once: their masks grow with the 
 # before it is used again.
 _KEPT_BYTES = 1 << 26
 _HEAD = "lm_head.weight"
+
+
+Progress = Callable[[int, int], None]  # called with the layers that are done, and all
+
+
+def silent(done: int, total: int) -> None:
+    """Nobody waits."""
 
 
 class _Recorder(nn.Module):
@@ -59,60 +68,57 @@ class Decoder:
 
         self.checkpoint = checkpoint
         self.device = device
-        architecture = recognise(checkpoint)
+        architecture = architecture_of(checkpoint)
         try:
             config = AutoConfig.from_pretrained(
-                checkpoint.directory, trust_remote_code=False
+                checkpoint.path, trust_remote_code=False
             )
         except Exception as error:  # each architecture checks its fields in its own way
-            raise InputError(
-                f"{checkpoint.directory / 'config.json'}: {one_line(error)}"
-            ) from None
+            raise InputError(f"{checkpoint.config_file}: {one_line(error)}") from None
         if architecture.text_config:
             config = config.text_config
         # layers cannot be run one at a time
         for name, what in architecture.whole.items():
             if value := getattr(config, name, None):
-                file = checkpoint.directory / "config.json"
                 raise InputError(
-                    f"{file}: field {name!r} is {value!r}: a model with {what} cannot"
+                    f"{checkpoint.config_file}: field {name!r} is {value!r}: a model with {what} cannot"
                     " be pruned"
                 )
         self.config = config
         self._architecture = architecture
         # only one sequence at a time can run through a layer
         self.recurrent = architecture.recurrent
-        entries = checkpoint.entries
+        tensors = checkpoint.tensors
         present = [
             p
             for p in architecture.prefixes
-            if any(name.startswith(f"{p}layers.") for name in entries)
+            if any(name.startswith(f"{p}layers.") for name in tensors)
         ]
         self._prefix = present[0] if present else architecture.prefixes[0]
         table = f"{self._prefix}embed_tokens.weight"
         # A tied matrix may have the head's name alone; `check_fit` refuses one that is
         # not tied.
-        self._table = _HEAD if table not in entries and _HEAD in entries else table
+        self._table = _HEAD if table not in tensors and _HEAD in tensors else table
         with torch.device("meta"), warnings.catch_warnings():
             # of token ids in the config that no forward pass here uses
             warnings.simplefilter("ignore")
             self._model = AutoModel.from_config(copy.deepcopy(config)).eval()
         if not self.recurrent:
             register(self._model.config)
-        self.layers: nn.ModuleList = self._model.layers
+        self.modules: nn.ModuleList = self._model.layers
         if architecture.experts is not None:
-            separate(self.layers, architecture.experts)
+            separate(self.modules, architecture.experts)
         names = {self._table: tuple(self._model.embed_tokens.weight.shape)}
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(self.modules):
             names |= {
                 self.tensor_name(index, n): tuple(t.shape)
                 for n, t in layer.state_dict().items()
             }
         for name, shape in names.items():
-            entry = checkpoint.entry(name)
-            if entry.shape != shape:
+            tensor = checkpoint.float_tensor(name)
+            if tensor.shape != shape:
                 raise InputError(
-                    f"{entry.file}: tensor {name} has shape {entry.shape}, config.json"
+                    f"{tensor.file}: tensor {name} has shape {tensor.shape}, config.json"
                     f" says {shape}"
                 )
         # A CPU computes in float32, a GPU in the checkpoint's own dtype.
@@ -128,13 +134,13 @@ class Decoder:
         self._keywords: dict[int, list[dict[str, Any]]] = {}
 
     def __len__(self) -> int:
-        return len(self.layers)
+        return len(self.modules)
 
     def linears(self, layer: int) -> dict[str, nn.Linear]:
         """The modules of a layer that are pruned, by name within the layer."""
         return {
             name: module
-            for name, module in self.layers[layer].named_modules()
+            for name, module in self.modules[layer].named_modules()
             if isinstance(module, nn.Linear)
             and name.rpartition(".")[2] not in self._architecture.dense
         }
@@ -147,9 +153,9 @@ class Decoder:
 
     def checkpoint_dtype(self, layer: int, module: str) -> torch.dtype:
         """The type of a module's weight in the checkpoint."""
-        return FLOATS[
-            self.checkpoint.entry(self.tensor_name(layer, f"{module}.weight")).dtype
-        ]
+        name = self.tensor_name(layer, f"{module}.weight")
+        dtype: torch.dtype = getattr(torch, FLOATS[self.checkpoint.tensors[name].dtype])
+        return dtype
 
     def matrices(self) -> dict[str, tuple[int, int]]:
         """Every matrix that is pruned, layer by layer: its tensor name and its shape
@@ -166,13 +172,11 @@ class Decoder:
     def load(self, index: int) -> nn.Module:
         """Read one layer's tensors; `release` frees them. Raises JobError for a
         buffer without a value."""
-        layer: nn.Module = self.layers[index]
-        state = {
-            name: self.checkpoint.read(self.tensor_name(index, name), self.dtype).to(
-                self.device
-            )
-            for name in layer.state_dict()
-        }
+        layer: nn.Module = self.modules[index]
+        state = {}
+        for name in layer.state_dict():
+            tensor = self.checkpoint.tensors[self.tensor_name(index, name)]
+            state[name] = tensor.read(self.dtype).to(self.device)
         layer.load_state_dict(state, assign=True)
         stranded = [name for name, buffer in layer.named_buffers() if buffer.is_meta]
         if stranded:
@@ -182,12 +186,20 @@ class Decoder:
             )
         return layer.requires_grad_(False)
 
+    def layers(self, report: Progress = silent) -> Iterator[tuple[int, nn.Module]]:
+        """Each layer in turn, with its weights, which are forgotten after it. `report`
+        gets how many are done, and all."""
+        for index in range(len(self)):
+            yield index, self.load(index)
+            self.release(index)
+            report(index + 1, len(self))
+
     def replace(self, index: int, module: str, weight_OI: Tensor) -> None:
-        linear = cast("nn.Linear", self.layers[index].get_submodule(module))
+        linear = cast("nn.Linear", self.modules[index].get_submodule(module))
         linear.weight.data = weight_OI.to(linear.weight.dtype)
 
     def release(self, index: int) -> None:
-        self.layers[index].to("meta")
+        self.modules[index].to("meta")
         for linear in self.linears(index).values():
             self._released += (
                 linear.in_features * linear.out_features * self.dtype.itemsize
@@ -205,7 +217,7 @@ class Decoder:
         highest = int(ids.max())
         if highest >= vocabulary:
             raise InputError(
-                f"{self.checkpoint.directory}: its tokenizer gives id {highest}, its"
+                f"{self.checkpoint.path}: its tokenizer gives id {highest}, its"
                 f" embedding has {vocabulary} rows"
             )
         unique = torch.unique(ids)
@@ -216,7 +228,7 @@ class Decoder:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             skeleton = AutoModel.from_config(config, dtype=self.dtype).eval()
-        rows = self.checkpoint.rows(self._table, unique)
+        rows = self.checkpoint.tensors[self._table].read_rows(unique)
         skeleton.embed_tokens.weight = nn.Parameter(
             rows.to(self.dtype), requires_grad=False
         )

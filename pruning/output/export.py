@@ -12,7 +12,6 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +20,13 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.files import digest_of_file, file_states
-from evaluator.checkpoints.info import WRITTEN
-from evaluator.checkpoints.tensors import INDEX, digests
+from evaluator.checkpoints.manifests import JobManifest, to_json
+from evaluator.checkpoints.tensors import INDEX, PROVEN, Proof, digests
 from evaluator.core.errors import InputError, JobError
 from evaluator.core.lease import Lease
 from evaluator.core.liveness import HEARTBEAT
-from pruning.model.checkpoint import Checkpoint
-from pruning.output.manifest import JobManifest, to_json
 
 ManifestT = TypeVar("ManifestT", bound=JobManifest)
 _SUFFIX = ".partial"
@@ -55,29 +53,24 @@ _ENDINGS = (".model", ".tiktoken")
 def companions(checkpoint: Checkpoint) -> list[str]:
     """Names, relative to the checkpoint, of the files that are copied besides
     weights and config.json."""
-    directory = checkpoint.directory
-    candidates = [*directory.iterdir(), *directory.glob("additional_chat_templates/*")]
-    names = [str(file.relative_to(directory)) for file in candidates if file.is_file()]
-    chosen = {
-        n
-        for n in names
-        if n in _NAMES or n.startswith(_BEGINNINGS) or n.endswith(_ENDINGS)
-    }
+    directory = checkpoint.path
+    chosen = []
+    for file in (*directory.iterdir(), *directory.glob("additional_chat_templates/*")):
+        name = str(file.relative_to(directory))
+        named = name in _NAMES or name.startswith(_BEGINNINGS)
+        if file.is_file() and (named or name.endswith(_ENDINGS)):
+            chosen.append(name)
     if checkpoint.index is not None:
-        chosen.add(checkpoint.index.name)
+        chosen.append(INDEX)
     return sorted(chosen)
 
 
-def source_files(
-    checkpoint: Checkpoint, digest: Callable[[Path], str] = digest_of_file
-) -> dict[str, str]:
+def source_files(checkpoint: Checkpoint) -> dict[str, str]:
     """sha256 of each file of the dense checkpoint that the job reads or copies."""
-    names = [
-        "config.json",
-        *(file.name for file in checkpoint.files),
-        *companions(checkpoint),
-    ]
-    return {name: digest(checkpoint.directory / name) for name in sorted(names)}
+    found = dict(checkpoint.prove().files)
+    for name in ("config.json", *companions(checkpoint)):
+        found[name] = digest_of_file(checkpoint.path / name)
+    return dict(sorted(found.items()))
 
 
 def _need_own_files(checkpoint: Checkpoint) -> None:
@@ -87,16 +80,16 @@ def _need_own_files(checkpoint: Checkpoint) -> None:
     The weights may be links: they are read, and the new checkpoint gets files of its
     own.
     """
-    home = checkpoint.directory.resolve()
+    home = checkpoint.path.resolve()
     blobs = (
         home.parents[1] / "blobs"
         if len(home.parents) > 1 and home.parent.name == "snapshots"
         else home
     )
     copied = [
-        checkpoint.directory / name for name in ("config.json", *companions(checkpoint))
+        checkpoint.path / name for name in ("config.json", *companions(checkpoint))
     ]
-    for file in (*copied, *checkpoint.directory.glob("*_manifest.json")):
+    for file in (*copied, *checkpoint.path.glob("*_manifest.json")):
         target = file.resolve()
         if not (target.is_relative_to(home) or target.is_relative_to(blobs)):
             raise InputError(
@@ -109,15 +102,13 @@ def check_place(checkpoint: Checkpoint, out: Path) -> None:
     """Raises InputError if a file to copy lies elsewhere, or `out` is a bad place or
     has too little space."""
     _need_own_files(checkpoint)
-    source, target = checkpoint.directory.resolve(), out.resolve()
+    source, target = checkpoint.path.resolve(), out.resolve()
     if target == source or source in target.parents:
         raise InputError(
-            f"out: {out} is inside the source checkpoint {checkpoint.directory}"
+            f"out: {out} is inside the source checkpoint {checkpoint.path}"
         )
     if target in source.parents:
-        raise InputError(
-            f"out: {out} holds the source checkpoint {checkpoint.directory}"
-        )
+        raise InputError(f"out: {out} holds the source checkpoint {checkpoint.path}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(
             f"out: {out} exists and is not this pruning's finished checkpoint; name"
@@ -136,7 +127,7 @@ def check_place(checkpoint: Checkpoint, out: Path) -> None:
         raise InputError(f"out: {ancestor} is not a directory that can be written")
     free, size = (
         shutil.disk_usage(ancestor).free,
-        sum(file.stat().st_size for file in checkpoint.files),
+        sum(shard.stat().st_size for shard in checkpoint.shards),
     )
     if free < size:
         raise InputError(
@@ -155,7 +146,7 @@ class Export:
 
     def copy_weights(self) -> None:
         """Copy every shard and their index, byte for byte."""
-        for file in filter(None, (*self._checkpoint.files, self._checkpoint.index)):
+        for file in filter(None, (*self._checkpoint.shards, self._checkpoint.index)):
             shutil.copyfile(file, self.partial / file.name)
             HEARTBEAT.beat()
 
@@ -163,30 +154,27 @@ class Export:
         """Overwrite a dense matrix with its pruned version, which has the
         checkpoint's dtype and shape."""
         HEARTBEAT.beat()
-        entry = self._checkpoint.entry(name)
+        tensor = self._checkpoint.tensors[name]
         data = weight.contiguous().view(torch.uint8).numpy().reshape(-1).data
-        if len(data) != entry.size:
+        if len(data) != tensor.size:
             raise JobError(
-                f"tensor {name}: {len(data)} bytes cannot replace {entry.size}"
+                f"tensor {name}: {len(data)} bytes cannot replace {tensor.size}"
             )
-        with (self.partial / entry.file.name).open("r+b") as file:
-            file.seek(entry.start)
+        with (self.partial / tensor.file.name).open("r+b") as file:
+            file.seek(tensor.start)
             file.write(data)
 
     def finish(
-        self, name: str, describe: Callable[..., ManifestT], *, more: Sequence[str] = ()
+        self, describe: Callable[..., ManifestT], *, more: Sequence[str] = ()
     ) -> ManifestT:
-        """Add the other files and the manifest `name`, and put all in place.
+        """Add the other files and the manifest, and put all in place.
 
         `describe` gets the sha256 of the written `files` (no links) and of the
         `source_files`. `more`: files that are copied besides the companions, where the
         source has them, and config.json unless `partial` has its own.
         """
-        source, config = (
-            self._checkpoint.directory,
-            self.partial / f"config.json{_SUFFIX}",
-        )
-        own = self.partial / "config.json"
+        source, own = self._checkpoint.path, self.partial / "config.json"
+        config = self.partial / f"config.json{_SUFFIX}"
         if own.exists():
             own.rename(config)
         else:
@@ -196,31 +184,25 @@ class Export:
             if companion != INDEX and (source / companion).is_file():
                 (self.partial / companion).parent.mkdir(exist_ok=True)
                 shutil.copyfile(source / companion, self.partial / companion)
-        written = [
-            file
+        files = {
+            str(file.relative_to(self.partial)): file
             for file in self.partial.rglob("*")
             if file.is_file() and not file.is_symlink()
-        ]
-        files = {str(file.relative_to(self.partial)): file for file in written}
+        }
         files["config.json"] = files.pop(config.name)
-        weights = [
-            file for each, file in files.items() if each.endswith(".safetensors")
-        ]
-        found: dict[Path, str] = {}
-        weights_digest = None
-        # hashing is slower than reading, and releases the interpreter lock
-        with ThreadPoolExecutor(1) as beside:
-            of_source = beside.submit(source_files, self._checkpoint)
-            with suppress(InputError):  # NaN: who inspects the checkpoint refuses it
-                if weights:  # no links to the source's
-                    found, weights_digest = digests(weights)
-            made = {
-                each: found.get(files[each]) or digest_of_file(files[each])
-                for each in sorted(files)
-            }
-            manifest = describe(files=made, source_files=of_source.result())
-        (self.partial / name).write_text(to_json(manifest), encoding="utf-8")
-        for file in (*files.values(), self.partial / name):
+        # no links to the source's
+        shards = [file for name, file in files.items() if name.endswith(".safetensors")]
+        of_shards: dict[str, str] = {}
+        weights = None
+        with suppress(InputError):  # NaN: who inspects the checkpoint refuses it
+            of_shards, weights = digests(shards)
+        made = {
+            each: of_shards.get(each) or digest_of_file(files[each])
+            for each in sorted(files)
+        }
+        manifest = describe(files=made, source_files=source_files(self._checkpoint))
+        (self.partial / manifest.FILE).write_text(to_json(manifest), encoding="utf-8")
+        for file in (*files.values(), self.partial / manifest.FILE):
             _sync(file)
         # Everything is on disk; only names are left to give.
         config.rename(own)
@@ -228,8 +210,13 @@ class Export:
         # onto an empty directory at most: `check_place` made sure
         self.partial.rename(self._out)
         _sync(self._out.parent)
-        if weights_digest is not None:
-            WRITTEN[self._out.absolute()] = file_states(self._out), weights_digest
+        if shards and weights is not None:
+            PROVEN[self._out.absolute()] = Proof(
+                states=file_states(self._out),
+                files=of_shards,
+                weights=weights,
+                written=True,
+            )
         return manifest
 
 

@@ -2,16 +2,14 @@
 this."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from evaluator.checkpoints.files import digest_once
-from evaluator.checkpoints.fit import Fit, check_fit
-from evaluator.checkpoints.info import read_config
-from evaluator.checkpoints.quantisation import read_quantisation
+from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.manifests import JobManifest, read_manifest
 from evaluator.checkpoints.tokenizer import eos_ids_of, load_tokenizer
 from evaluator.core.errors import InputError
 from pruning.calibration import (
@@ -24,9 +22,7 @@ from pruning.calibration import (
     take_passages,
 )
 from pruning.config import JobConfig
-from pruning.model.checkpoint import Checkpoint
 from pruning.output import export
-from pruning.output.manifest import JobManifest
 
 # Where a job runs and where its input lies do not change its result; digests tell
 # whether the input is the same.
@@ -51,23 +47,15 @@ class Job(Generic[ConfigT]):
 
     def __post_init__(self) -> None:
         self.checkpoint = Checkpoint(self.config.source)
+        self.checkpoint.check_directory()
 
-    def finished(self, read: Callable[[Path], ManifestT | None]) -> ManifestT | None:
+    def finished(self, kind: type[ManifestT]) -> ManifestT | None:
         """`out`'s manifest, or None. Raises InputError if another job's, damaged, or
         made with a text now held out."""
-        manifest = read(self.out)
+        manifest = read_manifest(self.out, kind)
         if manifest is not None:
             check_made(manifest, self.config, self.out, self.held_out, self.checkpoint)
         return manifest
-
-    def check_source(self) -> Fit:
-        """Raises InputError for tensors that are not those of the model."""
-        directory = self.checkpoint.directory
-        config = read_config(directory)
-        tensors = [*self.checkpoint.entries.values()]
-        return check_fit(
-            directory, config, tensors, read_quantisation(directory, config)
-        )
 
     def tokenizer(self) -> Any:
         """The tokenizer; None if there is none, and no calibration. Reads one passage
@@ -76,7 +64,7 @@ class Job(Generic[ConfigT]):
         Raises InputError for a bad source of calibration, a bad tokenizer and bad ids
         that end an answer.
         """
-        calibration, directory = self.config.calibration, self.checkpoint.directory
+        calibration, directory = self.config.calibration, self.checkpoint.path
         if calibration is None and not any(directory.glob("tokenizer*")):
             return None
         tokenizer = load_tokenizer(directory)
@@ -118,9 +106,7 @@ def check_made(
     """Raises InputError unless such a job has made `out`, from `source` if given,
     and its files are there."""
     differing = None
-    if source is not None and manifest.source_files != export.source_files(
-        source, digest_once
-    ):
+    if source is not None and manifest.source_files != export.source_files(source):
         differing = "field source differs"
     text, wanted = manifest.calibration, config.calibration
     if text is not None and wanted is not None and text.files != digests_of(wanted):
@@ -144,4 +130,6 @@ def check_made(
         )
     if manifest.calibration is not None:
         check_disjoint(manifest.calibration.passages, held_out)
-    Checkpoint(out)  # no shard is truncated
+    made = Checkpoint(out)
+    made.check_directory()
+    _ = made.tensors  # no shard is truncated

@@ -7,20 +7,20 @@ matrices, in columns of others.
 """
 
 import math
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
 import torch
 from torch import Tensor
 
+from evaluator.checkpoints.manifests import Unit
 from evaluator.core.errors import InputError, JobError
 from pruning.config import PruneConfig
 from pruning.layers.flow import Flow
 from pruning.methods.base import Statistic
-from pruning.methods.patterns import Listed, Removed, Share, Unit, written
-from pruning.model.decoder import Decoder
+from pruning.methods.patterns import Listed, Removed, format_ranges
+from pruning.model.decoder import Decoder, Progress
 
 # Channels are removed in multiples of a power of two: the largest up to this one that
 # divides their number and is at most a 32nd of that number: kernels and groups of
@@ -56,17 +56,17 @@ class Slice:
 def first_cut(decoder: Decoder, removed: Removed) -> Cut:
     """A cut of a job's sizes: listed parts, or the first. Raises InputError for no
     part and another model's list."""
-    directory = decoder.checkpoint.directory
+    directory = decoder.checkpoint.path
     if isinstance(removed, Listed):
         count = len(decoder)
         if removed.layers[-1] >= count:
             raise InputError(
-                f"pattern: {written(removed.layers)}: {directory} has layers 0 to"
+                f"pattern: {format_ranges(removed.layers)}: {directory} has layers 0 to"
                 f" {count - 1}"
             )
         if len(removed.layers) == count:
             raise InputError(
-                f"pattern: {written(removed.layers)}: no layer of {directory} would"
+                f"pattern: {format_ranges(removed.layers)}: no layer of {directory} would"
                 " stay"
             )
         return Cut(unit="layers", of=count, gone=(removed.layers,))
@@ -99,15 +99,15 @@ def slices(decoder: Decoder, cut: Cut) -> Mapping[str, Slice | None]:
     config.json does not count."""
     layout = None if cut.unit == "layers" else layout_of(decoder, cut.unit)
     new = {layer: number for number, layer in enumerate(cut.kept())}
-    found: dict[str, Slice | None] = {}
-    for name, entry in decoder.checkpoint.entries.items():
+    remains: dict[str, Slice | None] = {}
+    for name, entry in decoder.checkpoint.tensors.items():
         place = _layer_of(decoder, name)
         if place is None:
-            found[name] = Slice(name, entry.shape)
+            remains[name] = Slice(name, entry.shape)
             continue
         layer, rest = place
         if layout is None:
-            found[name] = (
+            remains[name] = (
                 Slice(decoder.tensor_name(new[layer], rest), entry.shape)
                 if layer in new
                 else None
@@ -122,8 +122,8 @@ def slices(decoder: Decoder, cut: Cut) -> Mapping[str, Slice | None]:
         for dimension, indices in enumerate((row_I, column_I)):
             if indices is not None:
                 shape[dimension] = len(indices)
-        found[name] = Slice(name, tuple(shape), row_I, column_I)
-    return found
+        remains[name] = Slice(name, tuple(shape), row_I, column_I)
+    return remains
 
 
 def _layer_of(decoder: Decoder, name: str) -> tuple[int, str] | None:
@@ -134,7 +134,7 @@ def _layer_of(decoder: Decoder, name: str) -> tuple[int, str] | None:
         return None
     if int(number) >= len(decoder):
         raise InputError(
-            f"{decoder.checkpoint.directory}: tensor {name} is of a layer beyond the"
+            f"{decoder.checkpoint.path}: tensor {name} is of a layer beyond the"
             f" {len(decoder)} of config.json"
         )
     return int(number), rest
@@ -247,7 +247,7 @@ def layout_of(decoder: Decoder, unit: Within) -> Layout:
 def _shapes(decoder: Decoder, unit: Within) -> dict[str, tuple[int, int]]:
     """Rows and columns of a block's matrices, the same in every layer."""
     block = f"{_BLOCK[unit]}."
-    found: dict[str, tuple[int, int]] = {}
+    first: dict[str, tuple[int, int]] = {}
     for layer in range(len(decoder)):
         shapes = {
             name.removeprefix(block): (linear.out_features, linear.in_features)
@@ -263,56 +263,42 @@ def _shapes(decoder: Decoder, unit: Within) -> dict[str, tuple[int, int]]:
                 unit,
                 f"layer {layer} has {some or 'no matrices'} in {_BLOCK[unit]}",
             )
-        if shapes != (found or shapes):
+        if shapes != (first or shapes):
             _refuse(decoder, unit, f"they have other sizes in layer {layer}")
-        found = shapes
-    return found
+        first = shapes
+    return first
 
 
 def _refuse(decoder: Decoder, unit: Within, why: str) -> NoReturn:
-    file, kind = (
-        decoder.checkpoint.directory / "config.json",
-        decoder.checkpoint.config["model_type"],
-    )
+    file, kind = decoder.checkpoint.config_file, decoder.checkpoint.config["model_type"]
     raise InputError(
         f"{file}: {unit} cannot be taken out of model_type {kind!r}: {why}"
     )
 
 
 def choose(
-    config: PruneConfig,
-    decoder: Decoder,
-    flow: Flow | None,
-    progress: Callable[[int, int], None],
+    config: PruneConfig, decoder: Decoder, flow: Flow | None, report: Progress
 ) -> Cut:
     """The parts to take out; `flow`: calibration, or None. Raises JobError if not
     finite."""
+    first = first_cut(decoder, config.removed)
     if flow is None:
-        return first_cut(decoder, config.removed)
-    count = len(first_cut(decoder, config.removed).gone[0])
-    with torch.no_grad():
-        flow.start()
-        assert isinstance(config.removed, Share)  # a list needs no text
-        unit = config.removed.unit
-        if unit == "layers":
-            return _stillest(decoder, flow, count, progress)
-        return _lowest(unit, decoder, flow, count, progress)
+        return first
+    if first.unit == "layers":
+        return _stillest(decoder, flow, len(first.gone[0]), report)
+    return _lowest(first.unit, decoder, flow, len(first.gone[0]), report)
 
 
-def _stillest(
-    decoder: Decoder, flow: Flow, count: int, progress: Callable[[int, int], None]
-) -> Cut:
+def _stillest(decoder: Decoder, flow: Flow, count: int, report: Progress) -> Cut:
     """The block of layers with the smallest angular distance; see
     `pruning.methods.removals`."""
-    states = deque([flow.ends()], maxlen=count + 1)
-    distances: list[float] = []
-    for index in range(len(decoder)):
-        flow.advance(index, decoder.load(index), last=True)
-        decoder.release(index)
-        states.append(flow.ends())
-        if len(states) == count + 1:
-            distances.append(angular_distance(states[0], states[-1]))
-        progress(index + 1, len(decoder))
+    # that enter each layer, and that leave the last one
+    states = [flow.ends() for _ in flow.layers(report, last=True)]
+    states.append(flow.ends())
+    distances = [
+        angular_distance(one_NH, other_NH)
+        for one_NH, other_NH in zip(states, states[count:], strict=False)
+    ]
     if not all(map(math.isfinite, distances)):
         raise JobError(
             "the residual stream is zero at a calibration text's last token: no angle"
@@ -337,11 +323,7 @@ def angular_distance(one_NH: Tensor, other_NH: Tensor) -> float:
 
 
 def _lowest(
-    unit: Within,
-    decoder: Decoder,
-    flow: Flow,
-    count: int,
-    progress: Callable[[int, int], None],
+    unit: Within, decoder: Decoder, flow: Flow, count: int, report: Progress
 ) -> Cut:
     """In each layer the parts with the lowest scores, which the layers before it,
     already cut, decide too.
@@ -353,14 +335,11 @@ def _lowest(
     output, layout = OUTPUT[unit], layout_of(decoder, unit)
     parts, width = layout.parts, layout.columns.width
     gone: list[tuple[int, ...]] = []
-    for index in range(len(decoder)):
-        layer = decoder.load(index)
-        observer = flow.observe(index, layer, [Statistic.COLUMN_NORMS])
-        leader = next(
-            leader for leader, members in observer.groups.items() if output in members
-        )
-        norm_sq_I = observer.take(leader)[Statistic.COLUMN_NORMS]
-        del observer
+    for index, layer in flow.layers(report):
+        norm_sq_I = torch.empty(0)
+        for gathered in flow.collect(index, layer, [Statistic.COLUMN_NORMS]):
+            if output in gathered.members:
+                norm_sq_I = gathered.take()[Statistic.COLUMN_NORMS]
         weight_OI = decoder.linears(index)[output].weight.data
         score_I = weight_OI.float().abs().mean(dim=0) * norm_sq_I.float().sqrt()
         if not bool(score_I.isfinite().all()):
@@ -375,8 +354,5 @@ def _lowest(
         zeroed_OI = weight_OI.clone()
         zeroed_OI.view(-1, parts, width)[:, taken_P] = 0
         decoder.replace(index, output, zeroed_OI)
-        flow.advance(index, layer)
-        decoder.release(index)
         gone.append(tuple(sorted(taken_P.tolist())))
-        progress(index + 1, len(decoder))
     return Cut(unit=unit, of=parts, gone=tuple(gone))

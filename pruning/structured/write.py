@@ -14,12 +14,11 @@ from typing import Any
 
 import torch
 
-from evaluator.checkpoints.tensors import INDEX, SINGLE
-from evaluator.checkpoints.tensors import Tensor as Entry
+from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.tensors import INDEX, SINGLE, Tensor
 from evaluator.core.errors import InputError, one_line
 from evaluator.core.liveness import HEARTBEAT
-from pruning.model.architectures import recognise, separate
-from pruning.model.checkpoint import Checkpoint
+from pruning.model.architectures import architecture_of, separate
 from pruning.model.decoder import Decoder
 from pruning.structured.cut import Cut, Slice
 
@@ -32,41 +31,32 @@ def write(
 ) -> None:
     """Fill `folder` with shards, their index and config.json. Memory holds one
     tensor that was cut, or a chunk."""
-    entries = sorted(checkpoint.entries.values(), key=lambda entry: entry.start)
-    entries.sort(key=lambda entry: -_width(entry))  # each is aligned to its type
-    shards = [
-        [
-            (entry, part)
-            for entry in entries
-            if entry.file == file and (part := kept[entry.name]) is not None
-        ]
-        for file in checkpoint.files
-    ]
-    shards = [shard for shard in shards if shard]
-    names = [
-        f"model-{number + 1:05}-of-{len(shards):05}.safetensors"
-        for number in range(len(shards))
-    ]
-    if len(shards) == 1:
-        names = [SINGLE]
+    tensors = sorted(checkpoint.tensors.values(), key=lambda tensor: tensor.start)
+    tensors.sort(key=lambda tensor: -_width(tensor))  # each is aligned to its type
+    shards: list[list[tuple[Tensor, Slice]]] = []
+    for file in checkpoint.shards:
+        shard = []
+        for tensor in tensors:
+            part = kept[tensor.name]
+            if tensor.file == file and part is not None:
+                shard.append((tensor, part))
+        if shard:
+            shards.append(shard)
     homes: dict[str, str] = {}
     total = 0
-    for name, shard in zip(names, shards, strict=True):
-        tensors = {
-            part.name: (
-                entry.dtype,
-                part.shape,
-                (
-                    entry.size
-                    if part.shape == entry.shape
-                    else _width(entry) * math.prod(part.shape)
-                ),
-            )
-            for entry, part in shard
-        }
-        chunks = (chunk for each in shard for chunk in content(checkpoint, *each))
-        total += write_safetensors(folder / name, tensors, chunks)
-        homes |= {part.name: name for _, part in shard}
+    for number, shard in enumerate(shards):
+        name = f"model-{number + 1:05}-of-{len(shards):05}.safetensors"
+        if len(shards) == 1:
+            name = SINGLE
+        sizes = {}
+        for tensor, part in shard:
+            size = tensor.size
+            if part.shape != tensor.shape:
+                size = _width(tensor) * math.prod(part.shape)
+            sizes[part.name] = (tensor.dtype, part.shape, size)
+            homes[part.name] = name
+        chunks = (chunk for tensor, part in shard for chunk in content(tensor, part))
+        total += write_safetensors(folder / name, sizes, chunks)
     if len(shards) > 1:
         index = {
             "metadata": {"total_size": total},
@@ -80,23 +70,21 @@ def write(
     )
 
 
-def content(
-    checkpoint: Checkpoint, entry: Entry, part: Slice
-) -> Iterator[bytes | memoryview]:
+def content(tensor: Tensor, part: Slice) -> Iterator[bytes | memoryview]:
     """The bytes of what stays of a tensor. Raises InputError for NaN and infinity."""
     if part.rows is None and part.columns is None:
-        yield from entry.chunks()
+        yield from tensor.chunks()
         return
-    weight = checkpoint.read(entry.name)
+    weight = tensor.read()
     for dimension, indices in enumerate((part.rows, part.columns)):
         if indices is not None:
             weight = weight.index_select(dimension, indices)
     yield weight.contiguous().view(torch.uint8).numpy().reshape(-1).data
 
 
-def _width(entry: Entry) -> int:
+def _width(tensor: Tensor) -> int:
     """Bytes of an element."""
-    return entry.size // max(1, math.prod(entry.shape))
+    return tensor.size // max(1, math.prod(tensor.shape))
 
 
 def write_safetensors(
@@ -150,9 +138,11 @@ _CHANGED = {
 
 def mended(decoder: Decoder, cut: Cut) -> dict[str, Any]:
     """config.json with the sizes and layer lists of what stays."""
-    whole = copy.deepcopy(decoder.checkpoint.config)
+    whole = copy.deepcopy(decoder.checkpoint.stored_config)
     section = (
-        whole["text_config"] if recognise(decoder.checkpoint).text_config else whole
+        whole["text_config"]
+        if architecture_of(decoder.checkpoint).text_config
+        else whole
     )
     if cut.unit == "channels":
         section["intermediate_size"] = len(cut.kept())
@@ -198,10 +188,10 @@ def check_built(decoder: Decoder, cut: Cut, kept: Mapping[str, Slice | None]) ->
     stay, each layer of its old kind."""
     from transformers import AutoModel
 
-    settings, architecture = mended(decoder, cut), recognise(decoder.checkpoint)
+    settings, architecture = mended(decoder, cut), architecture_of(decoder.checkpoint)
     if architecture.text_config:
         settings = settings["text_config"]
-    file = decoder.checkpoint.directory / "config.json"
+    file = decoder.checkpoint.config_file
     try:
         config = type(decoder.config).from_dict(settings)
         with torch.device("meta"), warnings.catch_warnings():
@@ -223,7 +213,7 @@ def check_built(decoder: Decoder, cut: Cut, kept: Mapping[str, Slice | None]) ->
                     f"{file}: with fewer {cut.unit}, {written} would be"
                     f" {tuple(tensor.shape)}, and {shapes.get(written)} stays of it"
                 )
-        modules = dict(decoder.layers[source].named_modules())
+        modules = dict(decoder.modules[source].named_modules())
         for name, module in layer.named_modules():
             for field, value in vars(module).items():
                 if field in _CHANGED or not isinstance(

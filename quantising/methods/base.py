@@ -18,7 +18,7 @@ import yaml
 from evaluator.core.errors import InputError
 
 if TYPE_CHECKING:
-    from pruning.model.checkpoint import Checkpoint
+    from evaluator.checkpoints.checkpoint import Checkpoint
 
 Sequences = Sequence[Sequence[int]]  # of token ids
 
@@ -77,10 +77,9 @@ class Method(ABC):
     def check(self, checkpoint: Checkpoint, wanted: Wanted) -> None:
         """Raises InputError for a checkpoint that cannot be quantised so; reads no
         weights."""
-        if checkpoint.config.get("quantization_config"):
+        if checkpoint.quantisation is not None:
             raise InputError(
-                f"{checkpoint.directory / 'config.json'}: the checkpoint is already"
-                " quantised"
+                f"{checkpoint.config_file}: the checkpoint is already quantised"
             )
 
     @abstractmethod

@@ -24,7 +24,7 @@ from quantising.methods.base import Method, Modifier, Sequences, Wanted, recipe_
 from quantising.schemes import SCHEMES
 
 if TYPE_CHECKING:
-    from pruning.model.checkpoint import Checkpoint
+    from evaluator.checkpoints.checkpoint import Checkpoint
 
 NAME = "llm-compressor"
 REQUIREMENT = "llmcompressor==0.14.0.1"
@@ -126,7 +126,7 @@ class _Modifiers(Method):
         self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequences
     ) -> dict[str, str]:
         recipe = wanted.recipe or recipe_of(self.modifiers, wanted)
-        versions = apply_recipe(recipe, checkpoint.directory, folder, sequences)
+        versions = apply_recipe(recipe, checkpoint.path, folder, sequences)
         # as it was asked for
         (folder / "recipe.yaml").write_text(recipe, encoding="utf-8")
         return versions

@@ -13,7 +13,7 @@ from quantising.methods.base import Method, Modifier, Sequences, Wanted, recipe_
 from quantising.schemes import SCHEMES
 
 if TYPE_CHECKING:
-    from pruning.model.checkpoint import Checkpoint
+    from evaluator.checkpoints.checkpoint import Checkpoint
 
 
 class RTN(Method):
@@ -52,10 +52,10 @@ class Online(Method):
     def write(
         self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequences
     ) -> dict[str, str]:
-        said = {"quant_method": ONLINE, "scheme": wanted.scheme}
-        for file in filter(None, (*checkpoint.files, checkpoint.index)):
+        quantisation = {"quant_method": ONLINE, "scheme": wanted.scheme}
+        for file in filter(None, (*checkpoint.shards, checkpoint.index)):
             (folder / file.name).symlink_to(file.resolve())
-        config = checkpoint.config | {"quantization_config": said}
+        config = checkpoint.stored_config | {"quantization_config": quantisation}
         (folder / "config.json").write_text(
             json.dumps(config, indent=2) + "\n", encoding="utf-8"
         )

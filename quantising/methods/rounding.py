@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.tensors import INDEX
 from evaluator.core.errors import InputError
-from pruning.model.architectures import recognise
-from pruning.model.checkpoint import Checkpoint
+from pruning.model.architectures import architecture_of
 from pruning.model.decoder import Decoder
 from quantising.schemes import SCHEMES, preset, quantization_config
 
@@ -28,7 +28,7 @@ def matrices(
 ) -> list[str]:
     """The matrices to quantise, by layer. Raises InputError for another kind, a
     group that leaves a rest, or none."""
-    architecture, file = recognise(checkpoint), checkpoint.directory / "config.json"
+    architecture, file = architecture_of(checkpoint), checkpoint.config_file
     if architecture.text_config:
         raise InputError(
             f"{file}: one of several towers: rounding quantises models of text alone"
@@ -53,7 +53,7 @@ def matrices(
     for name, (_, columns) in found.items():
         if group is not None and columns % group:
             raise InputError(
-                f"{checkpoint.directory}: scheme {scheme}: group_size {group} does not"
+                f"{checkpoint.path}: scheme {scheme}: group_size {group} does not"
                 f" divide the {columns} columns of {name}; set group_size"
             )
     return list(found)
@@ -88,7 +88,7 @@ def write(
     how = preset(scheme, group_size)
     homes: dict[str, str] = {}
     size = 0
-    for file in checkpoint.files:
+    for file in checkpoint.shards:
         shard: dict[str, Tensor] = {}
         with safe_open(file, framework="pt") as opened:
             for name in opened.keys():  # noqa: SIM118  (not a dict)
@@ -112,7 +112,7 @@ def write(
         (folder / INDEX).write_text(
             json.dumps(index, indent=2) + "\n", encoding="utf-8"
         )
-    config = checkpoint.config | {
+    config = checkpoint.stored_config | {
         "quantization_config": quantization_config(scheme, group_size, ignore)
     }
     (folder / "config.json").write_text(

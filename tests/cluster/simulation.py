@@ -22,6 +22,7 @@ from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.errors import InputError
 from evaluator.probes.config import EvalConfig
 from evaluator.store.records import RecordStore
+from launch.run.bus import Bus
 from launch.run.decide.assignments import Outcome, origin_of
 from launch.run.directory.lock import hold
 from launch.run.work.driver import open_run, run_sweep
@@ -147,7 +148,7 @@ def simulate(prepared: Prepared, ray: PretendedRay, out: Path) -> Cost:
             time.perf_counter(),
             time.process_time(),
         )
-        outcome = run_sweep(prepared, directory, progress)
+        outcome = run_sweep(prepared, directory, Bus(progress.on), console)
         processor, wall = time.process_time() - processor, time.perf_counter() - wall
     return Cost(
         outcome=outcome, wall_seconds=wall, processor_seconds=processor - ray.seconds,

@@ -41,9 +41,7 @@ def _ray(answers: Answers, deaths: Deaths) -> PretendedRay:
     return PretendedRay(nodes=4, gpus=2, answers=answers, deaths=deaths)
 
 
-def test_an_undisturbed_run_and_what_is_found_wrong_with_a_disturbed_one(
-    answers: Answers, tmp_path: Path
-) -> None:
+def test_mistakes_are_found(answers: Answers, tmp_path: Path) -> None:
     simulate(PREPARED, _ray(answers, Deaths()), tmp_path)
     assert mistakes(PREPARED, answers, tmp_path) == {}
     folder = tmp_path / "records" / BASE / TASK
@@ -104,7 +102,7 @@ def test_damaged_parts_are_made_again(answers: Answers, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("jumps", [(0.0,), (0.0, DAY, -DAY)])
-def test_engines_and_nodes_that_die_and_clocks_that_jump_change_no_record(
+def test_deaths_change_no_record(
     answers: Answers,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -139,7 +137,7 @@ def test_engines_and_nodes_that_die_and_clocks_that_jump_change_no_record(
         ("replace", errno.EROFS, "cannot write there: Read-only file system"),
     ],
 )
-def test_a_disk_that_takes_no_more_ends_the_run_and_the_same_command_finishes_it(
+def test_full_disk_ends_and_resumes(
     answers: Answers,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

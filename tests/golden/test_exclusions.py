@@ -10,10 +10,11 @@ from rich.console import Console
 from scipy.stats import binomtest
 
 from evaluator.metrics import Inputs, reduce_records
-from evaluator.metrics.exclusions import NO_REASON, left_out
+from evaluator.metrics.exclusions import NO_REASON
+from evaluator.metrics.left_out import left_out
 from launch.commands.report import _left_out
 from tests.support.records import Seen, numbered, records
-from tests.support.tables import only, pair, tables
+from tests.support.tables import has, only, pair, select, tables
 
 SAID, SILENT = Seen(greedy=True, choice=True), Seen(greedy=False, choice=True)
 
@@ -45,16 +46,13 @@ def shots():
     return pd.concat(parts)
 
 
-def test_an_exclusion_is_counted_by_its_reason_and_told_once_on_the_terminal(shots):
+def test_exclusions_are_counted_by_reason(shots):
+    """An exclusion is counted by its reason and told once on the terminal."""
     found = tables(shots)
     accuracy = found["accuracy"].query("format == 'one_shot'")
     row = only(accuracy, checkpoint="dense", language="bengali")
-    assert (row["n"], row["excluded"], row["reason"]) == (
-        0,
-        3,
-        "no item was measured; 3 excluded (no example)",
-    )
-    pooled = only(accuracy, checkpoint="p", language="all")
+    has(row, n=0, excluded=3, reason="no item was measured; 3 excluded (no example)")
+    pooled = only(accuracy, checkpoint="p")
     few = "2 contexts are too few for an interval"
     assert (
         pooled["reason"] == f"3 excluded (no example); 1 excluded (over its cap); {few}"
@@ -65,8 +63,7 @@ def test_an_exclusion_is_counted_by_its_reason_and_told_once_on_the_terminal(sho
         "in both formats and both checkpoints; 3 excluded (no example)"
     )
     english = only(found["one_shot"], language="english")
-    assert (english["n"], english["one_shot_gap"]) == (2, 0.5)
-    assert english["reason"] == f"1 excluded (over its cap); {few}"
+    has(english, n=2, one_shot_gap=0.5, reason=f"1 excluded (over its cap); {few}")
     found = left_out(Inputs(reduce_records(shots)))
     assert set(found["format"]) == {"one_shot"}
     rows = [
@@ -89,7 +86,8 @@ def test_an_exclusion_is_counted_by_its_reason_and_told_once_on_the_terminal(sho
     ]
 
 
-def test_failures_and_silent_exclusions_are_told_apart():
+def test_failures_and_silent_exclusions():
+    """Failures and silent exclusions are told apart."""
     failed = Seen(
         greedy=False, choice=False, status="engine_error", why="out of memory"
     )
@@ -99,11 +97,7 @@ def test_failures_and_silent_exclusions_are_told_apart():
     seen = numbered(english=[SAID, failed, excluded(None, choice=False), unscored])
     outcomes = reduce_records(records("dense", seen))
     found = left_out(Inputs(outcomes))
-    told = (
-        found[found["language"] == "all"]
-        .set_index(["probe", "status", "reason"])["n"]
-        .to_dict()
-    )
+    told = select(found).set_index(["probe", "status", "reason"])["n"].to_dict()
     assert told == {
         ("greedy", "engine_error", "out of memory"): 1,
         ("greedy", "excluded", NO_REASON): 1,
@@ -111,9 +105,7 @@ def test_failures_and_silent_exclusions_are_told_apart():
         ("choice", "excluded", NO_REASON): 1,
         ("choice", "excluded", "no distractor"): 1,
     }
-    row = only(
-        tables(records("dense", seen))["accuracy"], probe="choice", language="all"
-    )
+    row = only(tables(records("dense", seen))["accuracy"], probe="choice")
     few = "1 context is too few for an interval"
     assert (
         row["reason"]
@@ -122,7 +114,7 @@ def test_failures_and_silent_exclusions_are_told_apart():
     )
 
 
-def test_means_over_languages_and_texts_have_their_own_intervals_and_fertility_two():
+def test_means_over_languages_and_texts():
     """English: 8 of 8, then 4 of 8; Swahili: 2 of 2, then 0 of 2; Thai was asked of
     the dense model only."""
     english, swahili = (
@@ -136,12 +128,13 @@ def test_means_over_languages_and_texts_have_their_own_intervals_and_fertility_t
     row = only(
         pair(dense, pruned)["accuracy"], checkpoint="p", probe="greedy", language="mean"
     )
-    assert (row["accuracy"], row["dense_accuracy"], row["drop"]) == (
-        (0.5 + 0) / 2,
-        1.0,
-        (0.5 + 1) / 2,
+    has(
+        row,
+        accuracy=(0.5 + 0) / 2,
+        dense_accuracy=1.0,
+        drop=(0.5 + 1) / 2,
+        reason="unweighted mean over 2 of 3 languages",
     )
-    assert row["reason"] == "unweighted mean over 2 of 3 languages"
     # Half of English's exact interval of 4 of 8, and as much again that Swahili's two
     # items leave open.
     english = binomtest(4, 8).proportion_ci(method="exact")
@@ -176,17 +169,20 @@ def test_means_over_languages_and_texts_have_their_own_intervals_and_fertility_t
     word = only(found, checkpoint="p", language="mean", unit="word")
     # English 10 tokens in 5 words, Swahili 4 in 4; open falls by 1 in English and by 0
     # in Swahili
-    assert (word["fertility"], word["tokens"], word["units"]) == ((2 + 1) / 2, 14, 9)
-    assert (word["open_drop"], word["open_normalised_drop"], word["choice_drop"]) == (
-        0.5,
-        0.5,
-        0.0,
+    has(
+        word,
+        fertility=(2 + 1) / 2,
+        tokens=14,
+        units=9,
+        open_drop=0.5,
+        open_normalised_drop=0.5,
+        choice_drop=0.0,
     )
     assert word["reason"].startswith(
         "unweighted mean over 2 of 2 languages with tokens per word;"
     )
     character = only(found, checkpoint="p", language="mean", unit="character")
-    assert (character["fertility"], character["open_drop"]) == (9 / 6, 0.0)
+    has(character, fertility=9 / 6, open_drop=0.0)
     parts = [
         records(name, {"text/0": Seen(window=(-nats * 10, 10)), "text/1": Seen(window=(-nats * 10, 10))},
                 base=base, task=task)
@@ -197,15 +193,22 @@ def test_means_over_languages_and_texts_have_their_own_intervals_and_fertility_t
     ]  # fmt: skip
     found = tables(*parts)["perplexity"]
     row = only(found, checkpoint="p", language="mean")
-    assert (row["task"], row["n"], row["tokens"]) == ("mean of 3 texts", 6, 60)
-    assert row["perplexity"] == pytest.approx(math.exp((1.5 + 3.5 + 4.0) / 3))
+    has(
+        row,
+        task="mean of 3 texts",
+        n=6,
+        tokens=60,
+        perplexity=math.exp((1.5 + 3.5 + 4.0) / 3),
+    )
     # the base has not read th
-    assert row["perplexity_ratio"] == pytest.approx(math.exp((0.5 + 1.5) / 2))
-    assert row[["perplexity_low", "perplexity_high"]].isna().all()
+    has(
+        row,
+        perplexity_ratio=math.exp((0.5 + 1.5) / 2),
+        perplexity_low=None,
+        perplexity_high=None,
+    )
     assert "perplexity_ratio of 2 of 3 texts" in row["reason"]
-    assert only(found, checkpoint="dense", language="mean")[
-        "perplexity"
-    ] == pytest.approx(math.exp(1.5))
+    has(only(found, checkpoint="dense", language="mean"), perplexity=math.exp(1.5))
     assert only(found, checkpoint="p", task="th")["reason"].startswith(
         "base 'dense' was not measured on this text;"
     )

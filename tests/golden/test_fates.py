@@ -8,7 +8,7 @@ import pytest
 
 from evaluator.metrics import TABLES, Inputs, compute_tables, reduce_records
 from tests.support.records import Seen, numbered, records
-from tests.support.tables import only, pair
+from tests.support.tables import has, only, pair
 
 RIGHT, WRONG = (
     Seen(greedy=True, choice=True),
@@ -39,25 +39,26 @@ def case():
     return pair(DENSE, PRUNED)
 
 
-def test_flips_count_both_ways_and_another_wrong_answer_apart(case):
-    row = only(case["flips"], probe="greedy", language="all", margin="all")
+def test_flips_by_hand(case):
+    """Flips count both ways and another wrong answer apart."""
+    row = only(case["flips"], probe="greedy", margin="all")
     counts = row[
         ["n", "flips", "right_to_wrong", "wrong_to_right", "wrong_to_other", "excluded"]
     ]
     assert counts.tolist() == [6, 3, 2, 1, 1, 1]
-    assert row["flip_rate"] == pytest.approx(3 / 6)
-    assert row["right_to_wrong_rate"] == pytest.approx(2 / 6)
+    has(row, flip_rate=3 / 6, right_to_wrong_rate=2 / 6)
     assert row["mcnemar_p"] == pytest.approx(1.0)  # 2 against 1
     assert row["reason"] == "1 excluded (too long)"
     swahili = only(case["flips"], probe="greedy", language="swahili")
-    assert swahili[["n", "flips", "excluded"]].tolist() == [1, 1, 1]
+    has(swahili, n=1, flips=1, excluded=1)
     # Choices are compared by the option that won: english/3 wrong to right, swahili/1
     # right to wrong; the wrong ones share their option.
-    choice = only(case["flips"], probe="choice", language="all", margin="all")
-    assert choice[["flips", "wrong_to_other"]].tolist() == [2, 0]
+    choice = only(case["flips"], probe="choice", margin="all")
+    has(choice, flips=2, wrong_to_other=0)
 
 
-def test_the_thirds_are_of_the_bases_certainty_and_in_a_choice_of_golds_margin(case):
+def test_flips_in_thirds_of_certainty(case):
+    """The thirds are of the base's certainty and in a choice of golds margin."""
     thirds = case["flips"][
         (case["flips"]["probe"] == "greedy") & (case["flips"]["margin"] != "all")
     ]
@@ -74,49 +75,44 @@ def test_the_thirds_are_of_the_bases_certainty_and_in_a_choice_of_golds_margin(c
     assert thirds["margin_from"].tolist() == pytest.approx([0.1, 0.2, 0.3])
 
 
-def test_recovery_is_in_percent_of_a_base_that_is_right_at_times_and_above_guessing(
-    case,
-):
-    row = only(case["recovery_percent"], probe="greedy", language="all")
-    assert (row["base_accuracy"], row["accuracy"]) == pytest.approx((3 / 6, 2 / 6))
-    assert row["recovery"] == pytest.approx(2 / 3)
-    assert pd.isna(row["above_guessing"])
+def test_recovery_percent_by_hand(case):
+    """Recovery is in percent of a base that is right at times and above guessing."""
+    row = only(case["recovery_percent"], probe="greedy")
+    has(row, base_accuracy=3 / 6, accuracy=2 / 6, recovery=2 / 3, above_guessing=None)
     assert row["recovery_low"] < 2 / 3 < row["recovery_high"]
     choice = only(case["recovery_percent"], probe="choice", language="english")
     assert choice["recovery"] == pytest.approx(3 / 2)  # 2 of 5, then 3 of 5
-    assert choice["above_guessing"] == pytest.approx((3 / 5 - 1 / 4) / (2 / 5 - 1 / 4))
+    has(choice, above_guessing=(3 / 5 - 1 / 4) / (2 / 5 - 1 / 4))
     mean = only(case["recovery_percent"], probe="greedy", language="mean")
     # english 2 of 2, swahili 0 of 1
-    assert mean["recovery"] == pytest.approx((1 + 0) / 2)
+    has(mean, recovery=(1 + 0) / 2)
     found = pair(numbered(english=[WRONG]), numbered(english=[RIGHT]))
-    row = only(found["recovery_percent"], probe="greedy", language="all")
+    row = only(found["recovery_percent"], probe="greedy")
     assert pd.isna(row["recovery"])
     assert "the base is right for 0.000" in row["reason"]
 
 
-def test_length_counts_tokens_and_answers_that_did_not_end_before_the_runs_limit():
+def test_length_by_hand():
+    """Length counts tokens and answers that did not end before the run's limit."""
     dense = [Seen(greedy=True, tokens=count) for count in (4, 4, 6, 10)]
     pruned = [
         Seen(greedy=True, tokens=count, ended=count < 16) for count in (8, 16, 16, 16)
     ]
-    row = only(
-        pair(numbered(english=dense), numbered(english=pruned))["length"],
-        language="all",
+    row = only(pair(numbered(english=dense), numbered(english=pruned))["length"])
+    has(
+        row,
+        base_tokens=6,
+        tokens=14,
+        ratio=14 / 6,
+        base_at_limit=0,
+        at_limit=0.75,
+        more_at_limit=0.75,
     )
-    assert (row["base_tokens"], row["tokens"], row["ratio"]) == pytest.approx(
-        (6, 14, 14 / 6)
-    )
-    assert (
-        row["base_at_limit"],
-        row["at_limit"],
-        row["more_at_limit"],
-    ) == pytest.approx((0, 0.75, 0.75))
     assert row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
     for limit, at_limit in ((16, 0.0), (4, 1.0)):
         run = {"identity": {"task_settings": {"p": {"t": {"max_new_tokens": limit}}}}}
         row = only(
-            TABLES["length"].frame(compared(run=run, greedy=True, tokens=4)),
-            language="all",
+            TABLES["length"].fill(compared(run=run, greedy=True, tokens=4)).frame
         )
         assert row["at_limit"] == at_limit
 
@@ -160,7 +156,8 @@ def test_what_records_differ_in_is_said(changed, said):
     }
 
 
-def test_changes_of_seed_scoring_distractors_answers_and_samples_are_not_comparable():
+def test_other_settings_are_not_comparable():
+    """Changes of seed scoring distractors answers and samples are not comparable."""
     settings = {"dense": {"t": {"seed": 0, "chat": False, "probes": ["greedy"]}}}
     settings["p"] = {"t": {"seed": 1, "chat": False, "probes": ["choice"]}}
     stats = [

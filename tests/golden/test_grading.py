@@ -35,8 +35,8 @@ def test_outcomes_follow_the_runs_rule(rule, right):
     assert outcomes["produced"].sum() == outcomes["beam_hits"].sum() == right
     assert outcomes["greedy_strict"].sum() == 30
     assert outcomes["greedy_paper"].sum() == 36
-    accuracy = TABLES["accuracy"].frame(Inputs(outcomes))
-    assert only(accuracy, language="all", probe="greedy")["accuracy"] == right / 40
+    accuracy = TABLES["accuracy"].fill(Inputs(outcomes)).frame
+    assert only(accuracy, probe="greedy")["accuracy"] == right / 40
 
 
 def test_table_counts_what_only_paper_counts():
@@ -67,16 +67,16 @@ def test_table_counts_what_only_paper_counts():
     assert close.shown.empty
 
 
-def test_runs_of_one_grade_have_no_rows():
-    assert TABLES["grading"].frame(Inputs(reduce_records(records("m", SEEN)))).empty
+def test_one_grade_has_no_rows():
+    """Runs of one grade have no rows."""
+    assert not TABLES["grading"].rows(Inputs(reduce_records(records("m", SEEN))))
 
 
 def test_page_shows_differences_without_intervals():
     """Two items are too few for an interval, and the rules still differ."""
     frame = records("m", numbered(english=[Seen(greedy=False), Seen(greedy=True)]))
-    filled = TABLES["grading"].fill(
-        Inputs(reduce_records(frame.assign(grading="strict", contains_paper=True)))
-    )
+    outcomes = reduce_records(frame.assign(grading="strict", contains_paper=True))
+    filled = TABLES["grading"].fill(Inputs(outcomes))
     assert filled.shown["only_paper"].tolist() == [1]
     same = frame.assign(grading="strict", contains_paper=frame["contains"])
     assert TABLES["grading"].fill(Inputs(reduce_records(same))).shown.empty

@@ -4,11 +4,11 @@ majority, agreement, Scott's pi."""
 from dataclasses import replace
 
 import pandas as pd
-import pytest
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.metrics.tables.matching import CONTAINMENT, PANEL
 from tests.support.records import Seen, judged, numbered, records
+from tests.support.tables import has
 
 # greedy: english 1, 2 and korean 5 contain the gold answer
 SEEN = {
@@ -24,7 +24,7 @@ def table(
 ) -> pd.DataFrame:
     outcomes = reduce_records(records("dense", seen or SEEN))
     inputs = Inputs(outcomes, None, pd.concat(verdicts) if verdicts else None, **more)
-    return TABLES["matching"].frame(inputs)
+    return TABLES["matching"].fill(inputs).frame
 
 
 def fivefold(*verdicts: pd.DataFrame, seen: dict[str, Seen] = SEEN) -> pd.DataFrame:
@@ -60,19 +60,17 @@ def of_failures(matcher: str, *yes: int) -> pd.DataFrame:
     return judged(matcher, "dense", {key: int(key[-1]) in yes for key in keys})
 
 
-def test_a_contained_answer_is_right_for_every_grader_and_one_matcher_is_no_panel():
+def test_contained_answer_is_right_for_all():
+    """A contained answer is right for every grader and one matcher is no panel."""
     found = table(of_failures("a", 3, 4, 6), of_failures("b", 3))
     # of 4 and 6 the two matchers disagree: a tie is a no
     wanted = {CONTAINMENT: 3, "a": 6, "b": 4, PANEL: 4}
     for grader, yes in wanted.items():
         line = row(found, grader)
-        assert (line["n"], line["yes"], line["accuracy"]) == (
-            7,
-            yes,
-            pytest.approx(yes / 7),
+        has(
+            line, n=7, yes=yes, accuracy=yes / 7, excluded=1, engine_error=1, unjudged=0
         )
-        assert (line["excluded"], line["engine_error"], line["unjudged"]) == (1, 1, 0)
-    assert row(found, "a", language="korean")["accuracy"] == pytest.approx(2 / 3)
+    has(row(found, "a", language="korean"), accuracy=2 / 3)
     three = table(
         of_failures("a", 3, 4), of_failures("b", 3, 6), of_failures("c", 3, 4)
     )
@@ -83,13 +81,11 @@ def test_a_contained_answer_is_right_for_every_grader_and_one_matcher_is_no_pane
     assert set(found["grader"]) == {CONTAINMENT, "a"}
 
 
-def test_agreement_is_on_what_both_judged_and_needs_all_responses_with_containment():
+def test_agreement_uses_what_both_judged():
+    """Agreement is on what both judged and needs all responses with containment."""
     line = row(fivefold(of_failures("a", 3, 4, 6), of_failures("b", 3)), "a", "b")
     # equal on 3 and 7 of 4; p = (3/4 + 1/4) / 2 = 1/2, p_e = 1/2, pi = 0
-    assert (line["n"], line["unjudged"]) == (20, 15)
-    assert line["agreement"] == 0.5
-    assert line["scott_pi"] == pytest.approx(0.0)
-    assert pd.isna(line["reason"])
+    has(line, n=20, unjudged=15, agreement=0.5, scott_pi=0.0, reason=None)
     assert line["agreement_low"] <= 0.5 <= line["agreement_high"]
     line = row(table(of_failures("a", 3)), CONTAINMENT, "a")
     assert line["n"] == 0
@@ -117,20 +113,21 @@ def test_agreement_is_on_what_both_judged_and_needs_all_responses_with_containme
     line = row(fivefold(everything), CONTAINMENT, "a")
     # containment 1 2 5, matcher 1 2 3: equal on 5 of 7; p = 3/7, p_e = (9 + 16) / 49,
     # pi = (35 - 25) / (49 - 25)
-    assert (line["agreement"], line["scott_pi"]) == pytest.approx((5 / 7, 10 / 24))
+    has(line, agreement=5 / 7, scott_pi=10 / 24)
     assert line["scott_pi_low"] <= 10 / 24 <= line["scott_pi_high"]
     # 5 contains the answer: right, whatever the matcher says
     assert row(table(everything), "a")["yes"] == 4
 
 
-def test_a_response_without_a_verdict_is_counted_and_told():
+def test_response_without_verdict():
+    """A response without a verdict is counted and told."""
     verdicts = judged(
         "a",
         "dense",
         {"english/3": True, "english/4": None, "korean/6": False, "korean/7": False},
     )
     line = row(table(verdicts), "a")
-    assert (line["n"], line["unjudged"], line["yes"]) == (6, 1, 4)
+    has(line, n=6, unjudged=1, yes=4)
     assert "run resurface match" in line["reason"]
     assert table(of_failures("a", 3).assign(weights_digest="other")).empty
     verdicts = judged(
@@ -144,15 +141,16 @@ def test_a_response_without_a_verdict_is_counted_and_told():
         },
     )
     line = row(table(verdicts), "a")
-    assert (line["n"], line["unjudged"]) == (5, 2)
-    assert (
-        line["reason"]
-        == "1 items have a response that is too long for a matcher's prompt; "
-        "1 items have no verdict: run resurface match with the same matchers again"
+    has(
+        line,
+        n=5,
+        unjudged=2,
+        reason="1 items have a response that is too long for a matcher's prompt; "
+        "1 items have no verdict: run resurface match with the same matchers again",
     )
 
 
-def test_one_shared_yes_has_no_scott_pi():
+def test_one_yes_has_no_pi():
     """Two matchers who accept the same one of 20 answers would have a pi of 1."""
     verdicts = [
         judged(name, "dense", {f"english/{i}": i == 0 for i in range(20)})
@@ -163,9 +161,15 @@ def test_one_shared_yes_has_no_scott_pi():
         "a",
         "b",
     )
-    assert (line["n"], line["agreement"]) == (20, 1.0)
-    assert line[["scott_pi", "scott_pi_low", "scott_pi_high"]].isna().all()
-    assert line["reason"] == "no Scott's pi: one of the two says yes fewer than 5 times"
+    has(
+        line,
+        n=20,
+        agreement=1.0,
+        scott_pi=None,
+        scott_pi_low=None,
+        scott_pi_high=None,
+        reason="no Scott's pi: one of the two says yes fewer than 5 times",
+    )
 
 
 # beams of three items: 1 holds the answer in one beam, 2 and 3 in none
@@ -183,50 +187,40 @@ def of_beams(matcher: str, *verdicts: object) -> pd.DataFrame:
     )
 
 
-def test_a_beam_that_a_matcher_takes_makes_the_item_right_and_else_all_must_be_judged():
+def test_accepted_beam_makes_item_right():
+    """A beam that a matcher takes makes the item right and else all must be judged."""
     found = table(of_beams("a", [False], [False, True], [False, False]), seen=BEAMS)
     assert set(found["probe"]) == {"beam"}
     contained, matcher = row(found, CONTAINMENT), row(found, "a")
-    assert (contained["n"], contained["yes"], contained["accuracy"]) == (
-        3,
-        1,
-        pytest.approx(1 / 3),
-    )
-    assert (matcher["n"], matcher["yes"]) == (3, 2)
+    has(contained, n=3, yes=1, accuracy=1 / 3)
+    has(matcher, n=3, yes=2)
     found = table(of_beams("a", [False], [True, None], [False, None]), seen=BEAMS)
     line = row(found, "a")
-    assert (line["n"], line["unjudged"], line["yes"]) == (2, 1, 2)
+    has(line, n=2, unjudged=1, yes=2)
     assert line["reason"].startswith(
         "1 items have no verdict: run resurface match with the same matchers again"
     )
 
 
-def test_matchers_are_compared_on_single_beams_and_with_containment_on_items():
+def test_matchers_compared_on_single_beams():
+    """Matchers are compared on single beams and with containment on items."""
     one = of_beams("a", [False, True], [True, True], [False, False])
     other = of_beams("b", [False, False], [True, False], [False, False])
     found = fivefold(one, other, seen=BEAMS)
     line = row(found, "a", "b")
     # six beams; yes of a 3, of b 1; equal on 4: p = 4/12, p_e = 1/9 + 4/9, pi = (6/9 -
     # 5/9) / (4/9)
-    assert (line["n"], line["unjudged"], line["agreement"]) == (
-        30,
-        0,
-        pytest.approx(4 / 6),
-    )
-    assert line["scott_pi"] == pytest.approx(1 / 4)
+    has(line, n=30, unjudged=0, agreement=4 / 6, scott_pi=1 / 4)
     line = row(found, CONTAINMENT, "a")
     # items: containment 1, matcher 1 and 2, of three: p = 3/6, p_e = 1/2, pi = (2/3 -
     # 1/2) / (1/2)
-    assert (line["n"], line["agreement"], line["scott_pi"]) == (
-        15,
-        pytest.approx(2 / 3),
-        pytest.approx(1 / 3),
-    )
+    has(line, n=15, agreement=2 / 3, scott_pi=1 / 3)
     few = table(of_beams("a", [False], [True, True], [False, False]), seen=BEAMS)
     assert "resurface match --all" in row(few, CONTAINMENT, "a")["reason"]
 
 
-def test_every_generated_format_that_was_judged_has_rows_and_samples_are_of_the_runs_own_seed():
+def test_judged_formats_and_seeds_have_rows():
+    """Every generated format that was judged has rows and samples are of the run's own seed."""
     parts = [
         records("dense", SEEN, form=form) for form in ("open", "shown", "one_shot")
     ]
@@ -249,8 +243,10 @@ def test_every_generated_format_that_was_judged_has_rows_and_samples_are_of_the_
     drawn = Seen(samples=[False, False])
     of_run = records("dense", numbered(english=[replace(drawn, greedy=False)]))
     parts = [of_run, records("dense", numbered(english=[drawn]), seed=1)]
-    found = TABLES["matching"].frame(
-        Inputs(reduce_records(pd.concat(parts)), None, pd.concat(verdicts))
+    found = (
+        TABLES["matching"]
+        .fill(Inputs(reduce_records(pd.concat(parts)), None, pd.concat(verdicts)))
+        .frame
     )
     assert row(found, "a")["yes"] == 0
 
@@ -276,21 +272,18 @@ def controlled(
     return pd.DataFrame(rows).assign(task="t", matcher=matcher, language=language)
 
 
-def test_accuracies_without_the_error_of_a_matcher_or_of_the_panels_majority():
+def test_accuracies_without_graders_errors():
     """3 of 7 items contain the answer, 2 of 4 are accepted: (1/2 + 8/10 - 1) / (9/10
     + 8/10 - 1) = 3/7 are right."""
     found = table(of_failures("a", 3, 4), controls=controlled("a", 9, 8))
     line = row(found, "a")
-    assert line["accuracy"] == pytest.approx(5 / 7)
-    assert line["corrected"] == pytest.approx(3 / 7 + 4 / 7 * 3 / 7)
+    has(line, accuracy=5 / 7, corrected=3 / 7 + 4 / 7 * 3 / 7)
     assert line["corrected_low"] < line["corrected"] < line["corrected_high"]
     assert pd.isna(row(found, CONTAINMENT)["corrected"])
     # no control pair in that language
     assert pd.isna(row(found, "a", language="korean")["corrected"])
     # 8/7, kept within 1
-    assert row(found, "a", language="english")["corrected"] == pytest.approx(
-        2 / 4 + 2 / 4 * 1.0
-    )
+    has(row(found, "a", language="english"), corrected=2 / 4 + 2 / 4 * 1.0)
     controls = pd.concat(
         [controlled("a", 9, 8), controlled("b", 10, 10), controlled("c", 8, 10)]
     )
@@ -302,19 +295,17 @@ def test_accuracies_without_the_error_of_a_matcher_or_of_the_panels_majority():
     )
     # of the ten that match, the majority accepts 9 (a and b); of the others it accepts
     # none
-    assert row(found, PANEL)["corrected"] == pytest.approx(
-        3 / 7 + 4 / 7 * (2 / 4) / 0.9
-    )
+    has(row(found, PANEL), corrected=3 / 7 + 4 / 7 * (2 / 4) / 0.9)
     seen = {f"english/{i}": Seen(samples=[False, False]) for i in range(4)}
     verdicts = judged(
         "a", "dense", {key: [True, False] for key in seen}, probe="sample"
     )
     line = row(table(verdicts, seen=seen, controls=controlled("a", 9, 8)), "a")
-    assert line["accuracy"] == 1.0
-    assert pd.isna(line["corrected"])
+    has(line, accuracy=1.0, corrected=None)
 
 
-def test_an_unfit_matcher_is_named_and_loses_its_vote_where_that_is_asked():
+def test_unfit_matcher_loses_vote():
+    """An unfit matcher is named and loses its vote where that is asked."""
     verdicts = (
         of_failures("a", 3, 4),
         of_failures("b", 3, 4),

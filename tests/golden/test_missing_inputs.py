@@ -97,9 +97,8 @@ def computed(frame: pd.DataFrame) -> dict[str, FilledTable]:
     return compute_tables(Inputs(reduce_records(frame), None, verdicts))
 
 
-def test_a_whole_run_lacks_nothing_and_one_without_pruned_checkpoints_or_base_says_so(
-    whole,
-):
+def test_missing_checkpoints_are_named(whole):
+    """A whole run lacks nothing and one without pruned checkpoints or base says so."""
     told = {name: (table.note, table.lacks) for name, table in computed(whole).items()}
     assert told == dict.fromkeys(TABLES.names, ("", ""))
     tables = computed(whole[whole["checkpoint"] == "dense"])

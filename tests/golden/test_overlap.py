@@ -10,7 +10,7 @@ from evaluator.metrics.inputs import ALL, Subject
 from evaluator.metrics.tables import overlap
 from evaluator.metrics.tables.overlap import CAPA, ERRORS, LOST, partners
 from tests.support.records import Seen, records
-from tests.support.tables import only, pair, tables
+from tests.support.tables import has, only, pair, tables
 
 RIGHT, WRONG = Seen(greedy=True), Seen(greedy=False)
 
@@ -42,30 +42,35 @@ def case():
     return overlaps({name: seen(pattern * 5) for name, pattern in patterns.items()})
 
 
-def test_error_consistency_by_hand_of_all_items_and_of_what_there_was_to_lose(case):
+def test_error_consistency_by_hand(case):
     """a and b on ten kinds of items, five of each, of which a has 4 right and b 3."""
     row = only(case, checkpoint="a", other="b", among=ALL)
     # right in both: 0, 1; wrong in both: 3, 4, 6, 7, 8; a alone right: 2, 9; b alone
     # right: 5
-    assert row[["n", "both_wrong", "wrong_here", "wrong_there"]].tolist() == [
-        50,
-        25,
-        5,
-        10,
-    ]
-    assert row["observed"] == pytest.approx(7 / 10)
-    assert row["expected"] == pytest.approx(0.4 * 0.3 + 0.6 * 0.7)
-    assert row["kappa"] == pytest.approx((0.7 - 0.54) / (1 - 0.54))
+    has(
+        row,
+        n=50,
+        both_wrong=25,
+        wrong_here=5,
+        wrong_there=10,
+        observed=7 / 10,
+        expected=0.4 * 0.3 + 0.6 * 0.7,
+        kappa=(0.7 - 0.54) / (1 - 0.54),
+    )
     assert row["kappa_low"] < row["kappa"] < row["kappa_high"]
-    assert row[["engine_error", "excluded", "unpaired"]].tolist() == [5, 0, 0]
-    assert row["measure"] == "error consistency"
+    has(row, engine_error=5, excluded=0, unpaired=0, measure="error consistency")
     # The base has 0 to 5 right, and 10, on which a failed: a loses 3, 4, 5, b loses 2,
     # 3, 4.
     row = only(case, checkpoint="a", other="b", among=LOST)
-    assert row[
-        ["n", "both_wrong", "wrong_here", "wrong_there", "engine_error"]
-    ].tolist() == [30, 10, 5, 5, 5]
-    assert row["kappa"] == pytest.approx((4 / 6 - 1 / 2) / (1 / 2))
+    has(
+        row,
+        n=30,
+        both_wrong=10,
+        wrong_here=5,
+        wrong_there=5,
+        engine_error=5,
+        kappa=(4 / 6 - 1 / 2) / (1 / 2),
+    )
     assert set(case[case["among"] == ALL]["checkpoint"]) == {"dense", "a"}
     assert len(case) == 3 + 1  # the base itself lost nothing
 
@@ -81,7 +86,8 @@ def test_error_consistency_by_hand_of_all_items_and_of_what_there_was_to_lose(ca
         ("r" * 35 + "w" * 5, "r" * 35 + "w" * 5, None),
     ],
 )
-def test_a_kappa_needs_five_items_of_either_outcome_in_both(first, second, few):
+def test_kappa_needs_five_of_either_outcome(first, second, few):
+    """A kappa needs five items of either outcome in both."""
     row = only(
         pair(seen(first), seen(second))["overlap"],
         checkpoint="dense",
@@ -89,19 +95,24 @@ def test_a_kappa_needs_five_items_of_either_outcome_in_both(first, second, few):
         among=ALL,
     )
     agreed = sum(one == other for one, other in zip(first, second, strict=True))
-    assert row["observed"] == pytest.approx(agreed / 40)
+    has(row, observed=agreed / 40)
     if few is None:
-        assert row[["kappa", "kappa_high"]].tolist() == pytest.approx([1.0, 1.0])
-        assert pd.isna(row["reason"])
+        has(row, kappa=1.0, kappa_high=1.0, reason=None)
     else:
-        assert row[["kappa", "kappa_low", "kappa_high"]].isna().all()
-        assert row["reason"] == f"no kappa: fewer than 5 items {few} in one of the two"
+        has(
+            row,
+            kappa=None,
+            kappa_low=None,
+            kappa_high=None,
+            reason=f"no kappa: fewer than 5 items {few} in one of the two",
+        )
 
 
-def test_what_only_one_was_asked_or_could_not_be_asked_is_counted():
+def test_overlap_counts_unpaired_items():
+    """What only one was asked or could not be asked is counted."""
     found = pair(seen("rwrwx.r"), seen("rwwwrr."), dtype="bfloat16")["overlap"]
     row = only(found, checkpoint="dense", other="p")
-    assert row[["n", "excluded", "engine_error", "unpaired"]].tolist() == [4, 1, 0, 2]
+    has(row, n=4, excluded=1, engine_error=0, unpaired=2)
     assert (
         "p: not comparable with the base: dtype float32 against bfloat16"
         in row["reason"]
@@ -141,7 +152,7 @@ def choices(**given: dict[str, tuple[float, ...]]) -> pd.DataFrame:
     return tables(*parts)["overlap"]
 
 
-def test_capa_by_hand_where_the_same_wrong_option_is_agreement():
+def test_capa_by_hand():
     """Five items each of two and of three options: p = (1/2, 1/2), (1/4, 1/2, 1/4);
     q = (1/4, 3/4), (1/2, 1/4, 1/4)."""
     log = np.log
@@ -150,19 +161,13 @@ def test_capa_by_hand_where_the_same_wrong_option_is_agreement():
         dense=dense, p=chosen(*[(log(1), log(3)), (log(2), log(1), log(1))] * 5)
     )
     row = only(found, checkpoint="dense", measure=CAPA)
-    assert row["observed"] == pytest.approx((1 / 2 + (2 + 2 + 1) / 16) / 2)
+    has(row, observed=(1 / 2 + (2 + 2 + 1) / 16) / 2)
     right, other = (1 / 2 + 1 / 4) / 2, (1 / 4 + 1 / 2) / 2
     expected = right * other + (1 - right) * (1 - other) * (1 + 1 / 2) / 2
-    assert row["expected"] == pytest.approx(expected)
-    assert row["kappa"] == pytest.approx((row["observed"] - expected) / (1 - expected))
+    has(row, expected=expected, kappa=(row["observed"] - expected) / (1 - expected))
     errors = only(found, checkpoint="dense", measure=ERRORS)
     # a tie is wrong: dense has none right; p is right on the second
-    assert errors[["probe", "n", "both_wrong", "wrong_here"]].tolist() == [
-        "choice",
-        10,
-        5,
-        5,
-    ]
+    has(errors, probe="choice", n=10, both_wrong=5, wrong_here=5)
     sure, unsure = (-9.0, 0.0, -9.0, -9.0), (-9.0, -9.0, 0.0, -9.0)
     found = choices(
         dense=chosen(*[sure] * 5),
@@ -176,7 +181,8 @@ def test_capa_by_hand_where_the_same_wrong_option_is_agreement():
     assert kappas["another"] < 0
 
 
-def test_the_page_shows_the_ends_and_the_file_all():
+def test_overlap_page_shows_both_ends():
+    """The page shows the ends and the file all."""
     rng = np.random.default_rng(4)
     every = overlaps(
         {"dense": answers(rng, 60, 0.8)}
@@ -217,7 +223,8 @@ def grid(methods: int, sparsities: int) -> list[Subject]:
     return [subject("dense"), *made]
 
 
-def test_every_pair_up_to_a_number_and_then_the_nearest_as_among_all(monkeypatch):
+def test_overlap_of_many_compares_nearest_pairs(monkeypatch):
+    """Every pair up to a number and then the nearest as among all."""
     found = partners(grid(9, 11))
     assert [
         (one, other) for one, others in enumerate(found) for other in others

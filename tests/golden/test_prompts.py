@@ -10,7 +10,7 @@ from evaluator.metrics.intervals import ALPHA
 from evaluator.metrics.tables import prompt_order
 from evaluator.metrics.tables.prompt_order import cochran_p
 from tests.support.records import Seen, records
-from tests.support.tables import only, tables
+from tests.support.tables import has, only, select, tables
 
 TASKS = {"paper": "t", "terse": "t+terse", "wordy": "t+wordy"}
 # Of ten items in English and ten in Korean, the first so many are right under paper,
@@ -52,9 +52,7 @@ def case():
 
 def test_each_prompt_and_all_of_them(case):
     found = case["prompts"]
-    rows = found[
-        (found["checkpoint"] == "dense") & (found["language"] == "all")
-    ].set_index("prompt")
+    rows = select(found, checkpoint="dense").set_index("prompt")
     assert list(rows.index) == ["all", "paper", "terse", "wordy"]
     assert set(rows["task"]) == {"t"}
     assert rows["accuracy"].tolist() == pytest.approx(
@@ -63,32 +61,20 @@ def test_each_prompt_and_all_of_them(case):
     assert rows["n"].tolist() == [20, 20, 20, 20]
     assert rows["prompts"].tolist() == [3, 3, 3, 3]
     whole = rows.loc["all"]
-    assert (whole["worst"], whole["worst_prompt"], whole["best_prompt"]) == (
-        0.5,
-        "wordy",
-        "paper",
-    )
-    assert whole["spread"] == pytest.approx(0.4)
+    has(whole, worst=0.5, worst_prompt="wordy", best_prompt="paper", spread=0.4)
     # Cochran: items with 3, 2, 1, 0 right prompts. English: 8 of 3, one of 2 (paper,
     # wordy), one of 0. Korean: one of 3, seven of 2 (paper, terse), one of 1 (paper),
     # one of 0.
     q = 2 * (3 * (18**2 + 16**2 + 10**2) - 44**2) / (3 * 44 - (9 * 9 + 8 * 4 + 1))
-    assert whole["cochran_p"] == pytest.approx(chi2.sf(q, 2))
+    has(whole, cochran_p=chi2.sf(q, 2))
     # Ten contexts in two languages, nine right in both and one in neither: the exact
     # interval of 9 of 10.
     paper, exact = rows.loc["paper"], binomtest(9, 10).proportion_ci(method="exact")
-    assert (paper["accuracy_low"], paper["accuracy_high"]) == pytest.approx(
-        (exact.low, exact.high)
-    )
+    has(paper, accuracy_low=exact.low, accuracy_high=exact.high)
     assert whole["worst_low"] < whole["worst"] < whole["worst_high"]
     assert whole["spread_low"] <= whole["spread"] <= whole["spread_high"]
     korean = only(found, checkpoint="dense", language="korean", prompt="all")
-    assert korean["accuracy"] == pytest.approx(18 / 30)
-    assert (korean["worst"], korean["spread"], korean["n"]) == (
-        0.1,
-        pytest.approx(0.8),
-        10,
-    )
+    has(korean, accuracy=18 / 30, worst=0.1, spread=0.8, n=10)
 
 
 def test_the_order_of_two_checkpoints(case):
@@ -127,11 +113,13 @@ def test_the_order_of_two_checkpoints(case):
     assert rows["holm_p"].tolist()[1:] == pytest.approx([4 * 0.5**14, 1.0, 4 * 0.5**8])
     assert rows["verdict"].tolist()[1:] == ["worse", "unclear", "better"]
     whole = rows.loc["all"]
-    assert (whole["conclusion"], whole["order_changes"]) == ("different", True)
-    assert (whole["better_under"], whole["worse_under"], whole["unclear_under"]) == (
-        "wordy",
-        "paper",
-        "terse",
+    has(
+        whole,
+        conclusion="different",
+        order_changes=True,
+        better_under="wordy",
+        worse_under="paper",
+        unclear_under="terse",
     )
     assert (other.loc["all", "conclusion"], other.loc["all", "order_changes"]) == (
         "same",
@@ -140,7 +128,7 @@ def test_the_order_of_two_checkpoints(case):
     assert other.loc["all", "worse_under"] == "paper, terse, wordy"
     between = only(found, checkpoint="a", other="b", prompt="all")
     # 4 of 20 each
-    assert (between["conclusion"], between["unclear_under"]) == ("unclear", "paper")
+    has(between, conclusion="unclear", unclear_under="paper")
     assert (rows["shift_low"][1:] < rows["shift"][1:]).all()
     assert (rows["shift"][1:] < rows["shift_high"][1:]).all()
 
@@ -170,16 +158,14 @@ def test_what_prompts_conclude_of_two_checkpoints(dense, pruned, items, conclude
             for task, count in zip(TASKS.values(), counts, strict=False)
         )
     )
-    against_base = only(found["prompts"], checkpoint="a", prompt="all", language="all")[
-        "against_base"
-    ]
+    against_base = only(found["prompts"], checkpoint="a", prompt="all")["against_base"]
     assert (
         only(found["prompt_order"], prompt="all")["conclusion"],
         against_base,
     ) == concluded
 
 
-def test_the_intervals_of_shifts_allow_for_the_number_of_prompts(case, monkeypatch):
+def test_shift_intervals_allow_for_prompts(case, monkeypatch):
     """Those of three prompts have level 1 - .05 / 3; with three times ALPHA they are
     the plain ones of 95 %."""
     found = [case["prompt_order"]]  # a table is made when it is read
@@ -190,7 +176,7 @@ def test_the_intervals_of_shifts_allow_for_the_number_of_prompts(case, monkeypat
     assert (shown > less).sum() > len(less) / 2
 
 
-def test_two_checkpoints_of_the_same_weights_are_no_test_of_holms(case):
+def test_equal_weights_are_no_test(case):
     """A second run of the base, and of a: the p values of the others stay as they
     were."""
     again = [
@@ -214,7 +200,8 @@ def test_two_checkpoints_of_the_same_weights_are_no_test_of_holms(case):
     )
 
 
-def test_several_prompts_are_compared_on_the_items_that_all_of_them_measured():
+def test_prompts_use_shared_items():
+    """Several prompts are compared on the items that all of them measured."""
     long = {
         **seen({"english": 6}),
         "english/0": Seen(greedy=False, status="excluded", why="too long"),
@@ -223,10 +210,9 @@ def test_several_prompts_are_compared_on_the_items_that_all_of_them_measured():
         records("dense", seen({"english": 5})), records("dense", long, task="t+terse")
     )["prompts"]
     whole, paper, terse = (
-        only(found, language="all", prompt=prompt)
-        for prompt in ("all", "paper", "terse")
+        only(found, prompt=prompt) for prompt in ("all", "paper", "terse")
     )
-    assert (whole["n"], whole["dropped"]) == (9, 1)
+    has(whole, n=9, dropped=1)
     assert (paper["accuracy"], terse["accuracy"]) == pytest.approx((4 / 9, 5 / 9))
     assert (paper["excluded"], terse["excluded"]) == (0, 1)
     assert terse["reason"] == "1 excluded (too long)"
@@ -238,7 +224,7 @@ def test_several_prompts_are_compared_on_the_items_that_all_of_them_measured():
     assert found["prompt_order"].empty
 
 
-def test_a_pair_is_compared_on_the_items_that_both_measured():
+def test_pair_uses_shared_items():
     """One item of a is missing under one prompt, so that every pair of a has nine; b
     and dense have all ten."""
     counts = {"dense": 7, "a": 4, "b": 5}

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
-from evaluator.metrics.tables.accuracy import kind_of
+from evaluator.metrics.tables.calibration import kind_of
 from tests.support.records import Seen, numbered, records
-from tests.support.tables import only, pair, tables
+from tests.support.tables import has, only, pair, select, tables
 
 
 def said(*answers: int, language: str = "english") -> dict[str, Seen]:
@@ -44,24 +44,23 @@ def test_hard_distractors_beside_the_standard_ones():
         unsaid,
     ]
     found = pair(dense, numbered(english=own))["hard_distractors"]
-    row = only(found, checkpoint="p", language="all")
-    assert (row["n"], row["standard_accuracy"], row["hard_accuracy"]) == (4, 1.0, 0.5)
-    assert row["difference"] == -0.5
+    row = only(found, checkpoint="p")
+    has(row, n=4, standard_accuracy=1.0, hard_accuracy=0.5, difference=-0.5)
     # standard alone is right on items 2 and 4: two-sided exact McNemar of 0 against 2
     # is 2 * (1/2)^2
-    assert row["mcnemar_p"] == pytest.approx(0.5)
-    assert (row["known"], row["standard_dissociation"], row["hard_dissociation"]) == (
-        3,
-        2 / 3,
-        1 / 3,
+    has(
+        row,
+        mcnemar_p=0.5,
+        known=3,
+        standard_dissociation=2 / 3,
+        hard_dissociation=1 / 3,
+        dissociation_difference=-1 / 3,
     )
-    assert row["dissociation_difference"] == pytest.approx(-1 / 3)
-    own = only(found, checkpoint="dense", language="all")
-    assert (own["n"], own["hard_accuracy"]) == (4, 0.75)
-    assert pd.isna(own["known"])
+    own = only(found, checkpoint="dense")
+    has(own, n=4, hard_accuracy=0.75, known=None)
 
 
-def test_choice_by_the_kind_of_the_distractors():
+def test_choice_by_kind_of_distractors():
     """Golds are years. The base picks all of them; the checkpoint only those that
     stand among names."""
     among = {
@@ -92,9 +91,7 @@ def test_choice_by_the_kind_of_the_distractors():
     )
     pruned["english/all3"] = failed
     found = pair(dense, pruned)["distractors"]
-    own = found[(found["checkpoint"] == "p") & (found["language"] == "all")].set_index(
-        "same_kind"
-    )
+    own = select(found, checkpoint="p").set_index("same_kind")
     assert own.index.tolist() == ["all", "some", "none"]
     assert own["n"].tolist() == own["n_paired"].tolist() == [3, 2, 3]
     # a failed item has no options to sort it by
@@ -108,12 +105,13 @@ def test_choice_by_the_kind_of_the_distractors():
     assert by_language[["language", "same_kind", "n"]].to_numpy().tolist() == [
         ["english", "all", 3], ["english", "none", 3], ["swahili", "some", 2],
     ]  # fmt: skip
-    alone = found[(found["checkpoint"] == "dense") & (found["language"] == "all")]
+    alone = select(found, checkpoint="dense")
     assert alone["n"].tolist() == [4, 2, 3]
     assert alone["drop"].isna().all()
 
 
-def test_zero_shot_is_the_capped_open_prompt_where_it_was_asked():
+def test_zero_shot_prefers_capped_prompt():
+    """Zero shot is the capped open prompt where it was asked."""
     forms = {
         "open": {"dense": (1, 1, 1, 1), "p": (0, 0, 0, 0)},
         "open_capped": {"dense": (1, 1, 1, 0), "p": (0, 0, 1, 0)},
@@ -124,23 +122,19 @@ def test_zero_shot_is_the_capped_open_prompt_where_it_was_asked():
                          records("p", said(*both["p"]), base="dense", form=form)])
         for form, both in forms.items()
     }  # fmt: skip
-    row = only(tables(pd.concat(parts.values()))["one_shot"], language="all")
+    row = only(tables(pd.concat(parts.values()))["one_shot"])
     assert row["zero_shot_format"] == "open_capped"
     assert row[["zero_shot_dense", "zero_shot_pruned", "one_shot_dense", "one_shot_pruned"]].tolist() == [
         0.75, 0.25, 1.0, 0.75,
     ]  # fmt: skip
-    assert (row["zero_shot_gap"], row["one_shot_gap"], row["repaired"]) == (
-        0.5,
-        0.25,
-        0.25,
-    )
+    has(row, zero_shot_gap=0.5, one_shot_gap=0.25, repaired=0.25)
     # 2 against 0; 1 against 0
-    assert (row["zero_shot_mcnemar_p"], row["one_shot_mcnemar_p"]) == (0.5, 1.0)
-    row = only(tables(parts["open"], parts["one_shot"])["one_shot"], language="all")
-    assert (row["zero_shot_format"], row["zero_shot_gap"]) == ("open", 1.0)
+    has(row, zero_shot_mcnemar_p=0.5, one_shot_mcnemar_p=1.0)
+    row = only(tables(parts["open"], parts["one_shot"])["one_shot"])
+    has(row, zero_shot_format="open", zero_shot_gap=1.0)
 
 
-def test_samples_under_other_seeds_leave_the_other_probes_alone():
+def test_sample_seeds_leave_other_probes_alone():
     """The run's seed is 3; samples were drawn under 1, 2 and 3 as well: greedy
     stands under 3 only."""
     known = {key: Seen(greedy=said, choice=True, samples=[True]) for key, said in
@@ -152,16 +146,14 @@ def test_samples_under_other_seeds_leave_the_other_probes_alone():
         }
         parts.append(records("dense", drawn, seed=seed))
     found = tables(pd.concat(parts))
-    assert only(found["accuracy"], probe="greedy", language="all")["accuracy"] == 0.25
-    row = only(
-        found["recovery"], population="greedy_failures", probe="sample", language="all"
-    )
+    assert only(found["accuracy"], probe="greedy")["accuracy"] == 0.25
+    row = only(found["recovery"], population="greedy_failures", probe="sample")
     # the run's own seed: its samples of items 1, 2 and 4 all hit
-    assert (row["n"], row["hits"]) == (3, 3)
-    seeds = only(found["recovery_seeds"], language="all")
-    assert seeds[["seeds", "n_min", "n_max"]].tolist() == [3, 3, 3]
+    has(row, n=3, hits=3)
+    seeds = only(found["recovery_seeds"])
+    has(seeds, seeds=3, n_min=3, n_max=3)
     # among the three failures: 1/3 under seed 1, 0 under seed 2, 1 under seed 3
-    assert seeds[["lowest", "mean", "highest"]].tolist() == pytest.approx([0, 4 / 9, 1])
+    has(seeds, lowest=0, mean=4 / 9, highest=1)
     assert seeds["mean_low"] <= seeds["mean"] <= seeds["mean_high"]
 
 
@@ -174,13 +166,15 @@ def test_samples_under_other_seeds_leave_the_other_probes_alone():
         ("other", ("text:mine.txt", "wikitext2", "gazetteer:swahili + c4")),
     ],
 )
-def test_the_kind_of_a_calibration_is_in_its_name(kind, sources):
+def test_kind_of_calibration(kind, sources):
+    """The kind of a calibration is in its name."""
     assert {source: kind_of(source) for source in sources} == dict.fromkeys(
         sources, kind
     )
 
 
-def test_per_language_calibration_asks_each_language_of_its_own_checkpoint():
+def test_calibration_per_language():
+    """Per language calibration asks each language of its own checkpoint."""
     right, silent = Seen(greedy=True, choice=True), Seen(greedy=False, choice=True)
     dense = numbered(english=[right], swahili=[right], thai=[right])
     en, sw, c4 = (
@@ -206,7 +200,7 @@ def test_per_language_calibration_asks_each_language_of_its_own_checkpoint():
     }
     row = only(found, checkpoint=together, language="mean")
     # english from en, swahili from sw
-    assert (row["open_accuracy"], row["n"]) == (1.0, 2)
+    has(row, open_accuracy=1.0, n=2)
     # nothing was calibrated on Thai
     assert row["reason"].startswith("unweighted mean over 2 of 3 languages;")
     assert only(found, checkpoint="c4", language="swahili")["choice_minus_open"] == 1.0
@@ -219,7 +213,8 @@ def windows(*read: tuple[float, int]) -> dict[str, Seen]:
     return {f"text/{number}": Seen(window=window) for number, window in enumerate(read)}
 
 
-def test_perplexity_weighs_windows_by_their_tokens_and_stands_in_the_ladder():
+def test_perplexity_weighs_windows_by_tokens():
+    """Perplexity weighs windows by their tokens and stands in the ladder."""
     known = numbered(english=[Seen(greedy=True, choice=True)] * 2)
     parts = [
         records("dense", known),
@@ -231,38 +226,40 @@ def test_perplexity_weighs_windows_by_their_tokens_and_stands_in_the_ladder():
     ]
     found = tables(*parts)
     row = only(found["perplexity"], checkpoint="p")
-    assert (row["n"], row["tokens"]) == (2, 12)
-    assert row["perplexity"] == pytest.approx(math.exp(36 / 12))
-    assert row["perplexity_dense"] == pytest.approx(math.exp(24 / 12))
-    assert row["perplexity_ratio"] == pytest.approx(math.e)
-    assert row[["perplexity_ratio_low", "perplexity_ratio_high"]].isna().all()
+    has(
+        row,
+        n=2,
+        tokens=12,
+        perplexity=math.exp(36 / 12),
+        perplexity_dense=math.exp(24 / 12),
+        perplexity_ratio=math.e,
+        perplexity_ratio_low=None,
+        perplexity_ratio_high=None,
+    )
     assert "2 contexts are too few for an interval" in row["reason"]
-    rung = only(found["ladder"], rung="open", language="all")
-    assert (rung["perplexity_task"], rung["drop"]) == ("text-wiki", 0.5)
-    assert rung["perplexity"] == pytest.approx(math.exp(3))
+    rung = only(found["ladder"], rung="open")
+    has(rung, perplexity_task="text-wiki", drop=0.5, perplexity=math.exp(3))
     for name in ("accuracy", "fates", "pr_gap", "rank", "ladder"):
         assert "text-wiki" not in set(found[name]["task"])  # a text is no question
     frame = reduce_records(records("m", windows((0.0, 0), (-1.0, 1)), **TEXT))
     assert frame["perplexity_status"].tolist() == ["engine_error", "ok"]
     row = only(TABLES["perplexity"].fill(Inputs(frame)).frame)
-    assert (row["n"], row["engine_error"], row["perplexity"]) == (
-        1,
-        1,
-        pytest.approx(math.e),
-    )
+    has(row, n=1, engine_error=1, perplexity=math.e)
 
 
-def test_items_asked_of_one_side_only_are_counted():
+def test_unpaired_items_are_counted():
+    """Items asked of one side only are counted."""
     dense = {f"english/{i}": Seen(greedy=True, choice=True) for i in range(4)}
     pruned = {f"english/{i}": Seen(greedy=True, choice=True) for i in range(2, 5)}
     found = pair(dense, pruned)
     for name in ("fates", "pr_gap"):
-        row = only(found[name], language="all")
+        row = only(found[name])
         # 0 and 1 in the dense, 4 in the pruned
-        assert (row["n"], row["unpaired"]) == (2, 3)
+        has(row, n=2, unpaired=3)
 
 
-def test_holm_corrects_every_family_over_its_checkpoints():
+def test_holm_corrects_over_checkpoints():
+    """Holm corrects every family over its checkpoints."""
     dense = {
         f"english/{i}": Seen(greedy=True, choice=True, beams=[True]) for i in range(8)
     }
@@ -279,9 +276,7 @@ def test_holm_corrects_every_family_over_its_checkpoints():
         (found["ladder"], {"rung": "open"}),
         (found["recovery"], {"probe": "beam", "population": "all_items"}),
     ):
-        a, b = (
-            only(frame, checkpoint=name, language="all", **where) for name in ("a", "b")
-        )
+        a, b = (only(frame, checkpoint=name, **where) for name in ("a", "b"))
         # 8 and 7 discordant, one way
         assert (a["mcnemar_p"], b["mcnemar_p"]) == pytest.approx((2 / 2**8, 2 / 2**7))
         assert (a["holm_p"], b["holm_p"]) == pytest.approx((4 / 2**8, 2 / 2**7))

@@ -8,7 +8,7 @@ import pytest
 from evaluator.metrics import TABLES
 from evaluator.metrics.published import model_names, paper, published
 from tests.support.records import Seen, records
-from tests.support.tables import only, tables
+from tests.support.tables import has, only, tables
 
 TASKS = [{"task": "tydiqa", "languages": None, "items": 200, "chat": False}]
 RUN = {
@@ -49,15 +49,16 @@ def found():
     )
 
 
-def test_the_papers_numbers_stand_beside_ours_and_each_has_a_cell(found):
-    made = published(found, RUN)
+def test_paper_numbers_have_cells(found):
+    """The paper's numbers stand beside ours and each has a cell."""
+    made = published(found.rows, RUN)
     assert set(made["checkpoint"]) == {"dense", "wanda-0.5"}
     row = only(made, table="fates", checkpoint="wanda-0.5", language="swahili")
-    assert (row["paper"], row["ours"], row["n"]) == (0.39, 0.25, 4)
+    has(row, paper=0.39, ours=0.25, n=4)
     assert row["ours_low"] < 0.25 < row["ours_high"]
     assert row["source"] == "arXiv:2606.17609v1, section 3.1"
     row = only(made, table="rank", cell="mc_only, own")
-    assert (row["paper"], row["ours"]) == (3.5, 4.0)
+    has(row, paper=3.5, ours=4.0)
     assert (
         only(made, table="accuracy", checkpoint="dense", cell="open, greedy")["paper"]
         == 0.469
@@ -84,21 +85,20 @@ def test_another_setting_is_not_compared(found, field, value):
     run = copy.deepcopy(RUN)
     run["config"][field] = value
     run["checkpoints"] = []
-    assert published(found, run).empty
-    assert published(found, {}).empty
+    assert published(found.rows, run).empty
+    assert published(found.rows, {}).empty
 
 
-def test_other_distractors_parts_of_the_languages_and_included_sweeps_are_not_mixed(
-    found,
-):
-    for options, count in (("alike", 0), ("any", len(published(found, RUN)))):
+def test_other_settings_are_not_mixed(found):
+    """Other distractors parts of the languages and included sweeps are not mixed."""
+    for options, count in (("alike", 0), ("any", len(published(found.rows, RUN)))):
         run = RUN | {
             "identity": {"task_settings": {"dense": {"tydiqa": {"options": options}}}}
         }
-        assert len(published(found, run)) == count
+        assert len(published(found.rows, run)) == count
     run = copy.deepcopy(RUN)
     run["config"]["tasks"][0]["languages"] = ["english", "swahili"]
-    made = published(found, run)
+    made = published(found.rows, run)
     assert set(made["language"]) == {"english", "swahili"}
     chat = {
         "models": {"phi": "microsoft/Phi-3-mini-4k-instruct"},
@@ -111,13 +111,13 @@ def test_other_distractors_parts_of_the_languages_and_included_sweeps_are_not_mi
             "include": [chat, {**RUN["config"], "include": []}],
         }
     }
-    assert len(published(found, run)) == len(published(found, RUN)) > 10
-    phi = {
-        name: frame.replace({"base": {"dense": "phi"}}) for name, frame in found.items()
-    }
+    assert len(published(found.rows, run)) == len(published(found.rows, RUN)) > 10
+    phi = {}
+    for name, rows in found.rows.items():
+        phi[name] = [row | ({"base": "phi"} if row.get("base") else {}) for row in rows]
     chat["tasks"][0] |= {"items": 200, "languages": None}
     row = only(published(phi, run), table="fates")
-    assert (row["paper"], row["checkpoint"]) == (0.496, "wanda-0.5")
+    has(row, paper=0.496, checkpoint="wanda-0.5")
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,11 @@ def test_other_distractors_parts_of_the_languages_and_included_sweeps_are_not_mi
         ({"sparsity": 0.4977, "requested_sparsity": 0.5}, {"dense", "wanda-0.5"}),
     ],
 )
-def test_only_the_papers_method_and_sparsity_are_published(found, setting, names):
-    other = {name: frame.assign(**setting) for name, frame in found.items()}
+def test_only_paper_settings_are_published(found, setting, names):
+    """Only the paper's method and sparsity are published."""
+    other = {}
+    for name, rows in found.rows.items():
+        other[name] = [row | setting for row in rows]
     assert set(published(other, RUN)["checkpoint"]) == names
 
 
@@ -148,7 +151,8 @@ CACHED = "/cache/hub/models--Qwen--Qwen3-8B/snapshots/b968826d9c46"
         (CACHED, "Qwen3-8B"),
     ],
 )
-def test_a_model_is_named_by_its_hub_id_directory_or_cache_folder(path, name):
+def test_model_names(path, name):
+    """A model is named by its hub id directory or cache folder."""
     run = {"config": {"models": {"base": path}}}
     assert name in model_names(run, "base")
     assert "base" in model_names(run, "base")

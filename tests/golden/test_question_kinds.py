@@ -14,7 +14,7 @@ from evaluator.metrics.tables.question_kinds import (
     question_word,
 )
 from tests.support.records import Seen, numbered, records
-from tests.support.tables import only
+from tests.support.tables import has, only
 
 
 def described(answers: dict[str, str]) -> pd.DataFrame:
@@ -52,7 +52,7 @@ def weak(
         reduce_records(records("dense", dense)),
         reduce_records(records("p", pruned, base="dense")),
     ]
-    return TABLES["weak"].frame(Inputs(pd.concat(parts), items))
+    return TABLES["weak"].fill(Inputs(pd.concat(parts), items)).frame
 
 
 @pytest.fixture(scope="module")
@@ -60,21 +60,17 @@ def case():
     return weak(DENSE, PRUNED, described(ANSWERS))
 
 
-def test_drops_by_kind_with_mcnemars_p_and_holms_over_the_kinds_of_a_checkpoint(case):
+def test_drops_by_kind(case):
+    """Drops by kind with McNemar's p and Holm's over the kinds of a checkpoint."""
     english, korean = (
         only(case, by="language", kind=name) for name in ("english", "korean")
     )
-    assert (english["n"], english["base_accuracy"], english["accuracy"]) == (
-        40,
-        1.0,
-        0.9,
-    )
+    has(english, n=40, base_accuracy=1.0, accuracy=0.9)
     assert (english["drop"], korean["drop"]) == pytest.approx((4 / 40, 20 / 40))
     assert (english["excess"], korean["excess"]) == pytest.approx((-16 / 40, 16 / 40))
     assert korean["excess_low"] > 0
     dates = only(case, by="answer type", kind="date")
-    assert dates["n"] == 40
-    assert dates["drop"] == pytest.approx((2 + 10) / 40)
+    has(dates, n=40, drop=(2 + 10) / 40)
     assert case["by"].drop_duplicates().tolist() == ["language", "answer type"]
     # the largest drop first
     assert case[case["by"] == "language"]["kind"].tolist() == ["korean", "english"]
@@ -89,7 +85,8 @@ def test_drops_by_kind_with_mcnemars_p_and_holms_over_the_kinds_of_a_checkpoint(
     assert found["holm_p"].tolist() == pytest.approx(adjusted.tolist())
 
 
-def test_a_kind_with_too_few_items_is_named_and_not_tested():
+def test_kind_with_too_few_items():
+    """A kind with too few items is named and not tested."""
     dense = DENSE | {f"swahili/{i}": Seen(greedy=True) for i in range(8)}
     pruned = PRUNED | {
         f"swahili/{i}": Seen(greedy=False, status="ok" if i else "engine_error")
@@ -97,21 +94,26 @@ def test_a_kind_with_too_few_items_is_named_and_not_tested():
     }
     found = weak(dense, pruned, None)
     row = only(found, kind="swahili")
-    assert row["reason"] == "too few items: 7 of the 20 that a kind needs"
-    assert row[["n", "engine_error", "excluded"]].tolist() == [7, 1, 0]
-    assert row[["drop", "mcnemar_p", "holm_p"]].isna().all()
-    assert found["kind"].tolist() == ["korean", "english", "swahili"]
-    assert only(found, kind="english")["excess"] == pytest.approx(
-        4 / 40 - (20 + 7) / 47
+    has(
+        row,
+        reason="too few items: 7 of the 20 that a kind needs",
+        n=7,
+        engine_error=1,
+        excluded=0,
+        drop=None,
+        mcnemar_p=None,
+        holm_p=None,
     )
+    assert found["kind"].tolist() == ["korean", "english", "swahili"]
+    has(only(found, kind="english"), excess=4 / 40 - (20 + 7) / 47)
 
 
 @pytest.mark.parametrize(("dense", "pruned"), [(DENSE, {}), ({}, PRUNED), (FEW, FEW)])
-def test_there_is_no_table_without_a_base_or_with_too_few_items(dense, pruned):
+def test_no_kinds_without_base(dense, pruned):
+    """There is no table without a base or with too few items."""
     parts = [records("dense", dense), records("p", pruned, base="dense")]
-    filled = TABLES["weak"].fill(
-        Inputs(pd.concat([reduce_records(part) for part in parts]))
-    )
+    outcomes = pd.concat([reduce_records(part) for part in parts])
+    filled = TABLES["weak"].fill(Inputs(outcomes))
     assert filled.frame.empty
     assert filled.note == ""
 
@@ -130,7 +132,8 @@ def test_the_page_shows_the_largest_drops(case):
     assert len(page(many)) == 5
 
 
-def test_lengths_of_answers_their_positions_and_thirds_of_contexts():
+def test_kinds_of_lengths_and_positions():
+    """Lengths of answers their positions and thirds of contexts."""
     assert [answer_length(text, "en") for text in ("Nile", "the Nile river", "a b c d", "?!")] == [
         "1 word", "2 to 3 words", "4 or more words", None,
     ]  # fmt: skip
@@ -165,5 +168,6 @@ def test_lengths_of_answers_their_positions_and_thirds_of_contexts():
         ("Quid est?", "latin", None),
     ],
 )  # fmt: skip
-def test_the_first_question_word_says_the_kind(question, language, kind):
+def test_first_question_word_decides(question, language, kind):
+    """The first question word says the kind."""
     assert question_word(question, language) == kind

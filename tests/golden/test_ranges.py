@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import evaluator.metrics.columns as col
 from evaluator.metrics import TABLES
 from tests.support.records import Seen
-from tests.support.tables import whole_inputs
+from tests.support.tables import Tables, whole_inputs
 
 INFINITE = math.inf
 # The values that a quantity of each kind may have.
@@ -91,11 +91,7 @@ def wrong_intervals(items):
             key = f"{('english', 'thai')[number % 2]}/{number}"
             for checkpoint, answer in zip(seen, answers, strict=True):
                 seen[checkpoint][key] = answer
-    frames = {
-        table.name: table.frame(inputs)
-        for inputs in [whole_inputs(seen)]
-        for table in TABLES
-    }
+    frames = Tables(whole_inputs(seen))
     wrong, present = [], set()
     for name, column in INTERVALS:
         low, high = (

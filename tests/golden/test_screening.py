@@ -6,14 +6,14 @@ from dataclasses import asdict, replace
 import pandas as pd
 
 from evaluator.deciding.thresholds import Thresholds
+from evaluator.deciding.verdict_text import document
 from evaluator.deciding.verdicts import judge
-from evaluator.deciding.words import document
 from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.metrics.headline import screened_sentence
 from evaluator.report.results import compute
 from evaluator.store.run_json import Screened, screened_of
 from tests.support.records import Seen, records
-from tests.support.tables import only
+from tests.support.tables import has, only, select
 
 OUT = Screened(
     task="t",
@@ -40,41 +40,34 @@ def inputs(*rows: object) -> Inputs:
     return Inputs(outcomes, run={"screening": list(rows)})
 
 
-def test_the_table_and_every_row_of_what_is_out_say_so_with_their_levels_and_anchors():
-    frame = TABLES["screening"].frame(inputs(asdict(KEPT), asdict(OUT)))
+def test_screening_table_and_notes():
+    """The table and every row of what is out say so with their levels and anchors."""
+    frame = TABLES["screening"].fill(inputs(asdict(KEPT), asdict(OUT))).frame
     assert frame["checkpoint"].tolist() == ["bad", "good"]
     bad = only(frame, checkpoint="bad")
-    assert (bad["decision"], bad["asked"], bad["items"], bad["look"], bad["looks"]) == (
-        "BLOCK",
-        4,
-        8,
-        1,
-        3,
-    )
+    has(bad, decision="BLOCK", asked=4, items=8, look=1, looks=3)
     assert 0.05 / 3 < bad["pass_level"] < 0.05
     assert 0.01 / 3 < bad["block_level"] < 0.01
     assert bad["reason"] == "decided early: evaluated on 4 of 8 items"
     good = only(frame, checkpoint="good")
-    assert (good["decision"], good["asked"], good["look"]) == ("WARN", 8, 3)
-    assert pd.isna(good["reason"])
+    has(good, decision="WARN", asked=8, look=3, reason=None)
     run = {
         "screening": [asdict(OUT), {"task": "t"}, {**asdict(OUT), "asked": "many"}, 3]
     }
     assert screened_of(run) == [OUT]
     assert screened_of({"screening": "no"}) == []
-    accuracy = TABLES["accuracy"].frame(inputs(asdict(OUT)))
-    bad = only(accuracy, checkpoint="bad", language="all", probe="greedy")
-    assert (bad["n"], bad["n_paired"], bad["accuracy"], bad["drop"]) == (
-        4,
-        4,
-        0.25,
-        0.75,
+    accuracy = TABLES["accuracy"].fill(inputs(asdict(OUT))).frame
+    bad = only(accuracy, checkpoint="bad", probe="greedy")
+    has(
+        bad,
+        n=4,
+        n_paired=4,
+        accuracy=0.25,
+        drop=0.75,
+        reason="decided early: evaluated on 4 of 8 items",
     )
-    assert bad["reason"] == "decided early: evaluated on 4 of 8 items"
-    assert pd.isna(
-        only(accuracy, checkpoint="good", language="all", probe="greedy")["reason"]
-    )
-    overlap = TABLES["overlap"].frame(inputs(asdict(OUT)))
+    assert pd.isna(only(accuracy, checkpoint="good", probe="greedy")["reason"])
+    overlap = TABLES["overlap"].fill(inputs(asdict(OUT))).frame
     rows = overlap[overlap["other"] == "bad"]
     assert (
         rows["reason"]
@@ -112,12 +105,13 @@ def outcomes_of(task: str, *, few: bool) -> list[pd.DataFrame]:
     return [reduce_records(part) for part in parts]
 
 
-def test_what_is_out_takes_no_items_from_an_election_of_the_others():
+def test_election_without_early_decided():
+    """What is out takes no items from an election of the others."""
     of_two = [*outcomes_of("t", few=True), *outcomes_of("u", few=False)]
     found = Inputs(
         pd.concat(of_two, ignore_index=True), run={"screening": [asdict(OUT)]}
     )
-    vote = TABLES["vote"].frame(found)
+    vote = TABLES["vote"].fill(found).frame
     for task, n in (("t", 16), ("all", 32)):
         rows = vote[(vote["task"] == task) & (vote["probe"] == "greedy")].set_index(
             "checkpoint"
@@ -128,7 +122,8 @@ def test_what_is_out_takes_no_items_from_an_election_of_the_others():
     assert only(vote, task="u", checkpoint="bad", probe="greedy")["n"] == 16
 
 
-def test_the_gate_and_the_sentence_under_the_first_table_name_what_is_out():
+def test_gate_and_sentence_name_early_decided():
+    """The gate and the sentence under the first table name what is out."""
     said = document(judge(inputs(asdict(OUT)), Thresholds()), Thresholds())
     bad, good = said["checkpoints"]
     assert (good["checkpoint"], good["decided_early"], bad["decided_early"]) == (
@@ -142,9 +137,10 @@ def test_the_gate_and_the_sentence_under_the_first_table_name_what_is_out():
     said = "Decided early, on some of the items: bad (4 of 8)."
     assert compute(inputs(asdict(OUT)), {}).sentence.endswith(said)
     assert "Decided" not in compute(inputs(), {}).sentence
-    many = pd.DataFrame(
-        {"task": ["t", "u"] * 4, "checkpoint": list("abcdefgh"), "asked": 4, "items": 8}
-    )
+    many = [
+        {"task": "tu"[at % 2], "checkpoint": name, "asked": 4, "items": 8}
+        for at, name in enumerate("abcdefgh")
+    ]
     told = screened_sentence(many)
     assert told.startswith(
         "Decided early, on some of the items: a on t (4 of 8), b on u (4 of 8), "
@@ -152,15 +148,16 @@ def test_the_gate_and_the_sentence_under_the_first_table_name_what_is_out():
     assert told.endswith("e on t (4 of 8) and 3 more.")
 
 
-def test_prompts_are_compared_on_the_anchors_where_it_is_out_under_one_of_them_and_say_so():
+def test_prompts_on_anchors_say_so():
+    """Prompts are compared on the anchors where it is out under one of them and say so."""
     of_two = [*outcomes_of("t", few=False), *outcomes_of("t+terse", few=True)]
     out = replace(OUT, task="t+terse")
     found = Inputs(
         pd.concat(of_two, ignore_index=True), run={"screening": [asdict(out)]}
     )
     told = "bad, terse: decided early: evaluated on 4 of 8 items"
-    prompts = TABLES["prompts"].frame(found)
-    rows = prompts[(prompts["checkpoint"] == "bad") & (prompts["language"] == "all")]
+    prompts = TABLES["prompts"].fill(found).frame
+    rows = select(prompts, checkpoint="bad")
     assert rows["n"].tolist() == [4, 4, 4]
     assert rows["reason"].str.contains(told).all()
     assert (
@@ -169,7 +166,7 @@ def test_prompts_are_compared_on_the_anchors_where_it_is_out_under_one_of_them_a
         .str.contains("decided")
         .any()
     )
-    order = TABLES["prompt_order"].frame(found)
+    order = TABLES["prompt_order"].fill(found).frame
     with_it = (order["checkpoint"] == "bad") | (order["other"] == "bad")
     assert order[with_it]["reason"].str.contains(told).all()
     assert not order[~with_it]["reason"].fillna("").str.contains("decided").any()

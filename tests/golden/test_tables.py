@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 from scipy.stats import binomtest
 
-from evaluator.metrics import headline_of, headline_sentence
+from evaluator.metrics import headline_sentence
 from evaluator.metrics.headline import COLUMNS as HEADLINE
 from evaluator.metrics.inputs import ROUNDED
 from evaluator.metrics.intervals import Mean
 from evaluator.metrics.tables.recovery import pass_at
 from tests.support.records import Seen, numbered, records
-from tests.support.tables import Tables, only, pair, tables
+from tests.support.tables import Tables, has, only, pair, select, tables
 
 BOTH, SILENT = Seen(greedy=True, choice=True), Seen(greedy=False, choice=True)
 EXCLUDED = Seen(greedy=False, choice=False, status="excluded")
@@ -42,43 +42,40 @@ def case():
     return pair(DENSE, PRUNED, "pruned")
 
 
-def test_fates_count_each_fate_once_and_show_what_was_left_out(case):
+def test_fates_by_hand(case):
+    """Fates count each fate once and show what was left out."""
     row = only(case["fates"], language="english")
-    assert row[["n", "items", "kept", "mc_only", "produced_only", "lost"]].tolist() == [
-        5,
-        6,
-        1,
-        1,
-        2,
-        1,
-    ]
-    assert row[["excluded", "engine_error", "re_run"]].tolist() == [1, 1, False]
-    assert row["dissociation_rate"] == pytest.approx(1 / 5)
-    # one lost item of four options stands for 1 / 3 lucky guess: (1 - 1/3) / 5
-    assert row["mc_only_corrected"] == pytest.approx(2 / 15)
-    exact = binomtest(1, 5).proportion_ci(method="exact")
-    assert (row["mc_only_rate_low"], row["mc_only_rate_high"]) == pytest.approx(
-        (exact.low, exact.high)
+    has(
+        row,
+        n=5,
+        items=6,
+        kept=1,
+        mc_only=1,
+        produced_only=2,
+        lost=1,
+        excluded=1,
+        engine_error=1,
+        re_run=False,
+        dissociation_rate=1 / 5,
     )
-    assert only(case["fates"], language="all")["n"] == 5
+    # one lost item of four options stands for 1 / 3 lucky guess: (1 - 1/3) / 5
+    has(row, mc_only_corrected=2 / 15)
+    exact = binomtest(1, 5).proportion_ci(method="exact")
+    has(row, mc_only_rate_low=exact.low, mc_only_rate_high=exact.high)
+    assert only(case["fates"])["n"] == 5
     missing = only(case["fates"], language="swahili")
-    assert missing["n"] == 0
-    assert pd.isna(missing["dissociation_rate"])
-    assert (
-        missing["reason"]
-        == "no item of this language is common to the checkpoint and its base"
+    has(
+        missing,
+        n=0,
+        dissociation_rate=None,
+        reason="no item of this language is common to the checkpoint and its base",
     )
 
 
 def test_accuracy_counts_and_pairs(case):
     found = case["accuracy"].set_index(["checkpoint", "probe", "language"])
     pruned = found.loc[("pruned", "greedy", "english")]
-    assert pruned[["n", "excluded", "engine_error", "n_paired"]].tolist() == [
-        6,
-        1,
-        1,
-        6,
-    ]
+    has(pruned, n=6, excluded=1, engine_error=1, n_paired=6)
     # Right are items 1, 3, 5 and 6 of six. Dense alone is right on 2 and 4, pruned
     # alone on 5: McNemar of 2 against 1.
     numbers = ["accuracy", "dense_accuracy", "drop", "mcnemar_p", "normalised_drop"]
@@ -86,63 +83,54 @@ def test_accuracy_counts_and_pairs(case):
         [4 / 6, 5 / 6, 1 / 6, 1.0, (1 / 6) / (5 / 6)]
     )
     dense = found.loc[("dense", "greedy", "all")]  # item 8 and swahili too
-    assert dense[["n", "excluded", "engine_error", "accuracy"]].tolist() == [
-        8,
-        1,
-        0,
-        pytest.approx(7 / 8),
-    ]
+    has(dense, n=8, excluded=1, engine_error=0, accuracy=7 / 8)
     assert found.loc[("dense", "greedy", "mean"), "accuracy"] == pytest.approx(
         (6 / 7 + 1) / 2
     )
     # A tie is wrong in choice: right are items 1, 2 and 5.
     english = found.loc[("pruned", "choice", "english")]
-    assert english[["accuracy", "normalised_drop"]].tolist() == pytest.approx(
-        [3 / 6, (1 - 0.5) / (1 - 0.25)]
-    )
+    has(english, accuracy=3 / 6, normalised_drop=(1 - 0.5) / (1 - 0.25))
     # No sentinel stands for a missing language.
     missing = found.loc[("pruned", "choice", "swahili")]
-    assert missing["n"] == 0
-    assert missing[["accuracy", "accuracy_low"]].isna().all()
+    has(missing, n=0, accuracy=None, accuracy_low=None)
     assert missing["reason"].startswith("no item was measured")
 
 
-def test_pr_gap_is_the_difference_of_normalised_drops_above_the_floor_of_the_options(
-    case,
-):
-    row = only(case["pr_gap"], language="all")
+def test_pr_gap_by_hand(case):
+    """Pr gap is the difference of normalised drops above the floor of the options."""
+    row = only(case["pr_gap"])
     # open: (5/6 - 4/6) / (5/6) = 0.2; choice: (1 - 3/6) / (1 - 1/4) = 2/3
-    assert (row["d_open"], row["d_choice"]) == pytest.approx((0.2, 2 / 3))
-    assert row["delta_pr"] == pytest.approx(0.2 - 2 / 3)
+    has(row, d_open=0.2, d_choice=2 / 3, delta_pr=0.2 - 2 / 3)
     mean = only(case["pr_gap"], language="mean")
-    assert (mean["delta_pr"], mean["languages"]) == (pytest.approx(0.2 - 2 / 3), 1)
-    assert mean["reason"] == "undefined in: swahili"
+    has(mean, delta_pr=0.2 - 2 / 3, languages=1, reason="undefined in: swahili")
     # 1 of 4 with 4 options: the floor
     dense = numbered(english=[BOTH, *[Seen(greedy=True, choice=False)] * 3])
     found = pair(
         dense, numbered(english=[Seen(greedy=i > 1, choice=False) for i in range(4)])
     )
-    gap = only(found["pr_gap"], language="all")
-    assert gap[["delta_pr", "d_choice"]].isna().all()
-    assert gap["d_open"] == pytest.approx(0.5)
-    assert gap["reason"] == "choice: dense accuracy 0.250 is not above the floor 0.250"
+    gap = only(found["pr_gap"])
+    has(
+        gap,
+        delta_pr=None,
+        d_choice=None,
+        d_open=0.5,
+        reason="choice: dense accuracy 0.250 is not above the floor 0.250",
+    )
     for name, of in (
         ("accuracy", {"checkpoint": "p", "probe": "choice"}),
         ("ladder", {"rung": "choice"}),
     ):
-        row = only(found[name], language="all", **of)
-        assert pd.isna(row["normalised_drop"])
-        assert row["drop"] == pytest.approx(0.25)
+        row = only(found[name], **of)
+        has(row, normalised_drop=None, drop=0.25)
     pruned = numbered(english=[BOTH, Seen(greedy=True, choice=False, options=2)])
     row = only(
-        pair(numbered(english=[BOTH, replace(BOTH, options=2)]), pruned)["pr_gap"],
-        language="all",
+        pair(numbered(english=[BOTH, replace(BOTH, options=2)]), pruned)["pr_gap"]
     )
-    assert row["choice_floor"] == pytest.approx((1 / 4 + 1 / 2) / 2)
-    assert row["d_choice"] == pytest.approx(0.5 / (1 - 0.375))
+    has(row, choice_floor=(1 / 4 + 1 / 2) / 2, d_choice=0.5 / (1 - 0.375))
 
 
-def test_recovery_keeps_to_the_items_with_beams_and_splits_off_the_failures():
+def test_recovery_of_all_and_of_failures():
+    """Recovery keeps to the items with beams and splits off the failures."""
     half = numbered(
         english=[
             Seen(greedy=True, beams=[True, False], samples=[False, False]),
@@ -160,9 +148,7 @@ def test_recovery_keeps_to_the_items_with_beams_and_splits_off_the_failures():
         },
         half,
     )["recovery"]
-    own = found[(found["checkpoint"] == "p") & (found["language"] == "all")].set_index(
-        ["population", "probe"]
-    )
+    own = select(found, checkpoint="p").set_index(["population", "probe"])
     every = own.loc["all_items"]
     assert every.loc[
         ["greedy", "beam", "sample"], ["hits", "n"]
@@ -172,19 +158,11 @@ def test_recovery_keeps_to_the_items_with_beams_and_splits_off_the_failures():
     failures = own.loc["greedy_failures"]
     assert failures.loc["beam", ["hits", "n"]].tolist() == [1, 3]
     assert failures.loc["sample", "rate"] == pytest.approx(2 / 3)
-    none = only(
-        found,
-        checkpoint="dense",
-        language="all",
-        population="greedy_failures",
-        probe="beam",
-    )
-    assert none["n"] == 0
-    assert pd.isna(none["rate"])
-    assert none["reason"] == "greedy missed none of the items"
+    none = only(found, checkpoint="dense", population="greedy_failures", probe="beam")
+    has(none, n=0, rate=None, reason="greedy missed none of the items")
 
 
-def test_pass_at_k_and_the_majority_equal_all_subsets_of_the_samples():
+def test_pass_at_k_equals_all_subsets():
     """Of every item, every subset of K samples; and of the most frequent answers,
     each with equal chances."""
     drawn = {key: [[bool(bits >> at & 1) for at in range(6)] for bits in each] for key, each in (
@@ -206,23 +184,26 @@ def test_pass_at_k_and_the_majority_equal_all_subsets_of_the_samples():
         return np.mean([any(subset) for subset in combinations(samples, k)])
 
     for name, k in (("pass@1", 1), ("pass@2", 2), ("pass@5", 5), ("majority", 0)):
-        row = only(
-            found, checkpoint="p", language="all", population="all_items", probe=name
-        )
+        row = only(found, checkpoint="p", population="all_items", probe=name)
         values = {
             side: np.array([by_hand(samples, k) for samples in own])
             for side, own in drawn.items()
         }
-        assert row[["tries", "n", "n_paired"]].tolist() == [k or 6, 3, 3]
-        assert row["rate"] == pytest.approx(values["p"].mean())
-        assert row["drop"] == pytest.approx((values["dense"] - values["p"]).mean())
+        has(
+            row,
+            tries=k or 6,
+            n=3,
+            n_paired=3,
+            rate=values["p"].mean(),
+            drop=(values["dense"] - values["p"]).mean(),
+        )
         between = Mean(values["dense"] - values["p"], np.arange(3), low=-1.0).interval()
         assert (row["drop_low"], row["drop_high"]) == pytest.approx(between)
     for k, n in combinations(range(1, 9), 2):
         assert pass_at(k, np.array([n]), np.array([0])) == 0  # exactly
 
 
-def test_length_of_context_by_length_and_depth():
+def test_length_of_context_by_depth():
     """Six items, two in each third of a context of 500 tokens; of those in the last
     third one failed."""
     known = Seen(greedy=True, choice=True, fidelity=[0.5, 0.25])
@@ -246,9 +227,7 @@ def test_length_of_context_by_length_and_depth():
         }
         parts += [made, made.assign(**long)]
     found = tables(*parts)["length_of_context"]
-    own = found[(found["checkpoint"] == "p") & (found["language"] == "all")].set_index(
-        ["context_tokens", "depth"]
-    )
+    own = select(found, checkpoint="p").set_index(["context_tokens", "depth"])
     assert own.index.tolist() == [
         (0, "all"),
         *((500, depth) for depth in ("all", "first", "middle", "last")),
@@ -285,20 +264,14 @@ def test_ranks_by_group_dense_beside_pruned():
     mc_only = ((False, True, 3, -1.0, None), (False, True, 4, -2.0, None))
     pruned = ranked(*mc_only, first, (False, False, 30, -6.0, None))
     found = pair(dense, pruned)["rank"]
-    pooled = found[found["language"] == "all"].set_index(
-        ["checkpoint", "group", "side"]
-    )
+    pooled = select(found).set_index(["checkpoint", "group", "side"])
     assert pooled.loc[
         ("p", "mc_only", "own"), ["n", "rank_median", "margin_median"]
     ].tolist() == [2, 3.5, -1.5]
     assert pooled.loc[("p", "mc_only", "base"), "rank_median"] == 1
     everything = pooled.loc[("p", "all", "own")]
     # ranks 1, 3, 4, 30: linear quartiles 2.5 and 10.5
-    assert everything[["rank_q1", "rank_median", "rank_q3"]].tolist() == [
-        2.5,
-        3.5,
-        10.5,
-    ]
+    has(everything, rank_q1=2.5, rank_median=3.5, rank_q3=10.5)
     bands = ["rank_1", "rank_2_5", "rank_6_20", "rank_over_20"]
     assert everything[bands].tolist() == [0.25, 0.5, 0.0, 0.25]
     assert pooled.loc[
@@ -307,7 +280,7 @@ def test_ranks_by_group_dense_beside_pruned():
     assert pooled.loc[("dense", "dense_failures", "own"), "rank_median"] == 17
 
 
-def test_aligned_ranks_stand_beside_ranks_where_they_are_defined():
+def test_aligned_ranks_beside_ranks():
     """A model that answers in sentences: the rank right after the prompt says
     nothing, the aligned one does."""
     unsaid = (False, True, 999, -9.5, "not said")
@@ -325,33 +298,26 @@ def test_aligned_ranks_stand_beside_ranks_where_they_are_defined():
         unsaid,
     )
     found = pair(dense, pruned)
-    pooled = found["rank"][found["rank"]["language"] == "all"].set_index(
-        ["checkpoint", "group", "side"]
-    )
+    pooled = select(found["rank"]).set_index(["checkpoint", "group", "side"])
     names = ["n", "aligned_n", "aligned_rank_median"]
     mc_only = pooled.loc[("p", "mc_only", "own")]
     assert mc_only[[*names, "rank_median"]].tolist() == [2, 2, 3.5, 900.0]
-    assert mc_only[
-        ["aligned_rank_1", "aligned_rank_2_5", "aligned_rank_6_20"]
-    ].tolist() == [0.0, 1.0, 0.0]
+    has(mc_only, aligned_rank_1=0.0, aligned_rank_2_5=1.0, aligned_rank_6_20=0.0)
     assert pooled.loc[("p", "mc_only", "base"), "aligned_rank_median"] == 1
     # 1, 2, 5 of three items
     assert pooled.loc[("p", "all", "own"), names].tolist() == [4, 3, 2.0]
     failures = pooled.loc[("p", "dense_failures", "own")]
-    assert failures[["n", "aligned_n"]].tolist() == [1, 0]
-    assert pd.isna(failures["aligned_rank_median"])
-    row = only(headline_of(found), checkpoint="p")
-    assert (row["mc_only_median_rank"], row["mc_only_median_aligned_rank"]) == (
-        900.0,
-        3.5,
-    )
+    has(failures, n=1, aligned_n=0, aligned_rank_median=None)
+    row = only(found.headline, checkpoint="p")
+    has(row, mc_only_median_rank=900.0, mc_only_median_aligned_rank=3.5)
 
 
 def said(*hits: int, **more: object) -> dict[str, Seen]:
     return numbered(english=[Seen(greedy=bool(hit), **more) for hit in hits])
 
 
-def test_ladder_and_candidates_compare_the_items_that_every_rung_measured():
+def test_ladder_and_candidates_share_items():
+    """Ladder and candidates compare the items that every rung measured."""
     found = tables(
         records("dense", said(1, 1, 1, 1, choice=True)),
         records("dense", said(1, 1, 1), form="shown"),
@@ -359,8 +325,7 @@ def test_ladder_and_candidates_compare_the_items_that_every_rung_measured():
         records("p", said(1, 1, 0), base="dense", form="shown"),
     )
     drops = {
-        rung: only(found["ladder"], rung=rung, language="all")
-        for rung in ("open", "shown", "choice")
+        rung: only(found["ladder"], rung=rung) for rung in ("open", "shown", "choice")
     }
     assert [drops[rung]["n"] for rung in drops] == [3, 3, 3]
     assert [drops[rung]["drop"] for rung in drops] == pytest.approx([1.0, 1 / 3, 0.0])
@@ -374,30 +339,30 @@ def test_ladder_and_candidates_compare_the_items_that_every_rung_measured():
     found = tables(
         *(records("dense", said(*hits), form=form) for form, hits in forms.items())
     )["candidates"]
-    got = found[found["language"] == "all"].set_index("format").loc[list(forms)]
+    got = select(found).set_index("format").loc[list(forms)]
     assert got["n"].tolist() == [3, 3, 3, 3]  # unrelated lacks the fourth item
     assert got["accuracy"].tolist() == pytest.approx([1 / 3, 0, 0, 2 / 3])
     assert got.loc["shown", "difference"] == pytest.approx(1 / 3)
 
 
-def test_calibration_shows_the_gap_and_a_pair_without_choice_or_knowledge_says_so():
+def test_calibration_gap_and_missing_choice():
+    """Calibration shows the gap and a pair without choice or knowledge says so."""
     found = pair(
         DENSE, numbered(english=[BOTH, SILENT], arabic=[SILENT]), calibration="c4"
     )["calibration"]
-    pooled = only(found, checkpoint="p", language="all")
-    assert (pooled["open_accuracy"], pooled["choice_accuracy"]) == pytest.approx(
-        (1 / 3, 1.0)
-    )
+    pooled = only(found, checkpoint="p")
+    has(pooled, open_accuracy=1 / 3, choice_accuracy=1.0)
     mean = only(found, checkpoint="p", language="mean")
-    assert mean["choice_minus_open"] == pytest.approx((0.5 + 1.0) / 2)
+    has(mean, choice_minus_open=(0.5 + 1.0) / 2)
     found = pair(said(1), said(1))
     why = "no item was measured with both probes greedy and choice in both checkpoints"
-    assert only(found["fates"], language="all")["reason"] == why
+    assert only(found["fates"])["reason"] == why
     assert only(found["pr_gap"])["reason"] == "needs the probes greedy and choice"
-    assert only(found["ladder"], rung="open", language="all")["drop"] == 0.0
+    assert only(found["ladder"], rung="open")["drop"] == 0.0
 
 
-def test_a_dense_re_run_is_the_noise_floor_and_no_member_of_holms_family():
+def test_re_run_is_noise_floor():
+    """A dense re run is the noise floor and no member of Holm's family."""
     dense = {"method": None, "pattern": None, "sparsity": None}
     again = records(
         "again", {**DENSE, "english/1": SILENT}, base="dense", digest="dense"
@@ -407,7 +372,7 @@ def test_a_dense_re_run_is_the_noise_floor_and_no_member_of_holms_family():
     found = tables(
         records("dense", DENSE), again, other, records("pruned", PRUNED, base="dense")
     )["fates"]
-    pooled = found[found["language"] == "all"].set_index("checkpoint")
+    pooled = select(found).set_index("checkpoint")
     assert pooled["re_run"].to_dict() == {
         "again": True,
         "other": False,
@@ -423,12 +388,8 @@ def test_a_dense_re_run_is_the_noise_floor_and_no_member_of_holms_family():
     for dtype, tests in (("float32", 2), ("bfloat16", 3)):
         again = records("again", dense, base="dense", digest="dense", dtype=dtype)
         found = tables(records("dense", dense), again, *of_base)["accuracy"]
-        one, re_run = (
-            only(found, checkpoint=name, language="all") for name in ("one", "again")
-        )
-        assert (one["mcnemar_p"], one["holm_p"]) == pytest.approx(
-            (2 * 0.5**8, tests * 2 * 0.5**8)
-        )
+        one, re_run = (only(found, checkpoint=name) for name in ("one", "again"))
+        has(one, mcnemar_p=2 * 0.5**8, holm_p=tests * 2 * 0.5**8)
         assert re_run["mcnemar_p"] == 1.0
         assert pd.isna(re_run["holm_p"]) == (tests == 2)
 
@@ -441,7 +402,8 @@ def test_a_dense_re_run_is_the_noise_floor_and_no_member_of_holms_family():
         ("FP8 W8A16 (per channel)", False),
     ],
 )
-def test_quantised_activations_have_a_noise_floor_that_their_rows_name(pattern, noisy):
+def test_quantised_activations_are_noted(pattern, noisy):
+    """Quantised activations have a noise floor that their rows name."""
     found = tables(
         records("dense", DENSE),
         records("p", PRUNED, base="dense").assign(pattern=pattern),
@@ -452,30 +414,30 @@ def test_quantised_activations_have_a_noise_floor_that_their_rows_name(pattern, 
         assert not reasons.drop("p").str.contains(ROUNDED).any()
 
 
-def test_a_base_that_knows_nothing_leaves_no_fates_and_one_alone_measured_is_not_told_to():
+def test_headline_without_fates():
+    """A base that knows nothing leaves no fates and one alone measured is not told to."""
     found = pair(numbered(english=[SILENT]), numbered(english=[SILENT]))
-    row = only(found["fates"], language="all")
-    assert (row["n"], row["items"]) == (0, 1)
-    assert pd.isna(row["dissociation_rate"])
-    assert (
-        row["reason"]
-        == "the dense model both produced and recognised none of the items"
+    row = only(found["fates"])
+    has(
+        row,
+        n=0,
+        items=1,
+        dissociation_rate=None,
+        reason="the dense model both produced and recognised none of the items",
     )
-    sentence = headline_sentence(headline_of(found))
+    sentence = headline_sentence(found.headline)
     assert sentence.startswith(
         "The dense model both produced and recognised none of the items"
     )
-    sentence = headline_sentence(headline_of(tables(records("dense", DENSE))))
+    sentence = headline_sentence(tables(records("dense", DENSE)).headline)
     assert sentence.endswith("evaluate a dense and a pruned one together.")
     # The compressed checkpoint failed on every item: nothing is known of the fates, and
     # the base is not to blame.
     failed = replace(BOTH, status="engine_error", why="out of memory")
-    headline = headline_of(
-        pair(numbered(english=[BOTH] * 4), numbered(english=[failed] * 4))
-    )
-    assert only(headline, checkpoint="dense")[
-        ["open_accuracy", "choice_accuracy"]
-    ].tolist() == [1.0, 1.0]
+    headline = pair(
+        numbered(english=[BOTH] * 4), numbered(english=[failed] * 4)
+    ).headline
+    has(only(headline, checkpoint="dense"), open_accuracy=1.0, choice_accuracy=1.0)
     assert headline["known"].isna().all()
     said = (
         "No checkpoint was measured beside its base with greedy and choice: no answer"
@@ -484,7 +446,8 @@ def test_a_base_that_knows_nothing_leaves_no_fates_and_one_alone_measured_is_not
     assert headline_sentence(headline) == said
 
 
-def test_translations_of_one_item_share_their_id_and_stay_apart():
+def test_translations_of_one_item():
+    """Translations of one item share their id and stay apart."""
     found = pair(
         numbered(english=[BOTH], arabic=[BOTH]),
         numbered(english=[BOTH], arabic=[SILENT]),
@@ -497,39 +460,30 @@ def test_translations_of_one_item_share_their_id_and_stay_apart():
 
 
 def sentence_of(found: Tables) -> str:
-    return headline_sentence(headline_of(found)).replace("\N{NO-BREAK SPACE}", " ")
+    return headline_sentence(found.headline).replace("\N{NO-BREAK SPACE}", " ")
 
 
-def test_the_headline_reads_the_tables_and_hard_choice_where_it_was_asked(case):
-    row = only(headline_of(case), checkpoint="pruned")
-    assert (row["known"], row["kept"], row["mc_only"], row["lost"]) == (
-        5,
-        0.2,
-        0.2,
-        0.2,
-    )
-    assert row["open_accuracy"] == pytest.approx(4 / 6)
+def test_headline_reads_tables(case):
+    """The headline reads the tables and hard choice where it was asked."""
+    row = only(case.headline, checkpoint="pruned")
+    has(row, known=5, kept=0.2, mc_only=0.2, lost=0.2, open_accuracy=4 / 6)
     sentence = sentence_of(case)
     # on the six items measured in both: open 5 and then 4, choice 6 and then 3
     assert sentence.startswith(
         "pruned: open accuracy 5 → 4 of 6, choice 6 → 3 of 6. Of 5 answers"
     )
     assert sentence.endswith("1 is lost; 2 are still said but no longer recognised.")
-    assert (row["open_n_paired"], row["choice_n_paired"]) == (6, 6)
-    assert headline_of(case)["checkpoint"].tolist() == ["dense", "pruned"]
-    headline = headline_of(
-        tables(
-            records(
-                "dense", numbered(english=[replace(BOTH, hard=i > 0) for i in range(4)])
-            )
+    has(row, open_n_paired=6, choice_n_paired=6)
+    assert case.headline["checkpoint"].tolist() == ["dense", "pruned"]
+    headline = tables(
+        records(
+            "dense", numbered(english=[replace(BOTH, hard=i > 0) for i in range(4)])
         )
-    )
-    assert (only(headline)["choice_accuracy"], only(headline)["hard_accuracy"]) == (
-        1.0,
-        0.75,
-    )
+    ).headline
+    has(only(headline), choice_accuracy=1.0, hard_accuracy=0.75)
     assert (
-        headline_of(tables(records("dense", numbered(english=[BOTH]))))["hard_accuracy"]
+        tables(records("dense", numbered(english=[BOTH])))
+        .headline["hard_accuracy"]
         .isna()
         .all()
     )
@@ -549,7 +503,8 @@ def asked(
     )
 
 
-def test_a_headline_of_increases_names_task_and_base_where_there_are_several():
+def test_headline_names_task_and_base():
+    """A headline of increases names task and base where there are several."""
     sentence = sentence_of(tables(asked(2, name="dense", base=None), asked(4)))
     assert (
         sentence
@@ -580,7 +535,8 @@ def test_a_headline_of_increases_names_task_and_base_where_there_are_several():
     )
 
 
-def test_a_share_of_few_is_a_count_and_of_twenty_a_percentage():
+def test_share_of_few_is_a_count():
+    """A share of few is a count and of twenty a percentage."""
     nineteen, twenty = (
         tables(asked(n, n, name="dense", base=None), asked(n - 3, n)) for n in (19, 20)
     )
@@ -590,21 +546,12 @@ def test_a_share_of_few_is_a_count_and_of_twenty_a_percentage():
     assert sentence_of(twenty).endswith(
         "recognised, 15 % are still recognised but no longer said, and none is lost."
     )
-    row = only(headline_of(nineteen), checkpoint="p")
+    row = only(nineteen.headline, checkpoint="p")
     assert (row["known"], row["mc_only"]) == (19, 3 / 19)  # the CSV keeps numbers
     shown = {column.name: column.shown(row) for column in HEADLINE}
-    assert (shown["known"], shown["kept"], shown["mc_only"], shown["lost"]) == (
-        "19",
-        "16 of 19",
-        "3 of 19",
-        "0 of 19",
-    )
+    has(shown, known="19", kept="16 of 19", mc_only="3 of 19", lost="0 of 19")
     narrow = {column.name: column.shown(row, narrow=True) for column in HEADLINE}
-    assert (narrow["kept"], narrow["mc_only"], narrow["open_accuracy"]) == (
-        "16/19",
-        "3/19",
-        "84.2",
-    )
+    has(narrow, kept="16/19", mc_only="3/19", open_accuracy="84.2")
     dense = numbered(english=[replace(BOTH, samples=[True])] * 4)
     for failures, found, missed in ((2, 1, "2 answers"), (1, 0, "1 answer")):
         pruned = [
@@ -622,7 +569,8 @@ def test_a_share_of_few_is_a_count_and_of_twenty_a_percentage():
         )
 
 
-def test_a_re_run_is_not_the_headline_unless_it_is_alone():
+def test_headline_of_re_run():
+    """A re run is not the headline unless it is alone."""
     again = asked(3, name="again").assign(weights_digest="dense", method=None)
     found = tables(asked(4, name="dense", base=None), again)
     assert (

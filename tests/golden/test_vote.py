@@ -11,7 +11,7 @@ from scipy.stats import rankdata
 from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.metrics.tables.vote import count_votes
 from tests.support.records import Seen, records
-from tests.support.tables import only, tables
+from tests.support.tables import has, only, tables
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -87,7 +87,8 @@ def test_an_election_by_hand():
     ).all()
 
 
-def test_only_items_that_all_measured_count_and_who_lacks_a_voter_is_not_ranked():
+def test_votes_use_shared_items():
+    """Only items that all measured count and who lacks a voter is not ranked."""
     cut = seen(english=9, korean=3, swahili=4) | {
         "korean/0": Seen(greedy=False, status="engine_error")
     }
@@ -102,12 +103,17 @@ def test_only_items_that_all_measured_count_and_who_lacks_a_voter_is_not_ranked(
     assert ranked["n"].tolist() == [29, 29]
     assert ranked["borda"].tolist() == [0.5 + 0.5 + 1, 0.5 + 0.5 + 0]
     left_out = only(found, checkpoint="part")
-    assert left_out["reason"] == "not ranked: it has items for 1 of 3 voters"
-    assert pd.isna(left_out["borda_place"])
-    assert left_out[["voters", "n"]].tolist() == [1, 0]
+    has(
+        left_out,
+        reason="not ranked: it has items for 1 of 3 voters",
+        borda_place=None,
+        voters=1,
+        n=0,
+    )
 
 
-def test_several_tasks_vote_together_and_each_for_itself_but_once_under_several_prompts():
+def test_tasks_vote_together_and_alone():
+    """Several tasks vote together and each for itself but once under several prompts."""
     parts = []
     for name, base, english, korean in (("dense", None, 5, 5), ("p", "dense", 4, 6)):
         parts.append(records(name, seen(english=english, korean=korean), base=base))
@@ -167,7 +173,8 @@ def test_several_tasks_vote_together_and_each_for_itself_but_once_under_several_
         {"dense": seen(english=5), "p": seen(english=4)},
     ],
 )
-def test_one_checkpoint_or_one_language_is_no_election(given):
+def test_one_voter_is_no_election(given):
+    """One checkpoint or one language is no election."""
     parts = [
         records(name, each, base="dense" if name == "p" else None)
         for name, each in given.items()

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Options, count, run_main
-from evaluator.checkpoints.blueprint import read_blueprint
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.engine.base import Engine, Generate, LoadReport, Response, Score
 from evaluator.engine.config import EngineConfig, build_engine
@@ -170,7 +170,7 @@ def stages(
     for checkpoint in checkpoints:
         report = engine.load(checkpoint)
         cases = cases_of(
-            read_blueprint(checkpoint).vocabulary, tokens, read_eos_ids(checkpoint)
+            Checkpoint(checkpoint).vocabulary, tokens, read_eos_ids(checkpoint)
         )
         yield report, compare(engine, oracle_of(checkpoint, config), cases)
     engine.close()

@@ -6,7 +6,7 @@ import pytest
 from evaluator.asking.prompts import Prompter
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.planning import plan_of, questions_of
+from evaluator.probes.planning import questions_of, tokenised
 from evaluator.tasks import load_task
 from launch.sweep.models import resolve_model
 from tests.support.engines import greedy_tokens, needs_vllm
@@ -46,7 +46,7 @@ def test_long_contexts_equal_transformers(run):
     ].set_index("item_id")
     assert len(greedy) == ITEMS
     for question in questions_of(load_task("gazetteer", ("english",)), config):
-        plan = plan_of(question, prompter, config)
+        plan = tokenised(question, prompter, config)
         prompt, row = plan.prompts["open"], greedy.loc[question.item.item_id]
         assert question.item.context in prompt.text
         assert 0.9 * LENGTH <= row["prompt_tokens"] == len(prompt.token_ids)

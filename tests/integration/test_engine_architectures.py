@@ -6,7 +6,6 @@ import random
 import pytest
 import torch
 
-from evaluator.engine.base import Generate, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.start import on_workers
@@ -20,6 +19,7 @@ from tests.support.engines import (
     oracle_of,
     random_tokens,
 )
+from tests.support.requests import generation, scoring
 
 pytestmark = needs_vllm
 both = pytest.mark.runners
@@ -95,13 +95,8 @@ def questions():
         prompt, *options = (
             random_tokens(draw, n, tiny.VOCABULARY) for n in (length, 1, 2, 4)
         )
-        asked.append(
-            Generate(request_id=f"greedy {number}", prompt_ids=prompt, max_tokens=12)
-        )
-        asked += [
-            Score(request_id=f"{number} {o}", prompt_ids=prompt, continuation_ids=o)
-            for o in options
-        ]
+        asked.append(generation(f"greedy {number}", prompt, 12))
+        asked += [scoring(f"{number} {o}", prompt, o) for o in options]
     return asked
 
 
@@ -112,7 +107,8 @@ def by_transformers(checkpoint):
 
 
 @both
-def test_a_pruned_mixture_is_served_and_is_not_what_a_swap_would_leave(tmp_path):
+def test_pruned_mixture_is_served(tmp_path):
+    """A pruned mixture is served and is not what a swap would leave."""
     dense, pruned = build("qwen3_moe", tmp_path)
     expected = by_transformers(pruned)
     engine = VLLMEngine(CONFIG)
@@ -141,7 +137,8 @@ def test_a_pruned_mixture_is_served_and_is_not_what_a_swap_would_leave(tmp_path)
 @both
 @long
 @pytest.mark.parametrize("name", [*SWAPPED, "gemma4_text", *MIXTURES])
-def test_a_pruned_checkpoint_is_swapped_in_or_gets_an_engine(name, tmp_path):
+def test_pruned_checkpoint_is_served(name, tmp_path):
+    """A pruned checkpoint is swapped in or gets an engine."""
     dense, pruned = build(name, tmp_path)
     expected = {
         checkpoint: by_transformers(checkpoint) for checkpoint in (dense, pruned)
@@ -167,9 +164,8 @@ def test_a_pruned_checkpoint_is_swapped_in_or_gets_an_engine(name, tmp_path):
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
-def test_a_model_without_some_of_its_layers_heads_and_channels_is_served(
-    name, methods, tmp_path
-):
+def test_smaller_model_is_served(name, methods, tmp_path):
+    """A model without some of its layers heads and channels is served."""
     tiny.build(
         name,
         tmp_path / "dense",

@@ -7,13 +7,14 @@ import pytest
 import torch
 from msgspec import structs
 
-from evaluator.engine.base import Generate, Reference, Score
+from evaluator.engine.base import Reference, Score
 from evaluator.engine.cache import FLOAT8, rounded
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.arguments import cache_dtypes
 from evaluator.engine.vllm.engine import VLLMEngine
 from tests.support.engines import answers, both_runners, oracle_of, random_tokens
 from tests.support.models import save_tiny_model
+from tests.support.requests import generation, scoring
 
 pytestmark = both_runners
 ON_A_CPU = cache_dtypes(on_cpu=True)
@@ -34,15 +35,13 @@ def asked():
             else random_tokens(draw, 40 + number)
         )
         tokens = random_tokens(draw, 1 + number)
-        found.append(
-            Score(request_id=f"s{number}", prompt_ids=prompt, continuation_ids=tokens)
-        )
-        found.append(Generate(request_id=f"g{number}", prompt_ids=prompt, max_tokens=8))
+        found.append(scoring(f"s{number}", prompt, tokens))
+        found.append(generation(f"g{number}", prompt, 8))
     return found
 
 
 @pytest.mark.parametrize("kv_cache", ON_A_CPU[1:])
-def test_answers_and_scores_are_those_of_the_oracle(tmp_path, kv_cache):
+def test_float8_cache_equals_oracle(tmp_path, kv_cache):
     checkpoint = save_tiny_model(tmp_path / "model", "qwen3", 0, eos_ids=(0,))
     config = EngineConfig(
         max_model_len=320, max_num_seqs=12, dtype="float32", kv_cache=kv_cache
@@ -74,7 +73,7 @@ def test_answers_and_scores_are_those_of_the_oracle(tmp_path, kv_cache):
 
 
 @pytest.mark.parametrize("kv_cache", ON_A_CPU[1:])
-def test_vllm_writes_the_bits_that_the_oracle_reads(kv_cache):
+def test_float8_bits_equal_oracle(kv_cache):
     from vllm import _custom_ops as kernels
 
     heads, width, block = 3, 32, 32
@@ -93,14 +92,15 @@ def test_vllm_writes_the_bits_that_the_oracle_reads(kv_cache):
     assert torch.equal(written_HTD.transpose(0, 1), rounded(values_THD, kv_cache, 0.37))
 
 
-def test_a_cpu_serves_the_caches_that_its_backend_lists():
+def test_cpu_cache_dtypes_are_vllms():
     """The engine starts with the others too, and computes nonsense."""
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
     assert {*ON_A_CPU} <= {*CPUAttentionBackend.supported_kv_cache_dtypes}
 
 
-def test_a_gpu_s_caches_are_names_that_vllm_knows():
+def test_gpu_cache_dtypes_are_vllms():
+    """A gpu's caches are names that vllm knows."""
     from typing import get_args
 
     from vllm.config.cache import CacheDType

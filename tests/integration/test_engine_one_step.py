@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from evaluator.engine.base import Generate, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from tests.support.engines import answers, both_runners, fewer, oracle_of
 from tests.support.engines import random_tokens as tokens
 from tests.support.models import collapse, save_tiny_model
+from tests.support.requests import generation, scoring
 
 pytestmark = both_runners
 
@@ -72,57 +72,38 @@ def check(engine, oracle, asked):
     "length",
     fewer([1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1, 2 * BLOCK, 90], 3),
 )
-def test_continuations_that_begin_alike_fill_whole_blocks(engine, oracle, length):
+def test_alike_continuations_fill_blocks(engine, oracle, length):
     """The cache then holds more than the context; the token before the first row is
     computed all the same."""
     draw = random.Random(length)
     prompt, beginning = tokens(draw, length), tokens(draw, 2 * BLOCK)
     endings = [tokens(draw, draw.randrange(0, 2 * BLOCK)) for _ in range(6)]
     asked = [
-        Score(
-            request_id=f"{n}",
-            prompt_ids=prompt,
-            continuation_ids=beginning[: 2 * BLOCK - n] + ending,
-        )
+        scoring(f"{n}", prompt, beginning[: 2 * BLOCK - n] + ending)
         for n, ending in enumerate(endings)
     ]
     check(engine, oracle, asked)
     check(engine, oracle, asked)  # again: now every block of theirs is in the cache
-    check(
-        engine,
-        oracle,
-        [
-            Score(
-                request_id="s",
-                prompt_ids=prompt + beginning,
-                continuation_ids=endings[0] + (9, 9),
-            )
-        ],
-    )
+    check(engine, oracle, [scoring("s", prompt + beginning, endings[0] + (9, 9))])
 
 
-def test_more_rows_than_go_through_the_head_at_once(engine, oracle):
+def test_more_rows_than_head_takes(engine, oracle):
+    """More rows than go through the head at once."""
     draw = random.Random(1)
-    asked = [
-        Score(
-            request_id=str(n),
-            prompt_ids=tokens(draw, 3),
-            continuation_ids=tokens(draw, 290),
-        )
-        for n in range(5)
-    ]
+    asked = [scoring(n, tokens(draw, 3), tokens(draw, 290)) for n in range(5)]
     check(engine, oracle, asked)
 
 
-def test_a_model_whose_logits_are_not_numbers_gives_errors_and_no_ranks(tmp_path):
+def test_nan_logits_are_errors(tmp_path):
+    """A model whose logits are not numbers gives errors and no ranks."""
     broken = collapse(save_tiny_model(tmp_path / "broken", "qwen3", 0, eos_ids=(0,)))
     made = VLLMEngine(CONFIG)
     made._verify = lambda *_: ()  # NaN is not equal to itself
     made.load(broken)
     asked = [
-        Score(request_id="one", prompt_ids=(9, 10, 11), continuation_ids=(12,)),
-        Score(request_id="many", prompt_ids=(9, 10, 11), continuation_ids=(12, 13, 14)),
-        Generate(request_id="greedy", prompt_ids=(9, 10, 11), max_tokens=4),
+        scoring("one", (9, 10, 11), (12,)),
+        scoring("many", (9, 10, 11), (12, 13, 14)),
+        generation("greedy", (9, 10, 11), 4),
     ]
     found = answers(made, asked)
     made.close()
@@ -133,7 +114,7 @@ def test_a_model_whose_logits_are_not_numbers_gives_errors_and_no_ranks(tmp_path
     )
 
 
-def test_a_sliding_window_is_scored_by_forced_decoding(engine, tmp_path):
+def test_sliding_window_is_forced(engine, tmp_path):
     """Its cached blocks end where the hit does, and cannot be cut short."""
     windowed = save_tiny_model(tmp_path / "windowed", "mistral", 0, eos_ids=(0,))
     config = json.loads((windowed / "config.json").read_text())
@@ -142,13 +123,7 @@ def test_a_sliding_window_is_scored_by_forced_decoding(engine, tmp_path):
     assert made.load(windowed).scoring == "forced"
     assert [each._started.dialect.one_step for each in (engine, made)] == [True, False]
     draw = random.Random(3)
-    asked = [
-        Score(
-            request_id="0",
-            prompt_ids=tokens(draw, 150),
-            continuation_ids=tokens(draw, 60),
-        )
-    ]
+    asked = [scoring("0", tokens(draw, 150), tokens(draw, 60))]
     check(made, oracle, asked)
     check(made, oracle, asked)
     made.close()

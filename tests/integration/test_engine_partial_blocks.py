@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from evaluator.engine.base import Cancel, Generate, Score
+from evaluator.engine.base import Cancel, Generate
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from tests.support.engines import (
@@ -19,6 +19,7 @@ from tests.support.engines import (
     random_tokens,
 )
 from tests.support.models import save_tiny_model
+from tests.support.requests import generation, scoring
 
 pytestmark = needs_vllm
 
@@ -69,44 +70,21 @@ class Cutting(Waiting):
 
 def family(draw, number):
     prompt = random_tokens(draw, draw.choice([3, 15, 17, 31, 32, 33, 50, 64, 90, 127]))
-    made = [
-        Generate(
-            request_id=f"{number}/0",
-            prompt_ids=prompt,
-            max_tokens=24,
-            top_logprobs=3,
-            stream=[],
-        )
-    ]
+    made = [generation(f"{number}/0", prompt, 24, top_logprobs=3, stream=[])]
     for index in range(1, 9):
         if index % 2:
             options = random_tokens(draw, draw.randrange(1, 6))
-            made.append(
-                Score(
-                    request_id=f"{number}/{index}",
-                    prompt_ids=prompt,
-                    continuation_ids=options,
-                )
-            )
+            made.append(scoring(f"{number}/{index}", prompt, options))
         else:
             branch = prompt[: draw.randrange(1, len(prompt) + 1)]
             branch += random_tokens(draw, draw.randrange(0, 40))
             name = f"{number}/{index}"
-            made.append(
-                Generate(
-                    request_id=name,
-                    prompt_ids=branch,
-                    max_tokens=20,
-                    top_logprobs=3,
-                    stream=[],
-                )
-            )
+            made.append(generation(name, branch, 20, top_logprobs=3, stream=[]))
     return made
 
 
-def test_answers_are_the_oracles_while_blocks_are_scarce_reused_and_swapped(
-    engine, checkpoints
-):
+def test_scarce_blocks_equal_oracle(engine, checkpoints):
+    """Answers are the oracles while blocks are scarce reused and swapped."""
     # the same prompts again: nothing of the old weights may remain
     for checkpoint in (*checkpoints, checkpoints[0]):
         draw = random.Random(4)
@@ -131,9 +109,8 @@ def test_answers_are_the_oracles_while_blocks_are_scarce_reused_and_swapped(
 
 
 @pytest.mark.parametrize("length", [5, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1, 90])
-def test_a_shared_prompt_is_computed_once_and_then_its_last_token_only(
-    engine, checkpoints, length
-):
+def test_shared_prompt_is_computed_once(engine, checkpoints, length):
+    """A shared prompt is computed once and then its last token only."""
     engine.load(checkpoints[0])
     prompt = tuple(range(8, 8 + 60)) + tuple(range(8, 8 + 60))
     drawn = {"max_tokens": 4, "temperature": 1.0, "top_p": 0.9}
@@ -148,18 +125,12 @@ def test_a_shared_prompt_is_computed_once_and_then_its_last_token_only(
     assert engine.stats().prompt_tokens == length + 5 * (1 + again)
 
 
-def test_a_branch_computes_its_own_token_only(engine, checkpoints):
+def test_branch_computes_one_token(engine, checkpoints):
     engine.load(checkpoints[0])
     prompt = tuple(range(8, 50))
-    whole = answers(
-        engine, [Generate(request_id="g", prompt_ids=prompt, max_tokens=12)]
-    )["g"]
+    whole = answers(engine, [generation("g", prompt, 12)])["g"]
     before = engine.stats().prompt_tokens
-    branch = [
-        Generate(
-            request_id="b", prompt_ids=(*prompt, *whole.token_ids[:6], 9), max_tokens=3
-        )
-    ]
+    branch = [generation("b", (*prompt, *whole.token_ids[:6], 9), 3)]
     found = answers(engine, branch)
     assert engine.stats().prompt_tokens == before + 1
     assert_alike(found, answers(oracle_of(checkpoints[0], CONFIG), branch))

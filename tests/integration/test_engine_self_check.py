@@ -8,25 +8,21 @@ from msgspec.structs import replace
 
 from evaluator.core.errors import EngineError
 from evaluator.engine import self_check
-from evaluator.engine.base import Generate, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from tests.support.engines import answers, both_runners, oracle_of, runs_v2
 from tests.support.models import save_tiny_model
+from tests.support.requests import generation, scoring
 
 pytestmark = both_runners
 
 CONFIG = EngineConfig(max_model_len=128, max_num_seqs=8)
 ASKED = [
-    Score(request_id="many", prompt_ids=(20, 21, 22), continuation_ids=(30, 31, 9, 77)),
-    Score(request_id="one", prompt_ids=(20, 21, 22), continuation_ids=(30,)),
+    scoring("many", (20, 21, 22), (30, 31, 9, 77)),
+    scoring("one", (20, 21, 22), (30,)),
     # all 128
-    Score(
-        request_id="full",
-        prompt_ids=tuple(range(20, 144)),
-        continuation_ids=(30, 31, 9, 77),
-    ),
-    Generate(request_id="greedy", prompt_ids=(20, 21, 22), max_tokens=5),
+    scoring("full", range(20, 144), (30, 31, 9, 77)),
+    generation("greedy", (20, 21, 22), 5),
 ]
 
 
@@ -155,9 +151,10 @@ def turned(ranks):
         ),
     ],
 )
-def test_an_engine_whose_prompt_log_probabilities_are_nonsense_is_not_used(
+def test_nonsense_prompt_scores_end_engine(
     scoring, change, named, tmp_path, cache, monkeypatch
 ):
+    """An engine whose prompt log probabilities are nonsense is not used."""
     change_ranks(monkeypatch, change, forced=False)
     with pytest.raises(EngineError, match=f"prompt log-probabilities hold {named}"):
         served(
@@ -167,7 +164,7 @@ def test_an_engine_whose_prompt_log_probabilities_are_nonsense_is_not_used(
     assert not cache.exists()
 
 
-def test_an_engine_that_ranks_by_vllm_s_rule_is_not_used(tmp_path, cache, monkeypatch):
+def test_vllm_ranks_end_engine(tmp_path, cache, monkeypatch):
     """vLLM counts the tokens that are at least as likely. A checkpoint without ties
     ranks alike by either rule."""
     count_ties(monkeypatch)
@@ -180,16 +177,14 @@ def test_an_engine_that_ranks_by_vllm_s_rule_is_not_used(tmp_path, cache, monkey
 
 
 @pytest.mark.more
-def test_forced_scores_with_wrong_ranks_are_replaced(tmp_path, cache, monkeypatch):
+def test_wrong_forced_ranks_are_replaced(tmp_path, cache, monkeypatch):
     change_ranks(monkeypatch, turned, forced=True)
     started, _, _ = served(save_tiny_model(tmp_path / "model", "qwen3"))
     assert started.notes[0].startswith("forced scores have a rank of ")
     assert started.scoring == "prompt_logprobs"
 
 
-def test_wrong_scores_are_replaced_and_right_ones_remembered(
-    tmp_path, cache, monkeypatch
-):
+def test_wrong_forced_scores_are_replaced(tmp_path, cache, monkeypatch):
     checkpoint = save_tiny_model(tmp_path / "model", "qwen3", 0, eos_ids=(0,))
     expected = answers(oracle_of(checkpoint, CONFIG), ASKED)
 

@@ -4,24 +4,18 @@ computes, swaps and verifies."""
 import pytest
 
 from evaluator.core.errors import EngineError
-from evaluator.engine.base import Generate, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from tests.support.engines import answers, assert_alike, both_runners, oracle_of
 from tests.support.models import save_tiny_model
+from tests.support.requests import generation, scoring
 
 pytestmark = [*both_runners, pytest.mark.more]  # two processes with an engine each
 
 CONFIG = EngineConfig(max_model_len=128, max_num_seqs=8, tensor_parallel=2)
 ASKED = [
-    *(
-        Score(request_id=f"s{n}", prompt_ids=(20,) * n, continuation_ids=(30, 31))
-        for n in (1, 33, 64)
-    ),
-    *(
-        Generate(request_id=f"g{n}", prompt_ids=(20,) * n, max_tokens=12)
-        for n in (1, 33, 64)
-    ),
+    *(scoring(f"s{n}", (20,) * n, (30, 31)) for n in (1, 33, 64)),
+    *(generation(f"g{n}", (20,) * n, 12) for n in (1, 33, 64)),
 ]
 
 
@@ -42,9 +36,8 @@ def engine(checkpoints):
         engine.close()
 
 
-def test_two_workers_answer_like_the_oracle_before_and_after_a_swap(
-    engine, checkpoints
-):
+def test_two_workers_equal_oracle(engine, checkpoints):
+    """Two workers answer like the oracle before and after a swap."""
     for checkpoint in (*checkpoints, checkpoints[0]):
         # every matrix of both workers was compared
         assert engine.load(checkpoint).notes == ()
@@ -60,16 +53,15 @@ def test_two_workers_answer_like_the_oracle_before_and_after_a_swap(
 
 def _keep_old_weights(worker, files):
     """In the second worker: whatever is to be read from now on, `files` are."""
-    from evaluator.engine.vllm.verify import weights
+    from evaluator.engine.vllm import worker as worker_module
 
-    read = weights._read
+    read = worker_module._read
     if worker.rank == 1:
-        weights._read = lambda _: read(files)
+        worker_module._read = lambda _: read(files)
 
 
-def test_weights_that_did_not_arrive_at_the_second_worker_are_noticed(
-    engine, checkpoints
-):
+def test_missing_weights_of_second_worker(engine, checkpoints):
+    """Weights that did not arrive at the second worker are noticed."""
     engine.load(checkpoints[0])
     old = [str(checkpoints[0] / "model.safetensors")]
     engine._started.llm.collective_rpc(_keep_old_weights, args=(old,))

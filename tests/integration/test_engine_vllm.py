@@ -14,7 +14,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from scipy.stats import chisquare
 
-from evaluator.engine.base import Cancel, FixedSource, Generate, Score
+from evaluator.engine.base import Cancel, FixedSource, Generate
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
@@ -31,6 +31,7 @@ from tests.support.engines import (
 from tests.support.engines import answers as ask
 from tests.support.fake import streamed_tokens
 from tests.support.models import load_model, save_tiny_model
+from tests.support.requests import generation, scoring
 from tests.support.traps import lay_traps
 
 pytestmark = both_runners
@@ -106,14 +107,10 @@ def prompts(vocabulary, lengths, seed=0):
     return [engines.random_tokens(draw, length, vocabulary) for length in lengths]
 
 
-def test_greedy_tokens_equal_transformers_and_top_logprobs_the_oracle(served):
+def test_greedy_and_top_equal_oracle(served):
+    """Greedy tokens equal transformers and top logprobs the oracle."""
     asked = [
-        Generate(
-            request_id=str(i),
-            prompt_ids=prompt,
-            max_tokens=24,
-            top_logprobs=10 * (i % 2),
-        )
+        generation(i, prompt, 24, top_logprobs=10 * (i % 2))
         for i, prompt in enumerate(prompts(served.vocabulary, fewer(range(1, 200, 13))))
     ]
     ours, theirs = ask(served.engine, asked), ask(served.oracle, asked)
@@ -129,7 +126,8 @@ def test_greedy_tokens_equal_transformers_and_top_logprobs_the_oracle(served):
 @pytest.mark.parametrize(
     "length", fewer([1, 15, 16, 17, BLOCK - 1, BLOCK, BLOCK + 1, 127, 128, 129, 256], 2)
 )
-def test_scores_and_ranks_equal_the_oracle_around_block_boundaries(served, length):
+def test_scores_equal_oracle_around_blocks(served, length):
+    """Scores and ranks equal the oracle around block boundaries."""
     draw = random.Random(length)
     (context,) = prompts(served.vocabulary, [length], seed=length)
     options = [
@@ -137,10 +135,7 @@ def test_scores_and_ranks_equal_the_oracle_around_block_boundaries(served, lengt
     ]
     # a beginning of another one, and two that occur twice
     options += [options[3][:4], options[3], options[0]]
-    asked = [
-        Score(request_id=str(i), prompt_ids=context, continuation_ids=option)
-        for i, option in enumerate(options)
-    ]
+    asked = [scoring(i, context, option) for i, option in enumerate(options)]
     cold, warm, theirs = (
         ask(served.engine, asked),
         ask(served.engine, asked),
@@ -169,15 +164,11 @@ def test_scores_and_ranks_equal_the_oracle_around_block_boundaries(served, lengt
 
 
 @pytest.mark.parametrize("max_tokens", [1, 12 if engines.runs_v2() else 24])
-def test_beams_with_their_branches_among_scores_equal_transformers(served, max_tokens):
+def test_beams_among_scores_equal_transformers(served, max_tokens):
     asked = prompts(served.vocabulary, fewer([5, 31, 32, 33, 64, 90, 120, 150]), seed=2)
     pad = served.model.generation_config.pad_token_id
     scores = [
-        Score(
-            request_id=f"s{number}.{n}",
-            prompt_ids=prompt,
-            continuation_ids=(9, 50, 33)[n:],
-        )
+        scoring(f"s{number}.{n}", prompt, (9, 50, 33)[n:])
         for number, prompt in enumerate(asked)
         for n in range(3)
     ]
@@ -188,16 +179,10 @@ def test_beams_with_their_branches_among_scores_equal_transformers(served, max_t
     engines.assert_alike(found, ask(served.oracle, scores))
 
 
-def test_samples_do_not_depend_on_how_the_work_is_cut(served):
+def test_samples_ignore_cut_of_work(served):
+    """Samples do not depend on how the work is cut."""
     asked = [
-        Generate(
-            request_id=f"{i}.{n}",
-            prompt_ids=prompt,
-            max_tokens=10,
-            temperature=1.0,
-            top_p=0.9,
-            seed=100 * i + n,
-        )
+        generation(f"{i}.{n}", prompt, 10, temperature=1.0, top_p=0.9, seed=100 * i + n)
         for i, prompt in enumerate(
             prompts(served.vocabulary, fewer([9, 40, 64, 100], 2), seed=3)
         )
@@ -208,9 +193,7 @@ def test_samples_do_not_depend_on_how_the_work_is_cut(served):
         r.request_id: ask(served.engine, [r])[r.request_id] for r in asked[::3]
     }
     noise = [
-        Generate(
-            request_id=f"noise{i}", prompt_ids=prompt, max_tokens=7, top_logprobs=3
-        )
+        generation(f"noise{i}", prompt, 7, top_logprobs=3)
         for i, prompt in enumerate(prompts(served.vocabulary, [20, 50, 80], seed=4))
     ]
     mixed = ask(served.engine, [*noise, *asked[::-1]])
@@ -220,31 +203,19 @@ def test_samples_do_not_depend_on_how_the_work_is_cut(served):
     assert len({v.token_ids for v in whole.values()}) > len(asked) // 2
 
 
-def test_samples_have_the_distribution_of_the_nucleus(served):
+def test_samples_follow_nucleus_distribution(served):
     """Chi-square against transformers' own probabilities; what is rarer than five
     draws counts together."""
     draws = 300
     (prompt,) = prompts(served.vocabulary, [30], seed=8)
     asked = [
-        Generate(
-            request_id=str(n),
-            prompt_ids=prompt,
-            max_tokens=1,
-            temperature=1.0,
-            top_p=0.9,
-            seed=n,
-        )
+        generation(n, prompt, 1, temperature=1.0, top_p=0.9, seed=n)
         for n in range(draws)
     ]
     drawn = Counter(
         answer.token_ids[0] for answer in ask(served.engine, asked).values()
     )
-    row = Generate(
-        request_id="top",
-        prompt_ids=prompt,
-        max_tokens=1,
-        top_logprobs=served.vocabulary,
-    )
+    row = generation("top", prompt, 1, top_logprobs=served.vocabulary)
     (answer,) = ask(served.oracle, [row]).values()
     probabilities = np.exp(answer.top_logprobs[0])
     kept = int((probabilities.cumsum() - probabilities < 0.9).sum())
@@ -269,12 +240,12 @@ def test_samples_have_the_distribution_of_the_nucleus(served):
     assert chisquare(seen, expected).pvalue > 1e-3
 
 
-def test_a_prompt_that_fills_the_context_is_answered(served):
+def test_full_context_is_answered(served):
     (full,) = prompts(served.vocabulary, [396], seed=6)
     asked = [
-        Generate(request_id="full", prompt_ids=full, max_tokens=4),
-        Score(request_id="score", prompt_ids=full, continuation_ids=(9, 10, 11, 12)),
-        Generate(request_id="wide", prompt_ids=(9,), max_tokens=4, top_logprobs=1000),
+        generation("full", full, 4),
+        scoring("score", full, (9, 10, 11, 12)),
+        generation("wide", (9,), 4, top_logprobs=1000),
     ]
     answers = ask(served.engine, asked)
     assert {k: v.status for k, v in answers.items()} == {
@@ -287,8 +258,7 @@ def test_a_prompt_that_fills_the_context_is_answered(served):
 
 def test_an_abandoned_stream_leaves_nothing_behind(served):
     asked = [
-        Generate(request_id=str(i), prompt_ids=p, max_tokens=20)
-        for i, p in enumerate(prompts(served.vocabulary, [20] * 9))
+        generation(i, p, 20) for i, p in enumerate(prompts(served.vocabulary, [20] * 9))
     ]
     stream = served.engine.run(FixedSource(asked))
     next(stream)
@@ -298,17 +268,12 @@ def test_an_abandoned_stream_leaves_nothing_behind(served):
     )
 
 
-def test_ten_swaps_in_a_row_leave_what_the_oracle_has(served):
+def test_ten_swaps_equal_oracle(served):
+    """Ten swaps in a row leave what the oracle has."""
     contexts = prompts(served.vocabulary, fewer([20, 64, 70], 2), seed=7)
     asked = [
-        *(
-            Score(request_id=f"s{i}", prompt_ids=p, continuation_ids=(9, 50, 33))
-            for i, p in enumerate(contexts)
-        ),
-        *(
-            Generate(request_id=f"g{i}", prompt_ids=p, max_tokens=8)
-            for i, p in enumerate(contexts)
-        ),
+        *(scoring(f"s{i}", p, (9, 50, 33)) for i, p in enumerate(contexts)),
+        *(generation(f"g{i}", p, 8) for i, p in enumerate(contexts)),
     ]
     oracle = oracle_of(served.other, CONFIG)
     expected = {
@@ -338,7 +303,7 @@ def test_ten_swaps_in_a_row_leave_what_the_oracle_has(served):
             assert swapped[key].logprobs == pytest.approx(answer.logprobs, abs=1e-5)
 
 
-def test_head_only_answers_as_the_named_embedding(tmp_path):
+def test_head_only_equals_named_embedding(tmp_path):
     """A tied matrix under the output head's name alone: built, and swapped in place."""
     named = [save_tiny_model(tmp_path / f"named{seed}", seed=seed) for seed in (0, 1)]
     for seed, checkpoint in enumerate(named):
@@ -346,7 +311,7 @@ def test_head_only_answers_as_the_named_embedding(tmp_path):
         held = load_file(copy / "model.safetensors")
         held["lm_head.weight"] = held.pop("model.embed_tokens.weight")
         save_file(held, copy / "model.safetensors", metadata={"format": "pt"})
-    asked = [Score(request_id="s", prompt_ids=(5, 9, 2), continuation_ids=(7, 4))]
+    asked = [scoring("s", (5, 9, 2), (7, 4))]
     found: dict[str, list[Any]] = {}
     for kind in ("named", "head"):
         with contextlib.closing(VLLMEngine(CONFIG)) as engine:
@@ -367,12 +332,7 @@ def test_bfloat16_models_have_float32_logits(tmp_path):
     config = CONFIG.model_copy(update={"dtype": "bfloat16"})
     draw = random.Random(4)
     asked = [
-        Score(
-            request_id=str(n),
-            prompt_ids=(20 + n,) * 9,
-            continuation_ids=tuple(draw.sample(range(8, 384), 30)),
-        )
-        for n in range(2)
+        scoring(n, (20 + n,) * 9, draw.sample(range(8, 384), 30)) for n in range(2)
     ]
     with contextlib.closing(VLLMEngine(config)) as engine:
         for checkpoint in (*checkpoints, checkpoints[0]):
@@ -393,14 +353,8 @@ def test_bfloat16_models_have_float32_logits(tmp_path):
 def test_counters_count(served):
     served.engine.load(served.checkpoint)
     (prompt,) = prompts(served.vocabulary, [70], seed=11)
-    ask(
-        served.engine,
-        [Score(request_id="a", prompt_ids=prompt, continuation_ids=(9, 10))],
-    )
-    ask(
-        served.engine,
-        [Score(request_id="a", prompt_ids=prompt, continuation_ids=(9, 10))],
-    )
+    ask(served.engine, [scoring("a", prompt, (9, 10))])
+    ask(served.engine, [scoring("a", prompt, (9, 10))])
     stats = served.engine.stats()
     assert stats.peak_memory > 100 * 2**20  # torch alone has more resident
     # The last token of a continuation is generated, the others are a part of the
@@ -440,7 +394,8 @@ def streams(stream, count=4):
     ]
 
 
-def test_the_pieces_of_a_streamed_answer_are_those_of_the_whole(served):
+def test_streamed_pieces_equal_whole(served):
+    """The pieces of a streamed answer are those of the whole."""
     whole = ask(served.engine, streams(stream=False))
     source = Noting(streams(stream=True))
     for response in served.engine.run(source):
@@ -458,7 +413,8 @@ def test_the_pieces_of_a_streamed_answer_are_those_of_the_whole(served):
     assert not source.tokens
 
 
-def test_a_cancelled_request_ends_and_the_others_are_as_without_it(served):
+def test_cancelled_request_leaves_others_alone(served):
+    """A cancelled request ends and the others are as without it."""
     alone = {
         name: r.token_ids
         for name, r in ask(served.engine, streams(stream=False)).items()
@@ -491,7 +447,7 @@ def test_a_cancelled_request_ends_and_the_others_are_as_without_it(served):
     assert computed + after.cached_tokens - before.cached_tokens == asked_for
 
 
-def test_cancels_alone_neither_end_nor_hold_a_run(served):
+def test_cancels_alone_end_no_run(served):
     requests = [Cancel(request_id="never asked"), *streams(stream=False, count=1)]
     assert [r.request_id for r in served.engine.run(FixedSource(requests))] == ["0"]
     source = Waiting(

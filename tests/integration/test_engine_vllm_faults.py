@@ -4,11 +4,12 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from evaluator.core.errors import EngineError, InputError
-from evaluator.engine.base import FixedSource, Generate, Score
+from evaluator.engine.base import FixedSource
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from tests.support.engines import answers, needs_vllm, oracle_of
 from tests.support.models import save_tiny_model
+from tests.support.requests import generation, scoring
 
 pytestmark = needs_vllm
 
@@ -34,16 +35,14 @@ def engine(running, checkpoint):
     return running
 
 
-def test_ranks_of_exact_ties_are_those_of_the_strictly_better(engine, tmp_path):
+def test_ranks_of_ties_are_strict(engine, tmp_path):
+    """Ranks of exact ties are those of the strictly better."""
     tied = save_tiny_model(tmp_path / "tied", "qwen3_untied", 3)
     tensors = load_file(tied / "model.safetensors")
     tensors["lm_head.weight"][100:200] = tensors["lm_head.weight"][50]
     save_file(tensors, tied / "model.safetensors", metadata={"format": "pt"})
     engine.load(tied)
-    asked = [
-        Score(request_id=str(token), prompt_ids=(20, 21, 22), continuation_ids=(token,))
-        for token in range(40, 220, 5)
-    ]
+    asked = [scoring(token, (20, 21, 22), (token,)) for token in range(40, 220, 5)]
     ours = {name: answer.ranks for name, answer in answers(engine, asked).items()}
     theirs = {
         name: answer.ranks
@@ -51,35 +50,30 @@ def test_ranks_of_exact_ties_are_those_of_the_strictly_better(engine, tmp_path):
     }
     assert ours == theirs
     assert len({ours[str(token)] for token in range(100, 200, 5)}) == 1
-    listed = Generate(
-        request_id="g", prompt_ids=(20, 21, 22), max_tokens=1, top_logprobs=60
-    )
+    listed = generation("g", (20, 21, 22), 1, top_logprobs=60)
     (answer,) = engine.run(FixedSource([listed]))
     pairs = list(zip(answer.top_logprobs[0], answer.top_ids[0], strict=True))
     assert pairs == sorted(pairs, key=lambda pair: (-pair[0], pair[1]))
 
 
-def test_another_architecture_is_refused_and_the_engine_goes_on(engine, tmp_path):
+def test_other_architecture_is_refused(engine, tmp_path):
+    """Another architecture is refused and the engine goes on."""
     other = save_tiny_model(tmp_path / "mistral", "mistral")
     with pytest.raises(
         InputError,
         match=r"cannot be swapped into an engine built for .*: config.json: ",
     ):
         engine.load(other)
-    (answer,) = engine.run(
-        FixedSource([Generate(request_id="g", prompt_ids=(20, 21), max_tokens=3)])
-    )
+    (answer,) = engine.run(FixedSource([generation("g", (20, 21), 3)]))
     assert answer.status == "ok"
 
 
-def test_weights_that_did_not_arrive_are_noticed(
-    engine, checkpoint, tmp_path, monkeypatch
-):
-    from evaluator.engine.vllm.verify import weights
+def test_missing_weights_are_noticed(engine, checkpoint, tmp_path, monkeypatch):
+    from evaluator.engine.vllm import worker as worker_module
 
     other = save_tiny_model(tmp_path / "other", "qwen3_untied", 5)
     old = list(load_file(checkpoint / "model.safetensors").items())
-    monkeypatch.setattr(weights, "_read", lambda files: old)
+    monkeypatch.setattr(worker_module, "_read", lambda files: old)
     with pytest.raises(
         EngineError,
         match=r"after loading, model.* in the engine is not that of the files",
@@ -93,9 +87,9 @@ def test_weights_that_did_not_arrive_are_noticed(
     assert not engine.load(checkpoint).swapped
 
 
-def test_a_step_that_fails_ends_the_engine_with_one_line(
-    engine, checkpoint, monkeypatch
-):
+def test_failing_step_ends_engine(engine, checkpoint, monkeypatch):
+    """A step that fails ends the engine with one line."""
+
     def broken():
         raise RuntimeError("the device is gone\nwith details")
 
@@ -103,14 +97,8 @@ def test_a_step_that_fails_ends_the_engine_with_one_line(
     with pytest.raises(
         EngineError, match=r"vLLM died in a step: RuntimeError: the device is gone$"
     ):
-        list(
-            engine.run(
-                FixedSource([Generate(request_id="g", prompt_ids=(20,), max_tokens=3)])
-            )
-        )
+        list(engine.run(FixedSource([generation("g", (20,), 3)])))
     monkeypatch.undo()
     assert not engine.load(checkpoint).swapped
-    (answer,) = engine.run(
-        FixedSource([Generate(request_id="g", prompt_ids=(20,), max_tokens=3)])
-    )
+    (answer,) = engine.run(FixedSource([generation("g", (20,), 3)]))
     assert answer.status == "ok"

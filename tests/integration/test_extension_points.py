@@ -16,6 +16,7 @@ import pytest
 from torch import Tensor
 
 from evaluator.core.records import Item
+from evaluator.core.reducing import KEY, where_measured
 from evaluator.engine import ENGINES
 from evaluator.engine.config import EngineConfig, EngineKind
 from evaluator.metrics.columns import COUNT, PERCENTAGE, REASON, TEXT, Column, Row
@@ -26,7 +27,6 @@ from evaluator.probes import PROBES
 from evaluator.probes.base import Cost, ItemProbe, Steps
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import ItemRun
-from evaluator.probes.reducing import KEY, where_measured
 from evaluator.tasks import TASKS, Task
 from pruning.methods import METHODS
 from pruning.methods.base import ScoringMethod

@@ -12,13 +12,13 @@ import pytest
 import ray
 import yaml
 
+from evaluator.checkpoints.manifests import PruneManifest, read_manifest
 from evaluator.engine.config import EngineConfig
 from launch.run.decide.assignments import EngineSetup
 from launch.run.decide.nodes import compress_options, place_engines
 from launch.run.work.actors import GROUPS, EngineActor, start_actor
 from launch.run.work.cluster import Cluster
 from launch.status import read_status
-from pruning.output.manifest import read_manifest
 from tests.support import pruning as tiny
 from tests.support.kills import ENGINE, Desk, check_same, family, parts, when
 from tests.support.models import save_tiny_model
@@ -167,7 +167,7 @@ def test_relative_paths_on_another_node(tmp_path):
     assert set(found[found["checkpoint"] == "wanda-0.5"]["calibration"]) == {
         "text:text.txt"
     }
-    manifest = read_manifest(here / "run" / "checkpoints" / "wanda-0.5")
+    manifest = read_manifest(here / "run" / "checkpoints" / "wanda-0.5", PruneManifest)
     assert manifest.config["calibration"]["source"] == "text:text.txt"
     assert not list(there.iterdir())
     identity = json.loads((here / "run" / "run.json").read_text())["identity"]

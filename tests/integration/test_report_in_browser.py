@@ -85,9 +85,8 @@ def text_of(markup: str) -> str:
     return html.unescape(re.sub(r"<[^>]*>", "", markup))
 
 
-def test_the_item_view_opens_on_an_answer_that_is_no_longer_said_in_the_readers_language(
-    opened,
-):
+def test_item_view_opens_on_loss(opened):
+    """In the reader's language."""
     dom = opened()
     item = article(dom)
     assert 'class="fate mc_only"' in item
@@ -110,9 +109,7 @@ def test_the_item_view_opens_on_an_answer_that_is_no_longer_said_in_the_readers_
     assert ("vote", "") in sections
 
 
-def test_a_deep_link_selects_item_checkpoint_and_filters_and_a_search_finds_an_item(
-    opened,
-):
+def test_deep_links_and_search(opened):
     dom = opened(
         "#item=gazetteer/korean/korean-0005&checkpoint=magnitude-0.6&language=korean"
     )
@@ -155,9 +152,7 @@ def test_model_output_stays_text(opened):
         pytest.param(("gazetteer",), 40, marks=pytest.mark.more),
     ],
 )
-def test_the_headline_fits_a_page_of_1280_pixels_and_a_narrow_page_scrolls_its_tables_alone(
-    tmp_path, tasks, per_language
-):
+def test_headline_fits_the_page(tmp_path, tasks, per_language):
     """Also with long names, nothing scrolls sideways. On 600 pixels tables scroll in
     boxes of their own."""
     run = write_run(

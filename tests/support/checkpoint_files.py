@@ -10,10 +10,18 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.checkpoints.manifests import PruneManifest, to_json
 from evaluator.checkpoints.tensors import INDEX, SINGLE
 from evaluator.core.errors import InputError
 
+MANIFEST = PruneManifest(
+    method="wanda", pattern="unstructured", sparsity=0.5, measured_sparsity=0.5, allocation="uniform",
+    layer_sparsity=(0.5,), config={"source": "/models/mine"}, source_files={}, matrices=(), calibration=None,
+    versions={}, provenance={}, seed=0, device="cpu", dtype="BF16", compute_dtype="float32", seconds=1.0,
+    peak_memory_bytes=1, files={},
+)  # fmt: skip
 CONFIG = {
     "model_type": "qwen3",
     "architectures": ["Qwen3ForCausalLM"],
@@ -59,6 +67,19 @@ def write_sharded(
         json.dumps({"metadata": {}, "weight_map": weight_map})
     )
     return directory
+
+
+def stated(**facts: Any) -> Checkpoint:
+    """A checkpoint without files, of which some facts are known."""
+    checkpoint = Checkpoint(Path("model"))
+    vars(checkpoint).update(facts)
+    return checkpoint
+
+
+def write_manifest(directory: Path, **changes: Any) -> None:
+    """Say that a checkpoint was pruned."""
+    manifest = MANIFEST.model_copy(update=changes)
+    (directory / manifest.FILE).write_text(to_json(manifest))
 
 
 def only_error(directory: Path, **arguments: Any) -> str:

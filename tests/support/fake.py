@@ -31,7 +31,7 @@ from evaluator.engine.base import (
     Streamed,
     TokenTable,
 )
-from evaluator.engine.distributions import referred, unusable
+from evaluator.engine.distributions import divergences_from, unusable
 
 
 class FakeEngine:
@@ -109,8 +109,6 @@ class FakeEngine:
                 request.stream.append(row)
                 yield None
             response = replace(response, top_ids=(), top_logprobs=())
-            if request.stream_only:
-                response = replace(response, token_ids=(), logprobs=())
         self._generated += generated
         yield response
 
@@ -210,7 +208,9 @@ class FakeLM:
             divergences=(
                 ()
                 if reference is None
-                else referred(reference, np.stack(rows), request.continuation_ids)
+                else divergences_from(
+                    reference, np.stack(rows), request.continuation_ids
+                )
             ),
         )
 

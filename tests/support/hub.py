@@ -15,24 +15,16 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from evaluator.checkpoints.files import digest_of_file
-from pruning.output.manifest import MANIFEST_NAME, PruneManifest, to_json
-from tests.support.checkpoint_files import write
+from tests.support.checkpoint_files import write, write_manifest
 
 TOKEN = "hf_" + "a1B2" * 8
-MANIFEST = PruneManifest(
-    method="wanda", pattern="2:4", sparsity=0.5, measured_sparsity=0.5, allocation="uniform", layer_sparsity=(0.5,),
-    config={"source": "/models/mine"}, source_files={}, matrices=(), calibration=None, versions={}, provenance={},
-    seed=0, device="cpu", dtype="BF16", compute_dtype="float32", seconds=1.0, peak_memory_bytes=1, files={},
-)  # fmt: skip
 
 
 def write_pruned(directory: Path) -> Path:
     """A tiny checkpoint with a manifest that says it was pruned."""
     write(directory)
     files = {file.name: digest_of_file(file) for file in directory.iterdir()}
-    (directory / MANIFEST_NAME).write_text(
-        to_json(MANIFEST.model_copy(update={"files": files}))
-    )
+    write_manifest(directory, pattern="2:4", files=files)
     return directory
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtr, ndtri
 
-from evaluator.metrics.bootstrap import DRAWS, intervals, over_languages
+from evaluator.metrics.bootstrap import DRAWS, intervals, language_intervals
 from evaluator.metrics.columns import Row
 from evaluator.metrics.fates import normalised
 from evaluator.metrics.intervals import Floats, ItemNumbers, Mean, Ratio
@@ -27,9 +27,9 @@ from evaluator.metrics.measures import (
     rate,
 )
 from evaluator.metrics.tables.judges import Fitness
-from evaluator.metrics.tables.ladder import delta_pr_of
 from evaluator.metrics.tables.matching import scott_pi, without_error
 from evaluator.metrics.tables.overlap import beyond_chance
+from evaluator.metrics.tables.pr_gap import delta_pr_of
 from evaluator.metrics.tables.prompts import extremes
 
 # Outcomes before and after, and a floor: the corners of a statistic's items.
@@ -70,7 +70,8 @@ def _drop(contexts: ItemNumbers, dense: Floats, pruned: Floats) -> Row:
 
 def _languages(contexts: ItemNumbers) -> pd.DataFrame:
     """Two languages; one has a fifth of the contexts."""
-    return pd.DataFrame({"language": np.where(contexts % 5 == 0, "b", "a")})
+    languages = np.where(contexts % 5 == 0, "b", "a")
+    return pd.DataFrame({"language": languages, "context": contexts})
 
 
 def _language_value(
@@ -111,10 +112,8 @@ def _of_language_means(
 
     def row(contexts: ItemNumbers, *values: Floats) -> Row:
         value = _language_value(contexts, *values, of=statistic)
-        mean, parts, shared = over_languages(
-            statistic, values, _languages(contexts)["language"], kinds
-        )
-        return {"x": value, **bounds("x", *intervals(mean, parts, contexts, shared))}
+        found = language_intervals(statistic, values, _languages(contexts), kinds)
+        return {"x": value, **bounds("x", *found)}
 
     return {"value": partial(_language_value, of=statistic), "row": row}
 
@@ -126,10 +125,6 @@ def _opened(normals: Floats, accuracy: float) -> Values:
 def _chosen(normals: Floats, accuracy: float) -> Values:
     base = 0.25 + 0.75 * accuracy
     return [*_right(normals, base, base * 0.9), np.full(normals.shape[1], 0.25)]
-
-
-def _left(dense: Floats, pruned: Floats, floor: Floats) -> Floats:
-    return np.asarray(1 - normalised(dense, pruned, floor))
 
 
 def _agreement(normals: Floats, accuracy: float) -> Values:
@@ -266,17 +261,12 @@ STATISTICS = (
     Statistic("drop", 2, lambda z, p: _right(z, p, p * 0.9), lambda c, a, b: float((a - b).mean()), _drop),
     Statistic("no drop", 2, lambda z, p: _right(z, p, p), lambda c, a, b: 0.0, _drop),
     Statistic("mean over languages", 1, _right, partial(_language_value, of=lambda mean: mean),
-              lambda c, right: language_mean("x", right, _languages(c), c)),
+              lambda c, right: language_mean("x", right, _languages(c))),
     Statistic("drop, mean over languages", 2, lambda z, p: _right(z, p, p * 0.9),
               partial(_language_value, of=np.subtract),
-              lambda c, a, b: language_mean("x", a - b, _languages(c), c, low=-1.0)),
-    Statistic("mc_only", 4, _known, lambda c, k, m, f: float(m.sum() / k.sum()),
-              lambda c, known, mc_only, lost: rate("x", mc_only[known == 1], c[known == 1])),
+              lambda c, a, b: language_mean("x", a - b, _languages(c), low=-1.0)),
     Statistic("mc_only, chance-corrected", 4, _known, lambda c, k, m, f: float((m - f / 3).sum() / k.sum()),
               lambda c, known, m, f: difference("x", (m - f / 3)[known == 1], c[known == 1], low=-1 / 3)),
-    Statistic("recovery percent", 2, _opened, **_of_means(_left, _ZERO)),
-    Statistic("recovery above guessing", 2, _chosen, **_of_means(_left, _QUARTER)),
-    Statistic("recovery, mean over languages", 2, _opened, **_of_language_means(_left, _ZERO)),
     Statistic("normalised drop", 2, _chosen, **_of_means(normalised, _QUARTER)),
     Statistic("Delta_PR", 4, lambda z, p: [*_opened(z[:2], p), *_chosen(z[2:], p)],
               **_of_means(delta_pr_of, [(*a, *b) for a, b in product(_ZERO, _QUARTER)])),
@@ -286,8 +276,6 @@ STATISTICS = (
     Statistic("CAPA", 2, _options, **_of_means(beyond_chance, _CAPA)),
     Statistic("Scott's pi", 2, _agreement, **_of_means(scott_pi, _ERRORS)),
     Statistic("corrected", 3, _judged, lambda c, contained, accepted, right, chance: float(right.mean()), _corrected),
-    Statistic("prompts, mean", 3, _posed, lambda c, *right: float(np.mean(right)),
-              lambda c, *right: rate("x", np.mean(right, axis=0), c)),
     Statistic("prompts, worst", 3, _posed, lambda c, *right: min(float(each.mean()) for each in right),
               _extreme("worst")),
     Statistic("prompts, spread", 3, _posed, lambda c, *right: float(np.ptp([each.mean() for each in right])),
@@ -303,7 +291,6 @@ STATISTICS = (
               lambda c, own, base: of_mean("x", Ratio(own / _MOST, base / _MOST, c))),
     Statistic("divergence", 1, lambda z, p: [-np.log(np.clip(ndtr(z[0]), 1e-300, 1)), np.ones(z.shape[1])], _ratio,
               _unbounded("log")),
-    Statistic("fertility", 2, lambda z, p: list(1 + np.round(np.exp(0.5 * z))), _ratio, _unbounded("log")),
     Statistic("perplexity", 1, lambda z, p: [100 * (2 + 0.5 * z[0]), np.full(z.shape[1], 100.0)],
               lambda c, a, b: float(np.exp(_ratio(c, a, b))), _unbounded("exp")),
 )

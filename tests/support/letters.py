@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from evaluator.asking.prompts import Continuation, Prompt
-from evaluator.asking.questions import Question
+from evaluator.asking.questions import Posed, Question
 from evaluator.core.records import Item
 from evaluator.engine.base import Request, Response
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.item import Plan
-from evaluator.probes.planning import plan_of, questions_of
+from evaluator.probes.planning import questions_of, tokenised
 from evaluator.probes.stream import Evaluation
 from evaluator.tasks import TaskData
 from tests.support.fake import FakeLM
@@ -61,16 +60,16 @@ def letter_questions(items: list[Item], config: EvalConfig) -> list[Question]:
     )
 
 
-def letter_plans(questions: list[Question], config: EvalConfig) -> Iterator[Plan]:
+def letter_plans(questions: list[Question], config: EvalConfig) -> Iterator[Posed]:
     return iter([letter_plan(question, config) for question in questions])
 
 
-def letter_plan(question: Question, config: EvalConfig) -> Plan:
-    return plan_of(question, LetterPrompter(), config)  # type: ignore[arg-type]
+def letter_plan(question: Question, config: EvalConfig) -> Posed:
+    return tokenised(question, LetterPrompter(), config)  # type: ignore[arg-type]
 
 
 def letter_evaluation(
-    plans: Iterable[Plan], config: EvalConfig, **settings: Any
+    plans: Iterable[Posed], config: EvalConfig, **settings: Any
 ) -> Evaluation:
     return Evaluation(
         plans,

@@ -10,7 +10,7 @@ from evaluator.asking.questions import Question
 from evaluator.core.records import Record
 from evaluator.engine.base import Cancel, Request, Response, Score
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.planning import plan_of, questions_of
+from evaluator.probes.planning import questions_of, tokenised
 from evaluator.probes.stream import Evaluation
 from evaluator.tasks import TaskData
 from tests.support.fake import FakeEngine
@@ -105,7 +105,7 @@ def evaluation(
     tokenizer: Any, settings: EvalConfig, asked: Sequence[Question]
 ) -> Evaluation:
     made = prompter(tokenizer, settings.prompt_tokens, settings.one_shot_prompt_tokens)
-    plans = (plan_of(question, made, settings) for question in asked)
+    plans = (tokenised(question, made, settings) for question in asked)
     return Evaluation(plans, config=settings, prompter=made, columns=STAMP)
 
 

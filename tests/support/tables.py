@@ -5,9 +5,13 @@ from itertools import product
 from typing import Any
 
 import pandas as pd
+import pytest
 
 from evaluator.core.records import Format
-from evaluator.metrics import TABLES, Inputs, reduce_records
+from evaluator.metrics import TABLES, FilledTable, Inputs, headline_of, reduce_records
+from evaluator.metrics.columns import Row
+from evaluator.metrics.headline import SUMMED
+from evaluator.metrics.inputs import ALL, rows_where
 from tests.support.records import Seen, judged, records
 
 FORMS: tuple[Format, ...] = (
@@ -25,18 +29,29 @@ class Tables(Mapping[str, pd.DataFrame]):
 
     def __init__(self, inputs: Inputs) -> None:
         self._inputs = inputs
-        self._found: dict[str, pd.DataFrame] = {}
+        self._filled: dict[str, FilledTable] = {}
+
+    def fill(self, name: str) -> FilledTable:
+        if name not in self._filled:
+            self._filled[name] = TABLES[name].fill(self._inputs)
+        return self._filled[name]
 
     def __getitem__(self, name: str) -> pd.DataFrame:
-        if name not in self._found:
-            self._found[name] = TABLES[name].fill(self._inputs).frame
-        return self._found[name]
+        return self.fill(name).frame
 
     def __iter__(self) -> Iterator[str]:
         return iter(TABLES.names)
 
     def __len__(self) -> int:
         return len(TABLES.names)
+
+    @property
+    def rows(self) -> dict[str, list[Row]]:
+        return {name: self.fill(name).rows for name in self}
+
+    @property
+    def headline(self) -> pd.DataFrame:
+        return headline_of({name: self.fill(name).rows for name in SUMMED})
 
 
 def tables(*parts: pd.DataFrame, items: pd.DataFrame | None = None) -> Tables:
@@ -52,12 +67,29 @@ def pair(
     return tables(records("dense", dense), records(name, pruned, base="dense", **own))
 
 
+def select(frame: pd.DataFrame, **equal: object) -> pd.DataFrame:
+    """The rows with these values; of all languages together if no language is named."""
+    if "language" in frame:
+        equal = {"language": ALL} | equal
+    return rows_where(frame, equal)
+
+
 def only(frame: pd.DataFrame, **equal: object) -> pd.Series:
-    """The one row that has these values."""
-    for name, value in equal.items():
-        frame = frame[frame[name] == value]
-    assert len(frame) == 1
-    return frame.iloc[0]
+    """The one row that `select` finds."""
+    rows = select(frame, **equal)
+    assert len(rows) == 1
+    return rows.iloc[0]
+
+
+def has(row: pd.Series | Row, **values: object) -> None:
+    """Check a row's values: numbers nearly, None for a missing value."""
+    for name, value in values.items():
+        if value is None:
+            assert pd.isna(row[name]), name
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            assert row[name] == pytest.approx(value), name
+        else:
+            assert row[name] == value, name
 
 
 def whole_inputs(seen: Mapping[str, Mapping[str, Seen]]) -> Inputs:

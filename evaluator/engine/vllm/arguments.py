@@ -25,8 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evaluator.checkpoints.blueprint import Blueprint
-from evaluator.checkpoints.info import read_config
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.quantisation import online_scheme
 from evaluator.checkpoints.shapes import text_model
 from evaluator.engine.config import AUTO_CACHE, EngineConfig, Graphs
@@ -56,9 +55,8 @@ _CPU_BLOCK_SIZE = 32
 
 def of_device(
     config: EngineConfig,
-    checkpoint: Path,
+    checkpoint: Checkpoint,
     served: Path,
-    blueprint: Blueprint,
     positions: int,
     *,
     on_cpu: bool,
@@ -82,22 +80,22 @@ def of_device(
         "max_logprobs": MAX_TOP_LOGPROBS,
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
-        "worker_extension_cls": "evaluator.engine.vllm.verify.weights.WorkerExtension",
+        "worker_extension_cls": "evaluator.engine.vllm.worker.WorkerExtension",
         "block_size": config.block_size,
     }
-    if (scheme := online_scheme(read_config(checkpoint))) is not None:
+    if (scheme := online_scheme(checkpoint.config)) is not None:
         # what vLLM is to make of plain weights while it loads them
         arguments["quantization"] = scheme
     if config.kv_cache != AUTO_CACHE:
         arguments["kv_cache_dtype"] = config.kv_cache
     if on_cpu:
-        own: str = cpu_auto(blueprint.quantisation)
+        own: str = cpu_auto(checkpoint.quantisation)
         arguments |= {
             "block_size": config.block_size or _CPU_BLOCK_SIZE,
             "enforce_eager": not config.compile,
         }
     else:  # vLLM's own "auto" computes float32 checkpoints in bfloat16
-        own = blueprint.dtype if blueprint.dtype in _COMPUTED_IN else "auto"
+        own = checkpoint.dtype if checkpoint.dtype in _COMPUTED_IN else "auto"
     arguments["dtype"] = dtype = own if config.dtype == "auto" else config.dtype
     # Logits in float32 from a half-precision model: at logits of 16 to 32, bfloat16 has
     # a resolution of 1/8, which makes ties and moves a token by 0.06 nats. This
@@ -105,7 +103,7 @@ def of_device(
     if (
         dtype in ("bfloat16", "float16")
         and not config.deterministic
-        and _has_plain_head(blueprint)
+        and _has_plain_head(checkpoint)
     ):
         arguments["hf_overrides"] = {"head_dtype": "float32"}
     return arguments
@@ -113,7 +111,7 @@ def of_device(
 
 def of_cache(
     config: EngineConfig,
-    blueprint: Blueprint,
+    checkpoint: Checkpoint,
     dtype: str,
     positions: int,
     gpu_bytes: int | None,
@@ -128,12 +126,12 @@ def of_cache(
     memory: float = (config.kv_cache_gib or CPU_CACHE_GIB) << 30
     if gpu_bytes is not None and config.kv_cache_gib is None:
         usable = config.gpu_memory_utilization * gpu_bytes
-        memory = _FOR_THE_CACHE * (usable - blueprint.bytes / config.tensor_parallel)
+        memory = _FOR_THE_CACHE * (usable - checkpoint.bytes / config.tensor_parallel)
     if memory <= 0:
         return {"max_model_len": positions}
     chosen = {
         "max_model_len": min(
-            positions, cache_tokens(config, blueprint, dtype, int(memory))
+            positions, cache_tokens(config, checkpoint, dtype, int(memory))
         )
     }
     if gpu_bytes is not None and (config.shared_gpu or config.kv_cache_gib):
@@ -149,17 +147,17 @@ def cache_dtypes(*, on_cpu: bool) -> tuple[str, ...]:
     return (AUTO_CACHE, *(_CACHES_ON_A_CPU if "avx512f" in instruction_sets() else ()))
 
 
-def _has_plain_head(blueprint: Blueprint) -> bool:
+def _has_plain_head(checkpoint: Checkpoint) -> bool:
     """Whether the output head is not quantised. A head that is tied to the
     embeddings has no separate tensor, so a layout may quantise it while it is
     loaded."""
     head = {
-        name: dtype
-        for name, (dtype, _) in blueprint.tensors.items()
+        name: tensor.dtype
+        for name, tensor in checkpoint.tensors.items()
         if "lm_head" in name.split(".")
     }
     if not head:
-        return blueprint.quantisation is None
+        return checkpoint.quantisation is None
     return all(
         name.endswith((".weight", ".bias")) and dtype in _PLAIN
         for name, dtype in head.items()
@@ -167,7 +165,12 @@ def _has_plain_head(blueprint: Blueprint) -> bool:
 
 
 def of_runner(
-    config: EngineConfig, blueprint: Blueprint, dtype: str, positions: int, *, v2: bool
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    dtype: str,
+    positions: int,
+    *,
+    v2: bool,
 ) -> dict[str, Any]:
     """The arguments of one runner: the size of a step, its parts that are ours, and
     its graphs."""
@@ -195,10 +198,10 @@ def of_runner(
 
     memory = current_platform.get_device_total_memory()
     tokens, requests = step_size(
-        blueprint.config,
+        checkpoint.settings,
         memory=memory,
         spare=int(config.gpu_memory_utilization * memory)
-        - blueprint.bytes // config.tensor_parallel,
+        - checkpoint.bytes // config.tensor_parallel,
         max_model_len=positions,
         width=4 if dtype == "float32" else 2,
         workers=config.tensor_parallel,
@@ -336,12 +339,12 @@ def cached_values(model: Mapping[str, Any], *, workers: int = 1) -> int:
 
 
 def cache_tokens(
-    config: EngineConfig, blueprint: Blueprint, dtype: str, memory: int
+    config: EngineConfig, checkpoint: Checkpoint, dtype: str, memory: int
 ) -> int:
     """How many tokens a cache of so many bytes has room for, in whole blocks; an
     upper bound for latent attention."""
     model, widths = (
-        text_model(blueprint.config),
+        text_model(checkpoint.settings),
         {AUTO_CACHE: 4 if dtype == "float32" else 2},
     )
     latent = _size(model, "kv_lora_rank") * _size(model, "num_hidden_layers")

@@ -22,10 +22,9 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from evaluator.checkpoints.blueprint import Blueprint, read_blueprint
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.overlay import served_directory
 from evaluator.checkpoints.shapes import text_model
-from evaluator.checkpoints.tensors import read_tensors
 from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.core.errors import EngineError, InputError
 from evaluator.core.garbage import rare_collections
@@ -42,7 +41,7 @@ from evaluator.engine.config import AUTO_CACHE, EngineConfig, EngineKind
 from evaluator.engine.processor import instruction_sets
 from evaluator.engine.vllm.arguments import FASTER_DECODE, cache_dtypes
 from evaluator.engine.vllm.counters import Counters
-from evaluator.engine.vllm.schemes import cpu_auto
+from evaluator.engine.vllm.schemes import cpu_auto, longrope_remark
 from evaluator.engine.vllm.start import (
     Started,
     check_here,
@@ -66,7 +65,7 @@ class VLLMEngine:
         self.dtype: str = config.dtype  # "auto" until a checkpoint is loaded
         self._config = config
         self._started: Started | None = None
-        self._blueprint: Blueprint | None = None
+        self._served: Checkpoint | None = None
         self._first: Path | None = None
         self._eos_ids: list[int] = []
         self._counters = Counters()
@@ -83,45 +82,45 @@ class VLLMEngine:
         loaded weights differ from the files.
         """
         began = time.monotonic()
-        blueprint = read_blueprint(checkpoint)
+        stored = Checkpoint(checkpoint)
         eos_ids = sorted(
             read_eos_ids(checkpoint, trust_remote_code=self._config.trust_remote_code)
         )
         # What vLLM makes of quantised weights and of experts while it loads them, it
         # cannot make again in place.
         alone = (
-            blueprint.quantisation is not None
-            or blueprint.mixture
+            stored.quantisation is not None
+            or stored.is_mixture
             or not self._config.swap
         )
         if self._started is not None and alone:
             self.close()
         swapped = self._started is not None
-        with served_directory(checkpoint) as served:
-            files = sorted({str(tensor.file) for tensor in read_tensors(served)})
+        with served_directory(stored) as served:
+            files = [str(shard) for shard in Checkpoint(served).shards]
             if self._started is None:
-                self._started = start(self._config, checkpoint, blueprint, served)
+                self._started = start(self._config, stored, served)
                 self.dtype = self._started.dtype
             else:
-                assert self._blueprint is not None
-                if (why := self._blueprint.difference(blueprint)) is not None:
+                assert self._served is not None
+                if (why := self._served.difference(stored)) is not None:
                     raise InputError(
                         f"{checkpoint}: cannot be swapped into an engine built for"
                         f" {self._first}: {why}"
                     )
                 self._swap(self._started, checkpoint, files)
             notes = self._verify(self._started, checkpoint, files)
-        self._blueprint, self._eos_ids = blueprint, eos_ids
+        self._served, self._eos_ids = stored, eos_ids
         self._first = self._first or checkpoint
         if not swapped:
-            self._started = self._checked(self._started, blueprint)
+            self._started = self._checked(self._started, stored)
         self._counters = Counters(
             self._started.clock, peak_memory=self._peak_memory(self._started)
         )
         return LoadReport(
             checkpoint=checkpoint,
             swapped=swapped,
-            tensors=len(blueprint.tensors),
+            tensors=len(stored.tensors),
             seconds=time.monotonic() - began,
             scoring=self._started.scoring,
             notes=(*self._started.notes, *notes),
@@ -133,21 +132,16 @@ class VLLMEngine:
         """vLLM's names of the kernels that compute with the loaded checkpoint's
         quantised matrices."""
         assert self._started is not None, "a checkpoint is loaded first"
+        names: set[str] = set()
         return tuple(
-            sorted(
-                {
-                    name
-                    for names in on_workers(self._started.llm, "quantised_kernels")
-                    for name in names
-                }
-            )
+            sorted(names.union(*on_workers(self._started.llm, "quantised_kernels")))
         )
 
     def run(self, source: RequestSource, *, whole: bool = False) -> Iterator[Response]:
         """Answer everything that the source gives. Raises EngineError if the engine
         dies or none is loaded. `whole`: scores by prompt log-probabilities report
         whole distributions."""
-        if self._started is None or self._blueprint is None:
+        if self._started is None or self._served is None:
             raise EngineError(
                 "the vLLM engine was asked to run before a checkpoint was loaded, or"
                 " after it failed"
@@ -158,7 +152,7 @@ class VLLMEngine:
         rows, bursts = self._started.max_num_seqs, self._started.graphs in FASTER_DECODE
         batch = Batch(
             self._started,
-            self._blueprint.vocabulary,
+            self._served.vocabulary,
             self._eos_ids,
             counters,
             self._numbers,
@@ -199,7 +193,7 @@ class VLLMEngine:
         """Free the engine and its memory; a later `load` builds a new one. GPU
         memory is only surely free once the process has ended."""
         started, self._started = self._started, None
-        self._first = self._blueprint = None
+        self._first = self._served = None
         if started is not None:
             started.llm.engine_core.shutdown()
             del started
@@ -269,13 +263,10 @@ class VLLMEngine:
 
     def _on(self, rank: int) -> str:
         """Names the worker of an error, if there are several workers."""
-        return (
-            f" (worker {rank} of {self._config.tensor_parallel})"
-            if self._config.tensor_parallel > 1
-            else ""
-        )
+        workers = self._config.tensor_parallel
+        return f" (worker {rank} of {workers})" if workers > 1 else ""
 
-    def _checked(self, started: Started, blueprint: Blueprint) -> Started:
+    def _checked(self, started: Started, checkpoint: Checkpoint) -> Started:
         """The engine, after a few scores both ways, once for each combination, have
         settled how it scores.
 
@@ -285,27 +276,23 @@ class VLLMEngine:
         """
         from vllm.platforms import current_platform
 
-        combination = _combination(started, self._config, blueprint)
+        combination = _combination(started, self._config, checkpoint)
         memory = self_check.Memory()
-        forces, known = (
-            started.scoring == "forced",
-            memory.text(combination) is not None,
-        )
+        forces = started.scoring == "forced"
+        known = memory.text(combination) is not None
         self._setup = combination | {"self-check": "not needed" if known else "passed"}
         if known:
             return started
         slower = dataclasses.replace(started, scoring="prompt_logprobs")
-        asked = self_check.questions(blueprint.vocabulary, started.positions)
-        fast = list(self.run(FixedSource(asked))) if forces else []
+        requests = self_check.questions(checkpoint.vocabulary, started.positions)
+        fast = list(self.run(FixedSource(requests))) if forces else []
         self._started = slower
-        slow = list(self.run(FixedSource(asked)))
+        slow = list(self.run(FixedSource(requests)))
         # One after another: a whole distribution has as many numbers as the vocabulary
         # has tokens.
-        whole = [
-            answer
-            for each in asked
-            for answer in self.run(FixedSource([each]), whole=True)
-        ]
+        whole: list[Response] = []
+        for request in requests:
+            whole += self.run(FixedSource([request]), whole=True)
         precision = self_check.precision(
             started.dtype, combination["logits"], on_gpu=not current_platform.is_cpu()
         )
@@ -313,26 +300,19 @@ class VLLMEngine:
         if self._config.kv_cache != AUTO_CACHE:
             precision = "half, float32 logits"
         allowed = self_check.TOLERANCES[precision]
-        wrong_ranks = [
-            found
-            for found in on_workers(started.llm, "wrong_rank")
-            if found is not None
-        ]
-        if (
-            nonsense := self_check.nonsense(slow, whole, allowed, wrong_ranks)
-        ) is not None:
+        wrong_ranks = list(filter(None, on_workers(started.llm, "wrong_rank")))
+        nonsense = self_check.nonsense(slow, whole, allowed, wrong_ranks)
+        if nonsense is not None:
             self.close()
             raise EngineError(f"this vLLM's scores cannot be trusted: {nonsense}")
-        wrong = (
-            self_check.disagreement(fast, slow, whole, allowed, asked)
-            if forces
-            else None
-        )
+        wrong = None
+        if forces:
+            wrong = self_check.disagreement(fast, slow, whole, allowed, requests)
         if wrong is None:
             if any(response.status == "ok" for response in slow):
                 memory.add(combination)
             return started
-        self._setup = _combination(slower, self._config, blueprint) | {
+        self._setup = _combination(slower, self._config, checkpoint) | {
             "self-check": "failed"
         }
         note = (
@@ -388,7 +368,7 @@ _NOT_CHOOSING = (
 
 
 def _combination(
-    started: Started, config: EngineConfig, blueprint: Blueprint
+    started: Started, config: EngineConfig, checkpoint: Checkpoint
 ) -> dict[str, str]:
     """What an engine's numbers depend on besides weights and requests: builds,
     device, kernels and code, by name."""
@@ -399,13 +379,13 @@ def _combination(
     scoring = "in one step" if started.dialect.one_step else "by forced decoding"
     if started.scoring == "prompt_logprobs":
         scoring = "by prompt log-probabilities"
-    quantised = blueprint.quantisation
+    quantised = checkpoint.quantisation
     weights = (
         {}
         if quantised is None
         else {"weights": f"{quantised.library}, {quantised.label}"}
     )
-    head = text_model(blueprint.config).get("head_dim")
+    head = text_model(checkpoint.settings).get("head_dim")
     settings = config.model_dump(mode="json", exclude=_INDIFFERENT)
     return {
         "device": str(current_platform.get_device_name()),
@@ -419,7 +399,7 @@ def _combination(
         "graphs": started.graphs,
         "vllm": installed_version(),
         "torch": torch.__version__,
-        "architecture": f"{blueprint.config.get('model_type')} with heads of {head}",
+        "architecture": f"{checkpoint.settings.get('model_type')} with heads of {head}",
         "environment": environment_in_words(
             os.environ, {*envs.environment_variables, *_CHOOSING}
         ),
@@ -456,6 +436,8 @@ VLLM = EngineKind(
     scorings=("forced", "prompt_logprobs"),
     check_here=check_here,
     references=True,
+    shares_models=True,
+    remark=longrope_remark,
     check_quantisation=check_quantisation,
     rehearse=rehearse_all,
     cache_dtypes=lambda here: cache_dtypes(on_cpu=here and serves_cpus()),

@@ -21,7 +21,7 @@ import torch
 from vllm.v1.outputs import LogprobsTensors
 
 from evaluator.engine.base import Reference
-from evaluator.engine.distributions import WIDTH, carry_out
+from evaluator.engine.distributions import WIDTH, divergence_table
 
 # What `SamplingParams.extra_args` carries: orders of a request that vLLM has no field
 # for.
@@ -92,7 +92,7 @@ def report(
     `raw_RV` are the logits that predict `tokens`, and `tables` are these tokens'
     log-probabilities and ranks. A report that compares has a further column for each
     field of a Divergence."""
-    compared = carry_out(reference, raw_RV, tokens)
+    compared = divergence_table(reference, raw_RV, tokens)
     logprobs = tables.logprobs
     if compared is not None:
         logprobs = torch.cat((logprobs, compared.to(logprobs.device)), 1)
@@ -114,7 +114,7 @@ def with_divergences(
     """
     more_RD = tables.logprobs.new_zeros(len(tables.logprobs), WIDTH)
     for row, reference, token, place in compared:
-        found = carry_out(reference, raw_RV[row : row + 1], [token], place)
+        found = divergence_table(reference, raw_RV[row : row + 1], [token], place)
         assert found is not None, "only comparisons are read token by token"
         more_RD[row] = found[0].to(more_RD.device)
     return tables._replace(logprobs=torch.cat((tables.logprobs, more_RD), 1))

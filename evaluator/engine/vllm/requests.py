@@ -16,15 +16,7 @@ import msgspec
 from vllm.v1.engine import EngineCoreRequest
 
 from evaluator.engine.admission import SharedScores, refusal, refuse
-from evaluator.engine.base import (
-    Cancel,
-    Divergence,
-    Generate,
-    Request,
-    Response,
-    Score,
-    Streamed,
-)
+from evaluator.engine.base import Cancel, Generate, Request, Response, Score, Streamed
 from evaluator.engine.distributions import divergences_of
 from evaluator.engine.vllm.arguments import MAX_TOP_LOGPROBS
 from evaluator.engine.vllm.counters import Counters
@@ -65,59 +57,53 @@ class InFlight(msgspec.Struct, eq=False):
         # Of a thought, nobody looks at other tokens: it need not keep all tables of its
         # steps.
         self.rows.append((table, start) if self.top else table.alone(start))
+        row = (start - 1) // table.width
         if self.ranks is not None:
-            self.ranks.append(table.rank(start))
+            self.ranks.append(table.ranks[row])
         if self.compared is not None:
-            self.compared.append(table.divergences(start))
+            self.compared.append(table.divergences[row])
 
     def response(self) -> Response:
         """Everything that came back: of a Score, what vLLM reports on the prompt,
         and then what was generated."""
-        request = self.request
-        streamed = (
-            isinstance(request, Generate) and request.stream_only and self.streams
-        )
-        if streamed or (not self.rows and self.report_from is None):
-            return Response(
-                request_id=request.request_id,
-                token_ids=tuple(self.tokens),
-                cached_tokens=self.cached_tokens,
-            )
+        name, cached = self.request.request_id, self.cached_tokens
+        if not self.rows and self.report_from is None:
+            tokens = tuple(self.tokens)
+            return Response(request_id=name, token_ids=tokens, cached_tokens=cached)
         tokens = tuple([table.ids[start - 1] for table, start in self.rows])
-        logprobs = tuple([table.logprobs[start - 1] for table, start in self.rows])
-        listed = self.rows if self.top and not self.streams else ()
-        top_ids = tuple(
-            [tuple(table.ids[start : start + self.top]) for table, start in listed]
-        )
-        top_logprobs = tuple(
-            [tuple(table.logprobs[start : start + self.top]) for table, start in listed]
-        )
-        ranks = tuple(self.ranks or ())
-        divergences: tuple[Divergence, ...] = divergences_of(self.compared or ())
+        logprobs = [table.logprobs[start - 1] for table, start in self.rows]
+        ranks = self.ranks or []
+        top_ids, top_logprobs = [], []
+        for table, start in self.rows if self.top and not self.streams else ():
+            listed = slice(start, start + self.top)
+            top_ids.append(tuple(table.ids[listed]))
+            top_logprobs.append(tuple(table.logprobs[listed]))
+        compared = self.compared or []
         if self.report_from is not None:
-            assert isinstance(request, Score)
-            first = self.report_from
-            ids, tables, reported = (
-                (part[first:] if first else part).tolist() for part in self.report[:3]
+            assert isinstance(self.request, Score)
+            tokens = self.request.continuation_ids
+            reported_ids, reported_logprobs, reported_ranks = (
+                part[self.report_from :].tolist() for part in self.report[:3]
             )
             # own and likeliest tokens; beyond these, divergences
             width = self.report.logprob_token_ids.shape[1]
-            tokens = request.continuation_ids
-            logprobs = (*[row[0] for row in tables], *logprobs)
-            ranks = (*reported, *ranks)
-            top_ids = (*[tuple(row[1:]) for row in ids], *top_ids)
-            top_logprobs = (*[tuple(row[1:width]) for row in tables], *top_logprobs)
-            if tables and len(tables[0]) > width:
-                divergences = divergences_of([row[width:] for row in tables])
+            logprobs = [row[0] for row in reported_logprobs] + logprobs
+            ranks = reported_ranks + ranks
+            top_ids = [tuple(row[1:]) for row in reported_ids] + top_ids
+            top_logprobs = [
+                tuple(row[1:width]) for row in reported_logprobs
+            ] + top_logprobs
+            if reported_logprobs and len(reported_logprobs[0]) > width:
+                compared = [row[width:] for row in reported_logprobs]
         return Response(
-            request_id=request.request_id,
+            request_id=name,
             token_ids=tokens,
-            logprobs=logprobs,
-            ranks=ranks,
-            top_ids=top_ids,
-            top_logprobs=top_logprobs,
-            cached_tokens=self.cached_tokens,
-            divergences=divergences,
+            logprobs=tuple(logprobs),
+            ranks=tuple(ranks),
+            top_ids=tuple(top_ids),
+            top_logprobs=tuple(top_logprobs),
+            cached_tokens=cached,
+            divergences=divergences_of(compared),
         )
 
 
@@ -182,11 +168,8 @@ class Batch:
 
     def receive(self, outputs: Sequence[Any]) -> None:
         """Take the EngineCoreOutputs of one step."""
-        in_flight = self.in_flight
-        table: StepTable | None = None
-        ended: list[tuple[str, InFlight]] = []
         for output in outputs:
-            pending = in_flight.get(output.request_id)
+            pending = self.in_flight.get(output.request_id)
             # cancelled while this step was under way, or of an earlier run
             if pending is None:
                 continue
@@ -201,24 +184,14 @@ class Batch:
                 token = output.new_logprobs
                 if type(token) is not tuple:  # the engine core is in another process
                     token = StepTable.of(token).slice_request(0, 1)
-                if token[0] is not table:
-                    table = token[0]
-                    any_nan = table.read()
-                if any_nan or not pending.top or pending.ranks is not None:
-                    pending.append(*token)
-                else:
-                    pending.rows.append(token)
+                pending.append(*token)
             if output.finish_reason is not None:
-                ended.append((output.request_id, pending))
-        if table is not None:
-            table.lists = None
-        for core_id, pending in ended:
-            del in_flight[core_id], self._core_ids[pending.request.request_id]
-            self._count(pending)
-            self.ready.extend(
-                self._shared.answer(pending.response().or_error(self._vocabulary))
-            )
-        self.was_emptied = not in_flight
+                del self.in_flight[output.request_id]
+                del self._core_ids[pending.request.request_id]
+                self._count(pending)
+                response = pending.response().or_error(self._vocabulary)
+                self.ready.extend(self._shared.answer(response))
+        self.was_emptied = not self.in_flight
 
     def _accepts(self, request: Request) -> bool:
         """Whether the engine can answer a request. If not, it gets a response with

@@ -59,9 +59,9 @@ class Dialect:
         forced = list(
             request.continuation_ids[-1:] if in_prompt else request.continuation_ids
         )
-        settings: dict[str, Any] = (
-            {} if request.reference is not None and in_prompt else {"logprobs": 1}
-        )
+        settings: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
+        if request.reference is None or not in_prompt:
+            settings["logprobs"] = 1
         orders: dict[str, Any] = {} if self.v2 else {FORCED: forced}
         if in_prompt:
             settings["skip_reading_prefix_cache"] = not self.one_step
@@ -83,19 +83,21 @@ class Dialect:
         self, request: Generate, eos_ids: list[int], vocabulary: int
     ) -> SamplingParams:
         """Parameters of a greedy or sampled answer that ends with any of `eos_ids`
-        or its stop ids, the id included.
-
-        Greedy answers of one length share them."""
+        or its stop ids, the id included."""
         top = min(request.top_logprobs, vocabulary)
-        ends = (*eos_ids, *request.stop_ids)
-        if request.temperature == 0:
-            return _answered(0.0, 1.0, top, ends, request.max_tokens)
-        ours = not self.v2 and request.top_p < 1
-        top_p = 1.0 if ours else request.top_p
+        drawn = request.temperature > 0
+        ours = drawn and not self.v2 and request.top_p < 1
         made = copy.copy(
-            _answered(request.temperature, top_p, top or None, ends, request.max_tokens)
+            _template(
+                temperature=request.temperature,
+                top_p=request.top_p if drawn and not ours else 1.0,
+                logprobs=None if drawn and not top else top,
+                max_tokens=request.max_tokens,
+                stop_token_ids=(*eos_ids, *request.stop_ids),
+            )
         )
-        made.seed = request.seed
+        if drawn:
+            made.seed = request.seed
         if ours:
             made.extra_args = {NUCLEUS: request.top_p}
         return made
@@ -119,26 +121,10 @@ def prompt_score(*, whole: bool = False) -> SamplingParams:
     )
 
 
-# without names, which would take longer to look up than to copy what is found
 @lru_cache(maxsize=1024)
-def _answered(
-    temperature: float,
-    top_p: float,
-    logprobs: int | None,
-    ends: tuple[int, ...],
-    most: int,
+def _template(
+    *, stop_token_ids: tuple[int, ...] = (), **settings: Any
 ) -> SamplingParams:
-    settings = {
-        "temperature": temperature,
-        "top_p": top_p,
-        "logprobs": logprobs,
-        "max_tokens": most,
-    }
-    return SamplingParams(stop_token_ids=list(ends), **settings, **_ALWAYS)
-
-
-@lru_cache(maxsize=64)
-def _template(**settings: Any) -> SamplingParams:
-    """Parameters of a score, without each request's own fields. vLLM checks them
-    once; then they are copied, as vLLM itself does where `skip_clone` allows it."""
-    return SamplingParams(temperature=0.0, ignore_eos=True, **settings, **_ALWAYS)
+    """Parameters without each request's own fields. vLLM checks them once; then they
+    are copied, as vLLM itself does where `skip_clone` allows it."""
+    return SamplingParams(stop_token_ids=list(stop_token_ids), **settings, **_ALWAYS)

@@ -3,9 +3,11 @@ docs/quantised.md has the table.
 
 A rehearsal (verify/rehearsal.py) finds out the others."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from evaluator.checkpoints.quantisation import ONLINE, Quantisation
+from evaluator.checkpoints.shapes import text_model
 from evaluator.engine import processor
 from evaluator.engine.config import DType
 
@@ -19,24 +21,17 @@ def cpu_dtypes(
 ) -> tuple[DType, ...] | None:
     """The dtypes that a CPU with these instructions serves it in; empty: it has no
     kernel. None: unknown."""
-    scheme, per, online = (
-        quantisation.scheme,
-        quantisation.per,
-        quantisation.library == ONLINE,
-    )
+    scheme, per = quantisation.scheme, quantisation.per
+    online = quantisation.library == ONLINE
     amx = {"amx_tile", "amx_int8"} <= {*instructions}
     if "avx2" not in instructions:  # the table is of x86
         return None
     if scheme == "W4A16":
         return _HALF if "avx512f" in instructions else ()
     if scheme == "W8A8":
-        return (
-            _HALF
-            if amx
-            else _BOTH
-            if {"avx512_vnni", "avx_vnni"} & {*instructions}
-            else ()
-        )
+        if amx:
+            return _HALF
+        return _BOTH if {"avx512_vnni", "avx_vnni"} & {*instructions} else ()
     if scheme.startswith(_ONLY_GPUS):
         return None if online and amx else ()
     if scheme != "FP8":
@@ -58,3 +53,21 @@ def cpu_auto(quantisation: Quantisation | None) -> DType:
         else cpu_dtypes(quantisation, processor.instruction_sets())
     )
     return "bfloat16" if served == _HALF else "float32"
+
+
+def longrope_remark(model: Mapping[str, Any], max_model_len: int) -> str | None:
+    """Which factors of LongRoPE vLLM uses for a model; None for another one."""
+    model = text_model(model)
+    scaling = model.get("rope_parameters") or model.get("rope_scaling") or {}
+    if scaling.get("rope_type", scaling.get("type")) not in ("longrope", "su"):
+        return None
+    name = "original_max_position_embeddings"
+    short = model.get(name) or scaling.get(name)
+    if not isinstance(short, int):
+        return None
+    factors = "long" if max_model_len + 1 > short else "short"
+    return (
+        f"LongRoPE: vLLM computes every prompt with the {factors} factors, as requests"
+        f" have up to {max_model_len} tokens; transformers uses the long ones for more"
+        f" than {short} only"
+    )

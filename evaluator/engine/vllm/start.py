@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluator.checkpoints.blueprint import Blueprint
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.core.errors import EngineError, InputError, one_line
 from evaluator.core.gpus import nvidia_smi
 from evaluator.engine.config import AUTO_CACHE, EngineConfig, Scoring
@@ -134,20 +134,18 @@ def check_here(config: EngineConfig) -> None:
             raise _refused("this Triton has no backend named cpu")
 
 
-def start(
-    config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served: Path
-) -> Started:
+def start(config: EngineConfig, checkpoint: Checkpoint, served: Path) -> Started:
     """Build the engine and load the checkpoint, from the directory `served`. Raises
     EngineError if vLLM cannot."""
     _prepare_environment(config)
     # those of vLLM's own imports are nothing that a user can mend
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _start(config, checkpoint, blueprint, served)
+        return _start(config, checkpoint, served)
 
 
 def on_workers(llm: Any, method: str, *arguments: Any) -> list[Any]:
-    """Call a method of the worker extension (weights.py) on every worker; returns
+    """Call a method of the worker extension (worker.py) on every worker; returns
     their answers, by rank."""
     answers: list[Any] = llm.collective_rpc(method, args=arguments)
     return answers
@@ -185,53 +183,23 @@ def not_imported(error: BaseException) -> str | None:
     return None
 
 
-def _start(
-    config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served: Path
-) -> Started:
+def _start(config: EngineConfig, checkpoint: Checkpoint, served: Path) -> Started:
     """The device decides the first arguments, these decide the runner, and the
     runner decides the others."""
-    import torch
-
-    try:
-        from vllm.platforms import current_platform
-        from vllm.v1.engine.llm_engine import LLMEngine
-    except (
-        ImportError,
-        OSError,
-    ) as error:  # perhaps a library of the system or the GPU's driver is missing
-        raise InputError(
-            f"engine 'vllm': vLLM {installed_version()} cannot be imported:"
-            f" {one_line(error)}"
-        ) from error
-
+    platform = _import_vllm()
     from evaluator.engine.vllm.sampling import Dialect
 
-    on_cpu = bool(current_platform.is_cpu())
+    on_cpu = bool(platform.is_cpu())
     if config.deterministic:
-        _check_deterministic(current_platform)
-    # A prompt that is scored by prompt log-probabilities holds the continuation as
-    # well, and vLLM generates one token after it. Every engine may need this: it scores
-    # in this way if its forced scores are wrong.
-    positions = min(
-        config.max_model_len + 1, blueprint.longest or config.max_model_len + 1
-    )
-    arguments = of_device(
-        config, checkpoint, served, blueprint, positions, on_cpu=on_cpu
-    )
-    gpu_bytes = None if on_cpu else current_platform.get_device_total_memory()
-    arguments |= of_cache(config, blueprint, arguments["dtype"], positions, gpu_bytes)
+        _check_deterministic(platform)
+    arguments = _device_arguments(config, checkpoint, served, platform)
     positions = arguments["max_model_len"]
     llm = None
     try:
         v2 = _runs_v2(arguments, on_cpu=on_cpu)
-        arguments |= of_runner(config, blueprint, arguments["dtype"], positions, v2=v2)
+        arguments |= of_runner(config, checkpoint, arguments["dtype"], positions, v2=v2)
         engine_config = _engine_config(arguments)
-        if on_cpu and torch.cpu._is_amx_tile_supported():
-            # request AMX: the kernels of some schemes take it for granted
-            torch.cpu._init_amx()
-        elif current_platform.is_cuda_alike():
-            wait_for_memory(config.gpu_memory_utilization, config.tensor_parallel)
-        llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
+        llm = _build(config, engine_config, platform)
         one_step = patch_engine(llm, config, v2=v2)
     except InputError:
         raise
@@ -243,6 +211,8 @@ def _start(
             f"{checkpoint}: vLLM could not start an engine: {why}"
         ) from error
     by_token = config.kv_cache != AUTO_CACHE
+    # A running engine has written its graphs there; separate workers write into copies.
+    graphs = engine_config.compilation_config.cudagraph_mode
     return Started(
         llm=llm,
         dialect=Dialect(v2=v2, one_step=one_step and not by_token, by_token=by_token),
@@ -252,12 +222,50 @@ def _start(
         dtype=str(engine_config.model_config.dtype).removeprefix("torch."),
         scoring=config.scoring,
         clock=None if on_cpu else device_clock(llm, workers=config.tensor_parallel),
-        # A running engine has written its graphs there; separate workers write into
-        # copies.
-        graphs=str(
-            getattr(engine_config.compilation_config.cudagraph_mode, "name", "NONE")
-        ),
+        graphs=str(getattr(graphs, "name", "NONE")),
     )
+
+
+def _import_vllm() -> Any:
+    """vLLM's platform. Raises InputError if vLLM cannot be imported: perhaps a library
+    of the system or the GPU's driver is missing."""
+    try:
+        import vllm.v1.engine.llm_engine  # noqa: F401
+        from vllm.platforms import current_platform
+    except (ImportError, OSError) as error:
+        raise InputError(
+            f"engine 'vllm': vLLM {installed_version()} cannot be imported:"
+            f" {one_line(error)}"
+        ) from error
+    return current_platform
+
+
+def _device_arguments(
+    config: EngineConfig, checkpoint: Checkpoint, served: Path, platform: Any
+) -> dict[str, Any]:
+    # A prompt that is scored by prompt log-probabilities holds the continuation as
+    # well, and vLLM generates one token after it. Every engine may need this: it scores
+    # in this way if its forced scores are wrong.
+    positions = config.max_model_len + 1
+    positions = min(positions, checkpoint.longest or positions)
+    on_cpu = bool(platform.is_cpu())
+    arguments = of_device(config, checkpoint, served, positions, on_cpu=on_cpu)
+    gpu_bytes = None if on_cpu else platform.get_device_total_memory()
+    dtype = arguments["dtype"]
+    return arguments | of_cache(config, checkpoint, dtype, positions, gpu_bytes)
+
+
+def _build(config: EngineConfig, engine_config: Any, platform: Any) -> Any:
+    """vLLM's engine."""
+    import torch
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    if platform.is_cpu() and torch.cpu._is_amx_tile_supported():
+        # request AMX: the kernels of some schemes take it for granted
+        torch.cpu._init_amx()
+    elif platform.is_cuda_alike():
+        wait_for_memory(config.gpu_memory_utilization, config.tensor_parallel)
+    return LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
 
 
 def patch_engine(llm: Any, config: EngineConfig, *, v2: bool) -> bool:

@@ -2,8 +2,7 @@
 
 vLLM's scheduler would give each request its row of the step's table, as three numpy
 views. To make a view, and to turn it into Python's numbers, takes microseconds,
-however small it is. Here a request gets the place of its row, and the table is
-turned into numbers at once.
+however small it is. Here a request gets the place of its row in a table of numbers.
 
 Replaces `ModelRunnerOutput.logprobs`, by wrapping `Scheduler.update_from_output`,
 which calls its `slice_request`. Reads `LogprobsLists`."""
@@ -11,12 +10,12 @@ which calls its `slice_request`. Reads `LogprobsLists`."""
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from evaluator.engine.base import Streamed, TokenTable
-from evaluator.engine.distributions import WIDTH
 
 
 class StepTable(TokenTable):
@@ -25,12 +24,27 @@ class StepTable(TokenTable):
 
     Tied tokens are in the order of their ids: torch.topk leaves it open."""
 
-    lists: Any = None  # vLLM's LogprobsLists, until the step's tokens are received
+    ranks: Sequence[int] = ()  # of each row's token in the model's distribution
+    # the fields of a Divergence for each row, in a step that compares
+    divergences: Sequence[list[float]] = ()
 
     @classmethod
     def of(cls, lists: Any) -> StepTable:
-        """The table, without its numbers as yet."""
-        return cls(lists=lists, width=lists.logprob_token_ids.shape[1])
+        """The numbers of vLLM's LogprobsLists."""
+        ids, width = lists.logprob_token_ids, lists.logprob_token_ids.shape[1]
+        logprobs = lists.logprobs[:, :width]  # without divergences
+        if not (logprobs[:, 2:] < logprobs[:, 1:-1]).all():  # ties, or NaN
+            order = np.lexsort((ids[:, 1:], -logprobs[:, 1:]))
+            order = np.pad(order + 1, ((0, 0), (1, 0)))  # the token itself stays first
+            ids = np.take_along_axis(ids, order, axis=1)
+            logprobs = np.take_along_axis(logprobs, order, axis=1)
+        return cls(
+            ids=array(ids.dtype.char, ids.tobytes()),
+            logprobs=array(logprobs.dtype.char, logprobs.tobytes()),
+            width=width,
+            ranks=lists.sampled_token_ranks.tolist(),
+            divergences=lists.logprobs[:, width:].tolist(),
+        )
 
     def slice_request(self, req_idx: int, num_positions: int) -> Streamed:
         """What vLLM puts into a request's output."""
@@ -38,39 +52,6 @@ class StepTable(TokenTable):
             "engines generate one token a step: there is no speculative decoding"
         )
         return self, req_idx * self.width + 1
-
-    def read(self) -> bool:
-        """Read all numbers. Returns whether any token's log-probability is NaN."""
-        ids, width = self.lists.logprob_token_ids, self.width
-        logprobs = self.lists.logprobs[:, :width]  # without divergences
-        ordered = logprobs[:, 2:] < logprobs[:, 1:-1]
-        # ties, or NaN: of a token, all its row
-        odd = np.count_nonzero(ordered) < ordered.size or width < 3
-        if odd and width > 2:
-            order = np.lexsort((ids[:, 1:], -logprobs[:, 1:]))
-            ids, logprobs = (
-                np.concatenate(
-                    (each[:, :1], np.take_along_axis(each[:, 1:], order, axis=1)),
-                    axis=1,
-                )
-                for each in (ids, logprobs)
-            )
-        self.ids, self.logprobs = (
-            array(each.dtype.char, each.tobytes()) for each in (ids, logprobs)
-        )
-        return odd and bool(np.isnan(logprobs[:, 0]).any())
-
-    def rank(self, start: int) -> int:
-        """Of a token in the model's distribution."""
-        rank: int = self.lists.sampled_token_ranks[(start - 1) // self.width].item()
-        return rank
-
-    def divergences(self, start: int) -> list[float]:
-        """The fields of a Divergence at a token of a score that is compared."""
-        found: list[float] = self.lists.logprobs[
-            (start - 1) // self.width, -WIDTH:
-        ].tolist()
-        return found
 
     def alone(self, start: int) -> Streamed:
         """A token without the others of its step."""

@@ -3,27 +3,36 @@ its subject and add a line here."""
 
 from evaluator.core.config import Registry
 from evaluator.core.errors import one_line
-from evaluator.metrics.columns import rows_of, typed_frame
+from evaluator.metrics.columns import rows_of
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.table import FilledTable, Table
 from evaluator.metrics.tables import (
     accuracy,
+    calibration,
     candidates,
+    distractors,
     fates,
     fertility,
     fidelity,
+    flips,
     grading,
     judges,
     ladder,
+    length,
     length_of_context,
     matching,
+    one_shot,
     overlap,
+    perplexity,
+    pr_gap,
     price,
     prompt_order,
     prompts,
     question_kinds,
     rank,
     recovery,
+    recovery_percent,
+    screening,
     thinking,
     vote,
 )
@@ -33,23 +42,23 @@ TABLES: Registry[Table] = Registry(
     "table",
     (
         accuracy.TABLE,
-        fates.FATES_TABLE,
-        fates.FLIPS,
-        fates.RECOVERY_PERCENT,
-        fertility.LENGTH,
+        fates.TABLE,
+        flips.TABLE,
+        recovery_percent.TABLE,
+        length.TABLE,
         thinking.TABLE,
         ladder.TABLE,
         recovery.TABLE,
         rank.TABLE,
-        ladder.PR_GAP,
+        pr_gap.TABLE,
         candidates.TABLE,
-        candidates.DISTRACTORS,
-        candidates.HARD_DISTRACTORS,
+        distractors.DISTRACTORS,
+        distractors.HARD_DISTRACTORS,
         recovery.RECOVERY_SEEDS,
-        prompts.ONE_SHOT,
-        accuracy.CALIBRATION,
+        one_shot.TABLE,
+        calibration.TABLE,
         fertility.TABLE,
-        fidelity.PERPLEXITY_TABLE,
+        perplexity.TABLE,
         fidelity.TABLE,
         grading.TABLE,
         matching.TABLE,
@@ -61,7 +70,7 @@ TABLES: Registry[Table] = Registry(
         vote.TABLE,
         overlap.TABLE,
         price.TABLE,
-        accuracy.SCREENING,
+        screening.TABLE,
     ),
 )
 
@@ -78,10 +87,11 @@ def fill(table: Table, inputs: Inputs) -> FilledTable:
     ours = home.partition(".")[0] == __name__.partition(".")[0]
     try:
         filled = table.fill(inputs)
-        for row in () if ours else (*rows_of(filled.frame), *rows_of(filled.shown)):
-            for column in table.columns:
-                column.shown(row)
-                column.interval_of(row)
+        if not ours:  # whether all of it can be shown
+            for row in (*filled.rows, *rows_of(filled.shown)):
+                for column in table.columns:
+                    column.shown(row)
+                    column.interval_of(row)
         return filled
     except Exception as error:  # a plugin is anybody's code
         if ours:
@@ -90,4 +100,4 @@ def fill(table: Table, inputs: Inputs) -> FilledTable:
             f"table {table.name!r} of plugin {home} failed: {type(error).__name__}:"
             f" {one_line(error)}"
         )
-        return FilledTable(table, typed_frame(table.columns, ()), why, failed=True)
+        return FilledTable(table, [], why, failed=True)

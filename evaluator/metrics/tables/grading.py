@@ -15,7 +15,7 @@ from evaluator.core.errors import one_line
 from evaluator.metrics.columns import Column, Row
 from evaluator.metrics.exclusions import left_out_of
 from evaluator.metrics.inputs import Inputs
-from evaluator.metrics.measures import as_floats, rate
+from evaluator.metrics.measures import rate
 from evaluator.metrics.table import Table
 from evaluator.store.outcomes import GRADED
 
@@ -28,35 +28,20 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
         items = inputs.outcomes_of(subject.checkpoint, subject.task)
         for probe in GRADED:
             done = items[items[f"{probe}_graded"] > 0]
-            if done.empty:
-                continue
-            row: Row = {
-                "task": subject.task,
-                "checkpoint": subject.checkpoint,
-                "probe": probe,
-            }
-            row |= left_out_of(items[f"{probe}_status"])
-            counts = {
-                name: as_floats(done[f"{probe}_{name}"])
-                for name in ("graded", "strict", "paper", "only_paper")
-            }
-            row |= {
-                name: int(values.sum())
-                for name, values in counts.items()
-                if name != "graded"
-            }
-            row |= {
-                "n": int(counts["graded"].sum()),
-                "examples": _examples(done[f"{probe}_example"]),
-            }
-            row |= rate(
-                "rate",
-                counts["strict"] / counts["graded"],
-                inputs.contexts_of(subject.task, done),
-            )
-            yield row | {
-                "paper_rate": float((counts["paper"] / counts["graded"]).mean())
-            }
+            if len(done):
+                row = {"task": subject.task, "checkpoint": subject.checkpoint}
+                row |= left_out_of(items, f"{probe}_status")
+                yield row | {"probe": probe} | _graded(done, probe)
+
+
+def _graded(done: pd.DataFrame, probe: str) -> Row:
+    graded = done[f"{probe}_graded"]
+    row: Row = {"n": int(graded.sum())}
+    for name in ("strict", "paper", "only_paper"):
+        row[name] = int(done[f"{probe}_{name}"].sum())
+    row["examples"] = _examples(done[f"{probe}_example"])
+    row["paper_rate"] = float((done[f"{probe}_paper"] / graded).to_numpy().mean())
+    return row | rate("rate", done[f"{probe}_strict"] / graded, done)
 
 
 def _examples(texts: pd.Series) -> str | None:

@@ -40,42 +40,35 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
     own."""
     if inputs.controls is None:
         return
-    for (task, matcher), pairs in inputs.controls.groupby(
-        ["task", "matcher"], sort=True
-    ):
+    for (task, matcher), pairs in inputs.controls.groupby(["task", "matcher"]):
         languages = sorted(pairs["language"].unique())
         for language, here in slices(pairs, languages if len(languages) > 1 else []):
-            fitness, judged = fitness_of(here), here[here["verdict"].notna()]
-            row: Row = {
-                "task": task,
-                "checkpoint": matcher,
-                "language": language,
-                **left_out_of(here["status"]),
-            }
-            row |= {
-                "n": len(judged),
-                "matching": fitness.matching,
-                "different": fitness.different,
-            }
-            yes, matching = (
-                as_floats(judged["verdict"].astype(bool)),
-                judged["control"].isin(MATCHING).to_numpy(),
-            )
-            rates = {"sensitivity": yes[matching], "specificity": 1 - yes[~matching]}
-            rates |= {
-                f"{kind}_accepted": yes[(judged["control"] == kind).to_numpy()]
-                for kind in _KINDS
-            }
-            for name, flags in rates.items():
-                row |= rate(name, flags, np.arange(len(flags)))
-            lacking = None if fitness.matching else "no pair that matches"
-            lacking = joined_reasons(
-                lacking, None if fitness.different else "no pair that does not match"
-            )
-            yield row | {
-                "unfit": fitness.why_unfit,
-                "reason": lacking if len(judged) else "no control pair was judged",
-            }
+            own = {"task": task, "checkpoint": matcher, "language": language}
+            yield own | left_out_of(here, "status") | _judge(here)
+
+
+def _judge(pairs: pd.DataFrame) -> Row:
+    fitness, judged = fitness_of(pairs), pairs[pairs["verdict"].notna()]
+    yes = as_floats(judged["verdict"].astype(bool))
+    matching = judged["control"].isin(MATCHING).to_numpy()
+    flags = {"sensitivity": yes[matching], "specificity": 1 - yes[~matching]}
+    for kind in _KINDS:
+        flags[f"{kind}_accepted"] = yes[(judged["control"] == kind).to_numpy()]
+    row: Row = {
+        "n": len(judged),
+        "matching": fitness.matching,
+        "different": fitness.different,
+        "unfit": fitness.why_unfit,
+    }
+    for name, values in flags.items():
+        row |= rate(name, values, np.arange(len(values)))
+    row["reason"] = joined_reasons(
+        None if fitness.matching else "no pair that matches",
+        None if fitness.different else "no pair that does not match",
+    )
+    if judged.empty:
+        row["reason"] = "no control pair was judged"
+    return row
 
 
 TABLE = Table(
@@ -140,18 +133,16 @@ class Fitness:
     @property
     def why_unfit(self) -> str | None:
         """Why the judge is unfit; None if no failure is known."""
-        found = []
-        for right, pairs, accepted, name in (
-            (self.accepted, self.matching, self.accepted, "right"),
-            (self.denied, self.different, self.different - self.denied, "wrong"),
-        ):
-            if pairs:  # each is independent of the others
-                high = Mean(
-                    (np.arange(pairs) < right).astype(np.float64), np.arange(pairs)
-                ).interval()[1]
-                if high is not None and high < BAR:
-                    found.append(f"accepts {accepted} of {pairs} {name} answers")
-        return f"unfit as a judge: it {' and '.join(found)}" if found else None
+        failures = []
+        if _surely_below(self.accepted, self.matching):
+            failures.append(f"{self.accepted} of {self.matching} right")
+        if _surely_below(self.denied, self.different):
+            wrong = self.different - self.denied
+            failures.append(f"{wrong} of {self.different} wrong")
+        if not failures:
+            return None
+        accepts = " and ".join(f"accepts {failure} answers" for failure in failures)
+        return f"unfit as a judge: it {accepts}"
 
     def drawn(self, draws: int) -> tuple[Floats, Floats]:
         """Both drawn from their Jeffreys posteriors, Beta(k + 1/2, n - k + 1/2).
@@ -162,6 +153,16 @@ class Fitness:
             rng.beta(k + 0.5, n - k + 0.5, draws) for k, n in hits
         )
         return sensitivity, specificity
+
+
+def _surely_below(right: int, pairs: int) -> bool:
+    """Whether the whole interval of a rate is below the bar. Each pair is independent
+    of the others."""
+    if not pairs:
+        return False
+    numbers = np.arange(pairs)
+    high = Mean(as_floats(numbers < right), numbers).interval()[1]
+    return high is not None and high < BAR
 
 
 def fitness_of(controls: pd.DataFrame) -> Fitness:
@@ -197,10 +198,8 @@ def panel_fitness(
 ) -> Fitness:
     """The fitness of a panel's majority (a tie is a no), on the pairs that all
     members judged."""
-    here = in_language(
-        controls[(controls["task"] == task) & controls["matcher"].isin(members)],
-        language,
-    )
+    ours = controls[(controls["task"] == task) & controls["matcher"].isin(members)]
+    here = in_language(ours, language)
     pairs = ["language", "item_id", "control", "response"]
     numbers = here.assign(verdict=here["verdict"].astype("float64"))
     votes = numbers.groupby(pairs)["verdict"].agg(["count", "sum"]).reset_index()
@@ -224,9 +223,11 @@ def words(
     language where it is unfit."""
     if controls is None:
         return
+    out = "--fit-only keeps it out of the panel"
+    if fit_only:
+        out = "it has no vote in the panel"
     warnings: dict[str, list[str]] = {}  # with the tasks
     for task in sorted(controls["task"].unique()):
-        of_task = controls[controls["task"] == task]
         for matcher, fitness in judges(controls, task, ALL).items():
             if matcher not in matchers:
                 continue
@@ -234,22 +235,13 @@ def words(
             wrong = f"denies {fitness.denied} of {fitness.different} wrong ones"
             yield f"{matcher}: control pairs of {task}: {right}, {wrong}"
             if fitness.why_unfit:
-                out = (
-                    "; it has no vote in the panel"
-                    if fit_only
-                    else "; --fit-only keeps it out of the panel"
-                )
-                warnings.setdefault(
-                    f"{matcher} is {fitness.why_unfit}{out}", []
-                ).append(task)
+                warning = f"{matcher} is {fitness.why_unfit}; {out}"
+                warnings.setdefault(warning, []).append(task)
                 continue
-            for language, rows in of_task[of_task["matcher"] == matcher].groupby(
-                "language", sort=True
-            ):
-                why = fitness_of(rows).why_unfit
-                if why:
-                    warnings.setdefault(
-                        f"{matcher} is, in {language}, {why}", []
-                    ).append(task)
-    for what, tasks in warnings.items():
-        yield f"warning: {what} ({', '.join(tasks)})"
+            for language in sorted(controls["language"].unique()):
+                of_language = judges(controls, task, language).get(matcher)
+                if of_language and of_language.why_unfit:
+                    warning = f"{matcher} is, in {language}, {of_language.why_unfit}"
+                    warnings.setdefault(warning, []).append(task)
+    for warning, tasks in warnings.items():
+        yield f"warning: {warning} ({', '.join(tasks)})"

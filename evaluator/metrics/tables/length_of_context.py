@@ -3,7 +3,7 @@ the answer's passage stands.
 
 A row for each length (`context_tokens`; 0: the item's own context) and depth. The depth
 of an item is the share of the added text before its own passage
-(`evaluator.probes.lengthening`). The thirds are the depths below 1/3, those below 2/3,
+(`evaluator.asking.long_contexts`). The thirds are the depths below 1/3, those below 2/3,
 and the others. `all` has them together, also the items without a depth: those that were
 excluded.
 
@@ -19,12 +19,16 @@ import pandas as pd
 
 import evaluator.metrics.columns as col
 from evaluator.metrics.columns import Column, Row
-from evaluator.metrics.exclusions import joined_reasons, left_out_of, why_left_out
+from evaluator.metrics.exclusions import (
+    all_measured,
+    joined_reasons,
+    left_out_of,
+    why_left_out,
+)
 from evaluator.metrics.fates import FATES, fate_rates, paired_drop
-from evaluator.metrics.inputs import ALL, Comparison, Inputs, Subject, slices
-from evaluator.metrics.measures import Unbounded, as_floats, bounds, rate
+from evaluator.metrics.inputs import ALL, Comparison, Inputs
+from evaluator.metrics.measures import Unbounded, as_floats, rate
 from evaluator.metrics.table import Dots, Holm, Series, Table
-from evaluator.store.outcomes import MEASURED
 from evaluator.tasks.base import plain_task
 
 THIRDS = ("first", "middle", "last")
@@ -33,87 +37,57 @@ _NOTHING = "no item was measured"
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
-    comparisons = inputs.comparisons()
-    lengths: dict[Subject, int] = {}
+    tokens: dict[tuple[str, str], int] = {}
     for subject in inputs.checkpoints:
-        wanted = inputs.outcomes_of(subject.checkpoint, subject.task)[
-            "context_tokens"
-        ].dropna()
-        lengths[subject] = int(wanted.iloc[0]) if len(wanted) else 0
-    lengthened = {
-        plain_task(subject.task) for subject, tokens in lengths.items() if tokens
-    }
-    order = sorted(
-        lengths, key=lambda subject: (plain_task(subject.task), lengths[subject])
-    )
-    for subject in (each for each in order if plain_task(each.task) in lengthened):
         items = inputs.outcomes_of(subject.checkpoint, subject.task)
-        asked = items[items["greedy_status"].notna() | items["fidelity_status"].notna()]
-        for language, own in slices(asked, inputs.languages(subject.task)):
-            place: Row = {
-                **subject.row,
-                "language": language,
-                "context_tokens": lengths[subject],
-            }
-            third = np.digitize(as_floats(own["context_depth"]), [1 / 3, 2 / 3])
-            third = np.where(own["context_depth"].isna(), len(THIRDS), third)
-            yield (
-                place
-                | {"depth": ALL}
-                | _measured(inputs, subject, comparisons.get(subject.key), own)
-            )
-            for number, name in enumerate(THIRDS) if lengths[subject] else ():
-                here = own[third == number]
-                yield (
-                    place
-                    | {"depth": name}
-                    | _measured(inputs, subject, comparisons.get(subject.key), here)
-                )
+        lengths = items["context_tokens"].dropna()
+        tokens[subject.key] = int(lengths.iloc[0]) if len(lengths) else 0
+    lengthened = {plain_task(task) for (task, _), length in tokens.items() if length}
+    for subject in sorted(
+        inputs.checkpoints, key=lambda each: (plain_task(each.task), tokens[each.key])
+    ):
+        if plain_task(subject.task) not in lengthened:
+            continue
+        length = tokens[subject.key]
+        items = inputs.outcomes_of(subject.checkpoint, subject.task)
+        ran = items[["greedy_status", "fidelity_status"]].notna().any(axis=1)
+        for part in inputs.parts_of(subject, items[ran]):
+            row = part.row | {"context_tokens": length}
+            yield row | {"depth": ALL} | _measured(part.items, part.comparison)
+            if length:
+                depths = part.items["context_depth"]
+                third = np.digitize(as_floats(depths), [1 / 3, 2 / 3])
+                for at, name in enumerate(THIRDS):
+                    here = part.items[(third == at) & depths.notna()]
+                    yield row | {"depth": name} | _measured(here, part.comparison)
 
 
-def _measured(
-    inputs: Inputs, subject: Subject, comparison: Comparison | None, items: pd.DataFrame
-) -> Row:
+def _measured(items: pd.DataFrame, comparison: Comparison | None) -> Row:
     """The numbers of some items of one language, or of all."""
-    done, compared = (
-        items[items["greedy_status"].isin(MEASURED)],
-        items[items["fidelity_greedy_positions"] > 0],
-    )
+    done = all_measured(items, "greedy_status")
+    compared = items[items["fidelity_greedy_positions"] > 0]
     row: Row = {
         "n": len(done),
-        **left_out_of(items["greedy_status"]),
+        **left_out_of(items, "greedy_status"),
         "kld_n": len(compared),
+        **rate("accuracy", done["produced"], done),
     }
-    row |= rate(
-        "accuracy", as_floats(done["produced"]), inputs.contexts_of(subject.task, done)
-    )
-    reason = joined_reasons(
-        None if len(done) else _NOTHING, why_left_out(items, "greedy_status")
-    )
+    nothing = None if len(done) else _NOTHING
+    row["reason"] = joined_reasons(nothing, why_left_out(items, "greedy_status"))
     if len(compared):
-        sums, counts = (
-            as_floats(compared[f"fidelity_greedy_{name}"])
-            for name in ("kld", "positions")
-        )
-        ratio = Unbounded.ratio(
-            sums, counts, inputs.contexts_of(subject.task, compared)
-        )
-        row |= {"kld": ratio.value, **bounds("kld", ratio.interval("log"))}
+        sums = compared["fidelity_greedy_kld"]
+        positions = compared["fidelity_greedy_positions"]
+        row |= Unbounded.ratio(sums, positions, compared).row("kld", "log")
     if comparison is None:
-        return row | {"reason": reason}
+        return row
     both = comparison.measured("greedy")
     both = both[both["item"].isin(items["item"])]
-    drop = paired_drop(inputs, comparison, both, "produced")
-    reason = joined_reasons(reason, drop.pop("reason", None))
-    row |= drop | {
-        "dense_accuracy": float(both["produced_dense"].mean()) if len(both) else None
-    }
+    drop = paired_drop(comparison, both, "produced")
+    reason = joined_reasons(row["reason"], drop.get("reason"))
+    row |= drop | {"dense_accuracy": float(both["produced_dense"].mean())}
     joined = comparison.outcomes
-    return (
-        row
-        | fate_rates(inputs, subject.task, joined[joined["item"].isin(items["item"])])
-        | {"reason": reason}
-    )
+    row |= fate_rates(joined[joined["item"].isin(items["item"])])
+    return row | {"reason": reason}
 
 
 def _drawn(frame: pd.DataFrame) -> pd.DataFrame:
@@ -128,35 +102,24 @@ def _drawn(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _lengths(column: str, frame: pd.DataFrame) -> Sequence[Series]:
     colours = ("muted", "greedy", "choice", "beam", "sample", "rank")
-    named = frame.sort_values("context_tokens")["length"].unique()
-    shifts = np.linspace(0.25, -0.25, len(named)) if len(named) > 1 else [0.0]
-    return [
-        Series(
-            column,
-            colours[at % len(colours)],
-            name,
-            {"length": name, "depth": ALL},
-            float(shifts[at]),
-        )
-        for at, name in enumerate(named)
-    ]
+    names = frame.sort_values("context_tokens")["length"].unique()
+    shifts = np.linspace(0.25, -0.25, len(names)) if len(names) > 1 else [0.0]
+    series = []
+    for at, name in enumerate(names):
+        colour, where = colours[at % len(colours)], {"length": name, "depth": ALL}
+        series.append(Series(column, colour, name, where, float(shifts[at])))
+    return series
 
 
 def _depths(frame: pd.DataFrame) -> Sequence[Series]:
     """The thirds at the greatest length."""
     longest = str(frame.sort_values("context_tokens")["length"].iloc[-1])
-    return [
-        Series(
-            "accuracy",
-            colour,
-            f"{name} third",
-            {"length": longest, "depth": name},
-            shift,
-        )
-        for name, colour, shift in zip(
-            THIRDS, ("greedy", "choice", "rank"), (0.2, 0.0, -0.2), strict=True
-        )
-    ]
+    shown = zip(THIRDS, ("greedy", "choice", "rank"), (0.2, 0.0, -0.2), strict=True)
+    series = []
+    for name, colour, shift in shown:
+        where = {"length": longest, "depth": name}
+        series.append(Series("accuracy", colour, f"{name} third", where, shift))
+    return series
 
 
 TABLE = Table(

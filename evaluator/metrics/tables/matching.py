@@ -40,14 +40,19 @@ import pandas as pd
 import evaluator.metrics.columns as col
 from evaluator.metrics.bootstrap import DRAWS, intervals
 from evaluator.metrics.columns import Column, Row
-from evaluator.metrics.exclusions import LEAST, joined_reasons, left_out_of
+from evaluator.metrics.exclusions import (
+    LEAST,
+    all_measured,
+    joined_reasons,
+    left_out_of,
+)
 from evaluator.metrics.fates import HIT
 from evaluator.metrics.inputs import ALL, ITEM, Inputs, Subject, in_language, rows_where
-from evaluator.metrics.intervals import Floats, Mean
-from evaluator.metrics.measures import as_floats, bounds, of_mean, rate
+from evaluator.metrics.intervals import Floats
+from evaluator.metrics.measures import as_floats, bounds, mean_of, of_mean, rate
 from evaluator.metrics.table import Dots, Series, Table
 from evaluator.metrics.tables.judges import Fitness, corrected, judges, panel_fitness
-from evaluator.store.outcomes import MEASURED
+from evaluator.store.outcomes import chosen_seed
 
 CONTAINMENT, PANEL = "containment", "panel (majority)"
 _COMPARED = ("agreed", "one", "other", "count")
@@ -67,6 +72,11 @@ class _Graded:
     tallies: Mapping[str, pd.DataFrame]
     verdicts: pd.DataFrame
     panel: Sequence[str]  # the matchers that have a vote
+
+    def on(self, items: pd.DataFrame) -> "_Graded":
+        """The same on some of the items."""
+        tallies = {name: each.loc[items.index] for name, each in self.tallies.items()}
+        return replace(self, items=items, tallies=tallies)
 
 
 def scott_pi(
@@ -94,53 +104,47 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
         for format in inputs.formats:
             for probe in HIT if format == "open" else ("greedy",):
                 graded = _graded(inputs, inputs.verdicts, subject, format, probe)
-                own = {**subject.row, "format": format, "probe": probe}
-                yield from (
-                    own | row
-                    for row in _graders_rows(
-                        inputs, subject.task, graded, single=probe == "greedy"
-                    )
-                )
+                own = subject.row | {"format": format, "probe": probe}
+                for row in _graders_rows(inputs, subject.task, graded, probe):
+                    yield own | row
 
 
 def _graders_rows(
-    inputs: Inputs, task: str, graded: _Graded, *, single: bool
+    inputs: Inputs, task: str, graded: _Graded, probe: str
 ) -> Iterator[Row]:
-    """`single`: each item has one response, so a grader's error rates on responses
-    are those on items."""
-    matchers, contained = list(graded.tallies), graded.items["contained"] == 1
-    for language in (ALL, *inputs.languages(task)) if matchers else ():
-        of_language = in_language(graded.items, language)
-        row: Row = {"language": language, **left_out_of(of_language["status"])}
-        items = of_language[of_language["status"].isin(MEASURED)]
-        here = replace(
-            graded,
-            items=items,
-            tallies={name: graded.tallies[name].loc[items.index] for name in matchers},
-        )
-        yield from (
-            row | each
-            for each in _accuracies(inputs, task, here, language, single=single)
-        )
-        for matcher in matchers:
+    contained = graded.items["contained"] == 1
+    for language in (ALL, *inputs.languages(task)) if graded.tallies else ():
+        items = in_language(graded.items, language)
+        row: Row = {"language": language, **left_out_of(items, "status")}
+        here = graded.on(all_measured(items, "status"))
+        # With one response to an item, a grader's error rates on responses are those
+        # on items.
+        fits = _fitness(inputs, task, language, graded.panel)
+        correcting = fits if probe == "greedy" else {}
+        for grader_row in _accuracies(here, fits, correcting):
+            yield row | grader_row
+        for matcher, tally in graded.tallies.items():
             # Verdicts on the answers without a gold answer alone would compare the
             # matcher with itself.
-            if (
-                not contained.any()
-                or (contained & graded.tallies[matcher]["whole"]).any()
-            ):
-                found = _with_containment(inputs, task, here, matcher)
-            else:
+            if contained.any() and not (contained & tally["whole"]).any():
                 reason = "needs verdicts on all responses: resurface match --all"
-                found = {"n": 0, "unjudged": len(items), "reason": reason}
-            yield {**row, "grader": CONTAINMENT, "against": matcher, **found}
-        for first, second in combinations(matchers, 2):
-            yield {
-                **row,
-                "grader": first,
-                "against": second,
-                **_of_matchers(inputs, task, here, first, second),
-            }
+                agreement = {"n": 0, "unjudged": len(here.items), "reason": reason}
+            else:
+                agreement = _with_containment(here, matcher)
+            yield row | {"grader": CONTAINMENT, "against": matcher} | agreement
+        for first, second in combinations(graded.tallies, 2):
+            agreement = _of_matchers(here, first, second)
+            yield row | {"grader": first, "against": second} | agreement
+
+
+def _fitness(
+    inputs: Inputs, task: str, language: str, panel: Sequence[str]
+) -> dict[str, Fitness]:
+    """The fitness of each grader with control pairs."""
+    fits = judges(inputs.controls, task, language)
+    if len(panel) > 1 and inputs.controls is not None:
+        fits[PANEL] = panel_fitness(inputs.controls, panel, task, language)
+    return fits
 
 
 def _graded(
@@ -148,131 +152,116 @@ def _graded(
 ) -> _Graded:
     answers = inputs.outcomes_of(subject.checkpoint, subject.task, format)
     answers = answers[answers[f"{probe}_status"].notna()].reset_index(drop=True)
-    items = answers[list(ITEM)].assign(
-        status=answers[f"{probe}_status"], contained=as_floats(answers[HIT[probe]])
+    items = answers[[*ITEM]].assign(
+        status=answers[f"{probe}_status"],
+        contained=as_floats(answers[HIT[probe]]),
+        responses=1.0 if probe == "greedy" else as_floats(answers[f"{probe}s"]),
     )
-    items["responses"] = 1.0 if probe == "greedy" else as_floats(answers[f"{probe}s"])
     of_task = rows_where(
         verdicts, {"task": subject.task, "format": format, "probe": probe}
     )
-    same_weights = of_task["weights_digest"] == subject.weights_digest
-    ours = of_task[(of_task["checkpoint"] == subject.checkpoint) & same_weights]
+    names = ("checkpoint", "weights_digest")
+    ours = rows_where(of_task, {name: getattr(subject, name) for name in names})
     own = inputs.run_seed(subject.checkpoint, subject.task)
-    ours = ours[
-        ours["seed"] == (own if (ours["seed"] == own).any() else ours["seed"].min())
-    ]
+    ours = ours[ours["seed"] == chosen_seed(ours["seed"], own)]
     # Matchers with verdicts on this checkpoint are its graders; all, if containment
     # accepted everything.
-    all_contained = len(items) > 0 and bool((items["contained"].dropna() == 1).all())
-    matchers = sorted(
-        set(ours["matcher"]) or set(of_task["matcher"] if all_contained else ())
-    )
+    matchers = set(ours["matcher"])
+    if not matchers and len(items) and (items["contained"].dropna() == 1).all():
+        matchers = set(of_task["matcher"])
     said = ours.assign(
         verdict=ours["verdict"].astype("float64"), too_long=ours["status"] == "excluded"
     )
     keys = pd.MultiIndex.from_frame(items[["language", "item_id"]])
     tallies = {}
-    for matcher in matchers:
+    for matcher in sorted(matchers):
         by_item = said[said["matcher"] == matcher].groupby(["language", "item_id"])
         counted = by_item.agg(
             yes=("verdict", "sum"),
             judged=("verdict", "count"),
             too_long=("too_long", "sum"),
         )
-        tally = (
-            counted.reindex(keys).fillna(0.0).astype("float64").set_axis(items.index)
-        )
+        tally = counted.reindex(keys).fillna(0.0).astype("float64")
+        tally = tally.set_axis(items.index)
         tallies[matcher] = tally.assign(whole=tally["judged"] >= items["responses"])
-    judged = judges(inputs.controls, subject.task, ALL) if inputs.fit_only else {}
-    panel = [
-        matcher
-        for matcher in matchers
-        if matcher not in judged or judged[matcher].why_unfit is None
-    ]
+    panel = [*tallies]
+    if inputs.fit_only:
+        for matcher, fitness in judges(inputs.controls, subject.task, ALL).items():
+            if matcher in panel and fitness.why_unfit:
+                panel.remove(matcher)
     return _Graded(items, tallies, said[said["verdict"].notna()], panel)
 
 
 def _accuracies(
-    inputs: Inputs, task: str, graded: _Graded, language: str, *, single: bool
+    graded: _Graded, fits: Mapping[str, Fitness], correcting: Mapping[str, Fitness]
 ) -> Iterator[Row]:
-    """One row per grader, on the items that all graders can decide."""
+    """One row per grader, on the items that all graders can decide. `correcting`: the
+    graders whose errors can be removed."""
     items, tallies = graded.items, graded.tallies
-    contained = (items["contained"] == 1).to_numpy()
-    right = {
-        name: contained | (tally["yes"] > 0).to_numpy()
-        for name, tally in tallies.items()
-    }
-    done = np.logical_and.reduce(
-        [right[name] | tally["whole"].to_numpy() for name, tally in tallies.items()]
-    )
-    fits = judges(inputs.controls, task, language)
+    right = {CONTAINMENT: (items["contained"] == 1).to_numpy()}
+    done = np.ones(len(items), dtype=bool)
+    for name, tally in tallies.items():
+        right[name] = right[CONTAINMENT] | (tally["yes"] > 0).to_numpy()
+        done &= right[name] | tally["whole"].to_numpy()
     if len(graded.panel) > 1:
-        right[PANEL] = 2 * np.sum([right[name] for name in graded.panel], axis=0) > len(
-            graded.panel
-        )
-        if inputs.controls is not None:
-            fits[PANEL] = panel_fitness(inputs.controls, graded.panel, task, language)
-    # Why items lack the verdicts that decide them, and what to run.
-    too_long = [tally["too_long"].to_numpy()[~done] > 0 for tally in tallies.values()]
-    long, unjudged = int(np.logical_or.reduce(too_long).sum()), int((~done).sum())
-    reasons = (
-        [f"{long} items have a response that is too long for a matcher's prompt"]
-        if long
-        else []
-    )
-    if unjudged > long:
-        reasons.append(
-            f"{unjudged - long} items have no verdict: run resurface match with the"
-            " same matchers again"
-        )
-    if items.empty:
-        reasons = ["no item was judged"]
-    for grader, yes in {CONTAINMENT: contained, **right}.items():
+        votes = np.sum([right[name] for name in graded.panel], axis=0)
+        right[PANEL] = 2 * votes > len(graded.panel)
+    decided, reasons = items[done], _why_undecided(graded, ~done)
+    for grader, yes in right.items():
         row: Row = {
             "grader": grader,
-            "n": int(done.sum()),
-            "unjudged": unjudged,
+            "n": len(decided),
+            "unjudged": len(items) - len(decided),
             "yes": int(yes[done].sum()),
+            **rate("accuracy", yes[done], decided),
         }
-        row |= rate(
-            "accuracy", as_floats(yes[done]), inputs.contexts_of(task, items[done])
-        )
-        fitness = fits.get(grader)
-        if fitness is not None and single:
-            row |= _corrected(inputs, task, fitness, items[done], yes[done])
-        why = None if fitness is None else fitness.why_unfit
-        out = (
-            "it has no vote in the panel"
-            if grader in tallies and grader not in graded.panel
-            else None
-        )
-        yield row | {"reason": joined_reasons(*reasons, why, out, row.get("reason"))}
+        if grader in correcting:
+            row |= _corrected(correcting[grader], decided, yes[done])
+        notes = [*reasons, fits[grader].why_unfit if grader in fits else None]
+        if grader in tallies and grader not in graded.panel:
+            notes.append("it has no vote in the panel")
+        yield row | {"reason": joined_reasons(*notes, row.get("reason"))}
 
 
-def _corrected(
-    inputs: Inputs, task: str, fitness: Fitness, items: pd.DataFrame, right: np.ndarray
-) -> Row:
+def _why_undecided(graded: _Graded, undecided: np.ndarray) -> list[str]:
+    """Why items lack the verdicts that decide them, and what to run."""
+    if graded.items.empty:
+        return ["no item was judged"]
+    too_long = np.zeros(len(undecided), dtype=bool)
+    for tally in graded.tallies.values():
+        too_long |= tally["too_long"].to_numpy() > 0
+    long, reasons = int((too_long & undecided).sum()), []
+    if long:
+        reasons.append(
+            f"{long} items have a response that is too long for a matcher's prompt"
+        )
+    if rest := int(undecided.sum()) - long:
+        reasons.append(
+            f"{rest} items have no verdict: run resurface match with the same matchers"
+            " again"
+        )
+    return reasons
+
+
+def _corrected(fitness: Fitness, items: pd.DataFrame, right: np.ndarray) -> Row:
     """The accuracy without the grader's error, on decided items; `right` marks the
     items that it holds right."""
-    sensitivity, specificity = fitness.sensitivity, fitness.specificity
-    if sensitivity is None or specificity is None or items.empty:
+    known = fitness.sensitivity, fitness.specificity
+    if known[0] is None or known[1] is None or items.empty:
         return {}
     values = [as_floats(items["contained"] == 1), as_floats(right)]
-    known = [np.asarray(each) for each in (sensitivity, specificity)]
-    value = without_error(*(each.mean() for each in values), *known)
+    means = [each.mean() for each in values]
+    value = without_error(*means, *map(np.asarray, known))
     if np.isnan(value):
-        return {
-            "reason": (
-                "not corrected: on control pairs it accepts wrong answers as often as"
-                " right ones"
-            )
-        }
-    beside = zip((sensitivity, specificity), fitness.drawn(DRAWS), strict=True)
-    contexts = inputs.contexts_of(task, items)
-    (interval,) = intervals(
-        without_error, values, contexts, [(1, 1), (0, 1), (0, 0)], tuple(beside)
-    )
-    return {"corrected": float(value), **bounds("corrected", interval)}
+        reason = (
+            "not corrected: on control pairs it accepts wrong answers as often as right"
+            " ones"
+        )
+        return {"reason": reason}
+    beside = [(known[0], fitness.drawn(DRAWS)[0]), (known[1], fitness.drawn(DRAWS)[1])]
+    kinds = [(1, 1), (0, 1), (0, 0)]
+    found = intervals(without_error, values, items, kinds, beside)
+    return {"corrected": float(value), **bounds("corrected", *found)}
 
 
 def without_error(
@@ -286,78 +275,61 @@ def without_error(
     return np.asarray(np.where(contained < 1, found, 1.0))
 
 
-def _with_containment(inputs: Inputs, task: str, graded: _Graded, matcher: str) -> Row:
+def _with_containment(graded: _Graded, matcher: str) -> Row:
     """Agreement of a matcher and containment, on the items with its verdicts on all
     responses."""
     items, tally = graded.items, graded.tallies[matcher]
-    whole = (tally["whole"] & items["contained"].notna()).to_numpy()
-    one, other = (
-        as_floats(items["contained"][whole]),
-        as_floats(tally["yes"][whole] > 0),
-    )
-    compared = items[whole].assign(
-        one=one, other=other, agreed=as_floats(one == other), count=1.0
-    )
-    return {
-        "n": len(compared),
-        "unjudged": len(items) - len(compared),
-        **_agreement(inputs, task, compared),
-    }
+    whole = tally["whole"] & items["contained"].notna()
+    one, other = items["contained"][whole] == 1, tally["yes"][whole] > 0
+    compared = items[whole].assign(one=one, other=other, agreed=one == other, count=1)
+    unjudged = len(items) - len(compared)
+    return {"n": len(compared), "unjudged": unjudged, **_agreement(compared)}
 
 
-def _of_matchers(
-    inputs: Inputs, task: str, graded: _Graded, first: str, second: str
-) -> Row:
+def _of_matchers(graded: _Graded, first: str, second: str) -> Row:
     """Agreement of two matchers on single responses, from each item's sums."""
     # identifies a response of one checkpoint, format and probe
     response = ["language", "item_id", "index"]
-    one, other = (
-        graded.verdicts.loc[
-            graded.verdicts["matcher"] == name, [*response, "verdict"]
-        ].rename(columns={"verdict": column})
-        for name, column in ((first, "one"), (second, "other"))
-    )
-    both = one.merge(other, on=response, validate="one_to_one").assign(count=1.0)
-    both["agreed"] = (both["one"] == both["other"]).astype("float64")
-    sums = both.groupby(["language", "item_id"])[list(_COMPARED)].sum().reset_index()
-    compared = graded.items[list(ITEM)].merge(
+    verdicts = graded.verdicts.set_index(response)
+    matchers, verdict = verdicts["matcher"], verdicts["verdict"]
+    both = pd.concat(
+        {"one": verdict[matchers == first], "other": verdict[matchers == second]},
+        axis=1,
+    ).dropna()
+    both = both.assign(count=1.0, agreed=as_floats(both["one"] == both["other"]))
+    sums = both.groupby(["language", "item_id"])[[*_COMPARED]].sum().reset_index()
+    compared = graded.items[[*ITEM]].merge(
         sums, on=["language", "item_id"], validate="one_to_one"
     )
-    n, unjudged = int(compared["count"].sum()), len(graded.items) - len(compared)
-    return {"n": n, "unjudged": unjudged, **_agreement(inputs, task, compared)}
+    unjudged = len(graded.items) - len(compared)
+    n = int(compared["count"].sum())
+    return {"n": n, "unjudged": unjudged, **_agreement(compared)}
 
 
-def _agreement(inputs: Inputs, task: str, compared: pd.DataFrame) -> Row:
+def _agreement(compared: pd.DataFrame) -> Row:
     """Agreement and Scott's pi, from each item's sums over the compared responses
     (the columns `_COMPARED`)."""
     if compared.empty:
         return {"reason": "nothing was judged by both"}
     values = [as_floats(compared[name]) for name in _COMPARED]
     agreed, one, other, count = values
-    contexts = inputs.contexts_of(task, compared)
-    row: Row = of_mean("agreement", Mean(agreed / count, contexts, weights=count))
-    rarest = {
-        "yes": min(one.sum(), other.sum()),
-        "no": count.sum() - max(one.sum(), other.sum()),
-    }
-    few = [said for said, many in rarest.items() if many < LEAST]
+    row = of_mean("agreement", mean_of(agreed / count, compared, weights=count))
+    few = []
+    if min(one.sum(), other.sum()) < LEAST:
+        few.append("yes")
+    if count.sum() - max(one.sum(), other.sum()) < LEAST:
+        few.append("no")
     if few:
-        return row | {
-            "reason": (
-                f"no Scott's pi: one of the two says {' or '.join(few)} fewer than"
-                f" {LEAST} times"
-            )
-        }
+        row["reason"] = (
+            f"no Scott's pi: one of the two says {' or '.join(few)} fewer than {LEAST}"
+            " times"
+        )
+        return row
     pi = float(scott_pi(*(np.asarray(each.mean()) for each in values)))
-    mean = float(count.mean())
-    kinds = [
-        tuple(mean * value for value in kind)
-        for kind in ((1, 1, 1, 1), (1, 0, 0, 1), (0, 1, 0, 1), (0, 0, 1, 1))
-    ]
-    return row | {
-        "scott_pi": pi,
-        **bounds("scott_pi", *intervals(scott_pi, values, contexts, kinds)),
-    }
+    kinds = np.array([(1, 1, 1, 1), (1, 0, 0, 1), (0, 1, 0, 1), (0, 0, 1, 1)])
+    kinds = (float(count.mean()) * kinds).tolist()
+    found = intervals(scott_pi, values, compared, kinds)
+    return row | {"scott_pi": pi, **bounds("scott_pi", *found)}
 
 
 # of graders, containment first
@@ -378,35 +350,23 @@ def _judged_first(frame: pd.DataFrame) -> pd.DataFrame:
 def _graders(frame: pd.DataFrame) -> Sequence[Series]:
     graders = frame.loc[frame["against"] == "", "grader"].drop_duplicates().tolist()
     spread = max(len(graders) - 1, 1)
-    return [
-        Series(
-            "accuracy",
-            colour,
-            grader,
-            {"grader": grader, "against": ""},
-            0.36 * (number / spread - 0.5),
-        )
-        for number, (grader, colour) in enumerate(
-            zip(graders, cycle(_COLOURS), strict=False)
-        )
-    ]
+    series = []
+    for number, grader in enumerate(graders):
+        colour, shift = _COLOURS[number % len(_COLOURS)], number / spread - 0.5
+        where = {"grader": grader, "against": ""}
+        series.append(Series("accuracy", colour, grader, where, 0.36 * shift))
+    return series
 
 
 def _pairs(frame: pd.DataFrame) -> Sequence[Series]:
-    agreed = frame.loc[
-        frame["scott_pi"].notna(), ["grader", "against"]
-    ].drop_duplicates()
-    return [
-        Series(
-            "scott_pi",
-            colour,
-            f"{grader} and {against}",
-            {"grader": grader, "against": against},
-        )
-        for (grader, against), colour in zip(
-            agreed.itertuples(index=False, name=None), cycle(_COLOURS), strict=False
-        )
-    ]
+    pairs = frame.loc[frame["scott_pi"].notna(), ["grader", "against"]]
+    series = []
+    for (grader, against), colour in zip(
+        pairs.drop_duplicates().itertuples(index=False), cycle(_COLOURS), strict=False
+    ):
+        label, where = f"{grader} and {against}", {"grader": grader, "against": against}
+        series.append(Series("scott_pi", colour, label, where))
+    return series
 
 
 TABLE = Table(

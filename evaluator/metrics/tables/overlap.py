@@ -41,15 +41,15 @@ import numpy.typing as npt
 import pandas as pd
 
 import evaluator.metrics.columns as col
+from evaluator.core.reducing import unpack_shares
 from evaluator.metrics.bootstrap import intervals
 from evaluator.metrics.columns import Column, Row
 from evaluator.metrics.exclusions import LEAST, STATUSES, joined_reasons
 from evaluator.metrics.fates import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs, Subject
-from evaluator.metrics.intervals import Floats
+from evaluator.metrics.intervals import Floats, ItemNumbers
 from evaluator.metrics.measures import as_floats, bounds
 from evaluator.metrics.table import Dots, Series, Table
-from evaluator.probes.reducing import unpack_shares
 from evaluator.store.outcomes import MEASURED
 
 Flags = npt.NDArray[np.bool_]
@@ -99,36 +99,41 @@ class _Sheet:
     excluded: Flags
     failed: Flags
 
+    @property
+    def name(self) -> str:
+        return self.subject.checkpoint
 
-def _sheet(
-    inputs: Inputs, subject: Subject, way: tuple[str, str], items: int
-) -> _Sheet:
-    probe, measure = way
+
+def _sheet(inputs: Inputs, subject: Subject, probe: str, measure: str) -> _Sheet:
     answers = inputs.outcomes_of(subject.checkpoint, subject.task)
-    answers = answers[answers[f"{probe}_status"].notna()]
-    numbers, status = answers["item"].to_numpy(np.intp), answers[f"{probe}_status"]
-    measured = status.isin(MEASURED).to_numpy()
-    done = answers[measured]
+    status = answers[f"{probe}_status"]
+    done = answers[status.isin(MEASURED)]
     right = as_floats(done[CORRECT[probe]]) == 1
     if measure == ERRORS:
-        found, counts = (
-            np.stack([right, ~right], axis=1).astype(np.float32),
-            np.full(len(done), 2),
-        )
+        shares = np.stack([right, ~right], axis=1).astype(np.float32)
+        options = np.full(len(done), 2)
     else:
-        found, counts = (
-            unpack_shares(done["option_shares"].tolist()),
-            as_floats(done["options"]).astype(np.intp),
-        )
-    shares, options = (
-        np.zeros((items, found.shape[1]), dtype=np.float32),
-        np.zeros(items, dtype=np.intp),
-    )
-    shares[numbers[measured]], options[numbers[measured]] = found, counts
-    left = [numbers[(status == name).to_numpy()] for name in STATUSES]
-    marked = (numbers[measured][right], numbers[measured], numbers, *left)
+        shares = unpack_shares(done["option_shares"].tolist())
+        options = as_floats(done["options"]).astype(np.intp)
+    items = len(inputs.asked(subject.task))
+    numbers = done["item"].to_numpy(np.intp)
+    shares_IK = np.zeros((items, shares.shape[1]), dtype=np.float32)
+    options_I = np.zeros(items, dtype=np.intp)
+    shares_IK[numbers], options_I[numbers] = shares, options
+
+    def flags(marked: pd.DataFrame) -> Flags:
+        return np.isin(np.arange(items), marked["item"])
+
+    excluded, failed = (flags(answers[status == name]) for name in STATUSES)
     return _Sheet(
-        subject, shares, options, *(np.isin(np.arange(items), each) for each in marked)
+        subject,
+        shares_IK,
+        options_I,
+        right=flags(done[right]),
+        measured=flags(done),
+        asked=flags(answers[status.notna()]),
+        excluded=excluded,
+        failed=failed,
     )
 
 
@@ -138,79 +143,69 @@ def partners(subjects: Sequence[Subject]) -> list[list[int]]:
     many = len(subjects)
     if many <= ALL_PAIRS:
         return [list(range(at + 1, many)) for at in range(many)]
-    place = {subject.checkpoint: at for at, subject in enumerate(subjects)}
-    pairs = {
-        (place[each.base], at) for at, each in enumerate(subjects) if each.base in place
-    }
+    places = {subject.checkpoint: at for at, subject in enumerate(subjects)}
+    later: list[set[int]] = [set() for _ in subjects]
+
+    def pair(one: int, other: int) -> None:
+        later[min(one, other)].add(max(one, other))
+
     of_base: dict[str | None, list[int]] = {}
     for at, subject in enumerate(subjects):
         of_base.setdefault(subject.base, []).append(at)
-    keys = [
-        (
-            each.pattern or "",
-            each.requested or 0.0,
-            each.calibration or "",
-            each.method or "",
-        )
-        for each in subjects
-    ]
+        if subject.base in places:
+            pair(places[subject.base], at)
+    by_setting = [(*_setting(each), each.method or "") for each in subjects]
+    by_method = [(each.method or "", *_setting(each)) for each in subjects]
     for members in of_base.values():
-        by_method = sorted(
-            members, key=lambda at: (subjects[at].method or "", keys[at], at)
-        )
-        for ordered in (by_method, sorted(members, key=lambda at: (keys[at], at))):
-            pairs |= {
-                (one, other)
-                for at, one in enumerate(ordered)
-                for other in ordered[at + 1 : at + 1 + NEAR]
-            }
-    found: list[list[int]] = [[] for _ in subjects]
-    for one, other in sorted({(min(pair), max(pair)) for pair in pairs}):
-        found[one].append(other)
-    return found
+        for keys in (by_method, by_setting):
+            ordered = sorted(members, key=lambda at: (keys[at], at))
+            for at, one in enumerate(ordered):
+                for other in ordered[at + 1 : at + 1 + NEAR]:
+                    pair(one, other)
+    return [sorted(places) for places in later]
+
+
+def _setting(subject: Subject) -> tuple[str, float, str]:
+    sparsity = subject.requested or 0.0
+    return subject.pattern or "", sparsity, subject.calibration or ""
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
-    for task in dict.fromkeys(subject.task for subject in inputs.checkpoints):
-        subjects = [subject for subject in inputs.checkpoints if subject.task == task]
-        numbers = [
-            inputs.outcomes_of(each.checkpoint, task)["item"] for each in subjects
-        ]
-        items = 1 + max((int(each.max()) for each in numbers if len(each)), default=-1)
-        for way in _WAYS if len(subjects) > 1 else ():
-            sheets = [_sheet(inputs, subject, way, items) for subject in subjects]
+    by_task: dict[str, list[Subject]] = {}
+    for subject in inputs.checkpoints:
+        by_task.setdefault(subject.task, []).append(subject)
+    for subjects in by_task.values():
+        for probe, measure in _WAYS if len(subjects) > 1 else ():
+            sheets = [_sheet(inputs, each, probe, measure) for each in subjects]
             sheets = [sheet for sheet in sheets if sheet.asked.any()]
-            beside = [
-                [sheets[at] for at in found]
-                for found in partners([sheet.subject for sheet in sheets])
-            ]
-            fewer = (
-                f"of {len(sheets)} checkpoints, not every pair is compared"
-                if len(sheets) > ALL_PAIRS
-                else None
-            )
-            for sheet, others in zip(sheets, beside, strict=True):
-                for row in _pairs(inputs, way, sheet, others):
+            for row in _of_sheets(inputs, sheets, measure):
+                yield row | {"probe": probe, "measure": measure}
+
+
+def _of_sheets(inputs: Inputs, sheets: Sequence[_Sheet], measure: str) -> Iterator[Row]:
+    """Every pair on all items, then every pair of one base on what that has right."""
+    places = partners([sheet.subject for sheet in sheets])
+    by_name = {sheet.name: sheet for sheet in sheets}
+    fewer = None
+    if len(sheets) > ALL_PAIRS:
+        fewer = f"of {len(sheets)} checkpoints, not every pair is compared"
+    for bases in ({}, by_name):
+        for sheet, later in zip(sheets, places, strict=True):
+            base = bases.get(sheet.subject.base or "")
+            others = [sheets[at] for at in later]
+            if base is not None:
+                others = [each for each in others if each.subject.base == base.name]
+            if base is not None or not bases:
+                for row in _pairs(inputs, sheet, others, base, measure):
                     yield row | {"reason": joined_reasons(fewer, row["reason"])}
-            by_name = {sheet.subject.checkpoint: sheet for sheet in sheets}
-            for sheet, others in zip(sheets, beside, strict=True):
-                base = by_name.get(sheet.subject.base or "")
-                if base is not None:
-                    same = [
-                        each
-                        for each in others
-                        if each.subject.base == base.subject.checkpoint
-                    ]
-                    for row in _pairs(inputs, way, sheet, same, base):
-                        yield row | {"reason": joined_reasons(fewer, row["reason"])}
 
 
 def _pairs(
     inputs: Inputs,
-    way: tuple[str, str],
     sheet: _Sheet,
     others: Sequence[_Sheet],
-    base: _Sheet | None = None,
+    base: _Sheet | None,
+    measure: str,
 ) -> Iterator[Row]:
     """A checkpoint and each of others; with `base`, on what that has right. One
     product serves all of equal items."""
@@ -218,123 +213,140 @@ def _pairs(
     together: dict[bytes, list[_Sheet]] = {}
     for other in others:
         together.setdefault(other.measured.tobytes(), []).append(other)
-    found: dict[str, Row] = {}
+    compared: dict[str, Row] = {}
     for same in together.values():
         for start in range(0, len(same), _AT_ONCE):
             group = same[start : start + _AT_ONCE]
-            rows = _compared(inputs, sheet, group, among, way[1])
-            found |= zip(
-                (other.subject.checkpoint for other in group), rows, strict=True
-            )
-    own = {
-        "task": sheet.subject.task,
-        "checkpoint": sheet.subject.checkpoint,
-        "probe": way[0],
-        "measure": way[1],
-    }
-    own["among"] = ALL if base is None else LOST
-    why = inputs.incomparable.get(sheet.subject.key)
+            rows = _compared(inputs, sheet, group, among, measure)
+            for other, row in zip(group, rows, strict=True):
+                compared[other.name] = row
     for other in others:
-        name, key = other.subject.checkpoint, other.subject.key
         # A row's own checkpoint has the note on few items in every table.
-        notes = [
-            (name, inputs.decided_early.get(key)),
-            (own["checkpoint"], why),
-            (name, inputs.incomparable.get(key)),
-        ]
-        reasons = [f"{who}: {note}" for who, note in notes if note]
+        notes = (
+            (other.name, inputs.decided_early.get(other.subject.key)),
+            (sheet.name, inputs.incomparable.get(sheet.subject.key)),
+            (other.name, inputs.incomparable.get(other.subject.key)),
+        )
+        row = compared[other.name]
+        reasons = []
+        for name, note in notes:
+            if note:
+                reasons.append(f"{name}: {note}")
         yield {
-            **own,
-            "other": name,
-            **found[name],
-            "reason": joined_reasons(*reasons, found[name].get("reason")),
+            "task": sheet.subject.task,
+            "checkpoint": sheet.name,
+            "other": other.name,
+            "among": ALL if base is None else LOST,
+            **row,
+            "reason": joined_reasons(*reasons, row.get("reason")),
         }
 
 
 def _compared(
     inputs: Inputs, sheet: _Sheet, others: Sequence[_Sheet], among: Flags, measure: str
-) -> Iterator[Row]:
+) -> list[Row]:
     """A checkpoint and each of `others`, which measured the same items: counts,
     agreement, and kappa."""
     numbers = np.flatnonzero(among & sheet.measured & others[0].measured)
-    excluded = sheet.excluded | np.stack([other.excluded for other in others])
-    failed = sheet.failed | np.stack([other.failed for other in others])
-    here, there = (
-        sheet.right[numbers],
-        np.stack([other.right[numbers] for other in others]),
-    )
-    counted = {
-        "excluded": excluded & among,
-        "engine_error": failed & ~excluded & among,
-        "unpaired": (sheet.asked ^ np.stack([other.asked for other in others])) & among,
-        "both_wrong": ~here & ~there,
-        "wrong_here": ~here & there,
-        "wrong_there": here & ~there,
-    }
-    counts = {
-        name: np.count_nonzero(flags_OI, axis=1).tolist()
-        for name, flags_OI in counted.items()
-    }
-    rows: list[Row] = [
-        {"n": len(numbers), **{name: each[at] for name, each in counts.items()}}
-        for at in range(len(others))
-    ]
+    rows = _counts(sheet, others, among, numbers)
     if not len(numbers):
-        yield from (row | {"reason": "no item was measured in both"} for row in rows)
-        return
-    mine = sheet.shares_IK[numbers]
-    theirs = [other.shares_IK[numbers][:, : mine.shape[1]] for other in others]
-    observed_PI = np.stack(
-        [
-            np.einsum("ik,ik->i", mine[:, : each.shape[1]], each, dtype=np.float64)
-            for each in theirs
-        ]
-    )
-    second_PI = np.stack([each[:, 0].astype(np.float64) for each in theirs])
-    values = [
-        observed_PI,
-        mine[:, 0].astype(np.float64),
-        second_PI,
-        1.0 / (sheet.options[numbers] - 1),
-    ]
-    observed, first, second, options = (
-        np.atleast_2d(each).mean(axis=1) for each in values
-    )
-    expected = expected_agreement(first, second, options)
-    value = beyond_chance(observed, first, second, options)
-    # Agreement and each side's share of the gold option, for items that both, one or
-    # neither have right.
-    kinds = [
-        (1, 1, 1),
-        (1, 0, 0),
-        (0, 1, 0),
-        (0, 0, 1),
-        *([(0, 0, 0)] if options[0] < 1 else []),
-    ]
-    contexts = inputs.contexts(sheet.subject.task, numbers)
-    found = intervals(
-        beyond_chance, values, contexts, [(*kind, options[0]) for kind in kinds]
-    )
-    for at, row in enumerate(rows):
-        wrong = [
-            row["both_wrong"] + row[name] for name in ("wrong_here", "wrong_there")
-        ]
-        rarest = {"wrong": min(wrong)} | (
-            {"right": row["n"] - max(wrong)} if measure == ERRORS else {}
-        )
-        few = " or ".join(what for what, many in rarest.items() if many < LEAST)
-        row |= {"observed": float(observed[at]), "expected": float(expected[at])}
-        if few:
-            row["reason"] = (
-                f"no kappa: fewer than {LEAST} items {few} in one of the two"
-            )
-        elif np.isnan(value[at]):
+        return [row | {"reason": "no item was measured in both"} for row in rows]
+    for row, agreement in zip(
+        rows, _agreements(inputs, sheet, others, numbers), strict=True
+    ):
+        kappa = agreement.pop("kappa")
+        row |= agreement
+        if few := _too_few(row, measure):
+            reason = f"no kappa: fewer than {LEAST} items {few} in one of the two"
+            row["reason"] = reason
+        elif not kappa:
             row["reason"] = (
                 "both are sure of the same wrong option everywhere: kappa is undefined"
             )
         else:
-            row |= {"kappa": float(value[at]), **bounds("kappa", found[at])}
+            row |= kappa
+    return rows
+
+
+def _counts(
+    sheet: _Sheet, others: Sequence[_Sheet], among: Flags, numbers: ItemNumbers
+) -> list[Row]:
+    def theirs(name: str) -> Flags:
+        return np.stack([getattr(other, name) for other in others])
+
+    excluded_OI = sheet.excluded | theirs("excluded")
+    failed_OI = sheet.failed | theirs("failed")
+    here, there_OI = sheet.right[numbers], theirs("right")[:, numbers]
+    flags = {
+        "excluded": excluded_OI & among,
+        "engine_error": failed_OI & ~excluded_OI & among,
+        "unpaired": (sheet.asked ^ theirs("asked")) & among,
+        "both_wrong": ~here & ~there_OI,
+        "wrong_here": ~here & there_OI,
+        "wrong_there": here & ~there_OI,
+    }
+    rows: list[Row] = [{"n": len(numbers)} for _ in others]
+    for name, flags_OI in flags.items():
+        for row, count in zip(rows, flags_OI.sum(axis=1).tolist(), strict=True):
+            row[name] = count
+    return rows
+
+
+def _too_few(row: Row, measure: str) -> str:
+    """The answers of which one of the two has too few; empty if neither has."""
+    wrong = [row["both_wrong"] + row[name] for name in ("wrong_here", "wrong_there")]
+    few = []
+    if min(wrong) < LEAST:
+        few.append("wrong")
+    if measure == ERRORS and row["n"] - max(wrong) < LEAST:
+        few.append("right")
+    return " or ".join(few)
+
+
+def _agreements(
+    inputs: Inputs, sheet: _Sheet, others: Sequence[_Sheet], numbers: ItemNumbers
+) -> Iterator[Row]:
+    """Observed and expected agreement, and under `kappa` its columns; none if it is
+    undefined."""
+    mine_IK = sheet.shares_IK[numbers]
+    agreed, gold = [], []
+    for other in others:
+        shares_IK = other.shares_IK[numbers]
+        width = min(mine_IK.shape[1], shares_IK.shape[1])
+        both = mine_IK[:, :width], shares_IK[:, :width]
+        agreed.append(np.einsum("ik,ik->i", *both, dtype=np.float64))
+        gold.append(shares_IK[:, 0].astype(np.float64))
+    values = [
+        np.stack(agreed),
+        mine_IK[:, 0].astype(np.float64),
+        np.stack(gold),
+        1.0 / (sheet.options[numbers] - 1),
+    ]
+    means = [np.atleast_2d(each).mean(axis=1) for each in values]
+    observed, options = means[0], float(means[3][0])
+    expected, kappas = expected_agreement(*means[1:]), beyond_chance(*means)
+    # Agreement and each side's share of the gold option, for items that both, one or
+    # neither have right.
+    kinds = [(1, 1, 1, options), (1, 0, 0, options)]
+    kinds += [(0, 1, 0, options), (0, 0, 1, options)]
+    if options < 1:
+        kinds.append((0, 0, 0, options))
+    contexts = inputs.contexts(sheet.subject.task, numbers)
+    found = intervals(beyond_chance, values, contexts, kinds)
+    for at, kappa in enumerate(kappas.tolist()):
+        row: Row = {"observed": float(observed[at]), "expected": float(expected[at])}
+        row["kappa"] = {}
+        if not np.isnan(kappa):
+            row["kappa"] = {"kappa": kappa, **bounds("kappa", found[at])}
         yield row
+
+
+def _kappas(among: str) -> tuple[Series, ...]:
+    where = {"among": among}
+    return (
+        Series("kappa", "greedy", "open", where | {"probe": "greedy"}),
+        Series("kappa", "choice", "choice", where | {"probe": "choice"}),
+    )
 
 
 def _ends(frame: pd.DataFrame) -> pd.DataFrame:
@@ -377,19 +389,9 @@ TABLE = Table(
         Column("kappa", col.RATIO, interval=True),
     ),
     compute=_rows,
-    figure=tuple(
-        Dots(
-            title,
-            tuple(
-                Series("kappa", probe, label, {"probe": probe, "among": among})
-                for probe, label in (("greedy", "open"), ("choice", "choice"))
-            ),
-            "changes",
-        )
-        for among, title in (
-            (ALL, "Kappa, all items"),
-            (LOST, "Kappa, items that are right in the base"),
-        )
+    figure=(
+        Dots("Kappa, all items", _kappas(ALL), "changes"),
+        Dots("Kappa, items that are right in the base", _kappas(LOST), "changes"),
     ),
     # A row per pair, by error consistency; a kappa without an interval is not drawn.
     plotted=lambda frame: frame.assign(

@@ -27,7 +27,7 @@ import pandas as pd
 
 import evaluator.metrics.columns as col
 from evaluator.metrics.columns import Column, Kind, Row, rounded
-from evaluator.metrics.fates import FATES, item_fates
+from evaluator.metrics.fates import known_share
 from evaluator.metrics.inputs import Inputs, Subject
 from evaluator.metrics.table import Lack, Scatter, Table
 from evaluator.store.run_json import Served, Size, rows_as
@@ -45,39 +45,36 @@ SECONDS = Kind("seconds", partial(rounded, digits=3), unit="s", stored="s")
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
     sizes = {each.name: each for each in rows_as(inputs.run, "checkpoints", Size)}
-    served = rows_as(inputs.run, "engine_stats", Served)
+    machines: dict[str, dict[str, list[Served]]] = {}
+    for served in rows_as(inputs.run, "engine_stats", Served):
+        of_checkpoint = machines.setdefault(served.checkpoint, {})
+        of_checkpoint.setdefault(served.device, []).append(served)
     for subject in (*inputs.checkpoints, *inputs.readers):
-        size, own = (
-            sizes.get(subject.checkpoint),
-            [each for each in served if each.checkpoint == subject.checkpoint],
-        )
+        size = sizes.get(subject.checkpoint)
         row = {
             "task": subject.task,
             "checkpoint": subject.checkpoint,
             "items": len(inputs.asked(subject.task)),
+            **_kept(inputs, subject),
+            **_size(size),
         }
-        row |= _kept(inputs, subject) | _size(size)
-        for machine in dict.fromkeys(each.device for each in own):
-            yield (
-                row
-                | _speed([each for each in own if each.device == machine])
-                | {"machine": machine or None}
-            )
+        own = machines.get(subject.checkpoint, {})
+        for machine, calls in own.items():
+            yield row | _speed(calls) | {"machine": machine or None}
         if size is not None and not own:
             yield row
 
 
 def _kept(inputs: Inputs, subject: Subject) -> Row:
     comparison = inputs.comparisons().get(subject.key)
-    row: Row = {
+    kept = None if subject.base else 1.0
+    if comparison is not None:
+        kept = known_share(comparison.outcomes, "kept")
+    return {
         "of_base": subject.base or subject.checkpoint,
         "is_base": subject.base is None,
+        "kept": kept,
     }
-    if comparison is None:
-        return row | {"kept": None if subject.base else 1.0}
-    fates = item_fates(comparison.outcomes)
-    known = int(fates.isin(FATES).sum())
-    return row | {"kept": float((fates == "kept").sum() / known) if known else None}
 
 
 def _size(size: Size | None) -> Row:
@@ -90,26 +87,26 @@ def _size(size: Size | None) -> Row:
     }
 
 
-def _speed(served: Sequence[Served]) -> Row:
+def _speed(calls: Sequence[Served]) -> Row:
     """Of one checkpoint on one machine. Each ratio is over the calls that measured
     both of its parts."""
-    timed = [(each, each.busy_seconds + each.waiting_seconds) for each in served
-             if each.busy_seconds is not None and each.waiting_seconds is not None]  # fmt: skip
-    seconds = sum(spent for _, spent in timed)
-    counted = [(each.items, spent) for each, spent in timed if each.items is not None]
-    items = sum(count for count, _ in counted)
-    tokens = sum(each.prompt_tokens + each.generated_tokens for each, _ in timed)
+    seconds = tokens = item_seconds = items = 0.0
+    peaks = []
+    for call in calls:
+        if call.peak_memory is not None:
+            peaks.append(call.peak_memory)
+        if call.busy_seconds is None or call.waiting_seconds is None:
+            continue
+        spent = call.busy_seconds + call.waiting_seconds
+        seconds += spent
+        tokens += call.prompt_tokens + call.generated_tokens
+        if call.items is not None:
+            item_seconds += spent
+            items += call.items
     return {
-        "peak_memory": max(
-            (each.peak_memory for each in served if each.peak_memory is not None),
-            default=None,
-        ),
+        "peak_memory": max(peaks, default=None),
         "tokens_per_second": tokens / seconds if seconds > 0 else None,
-        "seconds_per_item": (
-            sum(spent for _, spent in counted) / items
-            if items and seconds > 0
-            else None
-        ),
+        "seconds_per_item": item_seconds / items if items and seconds > 0 else None,
     }
 
 

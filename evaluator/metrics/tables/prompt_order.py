@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
@@ -39,98 +39,89 @@ from scipy.special import chdtrc
 
 import evaluator.metrics.columns as col
 from evaluator.metrics.columns import Column, Row
-from evaluator.metrics.exclusions import joined_reasons
+from evaluator.metrics.exclusions import all_measured, joined_reasons
 from evaluator.metrics.fates import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs, Subject
 from evaluator.metrics.intervals import ALPHA, Floats, ItemNumbers, mcnemar_p
 from evaluator.metrics.measures import correct_for_many, difference
 from evaluator.metrics.table import Table
-from evaluator.store.outcomes import MEASURED
 from evaluator.tasks.base import PAPER, task_and_prompt
 
 VERDICTS = ("better", "worse", "unclear")
 _BASE, _OTHERS = "base", "others"
 
 
-def _rows(inputs: Inputs) -> list[Row]:
-    return [
-        row for posed in posed_tasks(inputs) for row in _of_task(posed, _pairs(posed))
-    ]
+def _rows(inputs: Inputs) -> Iterator[Row]:
+    for posed in posed_tasks(inputs):
+        yield from _of_task(posed, _pairs(posed))
 
 
 def conclusions_against_base(posed: PosedTask) -> dict[tuple[str, str], str]:
     """By checkpoint and probe, the conclusion on it against its base: the common
     verdict, or the different ones."""
-    found = {}
-    for row in _of_task(
-        posed, {pair: kind for pair, kind in _pairs(posed).items() if kind == _BASE}
-    ):
+    pairs = {pair: kind for pair, kind in _pairs(posed).items() if kind == _BASE}
+    conclusions = {}
+    for row in _of_task(posed, pairs):
         if row["prompt"] == ALL:
-            under = {
-                name: row[f"{name}_under"]
-                for name in (*VERDICTS, "shifted")
-                if row[f"{name}_under"]
-            }
-            alone = [verdict for verdict in VERDICTS if verdict in under]
-            told = f"{row['conclusion']}: " + "; ".join(
-                f"{name} under {prompts}" for name, prompts in under.items()
-            )
-            if len(alone) == 1 and row["conclusion"] != "different":
-                told = f"{alone[0]} under every prompt"
-            found[row["checkpoint"], row["probe"]] = told
-    return found
+            conclusions[row["checkpoint"], row["probe"]] = _conclusion(row)
+    return conclusions
+
+
+def _conclusion(row: Row) -> str:
+    """The conclusion of the row of all prompts, as a sentence."""
+    under = {}
+    for name in (*VERDICTS, "shifted"):
+        if prompts := row[f"{name}_under"]:
+            under[name] = f"{name} under {prompts}"
+    verdicts = [name for name in under if name != "shifted"]
+    if len(verdicts) == 1 and row["conclusion"] != "different":
+        return f"{verdicts[0]} under every prompt"
+    return f"{row['conclusion']}: {'; '.join(under.values())}"
 
 
 def _pairs(posed: PosedTask) -> dict[tuple[str, str], str]:
     """Every two checkpoints: a checkpoint before its base, other pairs in display
     order."""
-    found: dict[tuple[str, str], str] = {}
+    pairs: dict[tuple[str, str], str] = {}
     for one, other in combinations(posed.subjects, 2):
         if one.base == other.checkpoint:
-            found[one.checkpoint, other.checkpoint] = _BASE
+            pairs[one.checkpoint, other.checkpoint] = _BASE
         elif other.base == one.checkpoint:
-            found[other.checkpoint, one.checkpoint] = _BASE
+            pairs[other.checkpoint, one.checkpoint] = _BASE
         else:
-            found[one.checkpoint, other.checkpoint] = _OTHERS
-    return found
+            pairs[one.checkpoint, other.checkpoint] = _OTHERS
+    return pairs
 
 
 def _of_task(posed: PosedTask, pairs: Mapping[tuple[str, str], str]) -> list[Row]:
     by_pair: list[list[Row]] = []
     for probe in CORRECT:
-        # If all checkpoints measured the same items, their answers are joined once, not
-        # once a pair.
-        shared = posed.answers(
-            [subject.checkpoint for subject in posed.subjects], "open", probe
-        )
-        if shared is not None and (
-            shared.dropped[ALL] or len(shared.prompts) < len(posed.tasks)
-        ):
-            shared = None
+        shared = _shared_answers(posed, probe)
         for pair, kind in pairs.items():
             answers = shared or posed.answers(pair, "open", probe)
             if answers is not None:
-                own = {
-                    "task": posed.task,
-                    "checkpoint": pair[0],
-                    "other": pair[1],
-                    "pair": kind,
-                    "probe": probe,
-                }
+                own: Row = {"task": posed.task, "pair": kind, "probe": probe}
+                own["checkpoint"], own["other"] = pair
                 by_pair.append([own | row for row in _of_pair(posed, answers, pair)])
-    rows = [row for each in by_pair for row in each]
-    tasks, could_differ = posed.tasks, posed.inputs.could_differ
-    tests = [
-        row
-        for row in rows
-        if could_differ(
-            tasks.get(row["prompt"], posed.task), row["checkpoint"], row["other"]
-        )
-    ]
+    rows, tests = list(chain.from_iterable(by_pair)), []
+    for row in rows:
+        task = posed.tasks.get(row["prompt"], posed.task)
+        if posed.inputs.could_differ(task, row["checkpoint"], row["other"]):
+            tests.append(row)
     correct_for_many(tests, ("probe", "prompt", "pair"))
-    for each in by_pair:
-        _conclude(each)
+    for of_pair in by_pair:
+        _conclude(of_pair)
     return rows
+
+
+def _shared_answers(posed: PosedTask, probe: str) -> Answers | None:
+    """If all checkpoints measured the same items, their answers, joined once and not
+    once a pair."""
+    checkpoints = [subject.checkpoint for subject in posed.subjects]
+    shared = posed.answers(checkpoints, "open", probe)
+    if shared is None or shared.dropped[ALL] or len(shared.prompts) < len(posed.tasks):
+        return None
+    return shared
 
 
 def _of_pair(
@@ -140,73 +131,69 @@ def _of_pair(
     first_PI, second_PI = (answers.right[name] for name in pair)
     differences_PI = first_PI - second_PI
     shifts_PI = differences_PI - differences_PI.mean(axis=0)
-    prompts = len(answers.prompts)
+    prompts, contexts = len(answers.prompts), answers.contexts
     furthest = 2 - 2 / prompts  # one prompt differs by 1, and all others by -1
     counts: Row = {"n": differences_PI.shape[1], "dropped": answers.dropped[ALL]}
-    accuracies = {
+    few = posed.few(*pair)
+    yield {
+        **counts,
+        "prompt": ALL,
+        "prompts": prompts,
         "accuracy": float(first_PI.mean()),
         "other_accuracy": float(second_PI.mean()),
+        "reason": few,
+        **difference("difference", differences_PI.mean(axis=0), contexts),
     }
-    few = posed.few(*pair)
-    whole = {**counts, "prompt": ALL, "prompts": prompts, **accuracies, "reason": few}
-    yield whole | difference(
-        "difference", differences_PI.mean(axis=0), answers.contexts
-    )
     for at, prompt in enumerate(answers.prompts):
-        row = {
+        notes = [
+            posed.inputs.incomparable.get((posed.tasks[prompt], name)) for name in pair
+        ]
+        yield {
             **counts,
             "prompt": prompt,
             "mcnemar_p": mcnemar_p(first_PI[at], second_PI[at]),
-        }
-        row |= {
             "accuracy": float(first_PI[at].mean()),
             "other_accuracy": float(second_PI[at].mean()),
+            **difference("difference", differences_PI[at], contexts),
+            **difference(
+                "shift",
+                shifts_PI[at],
+                contexts,
+                low=-furthest,
+                high=furthest,
+                level=ALPHA / prompts,
+            ),
+            "reason": joined_reasons(few, *notes),
         }
-        row |= difference("difference", differences_PI[at], answers.contexts)
-        row |= difference(
-            "shift",
-            shifts_PI[at],
-            answers.contexts,
-            low=-furthest,
-            high=furthest,
-            level=ALPHA / prompts,
-        )
-        why = [
-            posed.inputs.incomparable.get((posed.tasks[prompt], name)) for name in pair
-        ]
-        yield row | {"reason": joined_reasons(few, *why)}
 
 
 def _conclude(rows: Sequence[Row]) -> None:
     """Fill in the verdicts of one pair's prompts, and the conclusion in its first
     row."""
     whole, *by_prompt = rows
+    under: dict[str, list[str]] = {name: [] for name in (*VERDICTS, "shifted")}
+    signs = set()
     for row in by_prompt:
-        shown = row["holm_p" if "holm_p" in row else "mcnemar_p"] < ALPHA
-        row["verdict"] = (
-            "unclear" if not shown else "better" if row["difference"] > 0 else "worse"
-        )
-    for verdict in VERDICTS:
-        whole[f"{verdict}_under"] = (
-            ", ".join([row["prompt"] for row in by_prompt if row["verdict"] == verdict])
-            or None
-        )
-    bounded = [row for row in by_prompt if row["shift_low"] is not None]
-    shifted = [
-        row["prompt"]
-        for row in bounded
-        if row["shift_low"] > 0 or row["shift_high"] < 0
-    ]
-    whole["shifted_under"] = ", ".join(shifted) or None
-    verdicts = {row["verdict"] for row in by_prompt}
-    whole["conclusion"] = (
-        "different" if shifted or verdicts >= {"better", "worse"} else "unclear"
-    )
-    if verdicts in ({"better"}, {"worse"}):
+        row["verdict"] = _verdict(row)
+        under[row["verdict"]].append(row["prompt"])
+        signs.add(np.sign(row["difference"]))
+        low, high = row["shift_low"], row["shift_high"]
+        if low is not None and (low > 0 or high < 0):
+            under["shifted"].append(row["prompt"])
+    for name, prompts in under.items():
+        whole[f"{name}_under"] = ", ".join(prompts) or None
+    whole["order_changes"] = {-1, 1} <= signs
+    whole["conclusion"] = "unclear"
+    if len(by_prompt) in (len(under["better"]), len(under["worse"])):
         whole["conclusion"] = "same"
-    whole["order_changes"] = {-1, 1} <= {
-        np.sign(row["difference"]) for row in by_prompt
-    }
+    elif under["shifted"] or (under["better"] and under["worse"]):
+        whole["conclusion"] = "different"
+
+
+def _verdict(row: Row) -> str:
+    if row["holm_p" if "holm_p" in row else "mcnemar_p"] >= ALPHA:
+        return "unclear"
+    return "better" if row["difference"] > 0 else "worse"
 
 
 def _changing(frame: pd.DataFrame) -> pd.DataFrame:
@@ -287,56 +274,46 @@ class PosedTask:
         prompt: all prompts use those items. The first checkpoint under the first prompt
         is left out: every table reports it.
         """
-        out = self.inputs.decided_early
-        places = [
-            (self.tasks[prompt], name, prompt)
-            for prompt in self.tasks
-            for name in checkpoints
-        ]
-        told = [
-            place
-            for place in places
-            if place[:2] in out and place[:2] != (self.task, checkpoints[0])
-        ]
-        return joined_reasons(
-            *(f"{name}, {prompt}: {out[task, name]}" for task, name, prompt in told)
-        )
+        notes = []
+        for prompt, task in self.tasks.items():
+            for name in checkpoints:
+                note = self.inputs.decided_early.get((task, name))
+                if note and (task, name) != (self.task, checkpoints[0]):
+                    notes.append(f"{name}, {prompt}: {note}")
+        return joined_reasons(*notes)
 
     def answers(
         self, checkpoints: Sequence[str], format: str, probe: str
     ) -> Answers | None:
         """The checkpoints' answers; None if they share fewer than two prompts, or no
         item."""
-        measured = {
-            (name, prompt): part
-            for name in checkpoints
-            for prompt in self.tasks
-            if not (part := self._measured(name, prompt, format, probe)).empty
-        }
-        prompts = tuple(
-            each
-            for each in self.tasks
-            if all((name, each) in measured for name in checkpoints)
-        )
+        measured: dict[tuple[str, str], pd.DataFrame] = {}
+        prompts = []
+        for prompt in self.tasks:
+            of_prompt = {}
+            for name in checkpoints:
+                of_prompt[name, prompt] = self._measured(name, prompt, format, probe)
+            if not any(items.empty for items in of_prompt.values()):
+                prompts.append(prompt)
+                measured |= of_prompt
         if len(prompts) < 2:
             return None
-        wanted = [(name, prompt) for name in checkpoints for prompt in prompts]
-        joined = pd.concat({each: measured[each]["right"] for each in wanted}, axis=1)
+        joined = pd.concat(
+            {key: items["right"] for key, items in measured.items()}, axis=1
+        )
         whole = joined.dropna().sort_index()
         if whole.empty:
             return None
         some = joined.index.difference(whole.index).get_level_values(0).value_counts()
-        # An item's number is its place within the task, for every checkpoint.
-        numbers = measured[wanted[0]]["item"].loc[whole.index]
+        dropped = {str(language): int(count) for language, count in some.items()}
+        # An item's context has one number within the task, for every checkpoint.
+        contexts = measured[checkpoints[0], prompts[0]]["context"].loc[whole.index]
         return Answers(
-            prompts=prompts,
+            prompts=tuple(prompts),
             languages=whole.index.get_level_values(0).to_numpy(),
-            contexts=self.inputs.contexts(
-                self.tasks[prompts[0]], numbers.to_numpy(np.intp)
-            ),
+            contexts=contexts.to_numpy(np.intp),
             right={name: whole[name].to_numpy(np.float64).T for name in checkpoints},
-            dropped={str(language): int(count) for language, count in some.items()}
-            | {ALL: int(some.sum())},
+            dropped=dropped | {ALL: int(some.sum())},
         )
 
     def _measured(
@@ -345,38 +322,27 @@ class PosedTask:
         key = (checkpoint, prompt, format, probe)
         if key not in self._known:
             items = self.inputs.outcomes_of(checkpoint, self.tasks[prompt], format)
-            items = items[items[f"{probe}_status"].isin(MEASURED)]
-            right = items[CORRECT[probe]].astype("float64")
-            names = ["language", "item_id"]
-            self._known[key] = (
-                items[[*names, "item"]].assign(right=right).set_index(names)
-            )
+            items = all_measured(items, f"{probe}_status")
+            items = items.assign(right=items[CORRECT[probe]].astype("float64"))
+            items = items.set_index(["language", "item_id"])
+            self._known[key] = items[["context", "right"]]
         return self._known[key]
 
 
-def posed_tasks(inputs: Inputs) -> list[PosedTask]:
+def posed_tasks(inputs: Inputs) -> Iterator[PosedTask]:
     """The tasks of a run with two or more prompts."""
-    found: dict[str, dict[str, str]] = {}
-    for name in dict.fromkeys(subject.task for subject in inputs.checkpoints):
-        task, prompt = task_and_prompt(name)
-        found.setdefault(task, {})[prompt] = name
-    posed = []
-    for task, names in found.items():
+    tasks: dict[str, dict[str, str]] = {}
+    subjects: dict[str, dict[str, list[Subject]]] = {}
+    for subject in inputs.checkpoints:
+        task, prompt = task_and_prompt(subject.task)
+        tasks.setdefault(task, {})[prompt] = subject.task
+        of_task = subjects.setdefault(task, {})
+        of_task.setdefault(subject.checkpoint, []).append(subject)
+    for task, names in tasks.items():
         if len(names) > 1:
             ordered = dict(sorted(names.items(), key=lambda each: each[0] != PAPER))
-            several: dict[str, list[Subject]] = {}
-            for subject in inputs.checkpoints:
-                if subject.task in ordered.values():
-                    several.setdefault(subject.checkpoint, []).append(subject)
-            posed.append(
-                PosedTask(
-                    inputs,
-                    task,
-                    ordered,
-                    [each[0] for each in several.values() if len(each) > 1],
-                )
-            )
-    return posed
+            several = [each[0] for each in subjects[task].values() if len(each) > 1]
+            yield PosedTask(inputs, task, ordered, several)
 
 
 def cochran_p(right_PI: Floats) -> float:

@@ -1,7 +1,5 @@
-"""How much of a result is the prompt: over several prompts, and with one example.
-
-Table `prompts`: how much of an accuracy is the prompt's (Mizrahi et al., "State of What
-Art?", TACL 2024, arXiv 2401.00595).
+"""Table `prompts`: how much of an accuracy is the prompt's (Mizrahi et al., "State of
+What Art?", TACL 2024, arXiv 2401.00595).
 
 It has a row for each prompt of a task. The row of `all` prompts has the mean of their
 accuracies, the worst, and the spread (best minus worst). All rows use the items that
@@ -10,32 +8,19 @@ worst. So the intervals of the worst and the spread combine those of every promp
 every two (`extremes`). Chance alone makes a spread above 0: `cochran_p` tests whether
 the prompts differ at all. `against_base` is the conclusion of the table `prompt_order`
 for the checkpoint and its base.
-
-Table `one_shot`: accuracy without and with one example, and the gap (dense minus
-pruned) of each, on the items measured in all four. The 0-shot format is `open_capped`
-if it was evaluated: its context is cut as that of `one_shot` is, so the two differ by
-the example alone. Otherwise it is `open`; `zero_shot_format` names which.
 """
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 
 import pandas as pd
 
 import evaluator.metrics.columns as col
 from evaluator.metrics.columns import Column, Row
 from evaluator.metrics.exclusions import joined_reasons, left_out_of, why_left_out
-from evaluator.metrics.fates import CORRECT, why_unpaired
-from evaluator.metrics.inputs import (
-    ALL,
-    ITEM,
-    SIDES,
-    Inputs,
-    Subject,
-    in_language,
-    slices,
-)
+from evaluator.metrics.fates import CORRECT
+from evaluator.metrics.inputs import ALL, Inputs, Subject, in_language
 from evaluator.metrics.intervals import (
     ALPHA,
     FEWEST,
@@ -44,14 +29,8 @@ from evaluator.metrics.intervals import (
     Mean,
     too_few,
 )
-from evaluator.metrics.measures import (
-    as_floats,
-    bounds,
-    difference,
-    paired_difference,
-    rate,
-)
-from evaluator.metrics.table import Dots, Heat, Holm, Lack, Series, Table
+from evaluator.metrics.measures import bounds, rate
+from evaluator.metrics.table import Dots, Series, Table
 from evaluator.metrics.tables.prompt_order import (
     Answers,
     PosedTask,
@@ -64,78 +43,65 @@ from evaluator.metrics.tables.prompt_order import (
 def _rows(inputs: Inputs) -> Iterator[Row]:
     for posed in posed_tasks(inputs):
         against_base = conclusions_against_base(posed)
-        languages = sorted(
-            {
-                language
-                for name in posed.tasks.values()
-                for language in inputs.languages(name)
-            }
-        )
-        for format in inputs.formats:
-            for subject in posed.subjects:
-                for probe in CORRECT:
-                    answers = posed.answers([subject.checkpoint], format, probe)
-                    if answers is None:
-                        continue
-                    own: Row = {
-                        **subject.row,
-                        "task": posed.task,
-                        "format": format,
-                        "probe": probe,
-                    }
-                    for language in (ALL, *languages):
-                        whole, *by_prompt = _of_language(
-                            posed, subject, answers, own | {"language": language}
-                        )
-                        if language == ALL and format == "open":
-                            whole["against_base"] = against_base.get(
-                                (subject.checkpoint, probe)
-                            )
-                        yield from (whole, *by_prompt)
+        languages: set[str] = set()
+        for task in posed.tasks.values():
+            languages.update(inputs.languages(task))
+        for format, subject, probe in product(inputs.formats, posed.subjects, CORRECT):
+            answers = posed.answers([subject.checkpoint], format, probe)
+            if answers is None:
+                continue
+            own = {"task": posed.task, "format": format, "probe": probe}
+            for language in (ALL, *sorted(languages)):
+                row = subject.row | own | {"language": language}
+                whole, *by_prompt = _of_language(posed, subject, answers, row)
+                if language == ALL and format == "open":
+                    conclusion = against_base.get((subject.checkpoint, probe))
+                    whole["against_base"] = conclusion
+                yield from (whole, *by_prompt)
 
 
 def _of_language(
     posed: PosedTask, subject: Subject, answers: Answers, own: Row
 ) -> Iterator[Row]:
     """The row of all prompts, then one for each."""
-    language, probe = own["language"], own["probe"]
+    language, status = own["language"], f"{own['probe']}_status"
     here, few = answers.of_language(language), posed.few(subject.checkpoint)
-    right_PI, contexts = here.right[subject.checkpoint], here.contexts
-    n = right_PI.shape[1]
+    right_PI = here.right[subject.checkpoint]
     own = own | {
-        "n": n,
+        "n": right_PI.shape[1],
         "dropped": here.dropped.get(language, 0),
         "prompts": len(here.prompts),
     }
-    row: Row = {**own, "prompt": ALL}
-    if n:
-        accuracies = right_PI.mean(axis=1)
-        worst, best = int(accuracies.argmin()), int(accuracies.argmax())
-        row |= rate("accuracy", right_PI.mean(axis=0), contexts)
-        row |= {
-            "worst": float(accuracies[worst]),
-            "spread": float(accuracies[best] - accuracies[worst]),
-        }
-        row |= {"worst_prompt": here.prompts[worst], "best_prompt": here.prompts[best]}
-        row |= {"cochran_p": cochran_p(right_PI), **extremes(right_PI, contexts)}
-    yield row | {
-        "reason": joined_reasons(
-            few, None if n else "no item was measured under every prompt"
-        )
-    }
+    none = None if own["n"] else "no item was measured under every prompt"
+    whole = own | {"prompt": ALL, "reason": joined_reasons(few, none)}
+    yield whole | (_over_prompts(here, right_PI) if own["n"] else {})
     for prompt, right in zip(here.prompts, right_PI, strict=True):
-        task, status = posed.tasks[prompt], f"{probe}_status"
+        task = posed.tasks[prompt]
         items = in_language(
             posed.inputs.outcomes_of(subject.checkpoint, task, own["format"]), language
         )
-        row = {
+        why = posed.inputs.incomparable.get((task, subject.checkpoint))
+        yield {
             **own,
             "prompt": prompt,
-            **left_out_of(items[status]),
-            **rate("accuracy", right, contexts),
+            **left_out_of(items, status),
+            **rate("accuracy", right, here.contexts),
+            "reason": joined_reasons(few, why, why_left_out(items, status)),
         }
-        why = posed.inputs.incomparable.get((task, subject.checkpoint))
-        yield row | {"reason": joined_reasons(few, why, why_left_out(items, status))}
+
+
+def _over_prompts(answers: Answers, right_PI: Floats) -> Row:
+    accuracies = right_PI.mean(axis=1)
+    worst, best = int(accuracies.argmin()), int(accuracies.argmax())
+    return {
+        **rate("accuracy", right_PI.mean(axis=0), answers.contexts),
+        "worst": float(accuracies[worst]),
+        "spread": float(accuracies[best] - accuracies[worst]),
+        "worst_prompt": answers.prompts[worst],
+        "best_prompt": answers.prompts[best],
+        "cochran_p": cochran_p(right_PI),
+        **extremes(right_PI, answers.contexts),
+    }
 
 
 def extremes(right_PI: Floats, contexts: ItemNumbers) -> Row:
@@ -146,50 +112,32 @@ def extremes(right_PI: Floats, contexts: ItemNumbers) -> Row:
     difference of any two prompts, and above every lower bound.
     """
     level, prompts = ALPHA / 2, len(right_PI)
-    each = [Mean(right, contexts) for right in right_PI]
-    if each[0].contexts < FEWEST:
-        few = too_few(each[0].contexts)
-        return bounds("worst", few) | bounds("spread", few)
-    pairs = [
-        Mean(one - other, contexts, low=-1.0)
-        for one, other in combinations(right_PI, 2)
-    ]
     shared = level / (prompts * (prompts - 1))
-    worst = (
-        min(mean.lower(level) for mean in each),
-        min(mean.upper(level / prompts) for mean in each),
-    )
-    least = max(max(pair.lower(shared), -pair.upper(shared)) for pair in pairs)
-    most = max(max(pair.upper(level), -pair.lower(level)) for pair in pairs)
-    return bounds("worst", worst) | bounds("spread", (max(0.0, least), most))
+    means = [Mean(right, contexts) for right in right_PI]
+    if means[0].contexts < FEWEST:
+        few = too_few(means[0].contexts)
+        return bounds("worst", few) | bounds("spread", few)
+    low = min(mean.lower(level) for mean in means)
+    high = min(mean.upper(level / prompts) for mean in means)
+    least = most = 0.0
+    for one, other in combinations(right_PI, 2):
+        pair = Mean(one - other, contexts, low=-1.0)
+        least = max(least, pair.lower(shared), -pair.upper(shared))
+        most = max(most, pair.upper(level), -pair.lower(level))
+    return bounds("worst", (low, high)) | bounds("spread", (least, most))
 
 
 def _prompts(probe: str, frame: pd.DataFrame) -> list[Series]:
     """The mean over the prompts, and a little above it each prompt as a hollow dot.
     The table names the prompts."""
-    every = [prompt for prompt in frame["prompt"].unique() if prompt != ALL]
-    return [
-        Series(
-            "accuracy",
-            probe,
-            "mean over prompts",
-            {"probe": probe, "prompt": ALL},
-            0.12,
-        ),
-        *(
-            Series(
-                "of_prompt",
-                "muted",
-                label,
-                {"probe": probe, "prompt": prompt},
-                -0.16,
-                True,
-            )
-            for prompt, label in zip(
-                every, ["one prompt", *[""] * len(every)], strict=False
-            )
-        ),
-    ]
+    whole = {"probe": probe, "prompt": ALL}
+    series = [Series("accuracy", probe, "mean over prompts", whole, 0.12)]
+    for prompt in frame["prompt"].unique():
+        if prompt != ALL:
+            label = "one prompt" if len(series) == 1 else ""
+            where = {"probe": probe, "prompt": prompt}
+            series.append(Series("of_prompt", "muted", label, where, -0.16, True))
+    return series
 
 
 TABLE = Table(
@@ -216,127 +164,13 @@ TABLE = Table(
         Column("against_base", col.TEXT),
     ),
     compute=_rows,
-    figure=tuple(
-        Dots(title, partial(_prompts, probe))
-        for probe, title in (
-            ("greedy", "Open, under each prompt"),
-            ("choice", "Choice, under each prompt"),
-        )
+    figure=(
+        Dots("Open, under each prompt", partial(_prompts, "greedy")),
+        Dots("Choice, under each prompt", partial(_prompts, "choice")),
     ),
     # a column without whiskers
     plotted=lambda frame: frame.assign(of_prompt=frame["accuracy"])[
         (frame["format"] == "open") & (frame["language"] == ALL) & (frame["n"] > 0)
     ],
     silent=True,
-)
-
-SHOTS = ("zero", "one")
-
-
-def _one_shot_rows(inputs: Inputs) -> Iterator[Row]:
-    zeros = {format: inputs.comparisons(format) for format in ("open_capped", "open")}
-    for key, one in inputs.comparisons("one_shot").items():
-        if one.outcomes.empty:
-            continue
-        task, format = (
-            one.subject.task,
-            "open" if zeros["open_capped"][key].outcomes.empty else "open_capped",
-        )
-        both = zeros[format][key].measured("greedy")
-        both = both.merge(
-            one.measured("greedy"), on=list(ITEM), suffixes=("_zero", "_one")
-        )
-        for language, items in slices(both, inputs.languages(task)):
-            row = {
-                **one.subject.row,
-                "language": language,
-                "zero_shot_format": format,
-                "n": len(items),
-            }
-            row |= one.counts(language, "greedy")
-            why = why_unpaired(one, language, "greedy")
-            if items.empty:
-                yield row | {
-                    "reason": joined_reasons(
-                        "no item is measured in both formats and both checkpoints", why
-                    )
-                }
-                continue
-            gaps, contexts = [], inputs.contexts_of(task, items)
-            for shot in SHOTS:
-                dense, pruned = (
-                    as_floats(items[f"produced_{side}_{shot}"]) for side in SIDES
-                )
-                row |= rate(f"{shot}_shot_dense", dense, contexts) | rate(
-                    f"{shot}_shot_pruned", pruned, contexts
-                )
-                row |= paired_difference(
-                    f"{shot}_shot_gap",
-                    (dense, pruned),
-                    contexts,
-                    f"{shot}_shot_mcnemar_p",
-                )
-                gaps.append(dense - pruned)
-            row |= difference(
-                "repaired", gaps[0] - gaps[1], contexts, low=-2.0, high=2.0
-            )
-            yield row | {"reason": why}
-
-
-_CAPPED = (
-    "the format open_capped with the probe greedy (0-shot here is open, with whole"
-    " contexts)"
-)
-_GAPS = (("zero_shot_gap", "greedy", "0-shot"), ("one_shot_gap", "kept", "1-shot"))
-
-ONE_SHOT = Table(
-    name="one_shot",
-    title="Does one example repair it?",
-    reading=(
-        "The gap to the dense model without and with one example in the prompt. If the"
-        " example closes the gap, the answer was still there. zero_shot_format shows"
-        " whether the prompt without the example had its context cut in the same way"
-        " (open_capped)."
-    ),
-    needs=(
-        "the formats open_capped and one_shot with the probe greedy, on a checkpoint"
-        " and its base"
-    ),
-    columns=(
-        *col.BY_LANGUAGE,
-        *col.COUNT("n", "excluded", "engine_error", "unpaired"),
-        Column("zero_shot_format", col.TEXT),
-        *col.PERCENTAGE(
-            *(f"{shot}_shot_{side}" for shot in SHOTS for side in SIDES), interval=True
-        ),
-        Column("zero_shot_gap", col.POINTS, interval=True),
-        *col.P_VALUE("zero_shot_mcnemar_p", "zero_shot_holm_p"),
-        Column("one_shot_gap", col.POINTS, interval=True),
-        *col.P_VALUE("one_shot_mcnemar_p", "one_shot_holm_p"),
-        Column("repaired", col.POINTS, interval=True),
-    ),
-    compute=_one_shot_rows,
-    figure=(
-        Dots(
-            "Gap to the dense model",
-            tuple(Series(*each) for each in _GAPS),
-            "points",
-            width=1.15,
-            linked=True,
-        ),
-        *(
-            Heat(
-                f"{label} gap by language, points",
-                column,
-                colour,
-                strength=lambda gap: 2 * abs(gap),
-            )
-            for column, colour, label in _GAPS
-        ),
-    ),
-    corrections=tuple(
-        Holm(("task", "language"), f"{shot}_shot_mcnemar_p", f"{shot}_shot_holm_p")
-        for shot in SHOTS
-    ),
-    lacks=(Lack("zero_shot_format", _CAPPED, "open_capped"),),
 )

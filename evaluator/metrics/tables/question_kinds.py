@@ -41,13 +41,11 @@ import pandas as pd
 import evaluator.metrics.columns as col
 from evaluator.core.text import main_code, normalise, split_tokens, without_spaces
 from evaluator.metrics.columns import Row
-from evaluator.metrics.exclusions import STATUSES
+from evaluator.metrics.exclusions import all_measured, left_out_of
 from evaluator.metrics.fates import CORRECT, sides_of
-from evaluator.metrics.inputs import ALL, SIDES, Comparison, Inputs
-from evaluator.metrics.intervals import Mean
-from evaluator.metrics.measures import apart, paired_difference
+from evaluator.metrics.inputs import ALL, Comparison, Inputs, statuses_of
+from evaluator.metrics.measures import apart, mean_of, paired_difference
 from evaluator.metrics.table import Dots, Holm, Series, Table
-from evaluator.store.outcomes import MEASURED
 from evaluator.tasks.answer_types import answer_type
 
 _SHOWN = 5  # kinds of a checkpoint and probe, on the page
@@ -67,69 +65,67 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
                 kinds[task] = kinds_of(inputs.items[inputs.items["task"] == task])
             items = items.merge(kinds[task], on=["language", "item_id"], how="left")
         for probe in CORRECT:
-            for name in KINDS if comparison.tells_of(probe) else ():
-                if name in items and items[name].nunique() > 1:
-                    rows = _of_sort(inputs, comparison, probe, items, name)
-                    yield from sorted(
-                        rows, key=lambda row: -float(row.get("drop", -np.inf))
-                    )
+            for sort in KINDS if comparison.tells_of(probe) else ():
+                if sort in items and items[sort].nunique() > 1:
+                    rows = _of_sort(comparison, probe, items, sort)
+                    yield from sorted(rows, key=lambda row: -row.get("drop", -np.inf))
 
 
 def _of_sort(
-    inputs: Inputs, comparison: Comparison, probe: str, items: pd.DataFrame, name: str
+    comparison: Comparison, probe: str, items: pd.DataFrame, sort: str
 ) -> Iterator[Row]:
     """The rows of one sort: a probe of a checkpoint and its base, on the items
     evaluated on both."""
-    sides = [items[f"{probe}_status_{side}"] for side in SIDES]
-    excluded, failed = (
-        np.logical_or.reduce([side == status for side in sides]) for status in STATUSES
-    )
-    both = np.logical_and.reduce([side.isin(MEASURED) for side in sides])
-    kind_of, done = items[name], items[both]
-    kinds = sorted(kind_of.dropna().unique())
-    if done.empty:
-        return
-    dense, pruned = sides_of(done, CORRECT[probe])
-    member_KI = np.stack([(kind_of[both] == kind).to_numpy() for kind in kinds])
-    contexts = inputs.contexts_of(comparison.subject.task, done)
-    for kind, mine in zip(kinds, member_KI, strict=True):
-        here = (kind_of == kind).to_numpy()
-        row: Row = {**comparison.subject.row, "probe": probe, "by": name, "kind": kind}
-        row |= {"n": int(mine.sum()), "excluded": int((excluded & here).sum())}
-        row["engine_error"] = int((failed & ~excluded & here).sum())
+    statuses = statuses_of(probe)
+    measured = all_measured(items, *statuses)
+    done = measured[measured[sort].notna()]
+    for kind, here in items.groupby(sort) if len(measured) else ():
+        mine = done[sort] == kind
+        row: Row = {**comparison.subject.row, "probe": probe, "by": sort, "kind": kind}
+        row |= left_out_of(here, *statuses) | {"n": int(mine.sum())}
         if row["n"] < col.FEW:
-            yield row | {
-                "reason": (
-                    f"too few items: {row['n']} of the {col.FEW} that a kind needs"
-                )
-            }
-            continue
-        rest = member_KI.any(axis=0) & ~mine
-        row |= {
-            "base_accuracy": float(dense[mine].mean()),
-            "accuracy": float(pruned[mine].mean()),
-        }
-        row |= paired_difference("drop", (dense[mine], pruned[mine]), contexts[mine])
-        if rest.any():
-            lost = (
-                Mean((dense - pruned)[these], contexts[these], low=-1.0)
-                for these in (mine, rest)
-            )
-            row |= apart("excess", *lost)
-        yield row
+            few = f"too few items: {row['n']} of the {col.FEW} that a kind needs"
+            yield row | {"reason": few}
+        else:
+            yield row | _drop(done[mine], done[~mine], probe)
+
+
+def _drop(items: pd.DataFrame, others: pd.DataFrame, probe: str) -> Row:
+    sides = sides_of(items, CORRECT[probe])
+    row: Row = {
+        "base_accuracy": float(sides[0].mean()),
+        "accuracy": float(sides[1].mean()),
+        **paired_difference("drop", sides, items),
+    }
+    if len(others):
+        dense, pruned = sides_of(others, CORRECT[probe])
+        lost = mean_of(sides[0] - sides[1], items, low=-1.0)
+        row |= apart("excess", lost, mean_of(dense - pruned, others, low=-1.0))
+    return row
 
 
 def _weakest(frame: pd.DataFrame) -> pd.DataFrame:
     """The kinds with the largest drops, of each checkpoint and probe."""
     dropped = frame[frame["drop"] > 0]
     groups = dropped.groupby(["task", "checkpoint", "probe"], sort=False)
-    return pd.concat(
-        [dropped.head(0), *(group.nlargest(_SHOWN, "drop") for _, group in groups)],
-        ignore_index=True,
+    largest = [group.nlargest(_SHOWN, "drop") for _, group in groups]
+    return pd.concat([dropped.head(0), *largest], ignore_index=True)
+
+
+def _largest(frame: pd.DataFrame) -> pd.DataFrame:
+    """The largest drops, in rows with the names of their kinds."""
+    rows = frame.dropna(subset="drop").nlargest(_DRAWN, "drop")
+    names = rows["checkpoint"] + ": " + rows["by"] + ", " + rows["kind"]
+    return rows.assign(checkpoint=names, language=ALL)
+
+
+def _of_probes(column: str) -> tuple[Series, ...]:
+    return (
+        Series(column, "greedy", "open", {"probe": "greedy"}),
+        Series(column, "choice", "choice", {"probe": "choice"}),
     )
 
 
-_PROBES = {"greedy": "open", "choice": "choice"}
 _DRAWN = 16  # kinds
 
 TABLE = Table(
@@ -154,30 +150,11 @@ TABLE = Table(
         *col.MCNEMAR,
     ),
     compute=_rows,
-    figure=tuple(
-        Dots(
-            title,
-            tuple(
-                Series(column, probe, label, {"probe": probe})
-                for probe, label in _PROBES.items()
-            ),
-            "points",
-        )
-        for column, title in (
-            ("drop", "Drop from the base"),
-            ("excess", "More than the other kinds"),
-        )
+    figure=(
+        Dots("Drop from the base", _of_probes("drop"), "points"),
+        Dots("More than the other kinds", _of_probes("excess"), "points"),
     ),
-    plotted=lambda frame: (
-        frame.dropna(subset="drop")
-        .nlargest(_DRAWN, "drop")
-        .assign(
-            checkpoint=lambda worst: (
-                worst["checkpoint"] + ": " + worst["by"] + ", " + worst["kind"]
-            ),
-            language=ALL,
-        )
-    ),
+    plotted=_largest,
     corrections=(Holm(("task", "checkpoint", "probe")),),
     any_of="drop",
     silent=True,
@@ -201,42 +178,35 @@ def kinds_of(items: pd.DataFrame) -> pd.DataFrame:
     """One row per item of a task: language, id, and a column per sort in KINDS with
     the item's kind or None. `items` has the columns of
     `evaluator.core.records.Item`."""
-    columns: dict[str, Sequence[str | None]] = {"language": items["language"].tolist()}
-    answers = [str(each[0]) if len(each) else "" for each in items["answers"]]
-    languages, questions, contexts = (
-        items[name].tolist() for name in ("language", "question", "context")
-    )
-    columns["answer type"] = [
-        answer_type(*each) if each[0] else None
-        for each in zip(answers, languages, strict=True)
-    ]
-    columns["answer length"] = [
-        answer_length(*each) for each in zip(answers, languages, strict=True)
-    ]
-    columns["question word"] = [
-        question_word(*each) for each in zip(questions, languages, strict=True)
-    ]
-    columns["context length"] = _context_lengths(contexts, languages)
-    columns["answer position"] = [
-        answer_position(*each) for each in zip(contexts, items["answers"], strict=True)
-    ]
-    return pd.DataFrame(columns, index=items.index, dtype=object).assign(
-        item_id=items["item_id"]
-    )
+    kinds: dict[str, list[str | None]] = {name: [] for name in KINDS}
+    columns = ("language", "question", "context", "answers")
+    for language, question, context, answers in zip(
+        *(items[name] for name in columns), strict=True
+    ):
+        answer = str(answers[0]) if len(answers) else ""
+        kinds["language"].append(language)
+        kinds["answer type"].append(answer_type(answer, language) if answer else None)
+        kinds["answer length"].append(answer_length(answer, language))
+        kinds["question word"].append(question_word(question, language))
+        kinds["answer position"].append(answer_position(context, answers))
+    kinds["context length"] = _context_lengths(items["context"], items["language"])
+    frame = pd.DataFrame(kinds, index=items.index, dtype=object)
+    return frame.assign(item_id=items["item_id"])
 
 
 def answer_length(answer: str, language: str) -> str | None:
     """The length in words, or in characters for languages without spaces between
     words; None for punctuation alone."""
     units = len(split_tokens(normalise(answer), language))
-    ends = {1: "1 word", 3: "2 to 3 words", np.inf: "4 or more words"}
+    if not units:
+        return None
     if without_spaces(language):
-        ends = {
-            3: "1 to 3 characters",
-            8: "4 to 8 characters",
-            np.inf: "9 or more characters",
-        }
-    return next(name for end, name in ends.items() if units <= end) if units else None
+        if units <= 3:
+            return "1 to 3 characters"
+        return "4 to 8 characters" if units <= 8 else "9 or more characters"
+    if units == 1:
+        return "1 word"
+    return "2 to 3 words" if units <= 3 else "4 or more words"
 
 
 def answer_position(context: str, answers: Sequence[str]) -> str | None:
@@ -244,28 +214,22 @@ def answer_position(context: str, answers: Sequence[str]) -> str | None:
     whole = normalise(context)
     if not whole:
         return None
-    found = [
-        whole.find(answer)
-        for answer in map(normalise, answers)
-        if answer and answer in whole
-    ]
-    return _PLACES[min(2, 3 * min(found) // len(whole))] if found else _NOWHERE
+    places = []
+    for answer in map(normalise, answers):
+        if answer and answer in whole:
+            places.append(whole.find(answer))
+    return _PLACES[min(2, 3 * min(places) // len(whole))] if places else _NOWHERE
 
 
-def _context_lengths(
-    contexts: Sequence[str], languages: Sequence[str]
-) -> list[str | None]:
-    lengths = np.array([len(context) for context in contexts], dtype=np.float64)
-    spoken = np.asarray(languages, dtype=object)
-    found: list[str | None] = [None] * len(contexts)
-    for language in sorted(set(languages)):
-        here = np.flatnonzero((spoken == language) & (lengths > 0))
-        if not len(here) or lengths[here].min() == lengths[here].max():
-            continue
-        ends = np.quantile(lengths[here], [1 / 3, 2 / 3])
-        for place in here:
-            found[place] = _THIRDS[int(np.searchsorted(ends, lengths[place]))]
-    return found
+def _context_lengths(contexts: pd.Series, languages: pd.Series) -> list[str | None]:
+    kinds: list[str | None] = [None] * len(contexts)
+    lengths = contexts.map(len).reset_index(drop=True)
+    for _, here in lengths[lengths > 0].groupby(languages.to_numpy()[lengths > 0]):
+        if here.min() < here.max():
+            thirds = np.searchsorted(np.quantile(here, [1 / 3, 2 / 3]), here)
+            for place, third in zip(here.index, thirds, strict=True):
+                kinds[place] = _THIRDS[third]
+    return kinds
 
 
 NONE = "none of the known"
@@ -277,17 +241,13 @@ def _patterns(code: str) -> tuple[tuple[str, str], ...]:
     """The patterns to find in a padded question, each with its kind."""
     before = "" if without_spaces(code) else " "
     after = "" if without_spaces(code) or code in _STEMS else " "
-    text = (
-        files("evaluator.metrics")
-        .joinpath("question_words.json")
-        .read_text(encoding="utf-8")
-    )
+    text = files("evaluator.metrics").joinpath("question_words.json").read_text("utf-8")
     kinds: Mapping[str, str] = json.loads(text).get(code, {})
-    return tuple(
-        (f"{before}{normalise(word)}{after}", kind)
-        for kind, words in kinds.items()
-        for word in words.split(",")
-    )
+    patterns = []
+    for kind, words in kinds.items():
+        for word in words.split(","):
+            patterns.append((f"{before}{normalise(word)}{after}", kind))
+    return tuple(patterns)
 
 
 def question_word(question: str, language: str) -> str | None:
@@ -297,9 +257,8 @@ def question_word(question: str, language: str) -> str | None:
     if not patterns:
         return None
     padded = f" {normalise(question)} "
-    found = [
-        (padded.find(pattern), -len(pattern), kind)
-        for pattern, kind in patterns
-        if pattern in padded
-    ]
-    return min(found)[2] if found else NONE
+    places = []
+    for pattern, kind in patterns:
+        if pattern in padded:
+            places.append((padded.find(pattern), -len(pattern), kind))
+    return min(places)[2] if places else NONE

@@ -19,9 +19,9 @@ import evaluator.metrics.columns as col
 from evaluator.metrics.columns import Column, Row
 from evaluator.metrics.exclusions import left_out_of
 from evaluator.metrics.fates import UNMEASURED, item_fates
-from evaluator.metrics.inputs import Inputs, Subject, slices
+from evaluator.metrics.inputs import Comparison, Inputs, Subject, slices
 from evaluator.metrics.intervals import Floats, ItemNumbers
-from evaluator.metrics.measures import as_floats, median, rate
+from evaluator.metrics.measures import as_floats, contexts_of, median, rate
 from evaluator.metrics.table import Bars, Lack, Note, Table
 from evaluator.store.outcomes import MEASURED
 
@@ -54,22 +54,19 @@ class _Group:
     why_empty: str | None = None
     pooled_only: bool = False  # without rows by language
 
+    def column(self, items: pd.DataFrame, name: str) -> pd.Series:
+        return items[f"{name}{self.suffix}"]
+
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
     """Dense checkpoints alone; pruned ones beside their base, on the items common to
     both."""
     for subject in sorted(inputs.checkpoints, key=lambda each: each.base is not None):
         for group in _groups(inputs, subject):
-            for language, items in slices(
-                group.items, [] if group.pooled_only else inputs.languages(subject.task)
-            ):
-                row = {
-                    **subject.row,
-                    "language": language,
-                    "group": group.name,
-                    "side": group.side,
-                }
-                yield row | _statistics(inputs, subject.task, items, group)
+            languages = [] if group.pooled_only else inputs.languages(subject.task)
+            for language, items in slices(group.items, languages):
+                own = {"language": language, "group": group.name, "side": group.side}
+                yield subject.row | own | _statistics(items, group)
 
 
 def _groups(inputs: Inputs, subject: Subject) -> Iterator[_Group]:
@@ -77,64 +74,56 @@ def _groups(inputs: Inputs, subject: Subject) -> Iterator[_Group]:
     items, its own ranks on all."""
     own = inputs.outcomes_of(subject.checkpoint, subject.task)
     comparison = inputs.comparisons().get(subject.key)
-    if comparison is None:
-        if _asked(own):
-            why = None if own["produced"].notna().any() else _NEEDS["dense_failures"]
-            yield _Group("all", own)
-            yield _Group("dense_failures", own[own["produced"] == 0], why_empty=why)
-        return
-    items, both = comparison.outcomes, (("own", "_pruned"), ("base", "_dense"))
-    if comparison.reason:
-        if _asked(own):
-            yield _Group("all", own)
-    elif _asked(items, "_pruned"):
+    if comparison is not None:
+        yield from _compared_groups(comparison, own)
+    elif _asked(own):
+        why = None if own["produced"].notna().any() else _NEEDS["dense_failures"]
+        yield _Group("all", own)
+        yield _Group("dense_failures", own[own["produced"] == 0], why_empty=why)
+
+
+def _compared_groups(comparison: Comparison, own: pd.DataFrame) -> Iterator[_Group]:
+    items, reason = comparison.outcomes, comparison.reason
+    both = (("own", "_pruned"), ("base", "_dense"))
+    if reason and _asked(own):
+        yield _Group("all", own)
+    if not reason:
+        if not _asked(items, "_pruned"):
+            return
         for side, suffix in both:
             yield _Group("all", items, side, suffix)
-    else:
-        return
     fates, produced = item_fates(items), items["produced_dense"]
     for name, here, unknown in (
         ("mc_only", fates == "mc_only", (fates == UNMEASURED).all()),
         ("dense_failures", produced == 0, produced.isna().all()),
     ):
-        why = comparison.reason or (_NEEDS[name] if unknown else None)
+        why = reason or (_NEEDS[name] if unknown else None)
         for side, suffix in both:
-            yield _Group(
-                name,
-                items[here],
-                side,
-                suffix,
-                why,
-                pooled_only=comparison.reason is not None,
-            )
+            yield _Group(name, items[here], side, suffix, why, reason is not None)
 
 
 def _asked(items: pd.DataFrame, suffix: str = "") -> bool:
-    return bool(
-        items[[f"rank_status{suffix}", f"aligned_rank_status{suffix}"]]
-        .notna()
-        .any(axis=None)
-    )
+    statuses = items[[f"rank_status{suffix}", f"aligned_rank_status{suffix}"]]
+    return bool(statuses.notna().any(axis=None))
 
 
-def _statistics(inputs: Inputs, task: str, items: pd.DataFrame, group: _Group) -> Row:
-    status = items[f"rank_status{group.suffix}"]
-    rank, margin, aligned = (
-        as_floats(items[f"{name}{group.suffix}"])
-        for name in ("rank", "margin", "aligned_rank")
-    )
-    contexts = inputs.contexts_of(task, items)
+def _statistics(items: pd.DataFrame, group: _Group) -> Row:
+    status = group.column(items, "rank_status")
+    rank = as_floats(group.column(items, "rank"))
+    margin = as_floats(group.column(items, "margin"))
+    contexts = contexts_of(items)
     done = status.isin(MEASURED).to_numpy() & ~np.isnan(rank)
-    n = int(done.sum())
-    row: Row = {"n": n, **left_out_of(status)}
-    row["reason"] = (
-        None if n else group.why_empty or "no item of this group has a measured rank"
-    )
+    row: Row = {"n": int(done.sum()), **left_out_of(items, str(status.name))}
+    row["reason"] = None
+    if not row["n"]:
+        nothing = "no item of this group has a measured rank"
+        row["reason"] = group.why_empty or nothing
     row |= _ranks("rank", rank, contexts)
-    with_margin = done & ~np.isnan(margin)
-    if with_margin.any():
-        row |= median("margin_median", margin[with_margin], contexts[with_margin])
-    if items[f"aligned_rank_status{group.suffix}"].notna().any():
+    done &= ~np.isnan(margin)
+    if done.any():
+        row |= median("margin_median", margin[done], contexts[done])
+    if group.column(items, "aligned_rank_status").notna().any():
+        aligned = as_floats(group.column(items, "aligned_rank"))
         row["aligned_n"] = int((~np.isnan(aligned)).sum())
         row |= _ranks("aligned_rank", aligned, contexts)
     return row
@@ -147,17 +136,12 @@ def _ranks(name: str, ranks: Floats, contexts: ItemNumbers) -> Row:
     contexts, ranks = contexts[known], ranks[known]
     if not len(ranks):
         return {}
-    row: Row = dict(
-        zip(
-            (f"{name}_q1", f"{name}_q3"),
-            np.percentile(ranks, [25, 75]).tolist(),
-            strict=True,
-        )
-    )
+    low, high = np.percentile(ranks, [25, 75]).tolist()
+    row: Row = {f"{name}_q1": low, f"{name}_q3": high}
     row |= median(f"{name}_median", ranks, contexts)
     for band, (first, last) in _BANDS.items():
-        inside = (ranks >= first) & (ranks <= (float("inf") if last is None else last))
-        row |= rate(band.replace("rank", name), as_floats(inside), contexts)
+        inside = (ranks >= first) & (ranks <= (last or np.inf))
+        row |= rate(band.replace("rank", name), inside, contexts)
     return row
 
 

@@ -21,66 +21,50 @@ from scipy.special import gammaln
 
 import evaluator.metrics.columns as col
 from evaluator.metrics.columns import Column, Row
-from evaluator.metrics.exclusions import STATUSES, left_out_of
+from evaluator.metrics.exclusions import STATUSES, all_measured, left_out_of
 from evaluator.metrics.fates import HIT, UNPAIRED, paired_drop
-from evaluator.metrics.inputs import SIDES, Comparison, Inputs, slices
+from evaluator.metrics.inputs import Inputs, Part, statuses_of
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.measures import as_floats, difference, rate
 from evaluator.metrics.table import Dots, Holm, Lack, Note, Series, Table, whole_percent
-from evaluator.store.outcomes import MEASURED
 
 EVERYTHING, FAILURES = "all_items", "greedy_failures"
 BROAD = ("beam", "sample")
 MAJORITY = "majority"
 # the K of pass@K, below the number of samples
 _TRIES = (1, 2, 5, 10, 20, 50, 100, 200, 500)
-_ROWS = (
-    *((EVERYTHING, probe) for probe in HIT),
-    *((FAILURES, probe) for probe in BROAD),
-)
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
     """Greedy, beam and sample over all items; beam and sample among the checkpoint's
     own greedy failures."""
-    comparisons = inputs.comparisons()
-    for subject in inputs.checkpoints:
-        items = inputs.outcomes_of(subject.checkpoint, subject.task)
-        broad = items[items["beam_status"].notna() | items["sample_status"].notna()]
-        if broad.empty:
-            continue
-        comparison = comparisons.get(subject.key)
-        for language, of_language in slices(broad, inputs.languages(subject.task)):
-            for population, probe in _ROWS:
-                row = {
-                    **subject.row,
-                    "language": language,
-                    "population": population,
-                    "probe": probe,
-                }
-                row |= _measured(inputs, subject.task, of_language, population, probe)
-                if comparison is not None and population == EVERYTHING:
-                    # The drop from the base, on the items with this and a broader probe
-                    # in both.
-                    both = comparison.measured(probe, language=language)
-                    if probe == "greedy":
-                        ran = [
-                            both[[f"{each}_status_{side}" for side in SIDES]]
-                            .notna()
-                            .all(axis=1)
-                            for each in BROAD
-                        ]
-                        both = both[ran[0] | ran[1]]
-                    row |= paired_drop(inputs, comparison, both, HIT[probe])
-                yield row
-            for row in _of_samples(
-                inputs, subject.task, of_language, comparison, language
-            ):
-                yield {
-                    **subject.row,
-                    "language": language,
-                    "population": EVERYTHING,
-                } | row
+    broad = ("beam_status", "sample_status")
+    for part in inputs.parts(*broad):
+        items = part.items[part.items[[*broad]].notna().any(axis=1)]
+        for probe in HIT:
+            row = _measured(items, items, probe, "no item was measured")
+            row |= _drop(part, probe) | {"probe": probe, "population": EVERYTHING}
+            yield part.row | row
+        why = "greedy missed none of the items"
+        if not items["produced"].notna().any():
+            why = "greedy was not measured"
+        failures = items[items["produced"] == 0]
+        for probe in BROAD:
+            row = _measured(items, failures, probe, why)
+            yield part.row | row | {"probe": probe, "population": FAILURES}
+        for row in _of_samples(part, items):
+            yield part.row | row | {"population": EVERYTHING}
+
+
+def _drop(part: Part, probe: str) -> Row:
+    """The drop from the base, on the items with this and a broader probe in both."""
+    if part.comparison is None:
+        return {}
+    both = part.comparison.measured(probe, language=part.language)
+    if probe == "greedy":
+        ran = [both[statuses_of(name)].notna().all(axis=1) for name in BROAD]
+        both = both[ran[0] | ran[1]]
+    return paired_drop(part.comparison, both, HIT[probe])
 
 
 def pass_at(k: int, samples: Floats, right: Floats) -> Floats:
@@ -103,53 +87,34 @@ def pass_at(k: int, samples: Floats, right: Floats) -> Floats:
     )
 
 
-def _of_samples(
-    inputs: Inputs,
-    task: str,
-    items: pd.DataFrame,
-    comparison: Comparison | None,
-    language: str,
-) -> Iterator[Row]:
+def _of_samples(part: Part, items: pd.DataFrame) -> Iterator[Row]:
     """The rows of pass@K and of the majority: the checkpoint's own rate, and its
     drop on the items measured in both."""
-    done = items[items["sample_status"].isin(MEASURED)]
+    done = all_measured(items, "sample_status")
     if done.empty:
         return
-    both = (
-        None if comparison is None else comparison.measured("sample", language=language)
-    )
-    fewest = int(min(frame[name].min() for frame, name in _counted(done, both)))
+    fewest = done["samples"].min()
+    both = None
+    if part.comparison is not None:
+        both = part.comparison.measured("sample", language=part.language)
+        if not both.empty:
+            paired = both[["samples_dense", "samples_pruned"]].min(axis=None)
+            fewest = min(fewest, paired)
     for k in (*(k for k in _TRIES if k < fewest), 0):
-        values = _judged(done, k)
         row: Row = {
             "probe": f"pass@{k}" if k else MAJORITY,
             "tries": k or int(done["samples"].max()),
             "n": len(done),
+            **left_out_of(items, "sample_status"),
+            **rate("rate", _judged(done, k), done),
         }
-        row |= left_out_of(items["sample_status"]) | rate(
-            "rate", values, inputs.contexts_of(task, done)
-        )
-        if comparison is not None and both is not None and both.empty:
-            row |= {"n_paired": 0, "reason": comparison.reason or UNPAIRED}
-        elif both is not None:
-            dense, pruned = (_judged(both, k, f"_{side}") for side in SIDES)
-            row |= {
-                "n_paired": len(both),
-                **difference("drop", dense - pruned, inputs.contexts_of(task, both)),
-            }
+        if part.comparison is not None and both is not None:
+            row["n_paired"] = len(both)
+            if both.empty:
+                row["reason"] = part.comparison.reason or UNPAIRED
+            drops = _judged(both, k, "_dense") - _judged(both, k, "_pruned")
+            row |= difference("drop", drops, both)
         yield row
-
-
-def _counted(
-    done: pd.DataFrame, both: pd.DataFrame | None
-) -> list[tuple[pd.DataFrame, str]]:
-    """Each frame of items with its column of their samples."""
-    paired = (
-        []
-        if both is None or both.empty
-        else [(both, f"samples_{side}") for side in SIDES]
-    )
-    return [(done, "samples"), *paired]
 
 
 def _judged(items: pd.DataFrame, k: int, side: str = "") -> Floats:
@@ -163,27 +128,19 @@ def _judged(items: pd.DataFrame, k: int, side: str = "") -> Floats:
 
 
 def _measured(
-    inputs: Inputs, task: str, items: pd.DataFrame, population: str, probe: str
+    items: pd.DataFrame, population: pd.DataFrame, probe: str, why_none: str
 ) -> Row:
-    status = items[f"{probe}_status"]
-    keep, reason = status.isin(MEASURED), "no item was measured"
-    if population == FAILURES:
-        keep &= items["produced"] == 0
-        reason = (
-            "greedy missed none of the items"
-            if items["produced"].notna().any()
-            else "greedy was not measured"
-        )
-    done = items[keep]
-    hits = as_floats(done[HIT[probe]])
-    tries = done[f"{probe}s"].dropna() if probe in BROAD else pd.Series([1] * len(done))
+    done = all_measured(population, f"{probe}_status")
+    tries: float | None = 1 if len(done) else None
+    if probe in BROAD:
+        tries = done[f"{probe}s"].max()
     return {
         "n": len(done),
-        **left_out_of(status),
-        "hits": int(hits.sum()),
-        "tries": int(tries.max()) if len(tries) else None,
-        **rate("rate", hits, inputs.contexts_of(task, done)),
-        "reason": reason if done.empty else None,
+        **left_out_of(items, f"{probe}_status"),
+        "hits": int(done[HIT[probe]].sum()),
+        "tries": tries,
+        **rate("rate", done[HIT[probe]], done),
+        "reason": why_none if done.empty else None,
     }
 
 
@@ -253,45 +210,34 @@ def _recovery_seeds_rows(inputs: Inputs) -> Iterator[Row]:
     for subject in inputs.checkpoints:
         every = inputs.all_outcomes_of(subject.checkpoint, subject.task)
         ours = every[(every["format"] == "open") & every["sample_status"].notna()]
-        if ours["seed"].nunique() < 2:
+        seeds = int(ours["seed"].nunique())
+        if seeds < 2:
             continue
         greedy = inputs.outcomes_of(subject.checkpoint, subject.task)
         failures = ours[ours["item"].isin(greedy.loc[greedy["produced"] == 0, "item"])]
-        for language, part in slices(failures, inputs.languages(subject.task)):
-            row: Row = {
-                **subject.row,
-                "language": language,
-                "seeds": int(ours["seed"].nunique()),
-            }
-            row |= {
-                name: part.loc[part["sample_status"] == name, "item"].nunique()
-                for name in STATUSES
-            }
-            done = part[part["sample_hit"].notna()]
-            if done.empty:
-                yield row | {
-                    "n_min": 0,
-                    "n_max": 0,
-                    "reason": "no greedy failure with samples",
-                }
-                continue
-            by_seed = done.groupby("seed")["sample_hit"].agg(["mean", "size"])
-            by_item = done.groupby("item")["sample_hit"].mean().reset_index()
-            row |= rate(
-                "mean",
-                as_floats(by_item["sample_hit"]),
-                inputs.contexts_of(subject.task, by_item),
-            )
-            row |= {
-                "n_min": int(by_seed["size"].min()),
-                "n_max": int(by_seed["size"].max()),
-            }
-            rates = by_seed["mean"]
-            yield row | {
-                "mean": float(rates.mean()),
-                "lowest": float(rates.min()),
-                "highest": float(rates.max()),
-            }
+        for part in inputs.parts_of(subject, failures):
+            yield part.row | {"seeds": seeds} | _over_seeds(part.items)
+
+
+def _over_seeds(items: pd.DataFrame) -> Row:
+    row: Row = {}
+    for status in STATUSES:
+        row[status] = items.loc[items["sample_status"] == status, "item"].nunique()
+    done = items[items["sample_hit"].notna()]
+    if done.empty:
+        reason = "no greedy failure with samples"
+        return row | {"n_min": 0, "n_max": 0, "reason": reason}
+    by_seed = done.groupby("seed")["sample_hit"].agg(["mean", "size"])
+    by_item = done.groupby(["item", "context"])["sample_hit"].mean().reset_index()
+    return {
+        **row,
+        **rate("mean", by_item["sample_hit"], by_item),
+        "n_min": int(by_seed["size"].min()),
+        "n_max": int(by_seed["size"].max()),
+        "mean": float(by_seed["mean"].mean()),
+        "lowest": float(by_seed["mean"].min()),
+        "highest": float(by_seed["mean"].max()),
+    }
 
 
 _PAINTS = {"lowest": "beam", "mean": "greedy", "highest": "sample"}

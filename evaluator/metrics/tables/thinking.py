@@ -22,14 +22,18 @@ import pandas as pd
 import evaluator.metrics.columns as col
 from evaluator.metrics.columns import Column, Row
 from evaluator.metrics.exclusions import joined_reasons, measured
-from evaluator.metrics.fates import FATES, fate_rates, sides_of, why_unpaired
-from evaluator.metrics.inputs import Comparison, Inputs, Subject, settings_of, slices
+from evaluator.metrics.fates import BARS, RATES, fate_rates, sides_of, why_unpaired
+from evaluator.metrics.inputs import Comparison, Inputs, settings_of
 from evaluator.metrics.intervals import Ratio
-from evaluator.metrics.measures import as_floats, difference, of_mean, rate
+from evaluator.metrics.measures import as_floats, contexts_of, difference, of_mean, rate
 from evaluator.metrics.table import Bars, Dots, Lack, Series, Table
 
-_OF_THOUGHTS = {"cut": "thought_cut", "loops": "thought_loops"}
-_OF_ANSWERS = {"accuracy": "produced", "accuracy_forced": "produced_forced"}
+_RATES = {
+    "cut": "thought_cut",
+    "loops": "thought_loops",
+    "accuracy": "produced",
+    "accuracy_forced": "produced_forced",
+}
 _RATIO = (Series("ratio", "rank", "tokens"),)
 _ACCURACIES = (
     Series("accuracy", "greedy", "after a thought"),
@@ -38,71 +42,49 @@ _ACCURACIES = (
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
-    comparisons = inputs.comparisons()
-    for subject in inputs.checkpoints:
-        items = inputs.outcomes_of(subject.checkpoint, subject.task)
-        if not items["thought_tokens"].notna().any():
-            continue
-        comparison = comparisons.get(subject.key)
-        for language, part in slices(items, inputs.languages(subject.task)):
-            row = _own(inputs, subject, part) | {"language": language}
-            if comparison is not None:
-                paired = _paired(inputs, comparison, language)
-                row |= paired | {
-                    "reason": joined_reasons(row["reason"], paired.get("reason"))
-                }
-            yield row
+    for part in inputs.parts("thought_tokens"):
+        row = part.row | _own(part.items)
+        if part.comparison is not None:
+            task, checkpoint = part.subject.key
+            limit = settings_of(inputs.run, checkpoint, task).get("thought_limit", 0)
+            paired = _paired(part.comparison, part.language, limit)
+            reason = joined_reasons(row["reason"], paired["reason"])
+            row |= paired | {"reason": reason}
+        yield row
 
 
-def _own(inputs: Inputs, subject: Subject, items: pd.DataFrame) -> Row:
+def _own(items: pd.DataFrame) -> Row:
     """What a checkpoint thinks, and says after it."""
-    done, counts = measured(items, "greedy", nothing="no greedy answer was measured")
-    row: Row = {**subject.row, **counts}
+    done, row = measured(items, "greedy", nothing="no greedy answer was measured")
     if done.empty:
         return row
-    contexts = inputs.contexts_of(subject.task, done)
     row["thought_tokens"] = float(done["thought_tokens"].mean())
-    for name, column in (_OF_THOUGHTS | _OF_ANSWERS).items():
-        row |= rate(name, as_floats(done[column].fillna(0.0)), contexts)
+    for name, column in _RATES.items():
+        row |= rate(name, done[column].fillna(0.0), done)
     both = done[done["direct_produced"].notna()]
-    said, direct = (as_floats(both[name]) for name in ("produced", "direct_produced"))
-    contexts = inputs.contexts_of(subject.task, both)
-    return (
-        row
-        | rate("accuracy_direct", direct, contexts)
-        | difference("gain", said - direct, contexts)
-    )
+    said, direct = as_floats(both["produced"]), as_floats(both["direct_produced"])
+    row |= rate("accuracy_direct", direct, both)
+    return row | difference("gain", said - direct, both)
 
 
-def _paired(inputs: Inputs, comparison: Comparison, language: str) -> Row:
+def _paired(comparison: Comparison, language: str, limit: int) -> Row:
     """The thoughts beside the base's, and what became of the answers that the base
     knew."""
-    subject, items = (
-        comparison.subject,
-        comparison.measured("greedy", language=language),
-    )
-    row: Row = {
-        "n_paired": len(items),
-        "reason": comparison.reason or why_unpaired(comparison, language, "greedy"),
-    }
+    items = comparison.measured("greedy", language=language)
+    why = comparison.reason or why_unpaired(comparison, language, "greedy")
+    row: Row = {"n_paired": len(items), "reason": why}
     if items.empty:
         return row
     dense, pruned = sides_of(items, "thought_tokens")
     row["base_thought_tokens"] = float(dense.mean())
     if dense.any():
-        limit = settings_of(inputs.run, subject.checkpoint, subject.task).get(
-            "thought_limit", 0
-        )
         most = max(limit, dense.max(), pruned.max())
-        row |= of_mean(
-            "ratio",
-            Ratio(pruned / most, dense / most, inputs.contexts_of(subject.task, items)),
-        )
+        ratio = Ratio(pruned / most, dense / most, contexts_of(items))
+        row |= of_mean("ratio", ratio)
     else:
-        row["reason"] = joined_reasons(
-            row["reason"], "the base thought about none of these items"
-        )
-    return row | fate_rates(inputs, subject.task, items)
+        reason = "the base thought about none of these items"
+        row["reason"] = joined_reasons(why, reason)
+    return row | fate_rates(items)
 
 
 TABLE = Table(
@@ -131,10 +113,7 @@ TABLE = Table(
         ),
         Column("gain", col.POINTS, interval=True),
         Column("known", col.COUNT),
-        *(
-            Column(f"{fate}_rate", col.PERCENTAGE, f"{fate} rate", interval=True)
-            for fate in FATES
-        ),
+        *RATES,
         col.REASON,
     ),
     compute=_rows,
@@ -155,10 +134,7 @@ TABLE = Table(
             legend=4,
         ),
         Dots("Open accuracy", _ACCURACIES, linked=True),
-        Bars(
-            "Fates of the answers",
-            {f"{fate}_rate": (fate, fate, 1.0) for fate in FATES},
-        ),
+        Bars("Fates of the answers", BARS),
     ),
     lacks=(
         Lack("ratio", "a checkpoint with its base (for ratio and fates)"),

@@ -27,6 +27,7 @@ places.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -34,18 +35,23 @@ from msgspec.structs import replace
 
 import evaluator.metrics.columns as col
 from evaluator.metrics.columns import Column, Row
-from evaluator.metrics.exclusions import joined_reasons, left_out_of
+from evaluator.metrics.exclusions import all_measured, joined_reasons, left_out_of
 from evaluator.metrics.fates import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs, Subject
-from evaluator.metrics.intervals import Floats, Mean
-from evaluator.metrics.measures import as_floats, of_mean
+from evaluator.metrics.intervals import Floats, ItemNumbers, Mean
+from evaluator.metrics.measures import of_mean
 from evaluator.metrics.table import Dots, Series, Table
-from evaluator.store.outcomes import MEASURED
 from evaluator.tasks.base import one_of_each
 
-# A language of a task: its measured items (language and number) x checkpoints, 0.0 or
-# 1.0, NaN if not measured.
-_Voter = tuple[str, pd.DataFrame]
+
+class _Voter(NamedTuple):
+    """A language of a task. `right`: its measured items (number of the context) x
+    checkpoints, 0.0 or 1.0, NaN if not measured."""
+
+    task: str
+    right: pd.DataFrame
+
+
 RULES = ("accuracy", "borda", "copeland", "minimax")
 _DIGITS = 9  # means that differ by rounding alone are ties
 
@@ -67,45 +73,35 @@ def count_votes(scores_MV: Floats) -> dict[str, Floats]:
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
-    tasks = list(dict.fromkeys(subject.task for subject in inputs.checkpoints))
-    once = one_of_each(tasks)
-    first: dict[str, Subject] = {}
+    by_task: dict[str, dict[str, Subject]] = {}
+    over_all: dict[str, Subject] = {}
     for subject in inputs.checkpoints:
-        first.setdefault(subject.checkpoint, replace(subject, task=ALL))
+        by_task.setdefault(subject.task, {})[subject.checkpoint] = subject
+        over_all.setdefault(subject.checkpoint, replace(subject, task=ALL))
+    once = one_of_each(by_task)
     for probe in CORRECT:
-        voters = {task: _voters(inputs, [*first], task, probe) for task in tasks}
-        elections = (
-            [(first, [each for task in once for each in voters[task]])]
-            if len(once) > 1
-            else []
-        )
-        for task in tasks:
-            own = {
-                each.checkpoint: each
-                for each in inputs.checkpoints
-                if each.task == task
-            }
-            elections.append((own, voters[task]))
-        for subjects, electorate in elections:
-            for row in _elected(inputs, subjects, electorate):
-                # a row over several tasks, with each reason why they are not comparable
-                if row["task"] == ALL:
-                    found = [
-                        why
-                        for (_, name), why in inputs.incomparable.items()
-                        if name == row["checkpoint"]
-                    ]
-                    row["reason"] = joined_reasons(*found, row["reason"])
-                counted = dict.fromkeys(
-                    each.task
-                    for each in inputs.checkpoints
-                    if row["task"] in (ALL, each.task)
-                )
-                status = [
-                    inputs.outcomes_of(row["checkpoint"], task)[f"{probe}_status"]
-                    for task in counted
-                ]
-                yield row | {"probe": probe, **left_out_of(pd.concat(status))}
+        voters = {task: _voters(inputs, [*over_all], task, probe) for task in by_task}
+        if len(once) > 1:
+            every: list[_Voter] = []
+            for task in once:
+                every += voters[task]
+            for row in _elected(inputs, over_all, every):
+                # with each reason why its rows are not comparable
+                reasons = []
+                for (_, name), why in inputs.incomparable.items():
+                    if name == row["checkpoint"]:
+                        reasons.append(why)
+                row["reason"] = joined_reasons(*reasons, row["reason"])
+                yield row | _counts(inputs, row["checkpoint"], [*by_task], probe)
+        for task, subjects in by_task.items():
+            for row in _elected(inputs, subjects, voters[task]):
+                yield row | _counts(inputs, row["checkpoint"], [task], probe)
+
+
+def _counts(inputs: Inputs, name: str, tasks: Sequence[str], probe: str) -> Row:
+    status = f"{probe}_status"
+    items = pd.concat([inputs.outcomes_of(name, task)[[status]] for task in tasks])
+    return {"probe": probe, **left_out_of(items, status)}
 
 
 def _voters(
@@ -115,18 +111,13 @@ def _voters(
     column."""
     columns = []
     for name in checkpoints:
-        items = inputs.outcomes_of(name, task)
-        items = items[items[f"{probe}_status"].isin(MEASURED)]
-        index = [items["language"], items["item"].to_numpy(np.intp)]
-        columns.append(
-            pd.Series(as_floats(items[CORRECT[probe]]), index=index, name=name)
-        )
+        items = all_measured(inputs.outcomes_of(name, task), f"{probe}_status")
+        right = items.set_index(["language", "item", "context"])[CORRECT[probe]]
+        columns.append(right.astype("float64").rename(name))
     if not sum(map(len, columns)):
         return []
-    return [
-        (task, right)
-        for _, right in pd.concat(columns, axis=1).sort_index().groupby(level=0)
-    ]
+    joined = pd.concat(columns, axis=1).sort_index()
+    return [_Voter(task, right) for _, right in joined.groupby(level=0)]
 
 
 def _elected(
@@ -134,87 +125,83 @@ def _elected(
 ) -> Iterator[Row]:
     """The rows of one election, then the unranked checkpoints; none with fewer than
     two checkpoints or voters."""
-    tasks = list(dict.fromkeys(task for task, _ in voters))
-    known = {
-        name: sum(bool(right[name].notna().any()) for _, right in voters)
-        for name in subjects
-    }
-    early = {
-        name: [task for task in tasks if (task, name) in inputs.decided_early]
-        for name in subjects
-    }
-    ranked = [
-        name
-        for name, count in known.items()
-        if count == len(voters) and not early[name]
-    ]
-    heard = [(task, right[ranked].dropna()) for task, right in voters]
-    heard = [(task, right) for task, right in heard if len(right)]
+    unranked = _unranked(inputs, subjects, voters)
+    ranked = [name for name in subjects if name not in unranked]
+    heard = []
+    for task, right in voters:
+        shared = right[ranked].dropna()
+        if len(shared):
+            heard.append(_Voter(task, shared))
     if len(ranked) < 2 or len(heard) < 2:
         return
-    shares_MV = np.stack([right.to_numpy().mean(axis=0) for _, right in heard], axis=1)
-    accuracy = np.round(shares_MV.mean(axis=1), _DIGITS)
-    points = count_votes(
-        np.stack([right.to_numpy().sum(axis=0) for _, right in heard], axis=1)
-    )
-    counted = (accuracy, points["borda"], points["copeland"], -points["worst_defeat"])
-    # Checkpoints with the same points share the best of their places.
-    places = [
-        pd.Series(each).rank(ascending=False, method="min").astype(int).to_numpy()
-        for each in counted
-    ]
-    numbers = [
-        inputs.contexts(task, right.index.get_level_values(1).to_numpy(np.intp))
-        for task, right in heard
-    ]
-    many = 1 + max(int(each.max()) for each in numbers)  # no two tasks share a context
-    contexts = np.concatenate(
-        [
-            each + many * tasks.index(task)
-            for each, (task, _) in zip(numbers, heard, strict=True)
-        ]
-    )
-    weights = np.concatenate(
-        [np.full(len(each), 1 / (len(each) * len(numbers))) for each in numbers]
-    )
-    silent = len(voters) - len(heard)
-    reason = (
-        f"{silent} voters have no item that all ranked checkpoints measured"
-        if silent
-        else None
-    )
+    counts, contexts = _count(heard), _contexts(heard)
+    answers = np.concatenate([right.to_numpy() for _, right in heard])
+    sizes = [len(right) for _, right in heard]
+    weights = np.repeat([1 / (size * len(heard)) for size in sizes], sizes)
+    reason = None
+    if silent := len(voters) - len(heard):
+        reason = f"{silent} voters have no item that all ranked checkpoints measured"
     for at, name in enumerate(ranked):
-        row: Row = {
-            **subjects[name].row,
-            "voters": len(heard),
-            "n": len(contexts),
-            "reason": reason,
-        }
-        right = np.concatenate([each[name].to_numpy() for _, each in heard])
-        row |= of_mean("accuracy", Mean(right, contexts, weights=weights))
-        row |= {rule: each[at] for rule, each in points.items()}
-        row |= {
-            f"{rule}_place": int(place[at])
-            for rule, place in zip(RULES, places, strict=True)
-        }
-        ties = {
-            rule: int((place == place[at]).sum()) - 1
-            for rule, place in zip(RULES, places, strict=True)
-        }
-        row["ties"] = (
-            ", ".join(f"{rule} with {count}" for rule, count in ties.items() if count)
-            or None
-        )
-        yield row
-    for name, subject in subjects.items():
-        if name not in ranked:
-            why = f"not ranked: it has items for {known[name]} of {len(voters)} voters"
-            why = (
-                f"not ranked: decided early on {', '.join(early[name])}"
-                if early[name]
-                else why
-            )
-            yield {**subject.row, "voters": known[name], "n": 0, "reason": why}
+        mean = Mean(answers[:, at], contexts, weights=weights)
+        row = subjects[name].row | {"voters": len(heard), "n": len(contexts)}
+        row |= of_mean("accuracy", mean) | dict(counts.loc[name])
+        yield row | {"ties": _ties(counts, name), "reason": reason}
+    for name, row in unranked.items():
+        yield subjects[name].row | row
+
+
+def _unranked(
+    inputs: Inputs, subjects: Mapping[str, Subject], voters: Sequence[_Voter]
+) -> dict[str, Row]:
+    """The checkpoints without an item for a voter, or decided early on a task."""
+    rows: dict[str, Row] = {}
+    tasks = dict.fromkeys(task for task, _ in voters)
+    for name in subjects:
+        known = sum(bool(right[name].notna().any()) for _, right in voters)
+        early = [task for task in tasks if (task, name) in inputs.decided_early]
+        why = ""
+        if early:
+            why = f"decided early on {', '.join(early)}"
+        elif known < len(voters):
+            why = f"it has items for {known} of {len(voters)} voters"
+        if why:
+            rows[name] = {"voters": known, "n": 0, "reason": f"not ranked: {why}"}
+    return rows
+
+
+def _count(voters: Sequence[_Voter]) -> pd.DataFrame:
+    """The points of each checkpoint, and its place by each rule (`<rule>_place`).
+    Checkpoints with the same points share the best of their places."""
+    rights = [right.to_numpy() for _, right in voters]
+    shares_MV = np.stack([right.mean(axis=0) for right in rights], axis=1)
+    scores_MV = np.stack([right.sum(axis=0) for right in rights], axis=1)
+    counts = pd.DataFrame(count_votes(scores_MV), voters[0].right.columns)
+    points = counts.assign(
+        accuracy=np.round(shares_MV.mean(axis=1), _DIGITS),
+        minimax=-counts["worst_defeat"],
+    )
+    places = points[[*RULES]].rank(ascending=False, method="min")
+    return counts.join(places.add_suffix("_place"))
+
+
+def _contexts(voters: Sequence[_Voter]) -> ItemNumbers:
+    """The context of each voter's items. No two tasks share a context."""
+    tasks = list(dict.fromkeys(task for task, _ in voters))
+    numbers = [right.index.get_level_values(2).to_numpy(np.intp) for _, right in voters]
+    many = 1 + max(int(each.max()) for each in numbers)
+    for at, (task, _) in enumerate(voters):
+        numbers[at] = numbers[at] + many * tasks.index(task)
+    return np.concatenate(numbers)
+
+
+def _ties(counts: pd.DataFrame, name: str) -> str | None:
+    """`borda with 1`: how many others share a checkpoint's place by each rule."""
+    ties = []
+    for rule in RULES:
+        place = counts[f"{rule}_place"]
+        if others := int((place == place[name]).sum()) - 1:
+            ties.append(f"{rule} with {others}")
+    return ", ".join(ties) or None
 
 
 _DRAWN = (  # rule, name, colour
@@ -223,6 +210,15 @@ _DRAWN = (  # rule, name, colour
     ("copeland", "copeland", "choice"),
     ("minimax", "minimax", "mc_only"),
 )
+
+
+def _places(probe: str) -> list[Series]:
+    series = []
+    for number, (rule, name, colour) in enumerate(_DRAWN):
+        column, shift = f"{rule}_place", 0.24 * (number - 1.5)
+        hollow = rule == "accuracy"
+        series.append(Series(column, colour, name, {"probe": probe}, shift, hollow))
+    return series
 
 
 def _over_all_tasks(frame: pd.DataFrame) -> pd.DataFrame:
@@ -261,23 +257,9 @@ TABLE = Table(
         Column("ties", col.TEXT, "shared places"),
     ),
     compute=_rows,
-    figure=tuple(
-        Dots(
-            title,
-            tuple(
-                Series(
-                    f"{rule}_place",
-                    colour,
-                    name,
-                    {"probe": probe},
-                    0.24 * (number - 1.5),
-                    rule == "accuracy",
-                )
-                for number, (rule, name, colour) in enumerate(_DRAWN)
-            ),
-            "places",
-        )
-        for probe, title in (("greedy", "Place, open"), ("choice", "Place, choice"))
+    figure=(
+        Dots("Place, open", _places("greedy"), "places"),
+        Dots("Place, choice", _places("choice"), "places"),
     ),
     plotted=_over_all_tasks,
     silent=True,

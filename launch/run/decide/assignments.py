@@ -1,5 +1,4 @@
-"""Units of work in a run, their results, and the events that report them: plain
-records, without Ray or an engine.
+"""Units of work in a run and their results: plain records, without Ray or an engine.
 
 A task is cut into shards. An engine finishes a shard's items in any order;
 `ShardCollector` puts them together again.
@@ -11,10 +10,10 @@ along. So memory holds only the answers of tasks in evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from evaluator.asking.thoughts import Thought
 from evaluator.checkpoints.info import CheckpointInfo
@@ -24,6 +23,7 @@ from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import BaseAnswer, References
 from evaluator.store.run_json import Failure
 from launch.run.decide.nodes import Placement
+from launch.run.events import Part
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from evaluator.engine.base import EngineStats
     from launch.sweep.prepared_tasks import PreparedTask
 
-Part = tuple[str, str]  # checkpoint, task
 Key = tuple[str, str]  # language, item id
 
 # The texts of excluded records: why a checkpoint has no answer of its base.
@@ -156,36 +155,6 @@ class Outcome:
     items: int  # evaluated by this call, over all checkpoints
     seconds: float  # spent evaluating and pruning, start of Ray included
     failures: tuple[Failure, ...] = ()  # work that the run gave up
-
-
-# docs/runs.md tells the fields of each. "advanced": an engine has finished `items` of
-# what it began.
-Kind = Literal[
-    "started", "took_over", "refused", "end", "phase", "joined", "noted", "warned",
-    "starting", "placed", "unplaced", "loading", "loaded", "began", "advanced", "ended", "died", "left",
-    "completed", "decided", "making", "made", "retried", "gave_up",
-]  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """An event of a run: a kind and its fields; the other fields keep their
-    defaults."""
-
-    kind: Kind
-    engine: int = -1
-    checkpoint: str = ""
-    task: str = ""
-    items: int = 0
-    total: int = 0
-    swapped: bool = False
-    seconds: float = 0.0
-    state: str = ""
-    text: str = ""
-
-
-# the terminal, `live.json`, the log of events, a tracker
-Listener = Callable[[Event], None]
 
 
 def key_of(item: Item) -> Key:

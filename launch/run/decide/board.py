@@ -25,8 +25,9 @@ from evaluator.asking.questions import Posed
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.probes.stream import IN_FLIGHT
 from evaluator.store.run_json import Failure
-from launch.run.decide.assignments import Assignment, Part, Shard, distance
+from launch.run.decide.assignments import Assignment, Shard, distance
 from launch.run.decide.failures import Ledger, Remedy
+from launch.run.events import Part
 
 IDLE_SECONDS = 60.0  # an engine without work is kept this long
 _WAKE_SECONDS = 1.0  # a waiting engine checks this often, even if nothing has changed

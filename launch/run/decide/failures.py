@@ -30,7 +30,8 @@ from typing import Literal
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.errors import InputError
 from evaluator.store.run_json import Failure
-from launch.run.decide.assignments import Part, Shard, begun, shard_of
+from launch.run.decide.assignments import Shard, begun, shard_of
+from launch.run.events import Part
 
 Remedy = Literal["go on", "probe", "retire"]  # for an engine after a failure
 Guilty = Literal["unknown", "a shard", "an item"]

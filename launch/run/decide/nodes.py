@@ -167,14 +167,14 @@ def missing_places(
 
 def _gpus_of(nodes: Sequence[Node], rooms: Sequence[int] | None = None) -> str:
     """Each node's GPUs, and how many engines fit there, for an error message."""
-    told = [
+    texts = [
         f"{node.gpus} GPU{'' if node.gpus == 1 else 's'} on {node.name}"
         for node in nodes
     ]
     if rooms is not None:
-        told = [f"{room} in {gpus}" for room, gpus in zip(rooms, told, strict=True)]
-    more = [] if len(told) <= _NAMED else [f"{len(told) - _NAMED} nodes more"]
-    return ", ".join([*told[:_NAMED], *more])
+        texts = [f"{room} in {gpus}" for room, gpus in zip(rooms, texts, strict=True)]
+    more = [] if len(texts) <= _NAMED else [f"{len(texts) - _NAMED} nodes more"]
+    return ", ".join([*texts[:_NAMED], *more])
 
 
 class FreeGpus:

@@ -19,16 +19,9 @@ import numpy as np
 from evaluator.store.reading import read_records
 from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Screened
-from launch.run.decide.assignments import (
-    Assignment,
-    Event,
-    Key,
-    Listener,
-    Part,
-    key_of,
-    shards_of,
-)
+from launch.run.decide.assignments import Assignment, Key, key_of, shards_of
 from launch.run.decide.board import Board
+from launch.run.events import Decided, Noted, Part, Report
 from launch.sweep.jobs import Group, screened_groups
 
 if TYPE_CHECKING:
@@ -60,8 +53,8 @@ class _Held:
     look: int = 0
     # checks that were within their thresholds at an earlier look
     passed: tuple[tuple[str, str], ...] = ()
-    # asked: the board received the items of `look`
-    state: Literal["held", "asked"] = "held"
+    # given: the board received the items of `look`
+    state: Literal["held", "given"] = "held"
 
 
 @dataclass(slots=True)
@@ -83,7 +76,7 @@ class Screening:
         prepared: Prepared,
         store: RecordStore,
         board: Board,
-        report: Listener,
+        report: Report,
         mark: Callable[..., None],
     ) -> None:
         """`mark` writes fields of run.json."""
@@ -127,7 +120,7 @@ class Screening:
         """Whether a later look may give the board more items."""
         return any(group.held for group in self._groups.values())
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Give the board the items that are due, and store the decisions."""
         known = len(self.rows)
         if not all(
@@ -169,7 +162,7 @@ class Screening:
     def _step(
         self, group: _Group, unfinished: Collection[Part], gone: Callable[[Part], bool]
     ) -> None:
-        """Move each checkpoint of a group on, from held to asked to over. `gone`:
+        """Move each checkpoint of a group on, from held to given to over. `gone`:
         whether a part was given up."""
         for name in group.names:
             if name not in group.over and gone((name, group.task)):
@@ -182,13 +175,13 @@ class Screening:
                     f"screening: {name} is evaluated on all of {group.task}: its base"
                     f" {group.base} has no answers"
                 )
-                self._report(Event(kind="noted", text=f"{text} there"))
+                self._report(Noted(f"{text} there"))
                 self._give(held, -1)
                 group.over.add(name)
             group.held.clear()
         for name, held in list(group.held.items()):
             if held.state == "held":
-                held.state = "asked"
+                held.state = "given"
                 if self._give(held, held.look):
                     continue  # else an earlier call has evaluated the whole look
             if (name, group.task) not in unfinished and (
@@ -254,14 +247,15 @@ class Screening:
                 f"screening {group.task}: {row.decision} for {name} after"
                 f" {row.asked:,} of {row.items:,} items"
             )
-            event = Event(
-                kind="decided",
-                checkpoint=name,
-                task=group.task,
-                items=row.asked,
-                total=row.items,
+            self._report(
+                Decided(
+                    checkpoint=name,
+                    task=group.task,
+                    items=row.asked,
+                    total=row.items,
+                    text=text,
+                )
             )
-            self._report(replace(event, text=text))
 
     def _verdict(
         self, row: Screened, held: _Held, outcomes: Sequence[pd.DataFrame]

@@ -21,8 +21,8 @@ from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Failure, Served, failures_of, rows_as
 from evaluator.store.schema import CONTROL_COLUMNS, VERDICT_COLUMNS
 from launch.provenance import provenance
-from launch.run.decide.assignments import BaseSource, Part
-from launch.run.directory.events import State
+from launch.run.decide.assignments import BaseSource
+from launch.run.events import Part, State
 from launch.sweep.config import SCHEMA_VERSION
 from launch.sweep.document import digest
 from launch.sweep.jobs import CheckpointJob
@@ -135,7 +135,7 @@ class RunDirectory:
                 return asdict(value)
             return str(value)
 
-        told = {
+        fields = {
             name: redacted(value) if isinstance(value, str) else value
             for name, value in more.items()
         }
@@ -143,7 +143,7 @@ class RunDirectory:
         self._document |= {
             "state": state,
             "engine_stats": [*self._earlier_rows, *self._served],
-        } | told
+        } | fields
         write_atomically(
             self.path / "run.json",
             json_text(self._document, indent=2, default=plain).encode(),
@@ -325,8 +325,8 @@ def try_again(
         store.drop(name, task, item)
         for job in prepared.jobs:  # probes that read this answer had found none
             if item is not None and job.base == name:
-                for asked in prepared.asked[job.name]:
-                    if asked.name == task and asked.config.after_base:
+                for reader in prepared.asked[job.name]:
+                    if reader.name == task and reader.config.after_base:
                         store.drop(job.name, task, item)
     return kept
 

@@ -24,8 +24,9 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from evaluator.asking.questions import Posed
-from evaluator.checkpoints.files import FileStates, changed_file, file_states
-from evaluator.checkpoints.info import WRITTEN, CheckpointInfo, recognise
+from evaluator.checkpoints.files import changed_file, file_states
+from evaluator.checkpoints.info import CheckpointInfo, verify_unchanged
+from evaluator.checkpoints.tensors import PROVEN, Proof
 from evaluator.core.errors import EngineError
 from evaluator.core.garbage import collect_rarely
 from evaluator.core.liveness import HEARTBEAT
@@ -48,7 +49,6 @@ from quantising.config import QuantiseConfig
 if TYPE_CHECKING:
     from evaluator.asking.prompts import Prompter
     from evaluator.engine.base import Engine, EngineStats, LoadReport
-    from evaluator.probes.item import Plan
 
 # The concurrency groups of calls that are answered during a stream; reading ahead may
 # take minutes.
@@ -78,7 +78,7 @@ class EngineActor:
         self._kv_scales: str | None = None
         # (task, tokenizer) -> the tokenised questions, by position: shared by all
         # checkpoints with that tokenizer.
-        self._plans: dict[tuple[str, str], dict[int, Plan]] = {}
+        self._tokenised: dict[tuple[str, str], dict[int, Posed]] = {}
         self._waiting: deque[Shard] = deque()  # shards that are not begun
         self._lock = threading.Lock()
         self._items = 0  # finished since the process began
@@ -92,7 +92,9 @@ class EngineActor:
             self._engine = build_engine(
                 self._config.model_copy(update={"kv_cache": checkpoint.kv_cache})
             )
-        before = recognise(checkpoint, trust_remote_code=self._config.trust_remote_code)
+        before = verify_unchanged(
+            checkpoint, trust_remote_code=self._config.trust_remote_code
+        )
         report = self._engine.load(checkpoint.path)
         if (changed := changed_file(before, file_states(checkpoint.path))) is not None:
             raise EngineError(
@@ -114,7 +116,7 @@ class EngineActor:
         from evaluator.asking.prompts import Prompter
         from evaluator.checkpoints.tokenizer import load_tokenizer
         from evaluator.core.files import parquet_bytes
-        from evaluator.engine.admission import Refusing
+        from evaluator.engine.admission import RefusingEngine
         from evaluator.probes.stream import Evaluation
         from evaluator.store.records import failed_throughout, to_table
 
@@ -157,7 +159,7 @@ class EngineActor:
         serving = (
             engine
             if assignment.refusal is None
-            else Refusing(engine.name, assignment.refusal)
+            else RefusingEngine(engine.name, assignment.refusal)
         )
         for item, records in evaluation.run(serving):
             self._items += 1
@@ -188,15 +190,16 @@ class EngineActor:
         questions: Sequence[Posed],
         prompter: Prompter,
         collector: ShardCollector,
-    ) -> Iterator[Plan]:
-        """The plans of the waiting shards. A shard begins when the stream has room
+    ) -> Iterator[Posed]:
+        """The tokenised questions of the waiting shards. A shard begins when the stream has room
         for it."""
-        from evaluator.probes.planning import plan_of
+        from evaluator.probes.planning import tokenised
 
         files = hashlib.sha256()
         for path in (assignment.checkpoint.path / name for name in _TOKENIZER_FILES):
             files.update(path.read_bytes() if path.exists() else b"-")
-        plans = self._plans.setdefault((assignment.task_key, files.hexdigest()), {})
+        key = assignment.task_key, files.hexdigest()
+        known = self._tokenised.setdefault(key, {})
         while True:
             with self._lock:
                 if not self._waiting:
@@ -206,13 +209,13 @@ class EngineActor:
                 shard, [questions[position].item for position in shard.questions]
             )
             for position in shard.questions:
-                plan = plans.get(position) or plan_of(
+                question = known.get(position) or tokenised(
                     questions[position], prompter, assignment.config
                 )
                 # the ids of long prompts would fill the memory
                 if not assignment.config.length:
-                    plans[position] = plan
-                yield plan
+                    known[position] = question
+                yield question
 
     @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
     def hand_back(self, count: int) -> list[Shard]:
@@ -337,31 +340,34 @@ def showing_life(path: Path) -> Iterator[None]:
 def make_checkpoint(
     config: PruneConfig | QuantiseConfig,
     out: Path,
+    proof: Proof | None,
     held_out: Mapping[str, str],
     provenance: Mapping[str, object],
     log_path: Path,
     pulse_path: Path,
-) -> tuple[FileStates, str] | None:
-    """The body of a task that prunes or quantises; returns the entry of `WRITTEN`
-    for `out` if it was written now."""
+) -> Proof | None:
+    """The body of a task that prunes or quantises. `proof`: of its source. Returns
+    that of `out` if it was written now."""
     _log_to(log_path)
     with showing_life(pulse_path):
         from launch.sweep.compress import SOURCES
         from pruning.model.memory import limit
 
         load_plugins()
+        if proof is not None:
+            PROVEN[config.source] = proof
         if (share := os.environ.get(GPU_SHARE)) is not None:
             limit(float(share))
-        told = {**provenance, **machine()}
+        facts = {**provenance, **machine()}
         if isinstance(config, QuantiseConfig):
             from quantising.run import quantise
 
-            quantise(config, out, sources=SOURCES, held_out=held_out, provenance=told)
+            quantise(config, out, sources=SOURCES, held_out=held_out, provenance=facts)
         else:
             from pruning.run import prune
 
-            prune(config, out, sources=SOURCES, held_out=held_out, provenance=told)
-    return WRITTEN.pop(out.absolute(), None)
+            prune(config, out, sources=SOURCES, held_out=held_out, provenance=facts)
+    return PROVEN.pop(out.absolute(), None)
 
 
 def enter_engine_process(setup: EngineSetup) -> None:

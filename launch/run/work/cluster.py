@@ -38,7 +38,7 @@ from launch.sweep.plugins import VARIABLE
 
 # shards and questions are small; Ray's default takes 30 % of the memory
 _OBJECT_STORE_BYTES = 256 * 2**20
-_LOOK_SECONDS = 0.25
+_POLL_SECONDS = 0.25
 _TRIES = 3  # to start a local Ray
 _MEMORY_SECONDS = 60.0  # for nodes to tell the memory of their GPUs
 # without an answer of Ray's control service; Ray ends this process after 60
@@ -98,7 +98,7 @@ class Cluster:
             )
 
     def _watch(self) -> None:
-        while not self.closed.wait(_LOOK_SECONDS):
+        while not self.closed.wait(_POLL_SECONDS):
             # `lost` decides what Ray's silence means
             with contextlib.suppress(Exception):
                 # Ray notices a dead raylet after some ten seconds, then ends this
@@ -122,9 +122,9 @@ def least_gpu_memory(nodes: Sequence[Node]) -> int | None:
         for node in nodes
         if node.gpus
     ]
-    told = [ask.options(scheduling_strategy=place).remote() for place in places]
+    answers = [ask.options(scheduling_strategy=place).remote() for place in places]
     with contextlib.suppress(RayError):
-        found: list[int | None] = ray.get(told, timeout=_MEMORY_SECONDS)
+        found: list[int | None] = ray.get(answers, timeout=_MEMORY_SECONDS)
         return (
             min((each for each in found if each), default=None) if all(found) else None
         )
@@ -256,8 +256,8 @@ def outcome_of_actor(
         except ActorUnavailableError:
             time.sleep(_PULSE_SECONDS)
         except RayError as error:
-            said: Exception = error
-            return said
+            outcome: Exception = error
+            return outcome
         else:
             return None
     return None
@@ -300,10 +300,10 @@ def remove_leftovers() -> list[str]:
                 ours.append(path)
     for path in ours:
         shutil.rmtree(path, ignore_errors=True)
-    said = [f"{folder}: removed {len(ours)} sessions of killed runs"] if ours else []
+    lines = [f"{folder}: removed {len(ours)} sessions of killed runs"] if ours else []
     if others:
-        said.append(
+        lines.append(
             f"{folder}: {len(others)} sessions without a process stay: they may not be"
             f" ours ({others[0].name})"
         )
-    return said
+    return lines

@@ -18,14 +18,15 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from evaluator.checkpoints.info import WRITTEN
+from evaluator.checkpoints.tensors import PROVEN
 from evaluator.core.errors import InputError
 from evaluator.core.liveness import HangWatch, Hung
 from evaluator.store.run_json import Failure
 from launch.provenance import provenance
-from launch.run.decide.assignments import Event, Listener, Where
+from launch.run.decide.assignments import Where
 from launch.run.decide.failures import Ledger
 from launch.run.decide.nodes import FreeGpus
+from launch.run.events import Made, Making, Report, Retried
 from launch.run.work.actors import end_process, make_checkpoint
 from launch.run.work.logs import last_words, size
 from launch.sweep.jobs import CheckpointJob
@@ -96,7 +97,7 @@ class CompressTasks:
         free: FreeGpus | None,
         options: Mapping[str, Any],
         ledger: Ledger,
-        report: Listener,
+        report: Report,
     ) -> None:
         """`free`: the GPUs for jobs and engines; None: CPUs. `options`: as
         `compress_options` gives them."""
@@ -159,12 +160,13 @@ class CompressTasks:
             arguments = (
                 config.absolute(),
                 job.path.absolute(),
+                PROVEN.get(config.source.absolute()),
                 self._held_out,
                 provenance(),
                 log,
                 watch.path,
             )
-            self._report(Event(kind="making", checkpoint=job.name))
+            self._report(Making(checkpoint=job.name))
             self.running[task.remote(*arguments)] = started
 
     def _next(self) -> CheckpointJob | None:
@@ -186,8 +188,8 @@ class CompressTasks:
             task = self.running.pop(pending)
             error: Exception | None = None
             try:
-                if (written := ray.get(pending)) is not None:
-                    WRITTEN[task.job.path.absolute()] = written
+                if (proof := ray.get(pending)) is not None:
+                    PROVEN[task.job.path.absolute()] = proof
                 made.append(task.job)
                 self._made(task.job.name, round(time.monotonic() - task.began, 3))
             except RayError as failure:
@@ -239,20 +241,14 @@ class CompressTasks:
             self._give_up(final)
             return
         text = f"{job.name} could not be made ({failure.reason}); trying it again"
-        self._report(Event(kind="retried", checkpoint=job.name, text=text))
+        self._report(Retried(checkpoint=job.name, text=text))
         self._failed_on[job.name] = task.node_id
         self._waiting.append(job)
 
     def _made(self, checkpoint: str = "", seconds: float = 0.0) -> None:
         done = self._total - self.unfinished
         self._report(
-            Event(
-                kind="made",
-                checkpoint=checkpoint,
-                items=done,
-                total=self._total,
-                seconds=seconds,
-            )
+            Made(checkpoint=checkpoint, items=done, total=self._total, seconds=seconds)
         )
 
     def _give_up(self, failure: Failure) -> None:

@@ -15,21 +15,21 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from rich.console import Console
 
-from evaluator.checkpoints.info import CheckpointInfo, few_tokens
+from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.errors import EngineError, InputError
 from evaluator.core.lease import Lease, LeaseLost
 from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Failure, Served
 from launch.process import captured
+from launch.run.bus import Bus
 from launch.run.decide.assignments import (
     NO_BASE,
     OTHER_TOKENIZER,
     Assignment,
     BaseSource,
     EngineSetup,
-    Event,
-    Listener,
     Outcome,
     Shard,
     origin_of,
@@ -39,8 +39,7 @@ from launch.run.decide.board import Board
 from launch.run.decide.failures import Ledger
 from launch.run.decide.nodes import Node, Placement, compress_options
 from launch.run.decide.screening import Screening
-from launch.run.directory.events import State
-from launch.run.directory.live import LiveState, Plan
+from launch.run.directory.live import LiveFiles
 from launch.run.directory.rundir import (
     RunDirectory,
     drop_references,
@@ -48,10 +47,22 @@ from launch.run.directory.rundir import (
     set_damaged_aside,
     try_again,
 )
+from launch.run.events import (
+    GaveUp,
+    Joined,
+    Made,
+    Noted,
+    Phase,
+    Planned,
+    Recorded,
+    Report,
+    Retried,
+    State,
+    Warned,
+)
 from launch.run.work.cluster import Cluster, cluster, least_gpu_memory, remove_leftovers
 from launch.run.work.compress_tasks import CompressTasks
 from launch.run.work.fleet import Fleet
-from launch.run.work.progress import Progress
 from launch.run.work.workers import EngineWorker
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Inspections, Prepared
@@ -87,36 +98,23 @@ def open_run(prepared: Prepared, run_dir: Path, lock: Lease) -> RunDirectory:
 
 
 def run_sweep(
-    prepared: Prepared,
-    directory: RunDirectory,
-    progress: Progress,
-    listeners: Sequence[Listener] = (),
+    prepared: Prepared, directory: RunDirectory, bus: Bus, console: Console
 ) -> Outcome:
-    """Do all that the directory lacks; `listeners` receive every event, in the thread
-    that causes it.
+    """Do all that the directory lacks. `console`: the only output of this process
+    meanwhile.
 
     Raises InputError if the user can correct the cause, ResurfaceError if the work
     failed, LeaseLost to another driver.
     """
     run_dir = directory.path
-    store, live = RecordStore(run_dir), LiveState(run_dir, Plan())
-
-    def report(event: Event) -> None:
-        completed = live.on(event)
-        for listener in (progress.on, *listeners):
-            listener(event)
-        if completed is not None:
-            report(
-                Event(kind="completed", checkpoint=completed[0], seconds=completed[1])
-            )
-
+    store, live = (
+        RecordStore(run_dir),
+        LiveFiles(run_dir, bus, directory.earlier_served),
+    )
     try:
         store.clean()
         set_damaged_aside(
-            prepared,
-            store,
-            run_dir,
-            lambda text: report(Event(kind="warned", text=text)),
+            prepared, store, run_dir, lambda text: bus.report(Warned(text))
         )
         planned = {
             name: {task.name: len(task.questions) for task in tasks}
@@ -124,17 +122,15 @@ def run_sweep(
         }
         failures = try_again(prepared, directory, store)
         directory.mark("running", planned=planned, failures=failures)
-        live.plan.planned = {
+        items = {
             (name, task): count
             for name, of in planned.items()
             for task, count in of.items()
         }
-        live.plan.lost = {each.checkpoint for each in failures if each.lost}
-        live.plan.failures = len(failures)
-        live.earlier_served = directory.earlier_served
-        run = _Run(prepared, directory, store, report, live, failures)
+        bus.report(Planned(items, tuple(failures)))
+        run = _Run(prepared, directory, store, bus.report, live, failures)
         try:
-            with captured(progress.console, run_dir / "logs" / "driver.log"):
+            with captured(console, run_dir / "logs" / "driver.log"):
                 outcome = run.execute()
         except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or SIGTERM
             run.remember("interrupted")
@@ -162,8 +158,8 @@ class _Run:
     _prepared: Prepared
     _directory: RunDirectory
     _store: RecordStore
-    _report: Listener
-    _live: LiveState
+    _report: Report
+    _live: LiveFiles
     failures: list[Failure]  # those of an earlier call that still hold come first
     infos: list[CheckpointInfo] = dataclasses.field(default_factory=list)
     engine_stats: list[Served] = dataclasses.field(default_factory=list)
@@ -215,10 +211,7 @@ class _Run:
         made = [job for job in there if job.name not in self._prepared.dense]
         if made:
             self._report(
-                Event(
-                    kind="phase",
-                    text=f"reading the weights of existing checkpoints: {len(made)}",
-                )
+                Phase(f"reading the weights of existing checkpoints: {len(made)}")
             )
         trust = self._prepared.engine.trust_remote_code
         with Inspections(made, trust=trust) as inspected:
@@ -226,20 +219,19 @@ class _Run:
             # settings
             for job in there:
                 self._enqueue(job, inspected)
-        self._screening.look()
+        self._screening.poll()
         if to_make or self._board.has_work:
-            self._report(Event(kind="phase", text="starting Ray"))
+            self._report(Phase("starting Ray"))
             for text in [] if os.environ.get("RAY_ADDRESS") else remove_leftovers():
-                self._report(Event(kind="noted", text=text))
+                self._report(Noted(text))
             with (
                 cluster(
                     self._run_dir / "logs",
-                    lambda text: self._report(Event(kind="retried", text=text)),
+                    lambda text: self._report(Retried(text=text)),
                 ) as machines,
                 Inspections(trust=trust) as inspected,
             ):
                 self._work_until_done(machines, to_make, inspected)
-        self._store.need_kept()
         self._note_failures()
         self._need_something()
         return Outcome(
@@ -256,15 +248,7 @@ class _Run:
         self._noted += len(new)
         self.failures += new
         for failure in new:
-            self._report(
-                Event(
-                    kind="gave_up",
-                    checkpoint=failure.checkpoint,
-                    task=failure.task,
-                    state=failure.stage,
-                    text=failure.text,
-                )
-            )
+            self._report(GaveUp(failure))
         self._directory.mark("running", failures=self.failures)
 
     def _need_something(self) -> None:
@@ -331,14 +315,12 @@ class _Run:
         looked = remembered = time.monotonic()
         try:
             if to_make:
-                self._report(
-                    Event(kind="phase", text=f"compressing {len(to_make)} checkpoints")
-                )
-                self._report(Event(kind="made", total=len(to_make)))
-            self._report(Event(kind="phase", text="evaluating"))
+                self._report(Phase(f"compressing {len(to_make)} checkpoints"))
+                self._report(Made(total=len(to_make)))
+            self._report(Phase("evaluating"))
             while compressing.unfinished or fleet.working or not self._board.over:
                 self._directory.check()
-                self._live.look(lambda: _served(fleet.workers))
+                self._live.poll(lambda: _served(fleet.workers))
                 fleet.start_first()
                 compressing.start(sum(node.cpus for node in machines.nodes()))
                 fleet.start()
@@ -352,7 +334,7 @@ class _Run:
                     fleet.join(_POLL_SECONDS)
                 for job in inspected.ended():
                     self._enqueue(job, inspected)
-                self._screening.look()
+                self._screening.poll()
                 self._note_failures()
                 machines.check()
                 busy = bool(compressing.running)
@@ -373,9 +355,7 @@ class _Run:
                 if time.monotonic() - looked > _NODES_SECONDS:
                     looked = time.monotonic()
                     for node in fleet.follow(nodes()):
-                        self._report(
-                            Event(kind="joined", text=f"node {node.name} has joined")
-                        )
+                        self._report(Joined(f"node {node.name} has joined"))
             # the last engine may have failed meanwhile
             fleet.check(resources.placement_seconds)
         except BaseException:
@@ -389,19 +369,16 @@ class _Run:
 
     def _sharing(self, nodes: Sequence[Node]) -> int:
         """The number of engines on each GPU, also in run.json."""
-        asked, gpus = self._resources.engines_per_gpu, sum(node.gpus for node in nodes)
-        if asked == 1 or not gpus:
+        wanted, gpus = self._resources.engines_per_gpu, sum(node.gpus for node in nodes)
+        if wanted == 1 or not gpus:
             return 1
-        memory = least_gpu_memory(nodes) if asked == "auto" else None
+        memory = least_gpu_memory(nodes) if wanted == "auto" else None
         sharing = self._prepared.config.sharing(
             weights=self._prepared.largest, memory=memory, gpus=gpus
         )
         self._directory.mark("running", engines_per_gpu=sharing)
         self._report(
-            Event(
-                kind="noted",
-                text=f"resources.engines_per_gpu: {asked}: {sharing} on each GPU",
-            )
+            Noted(f"resources.engines_per_gpu: {wanted}: {sharing} on each GPU")
         )
         return sharing
 
@@ -434,8 +411,8 @@ class _Run:
         try:
             if info is None:  # preflight has told of the others
                 info = inspected.result(job.name)
-                for note in (*info.notes, *few_tokens(info.path)):
-                    self._report(Event(kind="noted", text=note))
+                for note in info.notes:
+                    self._report(Noted(note))
             assignments = self._remaining_assignments(job, info)
             for each in self._prepared.jobs:
                 if each.is_variant and each.after == job.name:
@@ -483,7 +460,9 @@ class _Run:
         assignments = []
         for task in self._prepared.asked[job.name]:
             finished = self._store.finished(job.name, task.name, info.weights_digest)
-            self._live.plan.done[job.name, task.name] = len(finished)
+            self._report(
+                Recorded(checkpoint=job.name, task=task.name, items=len(finished))
+            )
             # Checkpoints without finished items share their shards: there may be 1,000
             # checkpoints of 100 shards each.
             shards = None if finished else self._whole.get(task.key)
@@ -495,7 +474,7 @@ class _Run:
                 text = (
                     f"{job.name} {task.name}: {len(task.questions)} items already done"
                 )
-                self._report(Event(kind="noted", text=text))
+                self._report(Noted(text))
             references = None
             if task.config.references:
                 references = references_of(

@@ -31,15 +31,15 @@ def last_words(error: Exception, log: Path, start: int) -> str:
     """The cause of an error in one line; if Ray only knows that a process is gone,
     from its log after byte `start`."""
     cause = error.cause if isinstance(error, RayTaskError) else error
-    said = str(cause) if isinstance(cause, ResurfaceError | Hung) else ""
-    if said and not _EMPTY.search(said):
-        return one_line(said, 300)
+    text = str(cause) if isinstance(cause, ResurfaceError | Hung) else ""
+    if text and not _EMPTY.search(text):
+        return one_line(text, 300)
     if isinstance(cause, OutOfMemoryError):
         return "its process was ended by Ray, as its node was running out of memory"
-    if said or isinstance(cause, RayError):
-        said = last_error(tail(log, start)) or said
+    if text or isinstance(cause, RayError):
+        text = last_error(tail(log, start)) or text
         return one_line(
-            said or "its process ended without a word: it was killed, or out of memory",
+            text or "its process ended without a word: it was killed, or out of memory",
             300,
         )
     return f"{type(cause).__name__}: {one_line(cause, 300)}"

@@ -10,14 +10,12 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 
-from launch.run.decide.assignments import Event
-from launch.run.directory.events import time_of_day
+from launch.run import events
+from launch.run.directory.event_log import time_of_day
+from launch.run.events import Event, OfEngine
+from launch.run.state import RunState
 
-# which have a text
-_WARNINGS, _NOTES = (
-    ("warned", "gave_up", "retried"),
-    ("phase", "noted", "joined", "decided"),
-)
+_WARNINGS = events.Warned, events.GaveUp, events.Retried, events.Unplaced, events.Died
 
 
 class Progress:
@@ -28,7 +26,7 @@ class Progress:
         self._lock = threading.Lock()
         self._ended = False
         self._working: dict[int, TaskID] = {}  # by engine
-        self._prune: TaskID | None = None
+        self._compress: TaskID | None = None
         self._bars = Bars(
             TextColumn("{task.description:<34}"),
             BarColumn(bar_width=28),
@@ -50,74 +48,74 @@ class Progress:
         self._ended = True  # an engine's thread may still have output
         self._bars.stop()
 
-    def stage(self, text: str) -> None:
-        self._print(f"[dim]{escape(text)}[/dim]")
-
-    def warned(self, message: str) -> None:
-        self._print(f"[yellow]warning:[/yellow] {escape(message)}")
-
-    def _print(self, markup: str) -> None:
-        if not self._ended:
+    def on(self, event: Event, state: RunState) -> None:
+        with self._lock:
+            if isinstance(event, OfEngine):
+                self._draw(event, state)
+            if isinstance(event, events.Made):
+                self._draw_compressed(event.items, event.total)
+            text = _line(event)
+            if not text or self._ended:
+                return
+            if isinstance(event, _WARNINGS) or getattr(event, "warning", False):
+                markup = f"[yellow]warning:[/yellow] {escape(text)}"
+            else:
+                markup = f"[dim]{escape(text)}[/dim]"
             self.console.print(
                 f"[dim]{time_of_day()}[/dim] {markup}", highlight=False, soft_wrap=True
             )
 
-    def on(self, event: Event) -> None:
-        engine = event.engine
-        with self._lock:
-            if (
-                event.kind in ("loaded", "ended", "died", "left")
-                and engine in self._working
-            ):
-                self._bars.remove_task(self._working.pop(engine))
-            match event.kind:
-                case "loading":
-                    text = escape(f"{event.checkpoint}: loading")
-                    self._working[engine] = self._bars.add_task(
-                        text, total=None, pace=""
-                    )
-                case "loaded":
-                    how = "swapped in place" if event.swapped else "engine started"
-                    self.stage(
-                        f"{event.checkpoint}: {how} in {event.seconds:.2f} s (engine"
-                        f" {engine})"
-                    )
-                case "began":
-                    text = escape(f"{event.checkpoint} {event.task}")
-                    self._working[engine] = self._bars.add_task(
-                        text, total=event.items, pace=""
-                    )
-                case "advanced":
-                    bar = self._working[engine]
-                    self._bars.advance(bar, event.items)
-                    task = next(each for each in self._bars.tasks if each.id == bar)
-                    pace = task.completed / max(task.elapsed or 0.0, 1e-3)
-                    left = timedelta(seconds=round((task.remaining or 0.0) / pace))
-                    self._bars.update(bar, pace=f"{pace:.1f} items/s, {left} left")
-                case "ended" if event.items:
-                    pace = event.items / max(event.seconds, 1e-3)
-                    told = (
-                        f"{event.items} items in {event.seconds:.1f} s,"
-                        f" {pace:.1f} items/s"
-                    )
-                    self.stage(f"{event.checkpoint} {event.task}: {told}")
-                case "unplaced":
-                    self.warned(f"engine {engine} waits for {event.text}")
-                case "died":
-                    self.warned(
-                        f"engine {engine} died ({event.text}); starting it again"
-                    )
-                case "made":
-                    self._made(event.items, event.total)
-                case kind if event.text and kind in (*_WARNINGS, *_NOTES):
-                    (self.warned if kind in _WARNINGS else self.stage)(event.text)
+    def _draw(self, event: OfEngine, state: RunState) -> None:
+        """The bar of an engine's current work."""
+        bar = self._working.get(event.engine)
+        match event:
+            case events.Loading():
+                self._begin(event.engine, f"{event.checkpoint}: loading", None)
+            case events.Began():
+                name = f"{event.checkpoint} {event.task}"
+                self._begin(event.engine, name, event.items)
+            case events.Advanced() if bar is not None:
+                done = state.engines[event.engine].done
+                task = next(each for each in self._bars.tasks if each.id == bar)
+                pace = done / max(task.elapsed or 0.0, 1e-3)
+                rest = timedelta(seconds=round(((task.total or 0) - done) / pace))
+                shown = f"{pace:.1f} items/s, {rest} left"
+                self._bars.update(bar, completed=done, pace=shown)
+            case _ if bar is not None:
+                self._bars.remove_task(self._working.pop(event.engine))
 
-    def _made(self, done: int, total: int) -> None:
-        if not total:
-            return
-        if self._prune is None:
-            self._prune = self._bars.add_task("compressing", total=total, pace="")
-        self._bars.update(self._prune, completed=done)
+    def _begin(self, engine: int, name: str, items: int | None) -> None:
+        bar = self._bars.add_task(escape(name), total=items, pace="")
+        self._working[engine] = bar
+
+    def _draw_compressed(self, done: int, total: int) -> None:
+        if self._compress is None:
+            self._compress = self._bars.add_task("compressing", total=total, pace="")
+        self._bars.update(self._compress, completed=done)
         if done == total:
-            self._bars.remove_task(self._prune)
-            self.stage(f"compressed {total} checkpoints")
+            self._bars.remove_task(self._compress)
+
+
+def _line(event: Event) -> str:
+    """The line that a terminal shows of an event; empty for none."""
+    match event:
+        case events.Loaded():
+            how = "swapped in place" if event.swapped else "engine started"
+            seconds = f"{event.seconds:.2f} s (engine {event.engine})"
+            return f"{event.checkpoint}: {how} in {seconds}"
+        case events.Ended() if event.items:
+            pace = event.items / max(event.seconds, 1e-3)
+            did = f"{event.items} items in {event.seconds:.1f} s, {pace:.1f} items/s"
+            return f"{event.checkpoint} {event.task}: {did}"
+        case events.Unplaced():
+            return f"engine {event.engine} waits for {event.text}"
+        case events.Died():
+            return f"engine {event.engine} died ({event.text}); starting it again"
+        case events.Made() if event.items == event.total:
+            return f"compressed {event.total} checkpoints"
+        case events.GaveUp():
+            return event.failure.text
+        case events.Placed():
+            return ""
+        case _:
+            return getattr(event, "text", "")

@@ -26,14 +26,27 @@ from launch.run.decide.assignments import (
     Assignment,
     BaseAnswers,
     EngineSetup,
-    Event,
-    Listener,
     Shard,
     ShardResult,
     Where,
 )
 from launch.run.decide.board import Board
 from launch.run.decide.failures import Remedy
+from launch.run.events import (
+    Advanced,
+    Began,
+    Died,
+    Ended,
+    EngineEnded,
+    Loaded,
+    Loading,
+    Placed,
+    Report,
+    Retried,
+    Starting,
+    Unplaced,
+    Warned,
+)
 from launch.run.work.actors import GROUPS, EngineActor, end_process, start_actor
 from launch.run.work.cluster import (
     OUT_OF_REACH,
@@ -47,7 +60,7 @@ from launch.run.work.fleet import Worker
 from launch.run.work.logs import cut, last_words, size
 from launch.sweep.config import Resources
 
-_LOOK_SECONDS = 2.0  # between two checks of an actor's progress
+_POLL_SECONDS = 2.0  # between two checks of an actor's progress
 _CONTROL_SECONDS = 20  # for an answer that needs no engine
 # that work is kept for an actor that starts again on GPUs that were just freed
 _RESTART_SECONDS = 30.0
@@ -76,7 +89,7 @@ class EngineWorker(Worker):
         board: Board,
         store: RecordStore,
         questions: Mapping[str, Any],
-        report: Listener,
+        report: Report,
         resources: Resources,
     ) -> None:
         """`questions`: task key -> object reference of its questions."""
@@ -108,7 +121,7 @@ class EngineWorker(Worker):
         finally:
             self._kill()
             self.board.leave(self.number)
-            self._report(Event(kind="left", engine=self.number))
+            self._report(EngineEnded(engine=self.number))
 
     def _next(self) -> Assignment | None:
         """Wait for a process and for work; None if there will never be both."""
@@ -134,36 +147,29 @@ class EngineWorker(Worker):
             return True
         if self._actor is None:
             self._log_start = size(self._setup.log_path)
-            self._report(Event(kind="starting", engine=self.number))
+            self._report(Starting(engine=self.number))
             self._actor = start_actor(
                 EngineActor, self._setup, concurrency_groups=GROUPS
             )
-        started, told = time.monotonic(), False
-        place = self._actor.where.remote()
+        started, warned = time.monotonic(), False
+        pending = self._actor.where.remote()
         while not self._over():
-            found, _ = ray.wait([place], timeout=1.0)
+            found, _ = ray.wait([pending], timeout=1.0)
             waited = time.monotonic() - started
             if found:
-                where: Where = ray.get(place)
+                where: Where = ray.get(pending)
                 self.where = where
                 self.board.join(self.number, where.device, where.node)
                 self._report(
-                    Event(
-                        kind="placed",
-                        engine=self.number,
-                        text=where.gpu,
-                        seconds=round(waited, 3),
-                    )
+                    Placed(engine=self.number, text=where.gpu, seconds=round(waited, 3))
                 )
                 return True
             if seconds is not None and waited > seconds:
                 return False
-            if not told and waited > _TELL_SECONDS:
-                told = True
+            if not warned and waited > _TELL_SECONDS:
+                warned = True
                 self.board.leave(self.number)
-                self._report(
-                    Event(kind="unplaced", engine=self.number, text=self.place.needs)
-                )
+                self._report(Unplaced(engine=self.number, text=self.place.needs))
         return False
 
     def _serve(self, assignment: Assignment) -> None:
@@ -212,9 +218,7 @@ class EngineWorker(Worker):
         )
         remedy = self.board.failed(self.number, failure)
         if assignment.part in self.board.unfinished:
-            self._report(
-                Event(kind="retried", engine=self.number, checkpoint=name, task=task)
-            )
+            self._report(Retried(engine=self.number, checkpoint=name, task=task))
         self._apply(
             remedy,
             "it failed with one checkpoint after another, last with"
@@ -247,11 +251,11 @@ class EngineWorker(Worker):
             # Ray requests a process to end itself; a hung process may never react
             end_process(self.where)
         self._kill()
-        self._report(Event(kind="died", engine=self.number, text=reason))
+        self._report(Died(engine=self.number, text=reason))
         return reason
 
     def _warn(self, text: str) -> None:
-        self._report(Event(kind="warned", text=text))
+        self._report(Warned(text))
 
     def _apply(self, remedy: Remedy, why: str) -> None:
         """Retire the engine, or first test whether it can still load a checkpoint
@@ -295,11 +299,11 @@ class EngineWorker(Worker):
     def _hold(self, info: CheckpointInfo) -> None:
         """Load a checkpoint, whatever the actor holds. Raises Hung if it takes too
         long."""
-        self._report(Event(kind="loading", engine=self.number, checkpoint=info.name))
+        self._report(Loading(engine=self.number, checkpoint=info.name))
         pending = self._actor.load.remote(info)
         self._loading.begin(time.monotonic())
         try:
-            while not ray.wait([pending], timeout=_LOOK_SECONDS)[0]:
+            while not ray.wait([pending], timeout=_POLL_SECONDS)[0]:
                 self._check(self._loading)
             report: LoadReport = ray.get(pending)
             self._loading.moved(time.monotonic())
@@ -309,8 +313,7 @@ class EngineWorker(Worker):
         self._loads, self._counted = self._loads + 1, EngineStats()
         swapped, seconds = report.swapped, round(report.seconds, 3)
         self._report(
-            Event(
-                kind="loaded",
+            Loaded(
                 engine=self.number,
                 checkpoint=info.name,
                 swapped=swapped,
@@ -329,7 +332,7 @@ class EngineWorker(Worker):
         watch.begin(time.monotonic())
         try:
             while True:
-                if ray.wait([stream], timeout=_LOOK_SECONDS)[0]:
+                if ray.wait([stream], timeout=_POLL_SECONDS)[0]:
                     pending = next(stream, None)
                     if pending is None:
                         return
@@ -383,12 +386,8 @@ class EngineWorker(Worker):
         )
         (name, task), source, answers = assignment.part, assignment.base, None
         self._report(
-            Event(
-                kind="began",
-                engine=self.number,
-                checkpoint=name,
-                task=task,
-                items=assignment.items,
+            Began(
+                engine=self.number, checkpoint=name, task=task, items=assignment.items
             )
         )
         began, items = time.monotonic(), 0
@@ -413,11 +412,7 @@ class EngineWorker(Worker):
                 if kept:
                     items += len(result.shard.questions)
                     self._report(
-                        Event(
-                            kind="advanced",
-                            engine=self.number,
-                            items=len(result.shard.questions),
-                        )
+                        Advanced(engine=self.number, items=len(result.shard.questions))
                     )
                     # the next checkpoint may only just have been pruned
                     self._read_ahead()
@@ -425,14 +420,14 @@ class EngineWorker(Worker):
                 name, ray.get(self._actor.stats.remote(), timeout=_CONTROL_SECONDS)
             )
         finally:
-            told = Event(
-                kind="ended",
+            ended = Ended(
                 engine=self.number,
                 checkpoint=name,
                 task=task,
                 items=items,
+                seconds=round(time.monotonic() - began, 3),
             )
-            self._report(replace(told, seconds=round(time.monotonic() - began, 3)))
+            self._report(ended)
 
     def _note(self, name: str, stats: EngineStats | None, items: int = 0) -> None:
         """Add what the engine counted since the last note. A death or an
@@ -479,9 +474,7 @@ class EngineWorker(Worker):
             and assignment.refusal is None
             and self.board.doubts(self.number, result.shard)
         ):
-            self._report(
-                Event(kind="retried", engine=self.number, checkpoint=name, task=task)
-            )
+            self._report(Retried(engine=self.number, checkpoint=name, task=task))
             return False
         self._store.append(name, task, result.shard.name, result.part)
         if (

@@ -32,14 +32,17 @@ class Time:
 def planned():
     from benchmarks.host import EVERY_PROBE
     from benchmarks.serving import workload
-    from evaluator.probes.planning import plan_of
+    from evaluator.probes.planning import tokenised
 
     model = workload.model_directory("bundled")
     read = workload.read_questions("gazetteer", model, 3, probes=EVERY_PROBE)
     return (
         model,
         read,
-        [plan_of(question, read.prompter, read.config) for question in read.questions],
+        [
+            tokenised(question, read.prompter, read.config)
+            for question in read.questions
+        ],
     )
 
 

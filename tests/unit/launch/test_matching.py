@@ -93,9 +93,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def test_control_pairs_tell_who_is_unfit_and_the_report_corrects_the_others(
-    judged, monkeypatch
-):
+def test_controls_tell_unfit_judges(judged, monkeypatch):
     found = judges(read_controls(judged), "gazetteer", "all")
     fitness = {
         name: (each.sensitivity, each.specificity) for name, each in found.items()

@@ -10,10 +10,10 @@ import struct
 import datasets
 import pytest
 
+from evaluator.checkpoints.manifests import PruneManifest, read_manifest
 from pruning import calibration as sequences
 from pruning.calibration import Passage, check_disjoint, text_digest
 from pruning.config import CalibrationConfig
-from pruning.output.manifest import read_manifest
 from pruning.run import check, prune
 from tests.support import pruning as tiny
 from tests.support.sweeps import refused
@@ -31,9 +31,7 @@ def load(
     return sequences.load(config, tokenizer, seed, sources)
 
 
-def test_texts_give_their_first_lines_in_file_order_cut_to_the_length(
-    tokenizer, tmp_path
-):
+def test_text_files_give_first_lines(tokenizer, tmp_path):
     first, second = tmp_path / "a.txt", tmp_path / "b.txt"
     first.write_bytes(("\ufeffw1 w2\r\n\n  \nw3 w4 w5\n" + "w6 " * 50).encode())
     second.write_text("w7\nw8\n")
@@ -84,32 +82,45 @@ def hub(monkeypatch):
     return asked
 
 
-def test_c4_wikipedia_and_balanced_are_the_first_passages_or_say_how_many_they_have(
-    hub, tokenizer
-):
+def origins(found):
+    return [(passage.origin, passage.row) for passage in found.manifest.passages]
+
+
+def test_c4_gives_first_passages(hub, tokenizer):
     found = load("c4", tokenizer)
     files = {"train": "en/c4-train.00000-of-01024.json.gz"}
-    assert hub == [
-        ("allenai/c4", {"split": "train", "streaming": True, "data_files": files})
-    ]
-    assert [passage.row for passage in found.manifest.passages] == [1, 2, 3, 4]
-    hub.clear()
+    arguments = {"split": "train", "streaming": True, "data_files": files}
+    assert hub == [("allenai/c4", arguments)]
+    assert origins(found) == [("c4:train:00000", row) for row in (1, 2, 3, 4)]
+
+
+def test_wikipedia_takes_turns(hub, tokenizer):
     found = load("wikipedia:swahili,te", tokenizer, samples=5)
     assert [arguments["name"] for _, arguments in hub] == ["20231101.sw", "20231101.te"]
-    assert [passage.row for passage in found.manifest.passages] == [1, 2, 3, 1, 2]
-    assert found.manifest.passages[4].origin == "wikimedia/wikipedia:20231101.te"
+    wiki = "wikimedia/wikipedia:20231101"
+    assert origins(found) == [(f"{wiki}.sw", row) for row in (1, 2, 3)] + [
+        (f"{wiki}.te", row) for row in (1, 2)
+    ]
     assert len(load("balanced:en,sw", tokenizer).sequences) == 4
-    assert "longer than 5000 tokens" in refused(
-        load, "c4:windows", tokenizer, length=5000
-    )
-    assert "20231101.sw has 50 passages, 60 were requested" in refused(
-        load, "balanced:sw,en", tokenizer, samples=120
-    )
 
 
-def test_c4_windows_draw_from_the_whole_shard_as_the_authors_loader_does(
-    hub, tokenizer
-):
+@pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize(
+    ("source", "fields", "message"),
+    [
+        ("c4:windows", {"length": 5000}, "longer than 5000 tokens"),
+        (
+            "balanced:sw,en",
+            {"samples": 120},
+            "20231101.sw has 50 passages, 60 were requested",
+        ),
+    ],
+)
+def test_short_hub_sources_are_refused(source, fields, message, tokenizer):
+    assert message in refused(load, source, tokenizer, **fields)
+
+
+def test_c4_windows_follow_the_authors(hub, tokenizer):
     found = load("c4:windows", tokenizer, samples=6, length=70, seed=3)
     assert [arguments.get("streaming", False) for _, arguments in hub] == [False]
     texts = [""] + [" ".join(f"w{i}" for _ in range(30 + i)) for i in range(50)]
@@ -125,9 +136,7 @@ def test_c4_windows_draw_from_the_whole_shard_as_the_authors_loader_does(
         assert ids == tuple(whole[start : start + 70])
 
 
-def test_a_hub_out_of_reach_and_a_passage_without_tokens_are_one_line(
-    monkeypatch, tokenizer, tmp_path
-):
+def test_unusable_passages_are_one_line(monkeypatch, tokenizer, tmp_path):
     def load_dataset(path, **_):
         raise ConnectionError("Couldn't reach the hub\nmore")
 
@@ -147,7 +156,7 @@ def test_a_hub_out_of_reach_and_a_passage_without_tokens_are_one_line(
     )
 
 
-def test_the_first_passage_that_is_held_out_is_named_but_for_case_and_punctuation():
+def test_held_out_passage_is_named():
     assert (
         text_digest("The  Caf\u00e9,\nopen.")
         == text_digest("the cafe\u0301 OPEN")
@@ -166,7 +175,7 @@ def test_the_first_passage_that_is_held_out_is_named_but_for_case_and_punctuatio
     )
 
 
-def test_files_are_held_against_it_before_and_sources_of_the_network_while_they_are_read(
+def test_held_out_network_passage_ends_job(
     checkpoints, passages, tmp_path, monkeypatch
 ):
     source, out = checkpoints("qwen3"), tmp_path / "out"
@@ -194,12 +203,10 @@ def test_files_are_held_against_it_before_and_sources_of_the_network_while_they_
     assert prune(job, out, held_out={text_digest("other"): "x"}).calibration is not None
 
 
-def test_a_finished_checkpoint_is_held_against_it_by_its_manifest(
-    checkpoints, passages, tmp_path
-):
+def test_finished_checkpoint_knows_its_passages(checkpoints, passages, tmp_path):
     out, config = tmp_path / "out", tiny.job(checkpoints("qwen3"), passages, samples=4)
     prune(config, out)
-    manifest = read_manifest(out)
+    manifest = read_manifest(out, PruneManifest)
     held_out = {manifest.calibration.passages[3].text_digest: "the context of item 'y'"}
     for again in (check, prune):
         assert "is also the context of item 'y'" in refused(

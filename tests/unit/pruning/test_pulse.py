@@ -5,14 +5,15 @@ from itertools import pairwise
 
 import torch
 
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.files import digest_of_file
+from evaluator.checkpoints.tensors import PROVEN
 from evaluator.core.liveness import HEARTBEAT
 from pruning.layers.flow import Activations
 from pruning.layers.repair import LeastSquares
 from pruning.methods import masks, solver
 from pruning.methods.base import Pruned
 from pruning.methods.patterns import Unstructured
-from pruning.model.checkpoint import Checkpoint
 from pruning.model.packing import Batch
 from pruning.run import prune
 from tests.support import pruning as tiny
@@ -26,7 +27,7 @@ def beats(work):
     return HEARTBEAT.beats - before
 
 
-def test_every_part_of_a_job_is_heard(checkpoints, passages, tmp_path):
+def test_every_job_part_beats(checkpoints, passages, tmp_path):
     heard = [HEARTBEAT.beats]
     job = tiny.job(checkpoints("llama"), passages)
     prune(
@@ -42,14 +43,13 @@ def test_every_part_of_a_job_is_heard(checkpoints, passages, tmp_path):
     assert all(after - before >= linears for before, after in pairwise(heard))
 
 
-def test_files_are_heard_by_the_chunk_layers_by_the_batch_and_matrices_by_the_block(
-    checkpoints, tmp_path
-):
+def test_long_work_beats_in_pieces(checkpoints, tmp_path):
     file = tmp_path / "file"
     file.write_bytes(b"x" * (5 << 20))
     assert beats(lambda: digest_of_file(file)) == 5
     checkpoint = Checkpoint(checkpoints("llama"))
-    assert beats(checkpoint.check_finite) >= len(checkpoint.entries)
+    PROVEN.clear()
+    assert beats(checkpoint.prove) >= len(checkpoint.tensors)
     made = [Batch((torch.zeros(3),), (number,)) for number in range(4)]
     held = Activations(made, tiny.of_width(2), 10**6, None)
     for number in range(4):

@@ -21,9 +21,7 @@ def commands(tmp_path, monkeypatch):
     return asked
 
 
-def test_it_is_made_once_and_left_out_in_words_where_it_cannot_be(
-    tmp_path, monkeypatch, commands
-):
+def test_environment_is_made_once(tmp_path, monkeypatch, commands):
     def refuse(command, **_):
         raise subprocess.CalledProcessError(
             1, command, stderr="Collecting\nERROR: no matching distribution\n"
@@ -52,7 +50,7 @@ def test_it_is_made_once_and_left_out_in_words_where_it_cannot_be(
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_the_locks_are_whole_and_the_one_beside_ours_has_nothing_that_is_ours(python):
+def test_locks_are_whole(python):
     assert (
         f"llmcompressor=={pins(process.LOCK.name, python)['llmcompressor']}"
         == process.REQUIREMENT

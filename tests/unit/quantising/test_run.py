@@ -10,11 +10,12 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 
 from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.checkpoints.manifests import QuantiseManifest, read_manifest
 from evaluator.checkpoints.matrices import Matrix
 from evaluator.core.errors import InputError
 from pruning.config import PruneConfig
 from pruning.run import prune
-from quantising.config import QuantiseConfig, read_manifest
+from quantising.config import QuantiseConfig
 from quantising.methods import rounding
 from quantising.run import check, quantise
 from tests.support.quantised import Slice
@@ -26,12 +27,10 @@ def config(source: Path, **changes) -> QuantiseConfig:
     )
 
 
-def test_the_same_job_again_is_only_looked_at_and_another_or_a_broken_manifest_refused(
-    source, tmp_path, monkeypatch
-):
+def test_finished_job_is_not_repeated(source, tmp_path, monkeypatch):
     out = tmp_path / "out"
     first = quantise(config(source), out, provenance={"commit": "abc"})
-    assert read_manifest(out) == first
+    assert read_manifest(out, QuantiseManifest) == first
     assert first.provenance == {"commit": "abc"}
     assert "compressed-tensors" in first.versions
     monkeypatch.setattr(rounding, "write", None)
@@ -128,7 +127,7 @@ def test_removed_layers_stay_removed(source, tmp_path):
     assert (dense.pattern, dense.measured_sparsity) == (None, None)
 
 
-def test_online_is_a_directory_of_links_with_a_digest_of_its_own(source, tmp_path):
+def test_online_is_a_linked_directory(source, tmp_path):
     dense = inspect_checkpoint(source)
     digests = {dense.weights_digest}
     for scheme in ("fp8_per_channel", "fp8_per_tensor"):
@@ -173,6 +172,6 @@ def test_online_is_a_directory_of_links_with_a_digest_of_its_own(source, tmp_pat
         ({"recipe": "quant_stage: {}"}, "recipe: method rtn takes none"),
     ],
 )
-def test_a_configuration_that_makes_no_sense_says_why(source, changes, part):
+def test_senseless_configuration_is_refused(source, changes, part):
     with pytest.raises(ValidationError, match=re.escape(part)):
         config(source, **changes)

@@ -9,13 +9,13 @@ from types import ModuleType
 import pytest
 import torch
 
-from evaluator.checkpoints.info import MANIFEST, inspect_checkpoint
+from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.checkpoints.manifests import PruneManifest, read_manifest
 from evaluator.checkpoints.sparsity import measure
 from evaluator.checkpoints.tensors import read_tensors
 from launch.sweep.compress import SOURCES
 from launch.sweep.models import BUNDLED_MODEL
 from pruning.config import PruneConfig
-from pruning.output.manifest import read_manifest
 from pruning.run import prune
 from quantising.config import QuantiseConfig
 from quantising.methods.llm_compressor_job import _keep_zeros
@@ -167,7 +167,7 @@ def test_real_methods_state_what_they_wrote(tmp_path, settings, pattern):
     )
     assert manifest.pattern == pattern
     assert (manifest.measured_sparsity >= 0.5) == (pattern == "2:4")
-    names = [each.name for each in read_manifest(pruned).matrices]
+    names = [each.name for each in read_manifest(pruned, PruneManifest).matrices]
     assert measure(read_tensors(out), names, "2:4") == (
         manifest.measured_sparsity,
         pattern,
@@ -175,4 +175,4 @@ def test_real_methods_state_what_they_wrote(tmp_path, settings, pattern):
     info = inspect_checkpoint(out)
     assert (info.sparsity, info.notes) == (manifest.measured_sparsity, ())
     assert info.pattern.startswith(f"{pattern} + ")
-    assert (out / MANIFEST).exists()
+    assert (out / PruneManifest.FILE).exists()

@@ -12,6 +12,7 @@ Reads the runner's `num_prompt_logprobs`, `requests` (`sampling_params`,
 `input_batch.req_id_to_index` and `model.compute_logits`. Makes `LogprobsTensors`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -55,71 +56,88 @@ def scores_of_prompts(
     before the rows are dropped. Its report also has a row for the last token, which is
     generated too.
     """
-    # Of each score: the rows of this step that predict tokens of its continuation, and
-    # these tokens.
-    plain: dict[str, tuple[range, list[int]]] = {}
-    referring: dict[str, tuple[range, list[int]]] = {}
+    plain: list[_Wanted] = []
+    referring: list[_Wanted] = []
     for name in [name for name in runner.num_prompt_logprobs if name in scheduled]:
-        request = runner.requests[name]
-        orders = request.sampling_params.extra_args or {}
-        if SCORED_FROM not in orders:
-            continue
-        del runner.num_prompt_logprobs[name]
-        tokens = list(request.prompt_token_ids[orders[SCORED_FROM] :])
-        if REFERENCE in orders:
-            tokens.append(orders[FORCED][0])
-        first = int(runner.query_start_loc.np[runner.input_batch.req_id_to_index[name]])
-        first += orders[SCORED_FROM] - 1 - request.num_computed_tokens
-        (referring if REFERENCE in orders else plain)[name] = (
-            range(first, first + len(tokens)),
-            tokens,
-        )
+        orders = runner.requests[name].sampling_params.extra_args or {}
+        if SCORED_FROM in orders:
+            del runner.num_prompt_logprobs[name]
+            wanted = _wanted(runner, name, orders)
+            (plain if wanted.reference is None else referring).append(wanted)
     reports: dict[str, LogprobsTensors | None] = {}
-    if plain:
-        rows, targets = _concatenated(plain.values())
-        parts = [
-            _tables(
-                runner.model.compute_logits(hidden_TH[rows[start : start + _ROWS]]),
-                targets[start : start + _ROWS],
-            )
-            for start in range(0, len(rows), _ROWS)
-        ]
-        tables, start = joined(parts), 0
-        for name, (_, tokens) in plain.items():
-            reports[name] = rows_of_table(tables, start, len(tokens))
-            start += len(tokens)
-    # up to _ROWS rows of several requests, computed together
-    groups: list[dict[str, tuple[range, list[int]]]] = []
-    for name, wanted in referring.items():
-        if (
-            not groups
-            or sum(len(tokens) for _, tokens in groups[-1].values()) + len(wanted[1])
-            > _ROWS
-        ):
-            groups.append({})
-        groups[-1][name] = wanted
-    for group in groups:
-        rows, targets = _concatenated(group.values())
+    rows, tokens = _concatenated(plain)
+    parts = []
+    for start in range(0, len(rows), _ROWS):
+        part = slice(start, start + _ROWS)
+        raw_RV = runner.model.compute_logits(hidden_TH[rows[part]])
+        parts.append(_tables(raw_RV, tokens[part]))
+    if parts:
+        reports |= _cut(joined(parts), plain)
+    for group in _groups(referring):
+        rows, tokens = _concatenated(group)
         raw_RV = runner.model.compute_logits(hidden_TH[rows])
-        tables, start = _tables(raw_RV, targets), 0
-        for name, (_, tokens) in group.items():
-            reference = Reference(
-                **runner.requests[name].sampling_params.extra_args[REFERENCE]
+        tables, start = _cut(_tables(raw_RV, tokens), group), 0
+        for wanted in group:
+            assert wanted.reference is not None
+            end = start + len(wanted.tokens)
+            reports[wanted.name] = report(
+                tables[wanted.name], raw_RV[start:end], wanted.tokens, wanted.reference
             )
-            own = rows_of_table(tables, start, len(tokens))
-            reports[name] = report(
-                own, raw_RV[start : start + len(tokens)], tokens, reference
-            )
-            start += len(tokens)
+            start = end
     return of_whole_prompts(hidden_TH, scheduled) | reports
 
 
-def _concatenated(
-    wanted: Iterable[tuple[range, list[int]]],
-) -> tuple[list[int], list[int]]:
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The rows of this step that predict tokens of a score's continuation."""
+
+    name: str
+    rows: range
+    tokens: list[int]
+    reference: Reference | None
+
+
+def _wanted(runner: Any, name: str, orders: Mapping[str, Any]) -> _Wanted:
+    request, context = runner.requests[name], orders[SCORED_FROM]
+    tokens = list(request.prompt_token_ids[context:])
+    reference = None
+    if REFERENCE in orders:
+        tokens.append(orders[FORCED][0])
+        reference = Reference(**orders[REFERENCE])
+    first = int(runner.query_start_loc.np[runner.input_batch.req_id_to_index[name]])
+    first += context - 1 - request.num_computed_tokens
+    return _Wanted(name, range(first, first + len(tokens)), tokens, reference)
+
+
+def _groups(wanted: Iterable[_Wanted]) -> Iterable[list[_Wanted]]:
+    """Scores with up to _ROWS rows together, or one score."""
+    groups: list[list[_Wanted]] = []
+    count = _ROWS
+    for score in wanted:
+        count += len(score.tokens)
+        if count > _ROWS:
+            groups.append([])
+            count = len(score.tokens)
+        groups[-1].append(score)
+    return groups
+
+
+def _cut(
+    tables: LogprobsTensors, wanted: Iterable[_Wanted]
+) -> dict[str, LogprobsTensors]:
+    """Each score's own rows."""
+    own, start = {}, 0
+    for score in wanted:
+        own[score.name] = rows_of_table(tables, start, len(score.tokens))
+        start += len(score.tokens)
+    return own
+
+
+def _concatenated(wanted: Sequence[_Wanted]) -> tuple[list[int], list[int]]:
     """All rows and all tokens, in order."""
-    ranges, tokens = zip(*wanted, strict=True)
-    return [*chain.from_iterable(ranges)], [*chain.from_iterable(tokens)]
+    rows = chain.from_iterable(score.rows for score in wanted)
+    tokens = chain.from_iterable(score.tokens for score in wanted)
+    return list(rows), list(tokens)
 
 
 def _tables(raw_RV: torch.Tensor, tokens: Sequence[int]) -> LogprobsTensors:

@@ -62,11 +62,9 @@ class Order:
     def token(self) -> int | None:
         """The forced token, if there is one; the last one again for a request that
         is about to end."""
-        return (
-            None
-            if self.forced is None
-            else self.forced[min(len(self.output_ids), len(self.forced) - 1)]
-        )
+        if self.forced is None:
+            return None
+        return self.forced[min(len(self.output_ids), len(self.forced) - 1)]
 
 
 class Orders(LogitsProcessor):  # type: ignore[misc]  # vllm is not followed by mypy
@@ -131,13 +129,9 @@ class RowSampler(Sampler):  # type: ignore[misc]
         tokens_R, tables = sample(logits.float(), orders, sampling_metadata.generators)
         compared = []
         for row, order in enumerate(orders):
-            place = len(order.output_ids)
-            if (
-                order.reference is not None
-                and order.forced is not None
-                and place < len(order.forced)
-            ):
-                compared.append((row, order.reference, order.forced[place], place))
+            place, forced = len(order.output_ids), order.forced or ()
+            if order.reference is not None and place < len(forced):
+                compared.append((row, order.reference, forced[place], place))
         if compared:
             tables = with_divergences(tables, logits, compared)
         return SamplerOutput(
@@ -161,46 +155,44 @@ def sample(
     tokens_R = argmax_R.clone()
     drawn = [row for row, order in enumerate(orders) if order.temperature > 0]
     if drawn:
-        device = logits_RV.device
-        temperature_S1 = torch.tensor(
-            [[orders[row].temperature] for row in drawn], device=device
-        )
-        top_p_S = torch.tensor([orders[row].top_p for row in drawn], device=device)
-        uniform_S = torch.cat(
-            [
-                torch.rand(1, generator=generators.get(row), device=device)
-                for row in drawn
-            ]
-        )
-        tokens_R[drawn] = draw(
-            logits_RV[drawn].div_(temperature_S1), top_p_S, uniform_S
-        )
+        tokens_R[drawn] = _drawn(logits_RV, orders, generators, drawn)
     ranks_R = torch.zeros_like(tokens_R, dtype=torch.int32)
     forced = [row for row, order in enumerate(orders) if order.forced is not None]
     if forced:
-        tokens_R[forced] = torch.tensor(
-            [orders[row].token for row in forced], device=tokens_R.device
-        )
+        tokens = [orders[row].token for row in forced]
+        tokens_R[forced] = torch.tensor(tokens, device=tokens_R.device)
         logits_FV = logits_RV[forced]
-        ranks_R[forced] = (logits_FV > logits_FV.gather(1, tokens_R[forced, None])).sum(
-            1, dtype=torch.int32
-        ) + 1
+        own_F1 = logits_FV.gather(1, tokens_R[forced, None])
+        ranks_R[forced] = (logits_FV > own_F1).sum(1, dtype=torch.int32) + 1
     if not any(order.reported for order in orders):
         return tokens_R, None
     ids_RK, logits_RK = _listed(logits_RV, orders, tokens_R, best_R, argmax_R)
     reported = [row for row, order in enumerate(orders) if order.reported]
     # log p = (logit - best) - log(sum(exp(logit - best))): no digit is lost to large
     # logits.
-    mass_L1 = (
-        logits_RV[reported]
-        .sub_(best_R[reported, None])
-        .exp_()
-        .sum(1, keepdim=True)
-        .log_()
-    )
+    shifted_LV = logits_RV[reported].sub_(best_R[reported, None])
+    mass_L1 = shifted_LV.exp_().sum(1, keepdim=True).log_()
     logprobs_RK = logits_RK - best_R[:, None]
     logprobs_RK[reported] -= mass_L1
     return tokens_R, LogprobsTensors(ids_RK.int(), logprobs_RK, ranks_R)
+
+
+def _drawn(
+    logits_RV: torch.Tensor,
+    orders: Sequence[Order],
+    generators: Mapping[int, torch.Generator],
+    rows: Sequence[int],
+) -> torch.Tensor:
+    """The tokens of the sampled `rows`; each takes one uniform variate."""
+    device = logits_RV.device
+    temperatures = [[orders[row].temperature] for row in rows]
+    temperature_S1 = torch.tensor(temperatures, device=device)
+    top_p_S = torch.tensor([orders[row].top_p for row in rows], device=device)
+    variates = [
+        torch.rand(1, generator=generators.get(row), device=device) for row in rows
+    ]
+    scaled_SV = logits_RV[rows].div_(temperature_S1)
+    return draw(scaled_SV, top_p_S, torch.cat(variates))
 
 
 def _listed(
@@ -241,7 +233,6 @@ def draw(
     their ids. So a draw does not depend on the number of tokens that the code looked
     at.
     """
-    vocabulary = logits_SV.shape[1]
     tokens_S = torch.empty_like(top_p_S, dtype=torch.int64)
     whole_S = top_p_S >= 1
     if whole_S.any():  # no nucleus to look for
@@ -249,24 +240,35 @@ def draw(
     mass_S1 = logits_SV.logsumexp(1, keepdim=True)
     # rows whose nucleus has not been seen as a whole
     open_O = (~whole_S).nonzero()[:, 0]
+    vocabulary = logits_SV.shape[1]
     look = min(_FIRST_LOOK, vocabulary)
     while len(open_O):
-        values_OK, ids_OK = likeliest(
-            logits_SV if len(open_O) == len(tokens_S) else logits_SV[open_O], look
+        every = len(open_O) == len(tokens_S)
+        likeliest_OK = likeliest(logits_SV if every else logits_SV[open_O], look)
+        chosen_O, seen_O = _look(
+            *likeliest_OK, mass_S1[open_O], top_p_S[open_O], uniform_S[open_O]
         )
-        probability_OK, goes_on_O = _nucleus(
-            values_OK, mass_S1[open_O], top_p_S[open_O]
-        )
-        ordered_OK, place_OK = ids_OK.sort(1)
-        chosen_O1 = _inverse(probability_OK.gather(1, place_OK), uniform_S[open_O])[
-            :, None
-        ]
-        chosen_O = ordered_OK.gather(1, chosen_O1)[:, 0]
-        seen_O = ~goes_on_O | (look == vocabulary)
+        if look == vocabulary:
+            seen_O = torch.ones_like(seen_O)
         tokens_S[open_O[seen_O]] = chosen_O[seen_O]
         open_O = open_O[~seen_O]
         look = min(look * _GROWTH, vocabulary)
     return tokens_S
+
+
+def _look(
+    values_OK: torch.Tensor,
+    ids_OK: torch.Tensor,
+    mass_O1: torch.Tensor,
+    top_p_O: torch.Tensor,
+    uniform_O: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tokens drawn among the likeliest ones, and whether these hold the whole
+    nucleus, [O]."""
+    probability_OK, goes_on_O = _nucleus(values_OK, mass_O1, top_p_O)
+    ordered_OK, place_OK = ids_OK.sort(1)
+    chosen_O = _inverse(probability_OK.gather(1, place_OK), uniform_O)
+    return ordered_OK.gather(1, chosen_O[:, None])[:, 0], ~goes_on_O
 
 
 def _nucleus(

@@ -20,15 +20,16 @@ import re
 import sys
 import tempfile
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
-from evaluator.checkpoints.info import CheckpointInfo, read_config
-from evaluator.checkpoints.overlay import overlay, served_config
+from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.first_layer import first_layer, shortened
+from evaluator.checkpoints.info import CheckpointInfo
+from evaluator.checkpoints.overlay import served_config
 from evaluator.checkpoints.quantisation import ONLINE, Quantisation, online_scheme
-from evaluator.checkpoints.tensors import INDEX, SINGLE, read_tensors
 from evaluator.core.config import Frozen
 from evaluator.core.errors import EngineError, InputError, one_line
 from evaluator.core.isolated import run_module
@@ -73,9 +74,6 @@ _SET_DTYPE = (
 )
 _POSITIONS = 64
 _REASON = 500  # characters
-_LAYERS = "num_hidden_layers"
-_LISTED = ("layer_types", "mlp_layer_types")  # with an entry for each layer
-_LATER_LAYER = re.compile(r"(?:^|\.)layers\.[1-9][0-9]*\.")
 
 
 class Rehearsal(Frozen):
@@ -154,20 +152,17 @@ def _rehearsed(
     dtype = (
         cpu_auto(quantisation) if on_cpu and config.dtype == "auto" else config.dtype
     )
-    could = _needs(quantisation)
+    remedy = _needs(quantisation)
     for other in _TRIED if on_cpu else ():
-        if (
-            other != dtype
-            and rehearse(info.path, config.model_copy(update={"dtype": other})).reason
-            is None
-        ):
-            could = _SET_DTYPE.format(other)
+        tried = config.model_copy(update={"dtype": other})
+        if other != dtype and rehearse(info.path, tried).reason is None:
+            remedy = _SET_DTYPE.format(other)
     why = textwrap.shorten(found.reason, _MOST, placeholder=" ...")
     if _NO_KERNEL.search(found.reason):  # no names of kernels
         why = "vLLM has no kernel for this scheme and dtype here"
     place = f"checkpoint {info.path}: {quantisation.label} in {dtype}"
     # whole with --debug
-    raise InputError(f"{place}: {why}; {could}") from EngineError(found.reason)
+    raise InputError(f"{place}: {why}; {remedy}") from EngineError(found.reason)
 
 
 def _needs(quantisation: Quantisation) -> str:
@@ -182,7 +177,7 @@ def _needs(quantisation: Quantisation) -> str:
 def rehearse(checkpoint: Path, config: EngineConfig) -> Rehearsal:
     """Rehearse a checkpoint, or recall an earlier success. Failures are tried again."""
     combination = {
-        "config": json.dumps(shortened(read_config(checkpoint)), sort_keys=True),
+        "config": json.dumps(shortened(Checkpoint(checkpoint).config), sort_keys=True),
         "dtype": config.dtype,
         "tensor_parallel": str(config.tensor_parallel),
         "vllm": installed_version(),
@@ -210,55 +205,13 @@ def _in_a_process(checkpoint: Path, config: EngineConfig) -> Rehearsal:
         return Rehearsal(reason=f"vLLM's process {ending.how} when it tried to")
 
 
-def shortened(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with one decoder layer; the same one if it does not state
-    their number."""
-    if _LAYERS not in config:
-        return dict(config)
-    return {
-        **config,
-        _LAYERS: 1,
-        **{
-            name: config[name][:1]
-            for name in _LISTED
-            if isinstance(config.get(name), list)
-        },
-    }
-
-
-def first_layer(checkpoint: Path, directory: Path) -> Path:
-    """Fill the empty `directory` with the checkpoint of one layer: everything but
-    the layers after the first."""
-    from safetensors import safe_open
-    from safetensors.torch import save_file
-
-    config = read_config(checkpoint)
-    tensors = read_tensors(checkpoint)
-    kept = [each for each in tensors if not _LATER_LAYER.search(each.name)]
-    if _LAYERS not in config or len(kept) == len(tensors):
-        return checkpoint
-    weights: dict[str, Any] = {}
-    for file in sorted({each.file for each in kept}):
-        with safe_open(file, framework="pt") as opened:
-            weights |= {
-                each.name: opened.get_tensor(each.name)
-                for each in kept
-                if each.file == file
-            }
-    overlay(checkpoint, directory, shortened(config))
-    for file in (*directory.glob("*.safetensors"), directory / INDEX):
-        file.unlink(missing_ok=True)
-    save_file(weights, directory / SINGLE, metadata={"format": "pt"})
-    return directory
-
-
 def _read_by_vllm(checkpoint: Path) -> Rehearsal:
     """Whether vLLM knows the layout and takes the configuration, and this GPU is not
     too old for it."""
     from vllm.model_executor.layers.quantization import get_quantization_config
     from vllm.platforms import current_platform
 
-    config = read_config(checkpoint)
+    config = Checkpoint(checkpoint).config
     if (scheme := online_scheme(config)) is not None:
         from vllm.config.quantization import ONLINE_QUANT_SHORTHAND_NAMES
 
@@ -269,11 +222,10 @@ def _read_by_vllm(checkpoint: Path) -> Rehearsal:
         kind = get_quantization_config(ONLINE)
     else:
         config = dict(served_config(config))
-        said = dict(config.get("quantization_config") or config["compression_config"])
-        kind = get_quantization_config(
-            str(said.get("quant_method", "compressed-tensors")).lower()
-        )
-        kind.from_config(said)
+        layout = dict(config.get("quantization_config") or config["compression_config"])
+        method = str(layout.get("quant_method", "compressed-tensors"))
+        kind = get_quantization_config(method.lower())
+        kind.from_config(layout)
     if not current_platform.has_device_capability(kind.get_min_capability()):
         capability = kind.get_min_capability() / 10
         return Rehearsal(
@@ -296,19 +248,10 @@ def _answer(checkpoint: Path, config: EngineConfig) -> Rehearsal:
     with tempfile.TemporaryDirectory(prefix="resurface-rehearsal-") as folder:
         engine: Any = build_engine(config.model_copy(update=settings))
         engine.load(first_layer(checkpoint, Path(folder)))
-        list(
-            engine.run(
-                FixedSource(
-                    [
-                        Generate(
-                            request_id="rehearsal",
-                            prompt_ids=(0, 1, 2, 3),
-                            max_tokens=2,
-                        )
-                    ]
-                )
-            )
+        request = Generate(
+            request_id="rehearsal", prompt_ids=(0, 1, 2, 3), max_tokens=2
         )
+        list(engine.run(FixedSource([request])))
         return Rehearsal(dtype=engine.dtype, kernels=engine.quantised_kernels())
 
 

@@ -156,16 +156,16 @@ def test_formats_to_the_letter(form, arguments, expected):
         ),
     ],
 )
-def test_an_item_without_a_context_is_asked_without_one(
-    context, form, arguments, expected
-):
+def test_item_without_context(context, form, arguments, expected):
+    """An item without a context is asked without one."""
     item = replace(ITEM, context=context)
     prompt = prompter(byte_tokenizer(), cap=1000).build(item, form, **arguments)
     assert (prompt.text, prompt.truncated) == (expected, False)
     assert prompt_text(item, form, **arguments) == expected
 
 
-def test_one_shot_has_a_cap_of_its_own_and_needs_an_exemplar():
+def test_one_shot_cap_and_exemplar():
+    """One shot has a cap of its own and needs an exemplar."""
     small = prompter(byte_tokenizer(), cap=100, one_shot_cap=500)
     cut = small.build(ITEM, "one_shot", exemplar=EXEMPLAR)
     assert cut.truncated
@@ -175,7 +175,8 @@ def test_one_shot_has_a_cap_of_its_own_and_needs_an_exemplar():
     assert needs in refused(small.build, ITEM, "one_shot")
 
 
-def test_a_prompt_that_does_not_fit_without_its_context_names_the_item():
+def test_unfit_prompt_names_item():
+    """A prompt that does not fit without its context names the item."""
     for number, context, tokens in ((3, "c", 345), (4, "", 334)):
         long = make_item(number, question="Q" * 300, context=context)
         message = (
@@ -194,7 +195,8 @@ def test_exemplars_are_neither_evaluated_nor_excluded():
     assert exemplars_of(pool, [pool[0], pool[2], pool[3]]) == []
 
 
-def test_the_tokenizer_adds_its_bos_but_never_closes_the_prompt():
+def test_bos_is_added_eos_is_not():
+    """The tokenizer adds its bos but never closes the prompt."""
     text = "Context: x\n\nQuestion: q\n\nAnswer in a few words:"
     item = make_item(0, context="x", question="q")
     bare = tuple(byte_tokenizer()(text).input_ids)
@@ -218,7 +220,8 @@ def test_the_tokenizer_adds_its_bos_but_never_closes_the_prompt():
         assert cut.text == text.replace(": x", ": T")
 
 
-def test_chat_prompts_are_user_turns_without_thinking_and_without_a_second_bos():
+def test_chat_prompt_is_one_user_turn():
+    """Chat prompts are user turns without thinking and without a second bos."""
     tokenizer = byte_tokenizer(template="<bos> $A")
     tokenizer.chat_template = CHATML
     built = prompter(tokenizer, chat=True, cap=140)
@@ -243,7 +246,8 @@ def test_chat_prompts_are_user_turns_without_thinking_and_without_a_second_bos()
     assert cut.text.startswith("<bos><|im_start|>user\nContext: CC")
 
 
-def test_chat_templates_with_system_turns_and_dates_are_the_same_every_day():
+def test_chat_templates_have_fixed_date():
+    """Chat templates with system turns and dates are the same every day."""
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = (
         "{% if date_string is not defined %}{% set date_string = strftime_now('%d %b"
@@ -292,26 +296,6 @@ def test_bad_chat_templates_are_refused():
         )
 
 
-@given(ids=st.lists(st.integers(0, 259), max_size=12))
-def test_decode_is_that_of_transformers(ids):
-    tokenizer = byte_tokenizer()
-    expected = tokenizer.decode(
-        ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
-    )
-    assert prompter(tokenizer).decode(ids) == expected
-
-
-def test_a_tokenizer_with_a_decoder_of_its_own_is_asked_for_texts():
-    class Shouting(type(byte_tokenizer())):
-        def _decode(self, token_ids, **settings):
-            return super()._decode(token_ids, **settings).upper()
-
-    tokenizer = byte_tokenizer()
-    ids = tokenizer("nile")["input_ids"]
-    tokenizer.__class__ = Shouting
-    assert prompter(tokenizer).decode(ids) == "NILE"
-
-
 @pytest.mark.parametrize(
     ("generation", "config", "expected"),
     [
@@ -342,7 +326,7 @@ def test_a_bad_generation_config_is_named(checkpoint, content):
 
 
 @pytest.mark.parametrize("content", [None, "{", "{}"])
-def test_a_missing_or_broken_tokenizer_is_one_line(checkpoint, content):
+def test_broken_tokenizer_is_one_line(checkpoint, content):
     (checkpoint / "tokenizer.json").unlink()
     if content is None:
         (checkpoint / "tokenizer_config.json").unlink()
@@ -385,7 +369,7 @@ def check_cut(built, tokenizer, item, cap):
     question=st.text(alphabet="ab Nil:", max_size=8),
     room=st.integers(0, 60),
 )
-def test_the_cap_cuts_the_context_and_nothing_else(merging, context, question, room):
+def test_cap_cuts_only_the_context(merging, context, question, room):
     item = make_item(0, context=context, question=question)
     shortest = len(
         merging(
@@ -397,7 +381,7 @@ def test_the_cap_cuts_the_context_and_nothing_else(merging, context, question, r
 
 @settings(max_examples=40, deadline=None)
 @given(context=CONTEXT, room=st.integers(0, 200))
-def test_the_cap_with_several_tokens_a_character(context, room):
+def test_cap_with_several_tokens_per_character(context, room):
     tokenizer = byte_tokenizer(template="<bos> $A")
     item = make_item(0, context=context, question="q")
     cap = (
@@ -439,7 +423,8 @@ def test_boundary_laws_where_merges_cross_it(merging, start, answer):
     )
 
 
-def test_a_merge_across_the_boundary_moves_the_split_back_and_an_answer_needs_tokens():
+def test_merge_across_boundary_moves_split():
+    """A merge across the boundary moves the split back and an answer needs tokens."""
     tokenizer = byte_tokenizer(merges=[(":", "Ġ"), (":Ġ", "N")])
     built = prompter(tokenizer)
     prompt = built.build(make_item(0, context="x"), "open")
@@ -461,7 +446,8 @@ def test_a_merge_across_the_boundary_moves_the_split_back_and_an_answer_needs_to
     )
 
 
-def test_an_empty_prompt_is_the_bos_and_where_there_is_none_nothing_can_follow_it():
+def test_empty_prompt_needs_bos():
+    """An empty prompt is the bos and where there is none nothing can follow it."""
     bare = prompter(byte_tokenizer())
     empty = bare.pose("", "", "")
     assert (empty.token_ids, bare.continuations(empty, [])) == ((), [])

@@ -3,6 +3,7 @@ seed and the item alone."""
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ from evaluator.core.grading import alike, grade
 from evaluator.core.text import code_of, normalise
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.item import ItemRun, Plan
+from evaluator.probes.item import ItemRun
 from evaluator.probes.planning import exemplar_for, questions_of
 from evaluator.tasks import TaskData
 from evaluator.tasks.answer_types import WORDS, answer_type
@@ -52,7 +53,7 @@ def pool(count, language="english", answer="answer {}"):
     ]
 
 
-def test_the_subset_its_first_hundred_and_the_exemplar():
+def test_subset_depth_and_exemplar():
     english = pool(230)
     questions = questions_of(
         data(english=english), config(items=200, formats=("one_shot",))
@@ -124,7 +125,7 @@ def test_candidates_of_each_format():
     assert all(text.startswith("vastaus") for text in question.candidates["unrelated"])
 
 
-def test_options_are_the_whole_pools_any_as_the_papers_and_alike_by_default():
+def test_options_come_from_whole_pool():
     """Whatever part of the pool is asked: here four items."""
     english = [
         *pool(12),
@@ -145,7 +146,8 @@ def test_options_are_the_whole_pools_any_as_the_papers_and_alike_by_default():
     assert drawn["alike"] == drawn[None] != drawn["any"]
 
 
-def test_hard_options_are_the_gold_and_what_looks_most_like_it_in_the_items_own_order():
+def test_hard_options_look_like_gold():
+    """Hard options are the gold and what looks most like it in the items own order."""
     english = pool(20)
     questions = questions_of(data(english=english), config(probes=("hard_choice",)))
     assert {question.hard_options.gold for question in questions} == {0, 1, 2, 3}
@@ -159,7 +161,8 @@ def test_hard_options_are_the_gold_and_what_looks_most_like_it_in_the_items_own_
         assert sorted(wrong) == sorted(hard_distractors(question.item, english))
 
 
-def test_an_item_without_a_distractor_is_still_asked_what_needs_none():
+def test_item_without_distractor_keeps_open_format():
+    """An item without a distractor is still asked what needs none."""
     lone = data(
         english=[make_item(0, answers=["Nile"]), make_item(1, answers=["nile."])]
     )
@@ -171,8 +174,8 @@ def test_an_item_without_a_distractor_is_still_asked_what_needs_none():
         assert question.hard_options is None
         assert [format for format in formats if question.can_pose(format)] == ["open"]
         assert question.why_not("shown") == NO_DISTRACTOR
-        plan = Plan(question=question, prompts={"open": None}, scored={})
-        run = ItemRun(plan, 0, config=config(), prompter=LetterPrompter(), columns={})
+        posed = replace(question, prompts={"open": None})
+        run = ItemRun(posed, 0, config=config(), prompter=LetterPrompter(), columns={})
         assert {PROBES[probe].why_not(run) for probe in ("choice", "hard_choice")} == {
             NO_DISTRACTOR
         }
@@ -196,12 +199,13 @@ def test_an_item_without_a_distractor_is_still_asked_what_needs_none():
         ),
     ],
 )
-def test_a_task_of_which_nothing_can_be_asked_is_refused(settings, message):
+def test_unaskable_task_is_refused(settings, message):
+    """A task of which nothing can be asked is refused."""
     lone = data(english=[make_item(0, answers=["Nile"]), make_item(1, answers=["?"])])
     assert message in refused(questions_of, lone, config(**settings))
 
 
-def test_one_item_that_can_be_asked_is_enough():
+def test_one_askable_item_is_enough():
     english = [
         make_item(number, answers=names)
         for number, names in enumerate((["Nile", "Ob"],) * 2 + (["Ob"],))
@@ -217,7 +221,8 @@ def test_one_item_that_can_be_asked_is_enough():
     ]
 
 
-def test_the_subset_is_the_start_of_the_seeded_shuffle_of_the_file_order():
+def test_subset_starts_seeded_shuffle():
+    """The subset is the start of the seeded shuffle of the file order."""
     pool = [make_item(number) for number in range(50)]
     order = list(range(50))
     random.Random(42).shuffle(order)
@@ -228,7 +233,9 @@ def test_the_subset_is_the_start_of_the_seeded_shuffle_of_the_file_order():
     assert pool == [make_item(number) for number in range(50)]
 
 
-def test_the_gold_option_is_the_first_reference_that_can_be_graded_and_without_one_an_item_is_excluded():
+def test_gold_option_is_first_gradable():
+    """The gold option is the first reference that can be graded and without one an
+    item is excluded."""
     for answers in ((), ("",), ("...",), ("?!", " \n", "—")):
         assert is_excluded(make_item(0, answers=answers))
     assert not is_excluded(make_item(0, answers=("...", "Nile")))
@@ -251,7 +258,7 @@ pools = st.lists(answers, min_size=1, max_size=12).map(pool_of)
 
 
 @given(pools, st.integers(0, 3))
-def test_options_are_the_gold_and_distinct_wrong_answers(pool, seed):
+def test_options_are_gold_and_distinct(pool, seed):
     item = make_item(99, answers=["Nile"])
     pool = [item, *pool]
     gold = {"", "nile", "the nile"}
@@ -293,7 +300,7 @@ mixed = st.lists(
 
 
 @given(mixed, st.sampled_from(["Nile", "1990", "3 men", "sand"]), st.integers(0, 3))
-def test_alike_distractors_come_from_the_best_group_that_the_pool_has(pool, gold, seed):
+def test_alike_distractors_use_best_group(pool, gold, seed):
     """By counting: of each group in the documented order as many as it has, until
     there are three."""
     item = make_item(99, answers=[gold])
@@ -321,7 +328,7 @@ def test_alike_distractors_come_from_the_best_group_that_the_pool_has(pool, gold
     assert wrong_options(item, pool, seed, by_kind(pool)) == wrong
 
 
-def test_in_the_gazetteer_no_alike_distractor_is_of_another_kind():
+def test_gazetteer_distractors_share_kind():
     """The defect that `alike` mends: of the demo's 360 items, most had a distractor
     whose kind gave it away."""
     count = {"any": 0, "alike": 0}
@@ -346,12 +353,12 @@ def test_in_the_gazetteer_no_alike_distractor_is_of_another_kind():
         ("Mississippi", "Kalamazoo", True), ("Mississippi", "Mississippi River", False), ("U.S.", "us", True),
     ],
 )  # fmt: skip
-def test_lengths_are_similar_within_half_or_two_characters(one, other, similar):
+def test_similar_lengths(one, other, similar):
     assert similar_length(one, other) == similar_length(other, one) == similar
 
 
 @pytest.mark.parametrize("rule", ["any", "alike"])
-def test_draws_and_orders_are_even_and_by_the_item(rule):
+def test_draws_are_even_per_item(rule):
     """3 of 9 wrong answers, gold at any of 4 places: counts over 4000 seeds stay
     within 5 standard deviations."""
     pool = [make_item(number, answers=[str(1900 + number)]) for number in range(10)]
@@ -379,7 +386,9 @@ def test_draws_and_orders_are_even_and_by_the_item(rule):
     )
 
 
-def test_every_reference_of_the_item_is_kept_out_and_only_first_references_of_others_come_in():
+def test_options_keep_out_own_references():
+    """Every reference of the item is kept out and only first references of others
+    come in."""
     item = make_item(0, answers=["Nile", "Abay"])
     pool = [
         item,
@@ -390,7 +399,7 @@ def test_every_reference_of_the_item_is_kept_out_and_only_first_references_of_ot
     assert sorted(choose_options(item, pool, 0).texts) == ["Nile", "Po"]
 
 
-def test_brought_options_are_used_as_they_are():
+def test_own_options_are_used():
     item = make_item(
         0, answers=["5"], options=["-5", "5.", "10", "10", " 5 ", "15", "20"]
     )
@@ -407,7 +416,8 @@ def test_brought_options_are_used_as_they_are():
     )
 
 
-def test_unrelated_candidates_are_wrong_distinct_and_come_from_other_languages():
+def test_unrelated_candidates_are_foreign():
+    """Unrelated candidates are wrong distinct and come from other languages."""
     pools = {
         language: [
             make_item(number, language=language, answers=[f"{language} {number}"])
@@ -505,12 +515,13 @@ def test_hard_distractors_against_a_plain_computation(texts, gold):
         ("hu", "1848", "date"), ("hu", "12 alma", "number"), ("hu", "Duna", "name"), ("hu", "március", "other"),
     ],
 )  # fmt: skip
-def test_the_type_of_an_answer_is_a_rule(language, answer, kind):
+def test_answer_types(language, answer, kind):
     assert answer_type(answer, language) == kind
 
 
 @pytest.mark.parametrize("code", WORDS)
-def test_every_listed_month_makes_a_date_and_every_number_word_a_number(code):
+def test_listed_words_decide_types(code):
+    """Every listed month makes a date and every number word a number."""
     assert code_of(code) == code
     months, _, numbers = (words.split() for words in WORDS[code].values())
     if code != "vi":

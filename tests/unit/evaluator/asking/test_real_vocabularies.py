@@ -31,7 +31,7 @@ def _case(name, chat):
 @pytest.mark.parametrize(
     ("name", "chat"), [_case(name, chat) for name in NAMES for chat in (False, True)]
 )
-def test_boundaries_of_all_gold_answers_of_xquad(name, chat):
+def test_boundaries_of_xquad_gold_answers(name, chat):
     if absent(name) or not (SHARED / "xquad").is_dir():
         pytest.skip(
             f"the shared vocabulary of {name} or the shared XQuAD files are not here"
@@ -114,7 +114,7 @@ def prompter(tokenizer, cap=512):
     return Prompter(tokenizer, chat=True, prompt_tokens=cap, one_shot_prompt_tokens=cap)
 
 
-def test_the_turn_stands_between_the_templates_own_marks(model):
+def test_turn_stands_between_template_marks(model):
     name, tokenizer = model
     for item in items():
         prompt = prompter(tokenizer, 4096).build(item, "open")

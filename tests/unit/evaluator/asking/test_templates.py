@@ -56,7 +56,8 @@ def test_every_field():
     assert not lists_options(TERSE)
 
 
-def test_nothing_is_escaped_and_one_line_break_at_the_end_is_dropped():
+def test_template_text_is_not_escaped():
+    """Nothing is escaped and one line break at the end is dropped."""
     item = make_item(question='Is "a < b" & true?')
     assert (
         wording("<b>{{ question }}</b>\n\n").whole(item, "", ())
@@ -221,7 +222,8 @@ def test_names_that_are_none(name):
     assert checked_name("terse-2.b_c") == "terse-2.b_c"
 
 
-def test_the_papers_wording_as_a_template_gives_the_papers_prompts(tokenizer):
+def test_paper_template_gives_paper_prompts(tokenizer):
+    """The papers wording as a template gives the papers prompts."""
     paper = (
         "{% if context %}Context: {{ context }}\n\n{% endif %}Question: {{ question"
         " }}\n\n{% if options %}Candidates: {{ options | join('; ') }}\n\n{% endif"
@@ -262,7 +264,8 @@ def test_a_solved_example(tokenizer):
     assert "\nA:\nAnn\n\n" in lines.text
 
 
-def test_after_white_space_an_answer_has_none_of_its_own(tokenizer):
+def test_answer_after_white_space(tokenizer):
+    """After white space an answer has none of its own."""
     mine = prompter(tokenizer, TERSE + "\n\n")
     prompt = mine.build(ITEM, "open")
     assert prompt.text.endswith("\nA:\n")

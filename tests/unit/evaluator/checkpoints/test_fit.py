@@ -9,10 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from evaluator.checkpoints.blueprint import read_blueprint
-from evaluator.checkpoints.info import inspect_checkpoint, read_config
+from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.checkpoints.overlay import served_directory
-from evaluator.checkpoints.quantisation import read_quantisation
 from evaluator.checkpoints.tensors import SINGLE, read_tensors
 from tests.support.checkpoint_files import only_error
 from tests.support.models import save_tiny_model
@@ -60,7 +59,7 @@ def change(directory, out, weights=None, **fields):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_architecture_passes_and_misfits_are_named(tmp_path, kind):
+def test_architectures_pass_misfits_do_not(tmp_path, kind):
     """What transformers writes fits. One tensor more or less is refused by its name
     in the files."""
     with torch.device("cpu"):
@@ -146,7 +145,7 @@ def test_spare_parts_are_notes(tmp_path, tiny):
     )
 
 
-def test_layer_for_one_token_more_is_spare(tmp_path):
+def test_next_token_layer_is_spare(tmp_path):
     """DeepSeek's kind: the layer after the last one; a layer without such a part is
     refused."""
     AutoModelForCausalLM.from_config(
@@ -166,17 +165,17 @@ def test_layer_for_one_token_more_is_spare(tmp_path):
     )
 
 
-def test_head_only_is_served_under_both_names(tmp_path, tiny):
+def test_head_only_serves_both_names(tmp_path, tiny):
     """vLLM reads a tied matrix under the embedding's name."""
     table = load_file(tiny["qwen3"] / SINGLE)["model.embed_tokens.weight"]
     weights = {"lm_head.weight": table.clone(), "model.embed_tokens.weight": None}
     copy = change(tiny["qwen3"], tmp_path / "head", weights)
     assert inspect_checkpoint(copy).notes == ()
-    with served_directory(copy) as served:
+    with served_directory(Checkpoint(copy)) as served:
         homes = {each.name: each.file for each in read_tensors(served)}
         added = load_file(homes["model.embed_tokens.weight"])
         assert torch.equal(added["model.embed_tokens.weight"], table)
-    with served_directory(tiny["qwen3"]) as served:
+    with served_directory(Checkpoint(tiny["qwen3"])) as served:
         assert served == tiny["qwen3"]
 
 
@@ -201,11 +200,11 @@ def test_quantisations_beside_config_json_count(tmp_path, tiny, name):
     copy = shutil.copytree(tiny["qwen3"], tmp_path / "copy")
     said, label = SIDES[name]
     (copy / name).write_text(json.dumps(said))
-    found = read_quantisation(copy, read_config(copy))
+    found = Checkpoint(copy).quantisation
     assert found is not None
     assert found.label == label
     assert f"{label} is described, but no tensor is quantised" in only_error(copy)
-    with served_directory(copy) as served:  # where engines look for it
+    with served_directory(Checkpoint(copy)) as served:  # where engines look for it
         assert (
             json.loads((served / "config.json").read_text())[
                 "quantization_config"
@@ -238,4 +237,4 @@ def test_infinity_in_config_json_loads(tmp_path):
     )
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     assert "__float__" in (tmp_path / "config.json").read_text()
-    assert read_blueprint(tmp_path).config["time_step_limit"][1] == float("inf")
+    assert Checkpoint(tmp_path).settings["time_step_limit"][1] == float("inf")

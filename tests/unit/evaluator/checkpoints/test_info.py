@@ -2,19 +2,24 @@
 that are refused."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
 
 from evaluator.checkpoints import info as described
-from evaluator.checkpoints.info import MANIFEST, inspect_checkpoint, recognise
-from evaluator.checkpoints.tensors import SINGLE
+from evaluator.checkpoints.info import inspect_checkpoint, verify_unchanged
+from evaluator.checkpoints.manifests import (
+    CalibrationManifest,
+    PruneManifest,
+    RemovedParts,
+)
+from evaluator.checkpoints.tensors import PROVEN, SINGLE
 from tests.support.checkpoint_files import (
     CONFIG,
     only_error,
     tensors,
     write,
+    write_manifest,
     write_sharded,
 )
 from tests.support.quantised import (
@@ -27,12 +32,14 @@ from tests.support.sweeps import refused
 
 pytestmark = pytest.mark.usefixtures("any_tensors")
 
-PRUNED = {
-    "method": "wanda",
-    "pattern": "unstructured",
-    "sparsity": 0.5,
+TEXT = CalibrationManifest(
+    source="gazetteer", samples=128, sequence_length=2048, tokens=10**5, cut=0,
+    ids_sha256="", files={}, passages=(),
+)  # fmt: skip
+# what cannot be measured in the weights is taken from the manifest
+GONE = {
     "measured_sparsity": 0.4977,
-    "config": {"calibration": {"source": "gazetteer", "samples": 128}},
+    "removed": RemovedParts(unit="layers", of=3, gone=("1",)),
     "files": {"config.json": "9f", SINGLE: "3c"},
 }
 
@@ -42,55 +49,35 @@ def checkpoint(tmp_path):
     return write(tmp_path / "dense")
 
 
-def test_keys_given_twice_are_refused(checkpoint):
-    (checkpoint / "config.json").write_text(
-        json.dumps(CONFIG)[:-1] + ', "vocab_size": 5}'
-    )
-    assert (
-        only_error(checkpoint)
-        == f"{checkpoint / 'config.json'}: key 'vocab_size' occurs twice"
-    )
-
-
-def test_a_dense_and_a_pruned_checkpoint(checkpoint, monkeypatch):
+def test_dense_checkpoint_is_described(checkpoint, monkeypatch):
     info = inspect_checkpoint(checkpoint)
-    assert (info.name, info.path, info.tensors, info.bytes, info.dtype) == (
-        "dense",
-        checkpoint,
-        3,
-        72,
-        "bfloat16",
-    )
-    assert (info.method, info.pattern, info.sparsity, info.calibration) == (
-        None,
-        None,
-        None,
-        None,
-    )
+    said = info.name, info.path, info.tensors, info.bytes, info.dtype
+    assert said == ("dense", checkpoint, 3, 72, "bfloat16")
+    compression = info.method, info.pattern, info.sparsity, info.calibration
+    assert compression == (None, None, None, None)
     assert inspect_checkpoint(checkpoint, "base").name == "base"
     monkeypatch.chdir(checkpoint)
-    assert inspect_checkpoint(Path()).name == "dense"
-    (checkpoint / MANIFEST).write_text(json.dumps(PRUNED))
+    assert inspect_checkpoint(checkpoint.relative_to(checkpoint)).name == "dense"
+
+
+@pytest.mark.parametrize(
+    ("changes", "method", "calibration"),
+    [
+        ({"calibration": TEXT}, "wanda", "gazetteer"),
+        ({"method": "magnitude"}, "magnitude", None),
+        ({"repair": "least_squares"}, "wanda + least_squares", None),
+    ],
+)
+def test_pruned_checkpoint_is_described(checkpoint, changes, method, calibration):
+    write_manifest(checkpoint, **GONE, **changes)
     info = inspect_checkpoint(checkpoint)
-    assert (info.method, info.pattern, info.calibration) == (
-        "wanda",
-        "unstructured",
-        "gazetteer",
-    )
+    assert (info.method, info.pattern) == (method, "unstructured")
     assert (info.sparsity, info.requested_sparsity) == (0.4977, 0.5)
-    (checkpoint / MANIFEST).write_text(
-        json.dumps({**PRUNED, "method": "magnitude", "config": {"calibration": None}})
-    )
-    assert inspect_checkpoint(checkpoint).calibration is None
-    (checkpoint / MANIFEST).write_text(
-        json.dumps({**PRUNED, "repair": "least_squares"})
-    )
-    assert inspect_checkpoint(checkpoint).method == "wanda + least_squares"
+    assert info.calibration == calibration
 
 
-def test_the_digest_tells_weights_apart_however_they_are_cut_and_called(
-    checkpoint, tmp_path
-):
+def test_digest_tells_weights_apart(checkpoint, tmp_path):
+    """However they are cut into files and called."""
     weights = tensors()
     first, *others = sorted(weights)
     digest = inspect_checkpoint(checkpoint).weights_digest
@@ -102,11 +89,8 @@ def test_the_digest_tells_weights_apart_however_they_are_cut_and_called(
         dict(reversed(weights.items())),
         {**CONFIG, "_name_or_path": "x"},
     )
-    assert {
-        inspect_checkpoint(sharded).weights_digest,
-        inspect_checkpoint(reordered).weights_digest,
-    } == {digest}
-    weights = tensors()
+    for same in (sharded, reordered):
+        assert inspect_checkpoint(same).weights_digest == digest
     head = weights.pop("lm_head.weight")
     head[0, 0] = 0.0
     minus, more = head.clone(), head.clone()
@@ -114,16 +98,12 @@ def test_the_digest_tells_weights_apart_however_they_are_cut_and_called(
     more[3, 2] += 1
     heads = [head, more, head.reshape(3, 4), head.view(torch.float16), minus]
     sets = [weights | {"lm_head.weight": each} for each in heads]
-    sets += [
-        weights | {"lm_head.weights": head},
-        sets[0] | {"z": torch.zeros(0, dtype=torch.bfloat16)},
-    ]
-    assert len(
-        {
-            inspect_checkpoint(write(tmp_path / "a", each)).weights_digest
-            for each in sets
-        }
-    ) == len(sets)
+    sets.append(weights | {"lm_head.weights": head})
+    sets.append(sets[0] | {"z": torch.zeros(0, dtype=torch.bfloat16)})
+    digests = set()
+    for each in sets:
+        digests.add(inspect_checkpoint(write(tmp_path / "a", each)).weights_digest)
+    assert len(digests) == len(sets)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +124,7 @@ def test_the_digest_tells_weights_apart_however_they_are_cut_and_called(
         ({"num_local_experts": 0, "text_config": {}}, False),
     ],
 )
-def test_the_architecture_is_what_a_swap_depends_on(checkpoint, tmp_path, change, same):
+def test_architecture_key_decides_swaps(checkpoint, tmp_path, change, same):
     weights = tensors()
     made = (
         write(tmp_path / str(seed), tensors(seed=seed), CONFIG | change)
@@ -165,9 +145,7 @@ def test_the_architecture_is_what_a_swap_depends_on(checkpoint, tmp_path, change
         {"model_type": "mixtral", "text_config": {"num_experts": 8}},
     ],
 )
-def test_no_engine_holds_two_quantised_checkpoints_or_two_mixtures_of_experts(
-    tmp_path, said
-):
+def test_quantised_and_mixtures_serve_alone(tmp_path, said):
     one, other = (
         write(tmp_path / str(seed), tensors(seed=seed), CONFIG | said)
         for seed in range(2)
@@ -177,9 +155,7 @@ def test_no_engine_holds_two_quantised_checkpoints_or_two_mixtures_of_experts(
     )
 
 
-def test_the_dtype_is_the_configuration_s_and_own_code_is_not_run_unless_trusted(
-    tmp_path,
-):
+def test_dtype_is_stated_or_most_common(tmp_path):
     found = []
     for config in (
         {"dtype": "float16"},
@@ -187,17 +163,16 @@ def test_the_dtype_is_the_configuration_s_and_own_code_is_not_run_unless_trusted
         {},
         {"dtype": "auto"},
     ):
-        directory = write(
-            tmp_path / "m",
-            tensors() | {"norm": torch.ones(3)},
-            {"model_type": "qwen3"} | config,
-        )
+        weights = tensors() | {"norm": torch.ones(3)}
+        directory = write(tmp_path / "m", weights, {"model_type": "qwen3"} | config)
         found.append(inspect_checkpoint(directory).dtype)
     assert found == ["float16", "float32", "bfloat16", "bfloat16"]
+
+
+def test_own_code_runs_only_if_trusted(tmp_path):
     code = {"auto_map": {"AutoModelForCausalLM": "m.M"}}
-    directory = write(
-        tmp_path / "m", config=CONFIG | code | {"model_type": "of_its_own"}
-    )
+    own = CONFIG | code | {"model_type": "of_its_own"}
+    directory = write(tmp_path / "m", config=own)
     assert "config.json: field 'auto_map'" in only_error(directory)
     assert inspect_checkpoint(directory, trust_remote_code=True).tensors == 3
     # Phi-3 as published: code that nobody needs any more
@@ -212,128 +187,115 @@ def test_the_dtype_is_the_configuration_s_and_own_code_is_not_run_unless_trusted
         ("[]", "config.json must be an object"),
         ("{}", "config.json: field 'model_type' is missing"),
         ('{"model_type": 3}', "field 'model_type' must be a string, not 3"),
+        ('{"model_type": "a", "model_type": "b"}', "key 'model_type' occurs twice"),
     ],
 )
-def test_directories_and_configurations_of_no_whole_checkpoint(
-    checkpoint, content, part
-):
+def test_no_whole_checkpoint(checkpoint, content, part):
     (checkpoint / "config.json").unlink()
     if content is not None:
         (checkpoint / "config.json").write_text(content)
     assert part in only_error(checkpoint)
     assert "is not a directory" in only_error(checkpoint / SINGLE)
-    assert "half-written" in only_error(
-        checkpoint.rename(checkpoint.with_name("out.partial"))
-    )
+    partial = checkpoint.rename(checkpoint.with_name("out.partial"))
+    assert "half-written" in only_error(partial)
 
 
-def test_a_quantised_checkpoint_says_how_also_if_it_was_pruned_before(checkpoint):
-    gptq = {
-        "quant_method": "gptq",
-        "bits": 4,
-        "group_size": 128,
-        "desc_act": False,
-        "sym": True,
-        "dataset": "c4",
-    }
-    info = inspect_checkpoint(with_quantisation(checkpoint, gptq))
-    assert (info.method, info.pattern, info.sparsity) == (
-        "gptq",
-        "W4A16 (gptq, group 128)",
-        None,
-    )
-    assert info.calibration == "c4"
-    assert info.quantisation is not None
-    info = inspect_checkpoint(with_quantisation(checkpoint, LAYOUTS["w8a8"].config))
-    assert (info.method, info.pattern, info.calibration) == (
-        "quantised",
-        "W8A8 (per channel)",
-        None,
-    )
-    # as they were called before
-    files = {**PRUNED["files"], "model-00001-of-00002.safetensors": "77"}
-    (checkpoint / MANIFEST).write_text(json.dumps({**PRUNED, "files": files}))
-    fp8 = compressed_tensors(
-        "float-quantized", floats("channel"), floats("token", dynamic=True)
-    )
-    info = inspect_checkpoint(with_quantisation(checkpoint, fp8))
-    assert (info.method, info.pattern) == (
-        "wanda + quantised",
-        "unstructured + FP8 (per channel)",
-    )
-    assert (info.sparsity, info.requested_sparsity, info.calibration) == (
-        0.4977,
-        0.5,
-        "gazetteer",
-    )
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "dataset": "c4"}
+FP8 = compressed_tensors(
+    "float-quantized", floats("channel"), floats("token", dynamic=True)
+)
 
 
 @pytest.mark.parametrize(
-    ("manifest", "part"),
+    ("layout", "method", "pattern", "calibration"),
     [
-        ("", "not JSON"),
-        (
-            {**PRUNED, "files": {"tokenizer.json": "aa"}},
-            "lists tokenizer.json, which is missing",
-        ),
-        ({**PRUNED, "method": None}, "field 'method' must be a string, not null"),
-        (
-            {**PRUNED, "sparsity": "half"},
-            "field 'sparsity' must be a number, not 'half'",
-        ),
-        (
-            {**PRUNED, "config": {"calibration": {}}},
-            "config.calibration: field 'source' is missing",
-        ),
-        *(
-            ({k: v for k, v in PRUNED.items() if k != name}, f"field '{name}'")
-            for name in (
-                "method",
-                "pattern",
-                "sparsity",
-                "measured_sparsity",
-                "config",
-                "files",
-            )
-        ),
+        (GPTQ, "gptq", "W4A16 (gptq, group 128)", "c4"),
+        (LAYOUTS["w8a8"].config, "quantised", "W8A8 (per channel)", None),
     ],
 )
-def test_bad_manifests(checkpoint, manifest, part):
-    (checkpoint / MANIFEST).write_text(
-        manifest if isinstance(manifest, str) else json.dumps(manifest)
+def test_quantised_checkpoint_is_described(
+    checkpoint, layout, method, pattern, calibration
+):
+    info = inspect_checkpoint(with_quantisation(checkpoint, layout))
+    assert (info.method, info.pattern, info.sparsity) == (method, pattern, None)
+    assert info.calibration == calibration
+
+
+def test_pruned_then_quantised_elsewhere(checkpoint):
+    """The manifest lists files as they were called before."""
+    files = {**GONE["files"], "model-00001-of-00002.safetensors": "77"}
+    write_manifest(checkpoint, **(GONE | {"files": files}), calibration=TEXT)
+    info = inspect_checkpoint(with_quantisation(checkpoint, FP8))
+    said = info.method, info.pattern, info.calibration
+    pattern = "unstructured + FP8 (per channel)"
+    assert said == ("wanda + quantised", pattern, "gazetteer")
+    assert (info.sparsity, info.requested_sparsity) == (0.4977, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"files": {"tokenizer.json": "a"}}, "lists tokenizer.json, which is missing"),
+        ({"method": None}, "method: Input should be a valid string"),
+        ({"sparsity": "half"}, "sparsity: Input should be a valid number"),
+        ({"schema_version": 2}, "schema_version: 2: was written by another version"),
+        ({"calibration": {}}, "calibration.source: Field required"),
+        ({"more": 1}, "more: Extra inputs are not permitted"),
+        (None, "the file: Invalid JSON"),
+    ],
+)
+def test_bad_manifests(checkpoint, change, part):
+    write_manifest(checkpoint)
+    file = checkpoint / PruneManifest.FILE
+    changed = (
+        "" if change is None else json.dumps(json.loads(file.read_text()) | change)
     )
+    file.write_text(changed)
     message = only_error(checkpoint)
-    assert MANIFEST in message
+    assert PruneManifest.FILE in message
     assert part in message
 
 
-def test_files_that_were_not_written_since_are_not_read_again_and_others_are_refused(
-    checkpoint, monkeypatch
-):
+def test_unchanged_files_are_not_reread(checkpoint, monkeypatch):
     info = inspect_checkpoint(checkpoint)
     with monkeypatch.context() as patched:
-        patched.setattr(described, "read_tensors", lambda _: pytest.fail("read again"))
-        assert recognise(info) == info.files
+        patched.setattr(described, "Checkpoint", lambda _: pytest.fail("read again"))
+        assert verify_unchanged(info) == info.files
     assert set(info.files) == {"config.json", SINGLE}
     (checkpoint / SINGLE).write_bytes((checkpoint / SINGLE).read_bytes())
     (checkpoint / "notes.json").write_text("{}")
-    assert info.files != recognise(info) == inspect_checkpoint(checkpoint).files
-    info = inspect_checkpoint(checkpoint)
+    again = inspect_checkpoint(checkpoint)
+    assert info.files != verify_unchanged(info) == again.files
     for other in (
         {"config": {**CONFIG, "rope_theta": 7.0}},
         {"weights": tensors(seed=1)},
     ):
         write(checkpoint, **other)
-        assert "was replaced while the run went on" in refused(recognise, info)
+        assert "was replaced while the run" in refused(verify_unchanged, again)
         write(checkpoint)
-        recognise(info)
-    read = described.read_tensors
+        verify_unchanged(again)
 
-    def meanwhile(path):
-        (path / SINGLE).write_bytes((path / SINGLE).read_bytes())
-        return read(path)
 
-    monkeypatch.setattr(described, "read_tensors", meanwhile)
-    assert f"{checkpoint / SINGLE}: was written while it was read" in only_error(
-        checkpoint
-    )
+def test_files_written_meanwhile_are_refused(checkpoint, monkeypatch):
+    fit = described.check_fit
+
+    def meanwhile(read):
+        (checkpoint / SINGLE).write_bytes((checkpoint / SINGLE).read_bytes())
+        return fit(read)
+
+    monkeypatch.setattr(described, "check_fit", meanwhile)
+    message = f"{checkpoint / SINGLE}: was written while it was read"
+    assert message in only_error(checkpoint)
+
+
+def test_proven_weights_are_read_once(checkpoint, monkeypatch):
+    """Until a file changes."""
+    digest = inspect_checkpoint(checkpoint).weights_digest
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "evaluator.checkpoints.checkpoint.digests", lambda _: pytest.fail("again")
+        )
+        assert inspect_checkpoint(checkpoint).weights_digest == digest
+    write(checkpoint, tensors(seed=1))
+    assert inspect_checkpoint(checkpoint).weights_digest != digest
+    assert not PROVEN[checkpoint.absolute()].written

@@ -102,7 +102,7 @@ def read(
 
 
 @pytest.mark.parametrize(("said", "label"), LAYOUTS)
-def test_every_layout_is_named_in_the_words_of_the_field(said, label):
+def test_layouts_are_named(said, label):
     found = read(said)
     assert (found.label, found.library) == (label, said["quant_method"])
     # the field's old name, which says no method
@@ -111,7 +111,7 @@ def test_every_layout_is_named_in_the_words_of_the_field(said, label):
         assert read(old, key="compression_config") == found
 
 
-def test_a_named_data_set_is_the_calibration_and_two_schemes_are_both_named():
+def test_data_set_is_the_calibration():
     named, listed = read(GPTQ), read({**GPTQ, "dataset": ["a text", "another one"]})
     assert (named.calibration, listed.calibration) == ("c4", None)
     both = read(
@@ -173,7 +173,7 @@ def test_llm_compressors_recipe_names_the_algorithm(tmp_path, recipe, algorithm)
         (None, None),
     ],
 )
-def test_a_sparsity_config_counts_where_it_names_layers(sparsity, format):
+def test_sparsity_config_names_layers(sparsity, format):
     assert read({**W4A16, "sparsity_config": sparsity}).sparse_format == format
 
 
@@ -200,7 +200,7 @@ def test_a_sparsity_config_counts_where_it_names_layers(sparsity, format):
         ({"quant_method": "modelopt"}, "field 'quant_algo' is missing"),
     ],
 )
-def test_a_configuration_that_cannot_be_understood_is_one_line(said, part):
+def test_unclear_configuration_is_one_line(said, part):
     message = refused(read, said)
     assert part in message
     assert str(Path("model") / "config.json") in message
@@ -210,7 +210,7 @@ def test_a_configuration_that_cannot_be_understood_is_one_line(said, part):
 @pytest.mark.parametrize(
     ("said", "served"), [({**W4A16, "sparsity_config": DENSE}, W4A16), (ORDERED, ROWS)]
 )
-def test_what_says_nothing_of_the_tensors_is_left_out(said, served):
+def test_harmless_fields_are_left_out(said, served):
     config = {**CONFIG, "quantization_config": said}
     before = copy.deepcopy(config)
     assert served_config(config) == {**CONFIG, "quantization_config": served}
@@ -227,12 +227,12 @@ def test_what_says_nothing_of_the_tensors_is_left_out(said, served):
         GPTQ,
     ],
 )
-def test_everything_else_is_served_as_it_is(said):
+def test_other_configurations_are_served(said):
     config = {**CONFIG, "quantization_config": said}
     assert served_config(config) is config
 
 
-def test_an_overlay_links_the_files_and_leaves_them_alone(tmp_path):
+def test_overlay_links_the_files(tmp_path):
     checkpoint = write(tmp_path / "checkpoint")
     (checkpoint / "tokenizer.json").write_text("{}")
     before = {file.name: file.read_bytes() for file in checkpoint.iterdir()}

@@ -8,7 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from evaluator.checkpoints.info import MANIFEST, inspect_checkpoint
+from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.checkpoints.manifests import PruneManifest
 from evaluator.checkpoints.sparsity import measure
 from evaluator.checkpoints.tensors import SINGLE, read_tensors
 from pruning.config import PruneConfig
@@ -31,7 +32,9 @@ def pruned(tmp_path_factory):
 def names(checkpoint):
     return [
         each["name"]
-        for each in json.loads((checkpoint / MANIFEST).read_text())["matrices"]
+        for each in json.loads((checkpoint / PruneManifest.FILE).read_text())[
+            "matrices"
+        ]
     ]
 
 
@@ -69,7 +72,9 @@ def test_one_weight_breaks_a_pattern(pruned, tmp_path):
     weights = sum(load_file(pruned / SINGLE)[each].numel() for each in names(pruned))
     assert (info.pattern, info.sparsity) == ("unstructured", 0.5 - 1 / weights)
     (note,) = info.notes
-    assert f"{MANIFEST}: states sparsity 0.5, 2:4; the weights have 0.49" in note
+    assert (
+        f"{PruneManifest.FILE}: states sparsity 0.5, 2:4; the weights have 0.49" in note
+    )
 
 
 def test_fine_tuned_weights_are_measured(pruned, tmp_path):
@@ -111,9 +116,9 @@ def test_what_cannot_be_measured_is_said(pruned, tmp_path, change):
 
 def test_manifest_without_matrices_is_noted(pruned, tmp_path):
     made = changed(pruned, tmp_path / "made", lambda weights: None)
-    document = json.loads((made / MANIFEST).read_text())
-    del document["matrices"]
-    (made / MANIFEST).write_text(json.dumps(document))
+    document = json.loads((made / PruneManifest.FILE).read_text())
+    document["matrices"] = []
+    (made / PruneManifest.FILE).write_text(json.dumps(document))
     info = inspect_checkpoint(made)
     assert (info.pattern, info.sparsity) == ("2:4", 0.5)
     assert "could not be measured" in info.notes[0]

@@ -32,7 +32,7 @@ def say(checkpoint, **settings):
         "GPT2Tokenizer",
     ],
 )
-def test_named_class_does_not_replace_the_file(checkpoint, kind):
+def test_tokenizer_file_beats_named_class(checkpoint, kind):
     say(checkpoint, tokenizer_class=kind)
     tokenizer, stated = (
         load_tokenizer(checkpoint),
@@ -47,7 +47,7 @@ def test_named_class_does_not_replace_the_file(checkpoint, kind):
     assert len(tokenizer) == stated.get_vocab_size()
 
 
-def test_the_spelling_of_the_path_is_indifferent(tmp_path, monkeypatch):
+def test_path_spelling_is_indifferent(tmp_path, monkeypatch):
     # which transformers treats in its own way
     name = "deepseek-ai/DeepSeek-R1-Distill-Llama-8B"
     checkpoint = save_tiny_model(tmp_path / name)
@@ -68,7 +68,7 @@ def test_the_spelling_of_the_path_is_indifferent(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("value", ["</s>", [0, "1"], True])
-def test_an_eos_that_is_no_id_is_refused(checkpoint, value):
+def test_eos_must_be_an_id(checkpoint, value):
     (checkpoint / "generation_config.json").write_text(
         json.dumps({"eos_token_id": value})
     )

@@ -26,7 +26,7 @@ from tests.support.sweeps import refused
         ("", ""),
     ],
 )
-def test_an_error_is_one_line_of_bounded_length(error, line):
+def test_error_is_one_bounded_line(error, line):
     assert one_line(error) == line
 
 
@@ -62,7 +62,7 @@ def test_complaints(call, message):
 @pytest.mark.parametrize(
     "name", ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "X_PASSWORD"]
 )
-def test_a_quoted_error_does_not_tell_a_secret(monkeypatch, name):
+def test_quoted_error_hides_secret(monkeypatch, name):
     monkeypatch.setenv(name, "s3cr3t-value")
     assert (
         one_line(ValueError("401: Bearer s3cr3t-value was\nrefused"))
@@ -70,7 +70,8 @@ def test_a_quoted_error_does_not_tell_a_secret(monkeypatch, name):
     )
 
 
-def test_secrets_are_not_told_and_a_long_value_by_its_beginning_and_end(monkeypatch):
+def test_secrets_and_long_values(monkeypatch):
+    """Secrets are not told and a long value by its beginning and end."""
     text = (
         "hf_abcdefghijklmnopqrstuv at http://user:pass@proxy:3128/x, hub id"
         " org/name@main"
@@ -101,7 +102,7 @@ def test_secrets_are_not_told_and_a_long_value_by_its_beginning_and_end(monkeypa
 
 
 @pytest.mark.parametrize("other", [None, 3, "x", ["a"], {"b": {}}, {"a": None}])
-def test_what_json_does_not_hold_is_empty(other):
+def test_missing_json_is_empty(other):
     assert mapping_at({"a": {"b": {"c": 1}}}, "a", "b") == {"c": 1}
     assert mapping_at(other, "a", "b") == {}
     assert rows_at({"a": [{"b": 1}, 3, None]}, "a") == [{"b": 1}]

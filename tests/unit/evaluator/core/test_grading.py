@@ -107,7 +107,7 @@ def test_grades_worked_out_by_hand(text, answers, language, expected):
     )
 
 
-def test_scripts_without_spaces_are_split_into_characters():
+def test_unspaced_scripts_split_into_characters():
     for language in (
         "th",
         "Thai",
@@ -154,7 +154,7 @@ def test_laws(text, answers, language):
     assert grade(unicodedata.normalize("NFD", text), answers, language) == result
 
 
-def test_names_and_codes_mean_the_same_language():
+def test_language_names_equal_codes():
     assert (code_of("Tamil"), name_of("or")) == ("ta", "odia")
     assert (
         code_of("swahili")

@@ -37,9 +37,8 @@ SEEN = {"running": "refuse", "gone": "take", "stopped": "watch", "elsewhere": "w
         (CLAIM, "stopped", True, "watch"),
     ],
 )
-def test_what_is_seen_of_the_owner_and_its_lock_decides(
-    last, sight, locked_by_another, decision
-):
+def test_lease_decisions(last, sight, locked_by_another, decision):
+    """What is seen of the owner and its lock decides."""
     assert decide(last, sight, locked_by_another) == decision
 
 
@@ -64,7 +63,8 @@ def test_life_and_silence(first, looks):
     ]
 
 
-def test_a_long_pause_that_ended_well_may_come_again_and_a_hang_may_not():
+def test_hang_watch_allows_known_pauses():
+    """A long pause that ended well may come again and a hang may not."""
     watch = HangWatch(least=60.0)
     watch.begin(0.0)
     watch.moved(40.0)  # a step of a large model

@@ -40,7 +40,8 @@ def saved(tmp_path):
     return tmp_path
 
 
-def test_any_data_set_its_splits_and_running_text_for_calibration(saved):
+def test_saved_data_sets_and_splits(saved):
+    """Any data set its splits and running text for calibration."""
     (saved / "same.jsonl").write_text(
         "".join(json.dumps(row) + "\n" for row in rows(1, 2))
     )
@@ -81,7 +82,8 @@ def test_any_data_set_its_splits_and_running_text_for_calibration(saved):
     )
 
 
-def test_squads_folders_name_the_language_and_rows_have_the_fields_of_jsonl(tmp_path):
+def test_saved_squad_folders(tmp_path):
+    """Squads folders name the language and rows have the fields of jsonl."""
     for name in ("en", "xquad.de"):
         DatasetDict(validation=Dataset.from_list([{"id": "1", **SQUAD}])).save_to_disk(
             tmp_path / "xquad" / name

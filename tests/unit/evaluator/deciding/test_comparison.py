@@ -19,79 +19,61 @@ from tests.support.sweeps import refused
 from tests.support.tables import only
 
 BOTH_WRONG = Seen(greedy=False, choice=False)
-RIGHT, WRONG = (
-    Seen(greedy=True, choice=True),
-    Seen(greedy=False, choice=True, said="Paris"),
-)
+RIGHT = Seen(greedy=True, choice=True)
+WRONG = Seen(greedy=False, choice=True, said="Paris")
+NUMBERS = ["n", "alone_a", "alone_b", "differing"]
+
+
+def side_of(*parts, name="a", items=None, **run):
+    outcomes = pd.concat(map(reduce_records, parts), ignore_index=True)
+    return side_of_run(Inputs(outcomes, items, run=run), name)
 
 
 def run(name, *seen, language="english", digest=None, **columns):
     asked = {f"{language}/{number}": each for number, each in enumerate(seen)}
-    return side_of_run(
-        Inputs(
-            reduce_records(
-                records("int4", asked, digest=digest or name).assign(**columns)
-            )
-        ),
-        name,
-    )
+    part = records("int4", asked, digest=digest or name)
+    return side_of(part.assign(**columns), name=name)
 
 
-def test_changes_in_one_direction_moved_and_in_both_are_noise():
+def row_of(a, b, measure="open", **more):
+    return only(compare(a, b).frame, measure=measure, **more)
+
+
+def test_moved_and_noise():
+    """Changes in one direction moved; changes in both are noise."""
     found = compare(run("a", *[RIGHT] * 30), run("b", *[WRONG] * 12, *[RIGHT] * 18))
     row = only(found.frame, measure="open")
     assert row[["n", "only_a", "only_b", "differing"]].tolist() == [30, 12, 0, 12]
     assert (row["a"], row["b"], row["difference"]) == pytest.approx((1, 0.6, -0.4))
     assert row["difference_low"] < -0.4 < row["difference_high"] < 0
-    assert row["mcnemar_p"] == pytest.approx(
-        mcnemar([[18, 12], [0, 0]], exact=True).pvalue
-    )
-    # of two: open and choice
-    assert row["holm_p"] == pytest.approx(2 * row["mcnemar_p"])
-    assert row["verdict"] == "moved"
+    p = mcnemar([[18, 12], [0, 0]], exact=True).pvalue
+    assert row["mcnemar_p"] == pytest.approx(p)
+    assert row["holm_p"] == pytest.approx(2 * p)  # of two: open and choice
     assert only(found.frame, measure="choice")["verdict"] == "same"
     assert found.moved["measure"].tolist() == ["open", "exact_match"]
     b = run("b", WRONG, RIGHT, RIGHT, replace(WRONG, said="Rome"))
-    found = compare(run("a", RIGHT, WRONG, RIGHT, WRONG, RIGHT, RIGHT), b)
-    row = only(found.frame, measure="open")
+    row = row_of(run("a", RIGHT, WRONG, RIGHT, WRONG, RIGHT, RIGHT), b)
     assert row[["n", "alone_a", "alone_b"]].tolist() == [4, 2, 0]
-    assert row[["only_a", "only_b", "other_answer", "verdict"]].tolist() == [
-        1,
-        1,
-        1,
-        "noise",
-    ]
-    assert row["flip_rate"] == pytest.approx(0.5)
-    assert found.moved.empty
+    assert row[["only_a", "only_b", "other_answer"]].tolist() == [1, 1, 1]
+    assert (row["verdict"], row["flip_rate"]) == ("noise", pytest.approx(0.5))
 
 
 def sides(**columns):
     """Two runs of one base and another checkpoint, which answers 8 of 30 otherwise
     under other weights."""
-    found = []
-    for name, seen in (("a", [RIGHT] * 30), ("b", [WRONG] * 8 + [RIGHT] * 22)):
+    made = []
+    for name, seen, more in (("a", [], {}), ("b", [WRONG] * 8, columns)):
+        dense = {f"english/{n}": RIGHT for n in range(30)}
+        int4 = dense | {f"english/{n}": each for n, each in enumerate(seen)}
         parts = [
-            records(
-                checkpoint,
-                {f"english/{n}": each for n, each in enumerate(answers)},
-                digest=digest,
-            )
-            for checkpoint, answers, digest in (
-                ("dense", [RIGHT] * 30, "dense"),
-                ("int4", seen, f"int4 of {name}"),
-            )
+            records("dense", dense, digest="dense").assign(**more),
+            records("int4", int4, digest=f"int4 of {name}").assign(**more),
         ]
-        frame = pd.concat(
-            [
-                reduce_records(part.assign(**(columns if name == "b" else {})))
-                for part in parts
-            ]
-        )
-        found.append(side_of_run(Inputs(frame.reset_index(drop=True)), name))
-    return found
+        made.append(side_of(*parts, name=name))
+    return made
 
 
-def test_holms_family_has_no_comparison_of_a_model_with_itself_and_each_other_measure():
+def test_holms_family():
     """The base is the same on both sides, and exact_match the same as open: two
     tests are left, open and choice."""
     frame = compare(*sides()).frame
@@ -101,224 +83,158 @@ def test_holms_family_has_no_comparison_of_a_model_with_itself_and_each_other_me
         assert (row["mcnemar_p"], row["holm_p"]) == pytest.approx((p, 2 * p))
         assert row["verdict"] == "moved"
     base = frame[frame["checkpoint"] == "dense"]
-    assert base["mcnemar_p"].tolist() == [1.0, 1.0, 1.0]
+    assert set(base["mcnemar_p"]) == {1.0}
     assert base["holm_p"].isna().all()
     assert set(base["verdict"]) == {"same"}
     # a base that another engine served could differ: it counts once, since its three
     # measures are equal
-    row = only(
-        compare(*sides(engine_version="1")).frame, checkpoint="int4", measure="open"
-    )
+    row = row_of(*sides(engine_version="1"), checkpoint="int4")
     assert row["holm_p"] == pytest.approx(3 * row["mcnemar_p"])
     # A second run of one model has no Holm p; its own p decides.
-    a, b = (
-        run("a", *[RIGHT] * 30, digest="same"),
-        run("b", *[WRONG] * 12, *[RIGHT] * 18, digest="same"),
-    )
-    row = only(compare(a, b).frame, measure="open")
+    before, after = [RIGHT] * 30, [WRONG] * 12 + [RIGHT] * 18
+    row = row_of(run("a", *before, digest="same"), run("b", *after, digest="same"))
     assert pd.isna(row["holm_p"])
     assert (row["mcnemar_p"], row["verdict"]) == (pytest.approx(2 * 0.5**12), "moved")
-    other = run("b", *[WRONG] * 12, *[RIGHT] * 18)
-    few = only(
-        compare(run("a", *[RIGHT] * 30), run("b", *[WRONG] * 6, *[RIGHT] * 24)).frame,
-        measure="open",
-    )
+    few = row_of(run("a", *before), run("b", *[WRONG] * 6, *[RIGHT] * 24))
     # its own p is .03
     assert (few["holm_p"], few["verdict"]) == (pytest.approx(2 * 2 * 0.5**6), "noise")
+    other = run("b", *after)
     answers = other.answers.copy()
-    answers.loc[
-        (answers["measure"] == "exact_match") & (answers["item_id"] == "20"), "value"
-    ] = 0.0
-    row = only(
-        compare(run("a", *[RIGHT] * 30), replace(other, answers=answers)).frame,
-        measure="open",
-    )
+    chosen = (answers["measure"] == "exact_match") & (answers["item_id"] == "20")
+    answers.loc[chosen, "value"] = 0.0
+    row = row_of(run("a", *before), replace(other, answers=answers))
     # of exact_match, open and choice, the second smallest
     assert row["holm_p"] == pytest.approx(2 * row["mcnemar_p"])
 
 
-def test_quantised_activations_have_a_noise_floor_and_equal_values_equal_intervals():
-    sides = (
-        run("a", RIGHT),
-        run("b", RIGHT, pattern="2:4 + W8A8 (per channel)", base="dense"),
-    )
-    for found in (compare(*sides), compare(*sides[::-1])):
+def test_noise_floor_and_equal_intervals():
+    """Quantised activations have a noise floor; equal values have equal intervals."""
+    plain = run("a", RIGHT)
+    rounded = run("b", RIGHT, pattern="2:4 + W8A8 (per channel)", base="dense")
+    for found in (compare(plain, rounded), compare(rounded, plain)):
         assert found.notes == [f"int4: {ROUNDED}"]
-    assert (
-        compare(run("a", RIGHT), run("b", RIGHT, pattern="W4A16 (group 32)")).notes
-        == []
-    )
+    assert compare(plain, run("b", RIGHT, pattern="W4A16 (group 32)")).notes == []
     # 30 items are right on the first side alone, 12 on the second alone; open, choice
     # and exact match alike.
-    a, b = (
-        [RIGHT] * 30 + [BOTH_WRONG] * 12 + [RIGHT] * 58,
-        [BOTH_WRONG] * 30 + [RIGHT] * 70,
-    )
-    rows = compare(run("a", *a), run("b", *b)).frame
+    a = [RIGHT] * 30 + [BOTH_WRONG] * 12 + [RIGHT] * 58
+    rows = compare(run("a", *a), run("b", *[BOTH_WRONG] * 30, *[RIGHT] * 70)).frame
     assert rows["measure"].tolist() == ["open", "exact_match", "choice"]
-    assert rows[["only_a", "only_b"]].drop_duplicates().to_numpy().tolist() == [
-        [30, 12]
-    ]
-    assert rows[["difference_low", "difference_high"]].notna().all(axis=None)
-    assert len(rows[["difference_low", "difference_high"]].drop_duplicates()) == 1
+    assert rows["only_a"].tolist() == [30] * 3
+    assert rows["only_b"].tolist() == [12] * 3
+    bounds = rows[["difference_low", "difference_high"]]
+    assert bounds.notna().all(axis=None)
+    assert len(bounds.drop_duplicates()) == 1
 
 
-def test_languages_have_rows_of_their_own_and_keep_items_of_one_id_apart():
-    def both(name, english, thai):
-        seen = {
-            f"{language}/{n}": each
-            for language, each in (("en", english), ("th", thai))
-            for n in range(20)
-        }
-        parts = [
-            reduce_records(records("int4", seen, digest=name).assign(task=task))
-            for task in "tu"
-        ]
-        return side_of_run(Inputs(pd.concat(parts, ignore_index=True)), name)
+def test_languages_have_own_rows():
+    """Items of one id in several languages stay apart."""
 
-    frame = compare(both("a", RIGHT, RIGHT), both("b", RIGHT, WRONG)).frame
-    opened = frame[(frame["measure"] == "open") & (frame["task"] == "t")]
+    def both(name, thai):
+        seen = {f"en/{n}": RIGHT for n in range(20)}
+        seen |= {f"th/{n}": thai for n in range(20)}
+        part = records("int4", seen, digest=name)
+        return side_of(part.assign(task="t"), part.assign(task="u"), name=name)
+
+    frame = compare(both("a", RIGHT), both("b", WRONG)).frame
+    rows = frame[(frame["measure"] == "open") & (frame["task"] == "t")]
     # of this task's two languages
-    assert only(opened, language="th")["holm_p"] == pytest.approx(2 * 2 * 0.5**20)
-    assert set(opened["alone_a"]) == {0}
-    verdicts = dict(zip(opened["language"], opened["verdict"], strict=True))
+    assert only(rows, language="th")["holm_p"] == pytest.approx(2 * 2 * 0.5**20)
+    assert set(rows["alone_a"]) == {0}
+    verdicts = dict(zip(rows["language"], rows["verdict"], strict=True))
     assert verdicts == {"all": "moved", "en": "same", "th": "moved"}
     # As XQuAD's: what a run exports is paired by language, and what names no language
     # is not paired at all.
     keys = list(product(("en", "th"), "012"))
-    seen = {f"{language}/{n}": RIGHT for language, n in keys}
-    mine = side_of_run(Inputs(reduce_records(records("int4", seen))), "a")
-    exported = [
-        (f"{language} {n}", 1.0, {"id": n, "language": language})
-        for language, n in keys
-    ]
+    mine = side_of(records("int4", {f"{language}/{n}": RIGHT for language, n in keys}))
+    exported = [(f"{l} {n}", 1.0, {"id": n, "language": l}) for l, n in keys]  # noqa: E741
     found = compare(mine, logged("m", "contains", *exported)).frame
-    assert dict(zip(found["language"], found["n"], strict=True)) == {
-        "all": 6,
-        "en": 3,
-        "th": 3,
-    }
-    assert "several languages have one id" in refused(
-        compare, mine, logged("m", "contains", *scored(1.0, 1.0, 1.0))
-    )
+    counts = dict(zip(found["language"], found["n"], strict=True))
+    assert counts == {"all": 6, "en": 3, "th": 3}
+    unnamed = logged("m", "contains", *scored(1.0, 1.0, 1.0))
+    assert "several languages have one id" in refused(compare, mine, unnamed)
 
 
-def test_settings_of_records_and_runs_that_differ_are_named_and_prompts_counted():
-    other = {
-        "dtype": "bfloat16",
-        "engine_version": "1",
-        "weights_digest": "f" * 64,
-        "prompt_tokens": 51,
-    }
-    found = compare(
-        run("a", RIGHT, RIGHT, architecture="d1"),
-        run("b", RIGHT, RIGHT, **other, architecture="d2"),
-    )
-    differences = {
+def test_different_settings_are_named():
+    """Different prompts are counted."""
+    other = {"dtype": "bfloat16", "engine_version": "1", "weights_digest": "f" * 64}
+    a = run("a", RIGHT, RIGHT, architecture="d1", prompt_digest="00")
+    b = run("b", RIGHT, RIGHT, **other, architecture="d2", prompt_digest="11")
+    found = compare(a, b)
+    assert found.differences["int4", "t"] == {
         "dtype": ("float32", "bfloat16"),
         "engine version": ("0", "1"),
         "weights": ("a", "f" * 12),
+        "configuration": ("d1", "d2"),
     }
-    differences["configuration"] = ("d1", "d2")
-    assert found.differences["int4", "t"] == differences
     assert only(found.frame, measure="open")["other_prompt"] == 2
-    dated = [
-        run(name, RIGHT, RIGHT, prompt_digest=each)
-        for name, each in (("a", "00"), ("b", "11"), ("c", None))
-    ]
-    counts = [
-        only(compare(dated[0], each).frame, measure="open")["other_prompt"]
-        for each in dated
-    ]
-    assert counts == [0, 2, 0]  # the last is an older run, which has lengths alone
-    outcomes = reduce_records(records("int4", {"english/1": RIGHT}))
-    sides = []
-    for version, seed in (("0.31", 0), ("0.32", 1)):
-        document = {
-            "provenance": {"versions": {"vllm": version}, "device": "cpu"},
-            "identity": {
+    assert row_of(a, a)["other_prompt"] == 0
+    assert row_of(a, run("c", RIGHT, RIGHT))["other_prompt"] == 0  # it has no digests
+    part = records("int4", {"english/1": RIGHT})
+
+    def stated(version, **settings):
+        return side_of(
+            part,
+            provenance={"versions": {"vllm": version}, "device": "cpu"},
+            identity={
                 "engine": {"kind": "vllm"},
-                "task_settings": {"int4": {"t": {"seed": seed, "items": 9}}},
+                "task_settings": {"int4": {"t": settings}},
             },
-        }
-        sides.append(side_of_run(Inputs(outcomes, run=document), version))
-    assert compare(*sides).differences["int4", "t"] == {
-        "seed": ("0", "1"),
-        "version of vllm": ("0.31", "0.32"),
-    }
-    # a run from before the setting drew any options
-    settings = (
-        {"seed": 0},
-        {"seed": 0, "options": "alike"},
-        {"seed": 0, "options": "any"},
-    )
-    runs = [{"identity": {"task_settings": {"int4": {"t": each}}}} for each in settings]
-    old, new, paper = (side_of_run(Inputs(outcomes, run=each), "run") for each in runs)
-    assert compare(old, new).differences["int4", "t"] == {"options": ("any", "alike")}
-    assert compare(old, paper).differences["int4", "t"] == {}
+        )
+
+    old = stated("0.31", seed=0, items=9)
+    changed = compare(old, stated("0.32", seed=1, items=9)).differences["int4", "t"]
+    assert changed == {"seed": ("0", "1"), "version of vllm": ("0.31", "0.32")}
+    drawn = stated("0.31", seed=0, options="alike")
+    assert compare(old, drawn).differences["int4", "t"] == {"options": ("any", "alike")}
 
 
-def test_checkpoints_and_tasks_pair_by_name_by_being_alone_or_as_told():
-    assert (
-        only(
-            compare(run("a", RIGHT), run("b", RIGHT, checkpoint="fp8")).frame,
-            measure="open",
-        )["n"]
-        == 1
-    )
-    told = refused(compare, run("a", RIGHT), run("b", RIGHT), {"int5": "int4"})
+def test_checkpoints_and_tasks_pair():
+    """By name, by being alone, or as the user says."""
+    a = run("a", RIGHT)
+    assert row_of(a, run("b", RIGHT, checkpoint="fp8"))["n"] == 1
+    told = refused(compare, a, run("b", RIGHT), {"int5": "int4"})
     assert told.startswith("a: no checkpoint 'int5' (there are: int4)")
-    two = [records(name, {"english/0": RIGHT}) for name in ("x", "y")]
-    side = side_of_run(Inputs(reduce_records(pd.concat(two, ignore_index=True))), "b")
-    assert (
-        "--pair A=B"
-        in refused(compare, run("a", RIGHT), side).partition(
-            "no checkpoints in common"
-        )[2]
-    )
-    assert set(compare(run("a", RIGHT), side, {"int4": "y"}).frame["checkpoint_b"]) == {
-        "y"
-    }
-    assert "no item in common" in refused(
-        compare, run("a", RIGHT), run("b", RIGHT, language="thai")
-    )
-    tasks = [
-        records("int4", {"english/0": RIGHT}).assign(task=name) for name in ("x", "y")
-    ]
-    side = side_of_run(Inputs(reduce_records(pd.concat(tasks, ignore_index=True))), "b")
-    assert "no tasks in common (t; x, y); name pairs with --pair-task A=B" in refused(
-        compare, run("a", RIGHT), side
-    )
-    assert (
-        only(
-            compare(run("a", RIGHT), side, task_pairs={"t": "y"}).frame, measure="open"
-        )["task"]
-        == "t"
+    two = side_of(*(records(name, {"english/0": RIGHT}) for name in ("x", "y")))
+    told = refused(compare, a, two)
+    assert "no checkpoints in common" in told
+    assert "--pair A=B" in told
+    found = compare(a, two, {"int4": "y"}).frame
+    assert set(found["checkpoint_b"]) == {"y"}
+    thai = run("b", RIGHT, language="thai")
+    assert "no item in common" in refused(compare, a, thai)
+    part = records("int4", {"english/0": RIGHT})
+    tasks = side_of(part.assign(task="x"), part.assign(task="y"))
+    told = refused(compare, a, tasks)
+    assert "no tasks in common (t; x, y); name pairs with --pair-task A=B" in told
+    found = compare(a, tasks, task_pairs={"t": "y"}).frame
+    assert only(found, measure="open")["task"] == "t"
+
+
+def sample(number, doc_hash, score, fields, metric="acc", **more):
+    given = {"filter": "none", "answer": "", "prompt_hash": "p"} | more
+    scores = {metric: score}
+    return Sample(
+        task="arc", doc_id=number, doc=fields, doc_hash=doc_hash, scores=scores, **given
     )
 
 
 def logged(model, metric, *documents, filters=("none",), prompt="p"):
     """lm-eval's files of one task: the hash, score and fields of each document,
     alike under each filter."""
-    samples = tuple(
-        Sample(task="arc", doc_id=number, doc=fields, filter=each, answer="", prompt_hash=prompt, doc_hash=doc_hash,
-               scores={metric: score})
-        for each in filters for number, (doc_hash, score, fields) in enumerate(documents)
-    )  # fmt: skip
-    results = {
-        "config": {"model": "vllm", "model_args": f"pretrained={model}"},
-        "n-shot": {"arc": 5},
-    }
-    return side_of_logged(
-        [Logged(model=model, samples={"arc": samples}, results=results)], model
-    )
+    samples = []
+    for name in filters:
+        for number, document in enumerate(documents):
+            more = {"filter": name, "prompt_hash": prompt}
+            samples.append(sample(number, *document, metric=metric, **more))
+    config = {"model": "vllm", "model_args": f"pretrained={model}"}
+    results = {"config": config, "n-shot": {"arc": 5}}
+    files = Logged(model=model, samples={"arc": tuple(samples)}, results=results)
+    return side_of_logged([files], model)
 
 
 def scored(*scores, ids=True):
-    return [
-        (f"hash {number}", score, {"id": str(number)} if ids else {})
-        for number, score in enumerate(scores)
-    ]
+    rows = enumerate(scores)
+    return [(f"h{n}", score, {"id": str(n)} if ids else {}) for n, score in rows]
 
 
 def paired(found):
@@ -326,15 +242,14 @@ def paired(found):
     return row[["measure", "n", "only_a", "only_b", "verdict"]].tolist()
 
 
-def test_lm_eval_pairs_by_document_and_a_run_by_the_items_ids_and_a_single_filter_is_no_measure():
+def test_lm_eval_pairs_by_document():
+    """And with a run by the ids of its items."""
     one = logged("one", "acc", *scored(*[1.0] * 10, 0.0, ids=False))
-    found = compare(
-        one, logged("two", "acc", *scored(*[0.0] * 11, ids=False), prompt="q")
-    )
+    two = logged("two", "acc", *scored(*[0.0] * 11, ids=False), prompt="q")
+    found = compare(one, two)
     assert paired(found) == ["choice", 11, 10, 0, "moved"]
-    assert found.differences["one", "arc"] == {
-        "model_args": ("pretrained=one", "pretrained=two")
-    }
+    changed = {"model_args": ("pretrained=one", "pretrained=two")}
+    assert found.differences["one", "arc"] == changed
     assert found.frame["other_prompt"].tolist() == [11]
     side = logged("m", "contains", *scored(0.0, 1.0, 1.0, 1.0))
     found = compare(run("a", *[RIGHT] * 4), side)
@@ -342,115 +257,82 @@ def test_lm_eval_pairs_by_document_and_a_run_by_the_items_ids_and_a_single_filte
     # tokens are no hashes
     assert found.frame[["other_answer", "other_prompt"]].isna().all(axis=None)
     same = logged("m", "acc", *[("h", 1.0, {})] * 3)
-    assert sorted(same.answers["item_id"]) == ["doc 0", "doc 1", "doc 2"]
     plain = logged("m", "acc", *[(name, 1.0, {"id": "x"}) for name in "hgf"])
-    shared = logged(
-        "m", "acc", *[(name, 1.0, {"id": "x", "cluster": "c"}) for name in "hgf"]
-    )
-    # the id is not one document's
-    assert sorted(shared.answers["item_id"]) == ["doc 0", "doc 1", "doc 2"]
+    doc = {"id": "x", "cluster": "c"}
+    shared = logged("m", "acc", *[(name, 1.0, doc) for name in "hgf"])
+    for side in (same, shared):  # the id is not one document's
+        assert sorted(side.answers["item_id"]) == ["doc 0", "doc 1", "doc 2"]
     for found in (compare(shared, plain), compare(plain, shared)):
         assert found.frame["difference_low"].isna().all()  # one context
-    mine = run("a", *[RIGHT] * 3)
-    single = logged(
-        "m", "exact_match", *scored(1.0, 1.0, 1.0), filters=["remove_whitespace"]
-    )
+
+
+def test_filters_of_lm_eval():
+    """A measure of a single filter is compared under its plain name."""
+    mine, rows = run("a", *[RIGHT] * 3), scored(1.0, 1.0, 1.0)
+    single = logged("m", "exact_match", *rows, filters=["remove_whitespace"])
     assert paired(compare(mine, single))[:2] == ["exact_match", 3]
-    both = logged(
-        "m", "exact_match", *scored(1.0, 1.0, 1.0), filters=["none", "strict-match"]
-    )
+    both = logged("m", "exact_match", *rows, filters=["none", "strict-match"])
     assert compare(mine, both).frame["n"].tolist() == [3]
-    two = logged(
-        "m",
-        "exact_match",
-        *scored(1.0, 1.0, 1.0),
-        filters=["strict-match", "flexible-extract"],
-    )
+    names = ["strict-match", "flexible-extract"]
+    two = logged("m", "exact_match", *rows, filters=names)
+    told = refused(compare, mine, two)
     assert (
-        "of measures of one name (choice, exact_match, open; exact_match,flex"
-        in refused(compare, mine, two)
+        "of measures of one name (choice, exact_match, open; exact_match,flex" in told
     )
-    assert set(compare(two, two).frame["measure"]) == {
-        "exact_match,strict-match",
-        "exact_match,flexible-extract",
-    }
+    found = compare(two, two).frame
+    assert set(found["measure"]) == {f"exact_match,{name}" for name in names}
 
 
-def test_scores_that_are_no_zero_or_one_are_compared_by_a_paired_t_test_over_contexts():
+def test_other_numbers_get_t_test():
+    """It counts the items of one context as a group."""
     before, after = [0.5, 0.6, 0.4, 0.7, 0.2], [0.7, 0.9, 0.5, 1.1, 0.3]
-    found = compare(
-        logged("one", "bleu", *scored(*before)), logged("two", "bleu", *scored(*after))
-    )
-    row = only(found.frame, measure="bleu")
+    one, two = (logged("m", "bleu", *scored(*side)) for side in (before, after))
+    row = row_of(one, two, "bleu")
     assert row["t_p"] == pytest.approx(ttest_rel(before, after).pvalue)
-    assert (row["difference"], row["holm_p"], row["verdict"]) == (
-        pytest.approx(0.22),
-        row["t_p"],
-        "moved",
-    )
+    assert row["difference"] == pytest.approx(0.22)
+    assert (row["holm_p"], row["verdict"]) == (row["t_p"], "moved")
     assert pd.isna(row["mcnemar_p"])
     # Four items of each context that moved together are one observation.
-    changes = [0.1, 0.3, -0.05]
-    found = Unbounded.ratio(
-        np.tile(changes, 4), np.ones(12), np.tile(np.arange(3), 4)
-    ).p
-    assert found == pytest.approx(ttest_1samp(changes, 0).pvalue)
-    assert (
-        Unbounded.ratio(np.array([0.1, 0.2]), np.ones(2), np.zeros(2, dtype=np.intp)).p
-        is None
-    )
+    changes, contexts = [0.1, 0.3, -0.05], np.tile(np.arange(3), 4)
+    mean = Unbounded.ratio(np.tile(changes, 4), np.ones(12), contexts)
+    assert mean.p == pytest.approx(ttest_1samp(changes, 0).pvalue)
+    one_context = np.zeros(2, dtype=np.intp)
+    assert Unbounded.ratio(np.array([0.1, 0.2]), np.ones(2), one_context).p is None
 
 
 def posed(name, digests, *seen):
     """A run whose items, by id, asked what their digests say."""
-    outcomes = reduce_records(
-        records(
-            "int4",
-            {f"english/{item}": each for item, each in zip(digests, seen, strict=True)},
-        )
-    )
+    keys = [f"english/{item}" for item in digests]
     rows = [("t", "english", item, item, digest) for item, digest in digests.items()]
-    items = pd.DataFrame(
-        rows, columns=["task", "language", "item_id", "cluster", "digest"]
-    )
-    return side_of_run(Inputs(outcomes, items), name)
+    columns = ["task", "language", "item_id", "cluster", "digest"]
+    part = records("int4", dict(zip(keys, seen, strict=True)))
+    return side_of(part, name=name, items=pd.DataFrame(rows, columns=columns))
 
 
 def test_moved_items_pair_by_content():
-    a = posed("a", {"0": "x", "1": "y", "2": "z"}, RIGHT, WRONG, RIGHT)
-    b = posed(
-        "b", {"0": "new", "1": "x", "2": "y", "3": "z"}, WRONG, RIGHT, WRONG, RIGHT
-    )
+    digests, seen = {"0": "x", "1": "y", "2": "z"}, (RIGHT, WRONG, RIGHT)
+    a = posed("a", digests, *seen)
+    b = posed("b", {"0": "new", "1": "x", "2": "y", "3": "z"}, WRONG, *seen)
     found = compare(a, b)
     row = only(found.frame, measure="open")
-    assert row[["n", "alone_a", "alone_b", "differing", "verdict"]].tolist() == [
-        3,
-        0,
-        1,
-        0,
-        "same",
-    ]
+    assert row[[*NUMBERS, "verdict"]].tolist() == [3, 0, 1, 0, "same"]
     assert found.notes == ["t: only in b (1): 0"]
     assert set(found.differences["int4", "t"]) == {"data"}
-    again = compare(a, posed("c", {"0": "x", "1": "y", "2": "z"}, RIGHT, WRONG, RIGHT))
+    again = compare(a, posed("c", digests, *seen))
     assert (again.notes, again.differences["int4", "t"]) == ([], {})
 
 
 def test_changed_items_do_not_pair():
-    ids = [str(number) for number in range(9)]
-    a = posed("a", {item: f"asked {item}" for item in ids}, *[RIGHT] * 9)
-    changed = {item: f"asked {item}" if int(item) < 2 else "changed" for item in ids}
+    asked = {str(n): f"asked {n}" for n in range(9)}
+    a = posed("a", asked, *[RIGHT] * 9)
+    changed = dict.fromkeys(asked, "changed") | {"0": "asked 0", "1": "asked 1"}
     found = compare(a, posed("b", changed, *[RIGHT] * 2, *[WRONG] * 7))
     row = only(found.frame, measure="open")
-    assert row[["n", "alone_a", "alone_b", "differing"]].tolist() == [2, 7, 7, 0]
-    told = (
-        "t: not paired, as question, context, gold answers or options changed (7): 2,"
-        " 3, 4, 5, 6 and 2 more"
-    )
-    assert found.notes == [told]
-    message = refused(
-        compare, a, posed("b", dict.fromkeys(ids, "changed"), *[RIGHT] * 9)
-    )
+    assert row[NUMBERS].tolist() == [2, 7, 7, 0]
+    told = "t: not paired, as question, context, gold answers or options changed"
+    assert found.notes == [f"{told} (7): 2, 3, 4, 5, 6 and 2 more"]
+    every = posed("b", dict.fromkeys(asked, "changed"), *[RIGHT] * 9)
+    message = refused(compare, a, every)
     assert "no item in common" in message
     assert "changed (9): 0, 1, 2, 3, 4 and 4 more" in message
 
@@ -458,8 +340,7 @@ def test_changed_items_do_not_pair():
 def test_equal_questions_pair_by_id_then_order():
     a = posed("a", {"0": "x", "1": "x", "2": "x"}, RIGHT, WRONG, RIGHT)
     b = posed("b", {"1": "x", "2": "x", "3": "x"}, WRONG, RIGHT, RIGHT)
-    row = only(compare(a, b).frame, measure="open")
-    assert row[["n", "differing"]].tolist() == [3, 0]
+    assert row_of(a, b)[["n", "differing"]].tolist() == [3, 0]
 
 
 def test_sides_without_digests_pair_by_id():
@@ -467,59 +348,42 @@ def test_sides_without_digests_pair_by_id():
     for b in (run("b", RIGHT, RIGHT), logged("m", "contains", *scored(1.0, 1.0))):
         found = compare(a, b)
         assert (only(found.frame, measure="open")["n"], found.notes) == (2, [])
-    exported = logged(
-        "m",
-        "contains",
-        ("h", 1.0, {"id": "9", "digest": "x"}),
-        ("g", 1.0, {"id": "1", "digest": "new"}),
-    )
-    found = compare(a, exported)
+    moved = ("h", 1.0, {"id": "9", "digest": "x"})
+    changed = ("g", 1.0, {"id": "1", "digest": "new"})
+    found = compare(a, logged("m", "contains", moved, changed))
     assert only(found.frame, measure="open")["n"] == 1
     assert "options changed (1): 1" in found.notes[0]
 
 
 def test_other_drawn_options_are_counted():
     """The items are the same, and what choice was made among is not."""
-    drawn = [RIGHT, replace(RIGHT, option_texts=("g", "other", "w2", "w3"))]
-    found = compare(run("a", RIGHT, RIGHT), run("b", *drawn))
-    assert only(found.frame, measure="choice")["other_prompt"] == 1
-    assert only(found.frame, measure="open")["other_prompt"] == 0
+    other = replace(RIGHT, option_texts=("g", "other", "w2", "w3"))
+    a, b = run("a", RIGHT, RIGHT), run("b", RIGHT, other)
+    assert row_of(a, b, "choice")["other_prompt"] == 1
+    assert row_of(a, b)["other_prompt"] == 0
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf")])
 def test_metrics_without_number_are_told(value):
     """The document is on both sides: it is not one that only A has."""
-    a = logged(
-        "m", "acc", *[(f"h{n}", score, {}) for n, score in enumerate((1.0, 0.0, 1.0))]
-    )
-    b = logged(
-        "m", "acc", *[(f"h{n}", score, {}) for n, score in enumerate((1.0, value, 1.0))]
-    )
+    a = logged("m", "acc", *scored(1.0, 0.0, 1.0, ids=False))
+    b = logged("m", "acc", *scored(1.0, value, 1.0, ids=False))
     found = compare(a, b)
-    assert only(found.frame, language="all")[["n", "alone_a", "alone_b"]].tolist() == [
-        2,
-        0,
-        0,
-    ]
+    row = only(found.frame, language="all")
+    assert row[["n", "alone_a", "alone_b"]].tolist() == [2, 0, 0]
     assert found.notes == [f"arc: choice left out (1): it is {value} for doc 1"]
 
 
 def test_lm_eval_duplicates_pair_by_doc_id():
     """Two engines log every second document each; equal documents keep their scores."""
-    hashes, scores = ["h", "g", "h", "h"], [1.0, 0.0, 0.0, 1.0]
+    documents = [("h", 1.0, {}), ("g", 0.0, {}), ("h", 0.0, {}), ("h", 1.0, {})]
 
-    def side(name, order):
-        samples = [
-            Sample(task="arc", doc_id=n, doc={}, filter="none", answer=str(scores[n]), prompt_hash="p",
-                   doc_hash=hashes[n], scores={"acc": scores[n]})
-            for n in order
-        ]  # fmt: skip
-        return side_of_logged(
-            [Logged(model="m", samples={"arc": tuple(samples)}, results={})], name
-        )
+    def side(*order):
+        samples = tuple(sample(n, *documents[n]) for n in order)
+        files = Logged(model="m", samples={"arc": samples}, results={})
+        return side_of_logged([files], "m")
 
-    found = compare(side("one", (0, 1, 2, 3)), side("two", (3, 1, 2, 0)))
+    found = compare(side(0, 1, 2, 3), side(3, 1, 2, 0))
     assert only(found.frame, language="all")[["n", "differing"]].tolist() == [4, 0]
-    assert "no sample has a metric that is a number" in refused(
-        side_of_logged, [], "empty"
-    )
+    told = refused(side_of_logged, [], "empty")
+    assert "no sample has a metric that is a number" in told

@@ -3,8 +3,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.engine.admission import SharedScores, refusal, refuse, room
-from evaluator.engine.base import Generate, Request, Score
+from evaluator.engine.base import Request, Score
 from tests.support.fake import FakeLM
+from tests.support.requests import generation, scoring
 
 TOO_LONG = "7 prompt tokens and 4 more do not fit the engine's 10 (max_model_len)"
 OUTSIDE = "a token id is outside the vocabulary of 8"
@@ -13,22 +14,16 @@ OUTSIDE = "a token id is outside the vocabulary of 8"
 @pytest.mark.parametrize(
     ("request_", "reason"),
     [
-        (Generate(request_id="r", prompt_ids=(1,) * 6, max_tokens=4), None),
-        (Score(request_id="r", prompt_ids=(1,) * 6, continuation_ids=(2,) * 4), None),
-        (Generate(request_id="r", prompt_ids=(1,) * 7, max_tokens=4), TOO_LONG),
-        (
-            Score(request_id="r", prompt_ids=(1,) * 7, continuation_ids=(2,) * 4),
-            TOO_LONG,
-        ),
-        (Generate(request_id="r", prompt_ids=(), max_tokens=4), "the prompt is empty"),
-        (Generate(request_id="r", prompt_ids=(1,), max_tokens=0), "max_tokens is 0"),
-        (
-            Score(request_id="r", prompt_ids=(1,), continuation_ids=()),
-            "nothing to score",
-        ),
-        (Generate(request_id="r", prompt_ids=(8,), max_tokens=1), OUTSIDE),
-        (Generate(request_id="r", prompt_ids=(-1,), max_tokens=1), OUTSIDE),
-        (Score(request_id="r", prompt_ids=(1,), continuation_ids=(9,)), OUTSIDE),
+        (generation("r", (1,) * 6, 4), None),
+        (scoring("r", (1,) * 6, (2,) * 4), None),
+        (generation("r", (1,) * 7, 4), TOO_LONG),
+        (scoring("r", (1,) * 7, (2,) * 4), TOO_LONG),
+        (generation("r", (), 4), "the prompt is empty"),
+        (generation("r", (1,), 0), "max_tokens is 0"),
+        (scoring("r", (1,), ()), "nothing to score"),
+        (generation("r", (8,), 1), OUTSIDE),
+        (generation("r", (-1,), 1), OUTSIDE),
+        (scoring("r", (1,), (9,)), OUTSIDE),
     ],
 )
 def test_refusals(request_, reason):
@@ -50,14 +45,13 @@ tokens = st.lists(st.integers(0, 2), min_size=1, max_size=4).map(tuple)
     st.lists(st.tuples(st.sampled_from([(5,), (5, 6)]), tokens), max_size=12),
     st.booleans(),
 )
-def test_riders_get_what_they_would_have_got_alone(pairs, with_greedy):
+def test_riders_answer_as_if_alone(pairs, with_greedy):
     lm = FakeLM(vocabulary=8)
     asked: list[Request] = [
-        Score(request_id=str(n), prompt_ids=prompt, continuation_ids=ids)
-        for n, (prompt, ids) in enumerate(pairs)
+        scoring(n, prompt, ids) for n, (prompt, ids) in enumerate(pairs)
     ]
     if with_greedy:
-        asked.insert(0, Generate(request_id="g", prompt_ids=(5,), max_tokens=3))
+        asked.insert(0, generation("g", (5,), 3))
     shared = SharedScores()
     computed = shared.admit(asked)
     answers = [
@@ -78,12 +72,11 @@ def test_riders_get_what_they_would_have_got_alone(pairs, with_greedy):
     assert len(set(kept)) == len(kept)
 
 
-def test_an_error_reaches_the_riders_and_the_rows_are_kept_full():
+def test_riders_share_errors_rows_stay_full():
+    """An error reaches the riders and the rows are kept full."""
     shared = SharedScores()
-    leader = Score(request_id="a", prompt_ids=(1,), continuation_ids=(2, 3))
-    (computed,) = shared.admit(
-        [Score(request_id="b", prompt_ids=(1,), continuation_ids=(2,)), leader]
-    )
+    leader = scoring("a", (1,), (2, 3))
+    (computed,) = shared.admit([scoring("b", (1,), (2,)), leader])
     assert computed == leader
     answers = shared.answer(refuse(leader, "why"))
     assert [(a.request_id, a.status, a.error) for a in answers] == [
@@ -109,7 +102,7 @@ def test_an_error_reaches_the_riders_and_the_rows_are_kept_full():
 
 
 @given(rows=st.integers(1, 600), held=st.integers(0, 700))
-def test_an_engine_that_has_little_always_takes_requests(rows, held):
+def test_idle_engine_always_takes_requests(rows, held):
     taken = room(rows, held, bursts=True)
     assert taken > 0 or held > rows - max(1, rows // 8)
     assert taken + min(held, rows) <= rows

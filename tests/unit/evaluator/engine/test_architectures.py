@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from evaluator.checkpoints.info import inspect_checkpoint
-from evaluator.engine.base import Generate, Score
 from evaluator.engine.config import EngineConfig, check_served
 from evaluator.engine.torch_engine import TorchEngine
 from tests.support.architectures import VOCABULARY, causal_kinds, tiny_model
 from tests.support.models import byte_level_tokenizer
+from tests.support.requests import generation, scoring
 from tests.support.sweeps import refused
 
 PROMPT = tuple(
@@ -73,17 +73,13 @@ def is_causal(model):
 
 
 def check(engine, model, tolerance=TOLERANCE):
-    score = engine.answer(
-        Score(request_id="s", prompt_ids=PROMPT, continuation_ids=CONTINUATION)
-    )
+    score = engine.answer(scoring("s", PROMPT, CONTINUATION))
     assert score.status == "ok", score.error
     rows = full(model, PROMPT + CONTINUATION)[len(PROMPT) - 1 : -1]
     chosen = rows.gather(1, torch.tensor([CONTINUATION]).T)
     assert score.logprobs == pytest.approx(chosen[:, 0].tolist(), abs=tolerance)
     assert list(score.ranks) == (1 + (rows > chosen).sum(-1)).tolist()
-    answer = engine.answer(
-        Generate(request_id="g", prompt_ids=PROMPT, max_tokens=8, top_logprobs=3)
-    )
+    answer = engine.answer(generation("g", PROMPT, 8, top_logprobs=3))
     ids = list(PROMPT)
     for token, logprob, top in zip(
         answer.token_ids, answer.logprobs, answer.top_ids, strict=True
@@ -96,11 +92,7 @@ def check(engine, model, tolerance=TOLERANCE):
     for known in (1, len(answer.token_ids) // 2):
         if answer.token_ids[known - 1] == 0:  # the end
             continue
-        step = Generate(
-            request_id="b",
-            prompt_ids=(*PROMPT, *answer.token_ids[:known]),
-            max_tokens=8 - known,
-        )
+        step = generation("b", (*PROMPT, *answer.token_ids[:known]), 8 - known)
         assert engine.answer(step).token_ids == answer.token_ids[known:]
 
 
@@ -160,10 +152,8 @@ def test_longrope_turns_within_an_answer(tmp_path, tokenizer_files):
     )
     engine = loaded(saved(model, tmp_path / "phi3", tokenizer_files))
     assert engine.cached
-    answer = engine.answer(Generate(request_id="g", prompt_ids=PROMPT, max_tokens=8))
-    score = engine.answer(
-        Score(request_id="s", prompt_ids=PROMPT, continuation_ids=answer.token_ids)
-    )
+    answer = engine.answer(generation("g", PROMPT, 8))
+    score = engine.answer(scoring("s", PROMPT, answer.token_ids))
     ids = list(PROMPT)
     for token, written, scored in zip(
         answer.token_ids, answer.logprobs, score.logprobs, strict=True

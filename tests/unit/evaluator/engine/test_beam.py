@@ -123,7 +123,7 @@ def search_through(search, answer, seed, room=4):
     sharpness=st.sampled_from([0.0, 0.4, 1.0, 3.0]),
     room=st.integers(1, 9),
 )
-def test_beams_equal_a_plain_search_where_everything_ties(
+def test_beams_equal_plain_search_with_ties(
     seed, vocabulary, width, max_tokens, eos, also, sharpness, room
 ):
     eos_ids = frozenset(token for token in eos if token < vocabulary)
@@ -151,7 +151,8 @@ def make(lm, width, max_tokens):
     )
 
 
-def test_a_search_takes_fewer_requests_than_prefixes_and_an_error_ends_it():
+def test_search_requests_few_ends_on_error():
+    """A search takes fewer requests than prefixes and an error ends it."""
     lm = FakeLM(vocabulary=32, eos_ids=frozenset(), seed=7, sharpness=6.0)
     assert (
         len(search_through(make(lm, 5, 32), lm.answer, seed=0, room=3)) < 5 * 32 * 0.6

@@ -6,11 +6,12 @@ import torch
 from transformers import DynamicCache
 
 from evaluator.engine import torch_engine
-from evaluator.engine.base import Generate, Reference, Score
+from evaluator.engine.base import Reference
 from evaluator.engine.cache import FLOAT8, new_cache, rounded
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from tests.support.models import load_model, save_tiny_model
+from tests.support.requests import generation, scoring
 
 PROMPT = tuple(range(20, 60))
 CONTINUATION = (33, 200, 7, 380, 90, 91, 92)
@@ -43,7 +44,8 @@ def towards_zero(values, dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOAT8)
-def test_rounding_on_a_cpu_is_towards_zero_and_clips(dtype):
+def test_cpu_rounding_is_towards_zero(dtype):
+    """Rounding on a cpu is towards zero and clips."""
     values = torch.randn(
         4000, generator=torch.Generator().manual_seed(0)
     ) * torch.logspace(-6, 6, 4000)
@@ -105,23 +107,19 @@ def model(checkpoint):
 
 
 @pytest.mark.parametrize("dtype", FLOAT8)
-def test_the_oracle_equals_a_plain_loop_over_transformers(checkpoint, model, dtype):
+def test_oracle_equals_plain_loop(checkpoint, model, dtype):
     engine = engine_with(checkpoint, dtype)
-    scored = engine.answer(
-        Score(request_id="s", prompt_ids=PROMPT, continuation_ids=CONTINUATION)
-    )
+    scored = engine.answer(scoring("s", PROMPT, CONTINUATION))
     assert scored.logprobs == pytest.approx(
         looped(model, dtype, list(PROMPT), CONTINUATION)[1], abs=1e-4
     )
-    written = engine.answer(Generate(request_id="g", prompt_ids=PROMPT, max_tokens=12))
+    written = engine.answer(generation("g", PROMPT, 12))
     tokens, logprobs = looped(model, dtype, list(PROMPT), 12)
     assert list(written.token_ids) == tokens[: len(written.token_ids)]
     assert written.logprobs == pytest.approx(
         logprobs[: len(written.token_ids)], abs=1e-4
     )
-    exact = engine_with(checkpoint, "auto").answer(
-        Score(request_id="s", prompt_ids=PROMPT, continuation_ids=CONTINUATION)
-    )
+    exact = engine_with(checkpoint, "auto").answer(scoring("s", PROMPT, CONTINUATION))
     assert (
         max(abs(a - b) for a, b in zip(scored.logprobs, exact.logprobs, strict=True))
         > 1e-2
@@ -153,27 +151,20 @@ class Forgetful(TorchEngine):
             return super().answer(request)
 
 
-def test_a_loss_of_the_newest_tokens_shows_in_forced_decoding_alone(
-    checkpoint, tmp_path
-):
+def test_lost_newest_tokens_show_when_forced(checkpoint, tmp_path):
     """A prefill reads what it has just written itself: there the loss stays hidden.
     Scores, fidelity and answers with a rounded cache read it in each step."""
     sound, faulty = (
         engine_with(checkpoint, "fp8"),
         engine_with(checkpoint, "fp8", Forgetful),
     )
-    prefilled = Score(
-        request_id="p", prompt_ids=PROMPT, continuation_ids=CONTINUATION[:1]
-    )
+    prefilled = scoring("p", PROMPT, CONTINUATION[:1])
     assert faulty.answer(prefilled).logprobs == sound.answer(prefilled).logprobs
 
     def score(keep):
         path = str(tmp_path / "kept.safetensors")
-        return Score(
-            request_id="s",
-            prompt_ids=PROMPT,
-            continuation_ids=CONTINUATION,
-            reference=Reference(path=path, keep=keep),
+        return scoring(
+            "s", PROMPT, CONTINUATION, reference=Reference(path=path, keep=keep)
         )
 
     kept = sound.answer(score(True))
@@ -187,5 +178,5 @@ def test_a_loss_of_the_newest_tokens_shows_in_forced_decoding_alone(
         abs(a - b) > 1e-3
         for a, b in zip(shown.logprobs[1:], kept.logprobs[1:], strict=True)
     )
-    greedy = Generate(request_id="g", prompt_ids=PROMPT, max_tokens=12)
+    greedy = generation("g", PROMPT, 12)
     assert faulty.answer(greedy).logprobs != sound.answer(greedy).logprobs

@@ -6,13 +6,14 @@ from msgspec.structs import replace
 from pydantic import ValidationError
 
 from evaluator.engine import ENGINES
-from evaluator.engine.base import Cancel, FixedSource, Generate, Score
+from evaluator.engine.base import Cancel, FixedSource
 from evaluator.engine.config import EngineConfig, EngineKind, build_engine
 from tests.support.engines import Waiting
 from tests.support.fake import FakeEngine, FakeLM, streamed_tokens
+from tests.support.requests import generation, scoring
 
 
-def test_an_engine_is_added_by_registering_one_object(tmp_path):
+def test_registered_engine_is_known_everywhere(tmp_path):
     lm = FakeLM()
     toy = EngineKind(
         name="toy",
@@ -22,9 +23,7 @@ def test_an_engine_is_added_by_registering_one_object(tmp_path):
     with ENGINES.temporarily(toy):
         engine = build_engine(EngineConfig(kind="toy", max_num_seqs=3))
         engine.load(tmp_path)
-        source = FixedSource(
-            [Score(request_id="a", prompt_ids=(1, 2), continuation_ids=(3, 4))]
-        )
+        source = FixedSource([scoring("a", (1, 2), (3, 4))])
         assert [response.token_ids for response in engine.run(source)] == [(3, 4)]
     assert "toy" not in ENGINES
 
@@ -53,11 +52,10 @@ def test_settings_that_mean_nothing_are_refused(settings, message):
     )
 
 
-def test_a_streamed_answer_comes_token_by_token_and_can_be_cancelled():
+def test_fake_engine_streams_and_cancels():
+    """A streamed answer comes token by token and can be cancelled."""
     lm = FakeLM(vocabulary=10, eos_ids=frozenset(), seed=4)
-    request = Generate(
-        request_id="g", prompt_ids=(3,), max_tokens=5, top_logprobs=2, stream=[]
-    )
+    request = generation("g", (3,), 5, top_logprobs=2, stream=[])
     streamed = []
 
     class Source(Waiting):
@@ -76,10 +74,7 @@ def test_a_streamed_answer_comes_token_by_token_and_can_be_cancelled():
     streamed.clear()
     request.stream.clear()
     source = Source([request])
-    source.then = [
-        Cancel(request_id="g"),
-        Generate(request_id="h", prompt_ids=(4,), max_tokens=1),
-    ]
+    source.then = [Cancel(request_id="g"), generation("h", (4,), 1)]
     assert [response.request_id for response in FakeEngine(lm.answer).run(source)] == [
         "h"
     ]

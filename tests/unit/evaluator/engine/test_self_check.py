@@ -55,9 +55,9 @@ def changed(answers, **fields):
     ]
 
 
-def test_the_questions_are_short_and_neighbours_change_places_only_where_computations_differ(
-    asked,
-):
+def test_questions_fit_short_contexts(asked):
+    """The questions are short and neighbours change places only where computations
+    differ."""
     assert asked == questions(16, 400)
     assert len(asked) == 6
     assert (
@@ -95,9 +95,8 @@ def test_the_questions_are_short_and_neighbours_change_places_only_where_computa
     assert misranked(tied, tied, 0.0) is None
 
 
-def test_equal_answers_agree_in_any_order_and_other_or_incomparable_ones_do_not(
-    asked, answers, whole
-):
+def test_disagreement_of_two_ways(asked, answers, whole):
+    """Equal answers agree in any order and other or incomparable ones do not."""
     assert disagreement(answers, answers[::-1], whole, ALLOWED, asked) is None
     off = changed(answers, logprobs=tuple(value - 0.1 for value in answers[2].logprobs))
     assert (
@@ -138,9 +137,8 @@ def test_equal_answers_agree_in_any_order_and_other_or_incomparable_ones_do_not(
     assert disagreement(nan, answers, whole, ALLOWED, asked) is not None
 
 
-def test_what_no_engine_can_mean_or_the_distribution_rules_out_is_named(
-    answers, asked, whole
-):
+def test_nonsense_is_named(answers, asked, whole):
+    """What no engine can mean or the distribution rules out is named."""
     assert impossible(answers) is None
     assert (
         impossible(changed(answers, logprobs=(0.4,))) == "a log-probability of 0.4 nats"
@@ -168,9 +166,8 @@ def test_what_no_engine_can_mean_or_the_distribution_rules_out_is_named(
 
 
 @pytest.mark.parametrize("rank", [0, 17, 8140])
-def test_a_rank_outside_the_vocabulary_is_an_error_and_impossible(
-    asked, answers, whole, rank
-):
+def test_rank_outside_vocabulary_is_error(asked, answers, whole, rank):
+    """A rank outside the vocabulary is an error and impossible."""
     refused = [each.or_error(16) for each in changed(answers, ranks=(rank,))]
     assert [each.status for each in refused].count("engine_error") == 1
     assert impossible(refused) == f"a rank of {rank} in a vocabulary of 16"
@@ -195,9 +192,8 @@ def test_precisions():
     assert named("bfloat16", "float32", on_gpu=True) == "half, float32 logits"
 
 
-def test_what_has_passed_is_remembered_of_its_combination_in_the_user_s_cache(
-    tmp_path, monkeypatch
-):
+def test_passed_combination_is_remembered(tmp_path, monkeypatch):
+    """What has passed is remembered of its combination in the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     memory = Memory()
     assert memory.text(COMBINATION) is None
@@ -219,7 +215,8 @@ def test_what_has_passed_is_remembered_of_its_combination_in_the_user_s_cache(
 
 
 @pytest.mark.parametrize("home", ["a file", "none", "read-only"])
-def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch, home):
+def test_unwritable_cache_is_no_error(tmp_path, monkeypatch, home):
+    """A cache that cannot be written is no error."""
     if home == "read-only" and os.geteuid() == 0:
         pytest.skip("root may write everywhere")
 

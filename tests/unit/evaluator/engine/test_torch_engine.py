@@ -10,11 +10,12 @@ from transformers import AutoModelForCausalLM
 
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.checkpoints.tokenizer import load_tokenizer
-from evaluator.engine.base import FixedSource, Generate, Reference, Score
+from evaluator.engine.base import FixedSource, Reference
 from evaluator.engine.config import EngineConfig
-from evaluator.engine.distributions import RANKS, referred, unusable
+from evaluator.engine.distributions import RANKS, divergences_from, unusable
 from evaluator.engine.torch_engine import TorchEngine
 from tests.support.models import collapse, save_tiny_model
+from tests.support.requests import generation, scoring
 from tests.support.sweeps import refused
 from tests.support.traps import lay_traps
 
@@ -48,17 +49,16 @@ def model(checkpoint):
     return AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32").eval()
 
 
-def test_greedy_is_that_of_generate_and_scores_those_of_one_forward_pass(engine, model):
-    answer = engine.answer(Generate(request_id="g", prompt_ids=PROMPT, max_tokens=20))
+def test_greedy_and_scores_equal_transformers(engine, model):
+    """Greedy is that of generate and scores those of one forward pass."""
+    answer = engine.answer(generation("g", PROMPT, 20))
     expected = model.generate(
         torch.tensor([PROMPT]), max_new_tokens=20, do_sample=False
     )[0, len(PROMPT) :]
     assert list(answer.token_ids) == expected.tolist()
     assert len(answer.logprobs) == len(answer.token_ids)
     continuation = (33, 200, 7, 380)
-    answer = engine.answer(
-        Score(request_id="s", prompt_ids=PROMPT, continuation_ids=continuation)
-    )
+    answer = engine.answer(scoring("s", PROMPT, continuation))
     with torch.no_grad():
         rows = (
             model(torch.tensor([PROMPT + continuation]))
@@ -76,11 +76,8 @@ def test_greedy_is_that_of_generate_and_scores_those_of_one_forward_pass(engine,
         )
 
 
-def test_generation_stops_at_any_eos_and_returns_it(engine, tmp_path):
-    asked = [
-        Generate(request_id=str(n), prompt_ids=(n, *PROMPT), max_tokens=12)
-        for n in (100, 200)
-    ]
+def test_generation_stops_at_any_eos(engine, tmp_path):
+    asked = [generation(n, (n, *PROMPT), 12) for n in (100, 200)]
     free = [engine.answer(request).token_ids for request in asked]
     ends = (free[0][4], free[1][6])
     stopping = TorchEngine(EngineConfig(kind="torch"))
@@ -91,10 +88,9 @@ def test_generation_stops_at_any_eos_and_returns_it(engine, tmp_path):
         assert stopping.answer(request).token_ids == ids[:length]
 
 
-def test_samples_follow_their_seed_and_stay_in_the_nucleus(engine):
-    top = engine.answer(
-        Generate(request_id="t", prompt_ids=PROMPT, max_tokens=1, top_logprobs=384)
-    )
+def test_samples_follow_seed_within_nucleus(engine):
+    """Samples follow their seed and stay in the nucleus."""
+    top = engine.answer(generation("t", PROMPT, 1, top_logprobs=384))
     mass, nucleus = 0.0, set()
     for token, logprob in zip(top.top_ids[0], top.top_logprobs[0], strict=True):
         if mass < 0.6:
@@ -102,14 +98,7 @@ def test_samples_follow_their_seed_and_stay_in_the_nucleus(engine):
         mass += math.exp(logprob)
 
     def draw(seed):
-        asked = Generate(
-            request_id="x",
-            prompt_ids=PROMPT,
-            max_tokens=1,
-            temperature=1.0,
-            top_p=0.6,
-            seed=seed,
-        )
+        asked = generation("x", PROMPT, 1, temperature=1.0, top_p=0.6, seed=seed)
         return engine.answer(asked).token_ids[0]
 
     drawn = [draw(seed) for seed in range(20)]
@@ -118,12 +107,9 @@ def test_samples_follow_their_seed_and_stay_in_the_nucleus(engine):
     assert drawn == [draw(seed) for seed in range(20)]
 
 
-def test_a_request_that_does_not_fit_fails_alone(engine):
+def test_too_long_request_fails_alone(engine):
     prompts = {"long": PROMPT * 12, "fits": PROMPT}
-    asked = [
-        Generate(request_id=name, prompt_ids=prompt, max_tokens=5)
-        for name, prompt in prompts.items()
-    ]
+    asked = [generation(name, prompt, 5) for name, prompt in prompts.items()]
     before = engine.stats()
     assert {r.request_id: r.status for r in engine.run(FixedSource(asked))} == {
         "long": "engine_error",
@@ -136,17 +122,14 @@ def test_a_request_that_does_not_fit_fails_alone(engine):
     ) == (1, 5)
 
 
-def test_numbers_that_are_none_are_an_error_and_code_of_a_known_architecture_is_not_run(
-    tmp_path,
-):
+def test_nan_is_error_code_not_run(tmp_path):
+    """Numbers that are none are an error and code of a known architecture is not
+    run."""
     engine = loaded(
         collapse(save_tiny_model(tmp_path / "broken", "qwen3", eos_ids=(0,)))
     )
-    greedy = Generate(request_id="greedy", prompt_ids=PROMPT, max_tokens=3)
-    for asked in (
-        Score(request_id="score", prompt_ids=PROMPT, continuation_ids=(5, 6)),
-        greedy,
-    ):
+    greedy = generation("greedy", PROMPT, 3)
+    for asked in (scoring("score", PROMPT, (5, 6)), greedy):
         (answer,) = engine.run(FixedSource([asked]))
         assert (answer.request_id, answer.status, answer.ranks) == (
             asked.request_id,
@@ -189,9 +172,8 @@ def has_an_adapter(checkpoint):
         (has_an_adapter, "adapter_config.json: an adapter is not applied"),
     ],
 )
-def test_a_model_that_is_not_wholly_in_its_safetensors_is_refused(
-    tmp_path, spoil, reason
-):
+def test_incomplete_safetensors_are_refused(tmp_path, spoil, reason):
+    """A model that is not wholly in its safetensors is refused."""
     checkpoint = save_tiny_model(tmp_path / "spoilt", "qwen3")
     spoil(checkpoint)
     assert reason in refused(TorchEngine(EngineConfig(kind="torch")).load, checkpoint)
@@ -235,42 +217,46 @@ def check(found, wanted):
         assert one[4:] == pytest.approx(other[4:], abs=TOLERANCE)
 
 
-def test_every_measure_is_its_definition_also_of_equal_and_impossible_rows(tmp_path):
+def test_divergences_equal_their_definitions(tmp_path):
+    """Every measure is its definition also of equal and impossible rows."""
     base, own, ids = rows(1), rows(2), list(range(40))
     own[:20] = base[:20] + 0.1 * own[:20]  # nearly the same, and not at all
     path = str(tmp_path / "deeper" / "one.safetensors")
-    assert referred(Reference(path=path, keep=True), base, ids) == ()
-    found = referred(Reference(path=path, keep=False), own, ids)
+    assert divergences_from(Reference(path=path, keep=True), base, ids) == ()
+    found = divergences_from(Reference(path=path, keep=False), own, ids)
     check(found, expected(base, own, ids))
     assert {each.same_top for each in found} == {True, False}
     assert not list(tmp_path.glob("**/.*"))  # nothing half-written stays
     base, ids = rows(1).bfloat16(), list(range(40))
     for top in (0, 8):
         path = str(tmp_path / f"{top}.safetensors")
-        referred(Reference(path=path, keep=True, top=top), base, ids)
-        for each in referred(Reference(path=path, keep=False, top=top), base, ids):
+        divergences_from(Reference(path=path, keep=True, top=top), base, ids)
+        for each in divergences_from(
+            Reference(path=path, keep=False, top=top), base, ids
+        ):
             assert each[:5] == pytest.approx((0, 0, 1, True, 1), abs=1e-6)
             assert each.kld >= 0
     base, own = rows(1, 2), rows(2, 2)
     base[:, 7] = own[:, 7] = float("-inf")
     own[1, 9] = float("-inf")
     path = str(tmp_path / "one.safetensors")
-    referred(Reference(path=path, keep=True), base, [1, 2])
-    one, other = referred(Reference(path=path, keep=False), own, [1, 2])
+    divergences_from(Reference(path=path, keep=True), base, [1, 2])
+    one, other = divergences_from(Reference(path=path, keep=False), own, [1, 2])
     assert math.isfinite(one.kld)
     assert other.kld == math.inf
     assert math.isfinite(other.kld_reverse)
 
 
-def test_the_likeliest_alone_give_bounds_and_with_all_of_them_the_whole(tmp_path):
+def test_top_tokens_give_bounds(tmp_path):
+    """The likeliest alone give bounds and with all of them the whole."""
     base, ids = rows(1), list(range(40))
     own = base + 0.5 * rows(2)
     whole = expected(base, own, ids)
     last = None
     for top in (RANKS, 16, 100, 500, 900):
         path = str(tmp_path / f"{top}.safetensors")
-        referred(Reference(path=path, keep=True, top=top), base, ids)
-        found = referred(Reference(path=path, keep=False, top=top), own, ids)
+        divergences_from(Reference(path=path, keep=True, top=top), base, ids)
+        found = divergences_from(Reference(path=path, keep=False, top=top), own, ids)
         for one, other in zip(found, whole, strict=True):
             assert one.kld <= other[0] + TOLERANCE
             assert one.kld_reverse <= other[1] + TOLERANCE
@@ -286,7 +272,9 @@ def test_the_likeliest_alone_give_bounds_and_with_all_of_them_the_whole(tmp_path
     kept = p.argsort(descending=True)[:RANKS]
     merged = [torch.cat((each[kept], (1 - each[kept].sum())[None])) for each in (p, q)]
     path = str(tmp_path / f"{RANKS}.safetensors")
-    (first, *_) = referred(Reference(path=path, keep=False, top=RANKS), own, ids)
+    (first, *_) = divergences_from(
+        Reference(path=path, keep=False, top=RANKS), own, ids
+    )
     assert first.kld == pytest.approx(
         float((merged[0] * (merged[0] / merged[1]).log()).sum()), abs=TOLERANCE
     )
@@ -295,13 +283,12 @@ def test_the_likeliest_alone_give_bounds_and_with_all_of_them_the_whole(tmp_path
     )
 
 
-def test_what_a_base_kept_of_other_tokens_or_without_numbers_is_no_divergence(
-    tmp_path, checkpoints
-):
+def test_unusable_references_give_no_divergence(tmp_path, checkpoints):
+    """What a base kept of other tokens or without numbers is no divergence."""
     path = str(tmp_path / "one.safetensors")
     compare = Reference(path=path, keep=False)
     assert "are not there" in unusable(compare, (1, 2), 500)
-    referred(Reference(path=path, keep=True), rows(1, 2), (1, 2))
+    divergences_from(Reference(path=path, keep=True), rows(1, 2), (1, 2))
     assert unusable(compare, (1, 2), 500) is None
     assert unusable(Reference(path=path, keep=True), (9, 9), 4) is None
     assert "other tokens" in unusable(compare, (1, 3), 500)
@@ -328,12 +315,7 @@ def checkpoints(tmp_path_factory):
 
 def score(path, keep, name="s", continuation=CONTINUATION, top=0):
     reference = Reference(path=str(path), keep=keep, top=top)
-    return Score(
-        request_id=name,
-        prompt_ids=PROMPT,
-        continuation_ids=continuation,
-        reference=reference,
-    )
+    return scoring(name, PROMPT, continuation, reference=reference)
 
 
 def test_the_torch_engine_is_transformers(checkpoints, tmp_path):

@@ -11,7 +11,7 @@ from evaluator.core.errors import EngineError
 from evaluator.core.text import normalise
 from evaluator.engine.base import Response, Score
 from evaluator.judging.controls import controls_of, paraphrases
-from evaluator.judging.matcher import Claim, Matcher, Verdict
+from evaluator.judging.matcher import Claim, Match, Matcher
 from launch.sweep.models import BUNDLED_MODEL
 from tests.support.fake import FakeEngine, FakeLM
 from tests.support.stamps import make_item
@@ -68,7 +68,7 @@ def given(request, logprob):
 
 
 @pytest.mark.parametrize("template", [None, TEMPLATE])
-def test_the_likelier_of_yes_and_no_is_the_verdict(tokenizer, template):
+def test_likelier_word_is_the_verdict(tokenizer, template):
     tokenizer.chat_template = template
     says = {
         "in Peru": (-3.0, -1.0),
@@ -92,7 +92,7 @@ def test_the_likelier_of_yes_and_no_is_the_verdict(tokenizer, template):
 
 @pytest.mark.parametrize("template", [None, TEMPLATE])
 @pytest.mark.parametrize("response", HOSTILE)
-def test_no_response_gets_out_of_its_quotes(tokenizer, template, response):
+def test_response_stays_in_its_quotes(tokenizer, template, response):
     tokenizer.chat_template = template
     matcher = Matcher(tokenizer, prompt_tokens=512)
     yes, no = matcher.requests(pair(response, "Kenya", 'the "Republic"'), "0")[0]
@@ -119,7 +119,7 @@ def test_no_response_gets_out_of_its_quotes(tokenizer, template, response):
         assert matcher.verdicts(engine, [pair(response)])[0].verdict is verdict
 
 
-def test_long_responses_are_cut_and_failed_scores_no_verdict(tokenizer):
+def test_truncated_and_failed_verdicts(tokenizer):
     engine = FakeEngine(FakeLM(vocabulary=len(tokenizer)).answer)
     matcher = Matcher(tokenizer, prompt_tokens=300)
     long = Claim(question="word " * 500, answers=("a",), response="b")
@@ -132,7 +132,7 @@ def test_long_responses_are_cut_and_failed_scores_no_verdict(tokenizer):
         "ok",
     )
     assert cut.verdict is not None
-    assert excluded == Verdict(verdict=None, probability=None, status="excluded")
+    assert excluded == Match(verdict=None, probability=None, status="excluded")
     assert (
         max(
             len(score.prompt_ids)
@@ -151,7 +151,7 @@ def test_long_responses_are_cut_and_failed_scores_no_verdict(tokenizer):
     found = Matcher(tokenizer, prompt_tokens=512).verdicts(
         FakeEngine(answer), [pair("x"), pair("y")]
     )
-    assert found[0] == Verdict(verdict=None, probability=None, status="engine_error")
+    assert found[0] == Match(verdict=None, probability=None, status="engine_error")
     assert found[1].verdict is False
 
     class Forgetful(FakeEngine):
@@ -214,7 +214,7 @@ ITEMS = [
 ]
 
 
-def test_what_must_match_and_what_must_not():
+def test_kinds_of_control_pairs():
     found = controls_of(ITEMS, 30)
     by_item: dict[str, dict[str, str]] = {}
     for each in found:
@@ -245,7 +245,7 @@ def test_what_must_match_and_what_must_not():
         )
 
 
-def test_pairs_depend_on_the_items_alone_and_every_language_has_its_own():
+def test_controls_depend_on_items_alone():
     items = [
         posed(number, f"answer {word}") for number, word in enumerate("abcdefghijkl")
     ]

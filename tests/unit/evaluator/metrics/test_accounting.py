@@ -17,6 +17,7 @@ from evaluator.metrics import (
 )
 from evaluator.store.outcomes import outcome_types
 from tests.support.synthetic import SETTINGS, frame_of, records_of
+from tests.support.tables import select
 
 CHECKPOINTS = ("dense", "wanda-0.5", "magnitude-0.6")
 
@@ -38,9 +39,8 @@ def tables(outcomes):
     }
 
 
-def test_every_item_and_fate_is_counted_once_and_every_table_has_counts_and_reasons(
-    tables,
-):
+def test_every_item_is_counted_once(tables):
+    """Every item and fate is counted once and every table has counts and reasons."""
     rows = tables["accuracy"].query("language not in ('all', 'mean')")
     assert (rows["n"] + rows["excluded"] + rows["engine_error"] == 12).all()
     assert (rows["excluded"] == 1).all()
@@ -48,7 +48,7 @@ def test_every_item_and_fate_is_counted_once_and_every_table_has_counts_and_reas
     assert (
         rows[["kept", "mc_only", "produced_only", "lost"]].sum(axis=1) == rows["n"]
     ).all()
-    pooled = rows[rows["language"] == "all"].set_index("checkpoint")["n"]
+    pooled = select(rows).set_index("checkpoint")["n"]
     by_language = rows[rows["language"] != "all"].groupby("checkpoint")["n"].sum()
     assert pooled.sort_index().tolist() == by_language.sort_index().tolist()
     for name, frame in tables.items():
@@ -69,9 +69,8 @@ def test_every_item_and_fate_is_counted_once_and_every_table_has_counts_and_reas
             assert (known[name] <= known[f"{name}_high"] + 1e-9).all(), name
 
 
-def test_tables_depend_neither_on_order_nor_on_others_and_clusters_move_intervals_alone(
-    outcomes, tables
-):
+def test_tables_ignore_order_and_others(outcomes, tables):
+    """Tables depend neither on order nor on others and clusters move intervals alone."""
     again = compute_tables(Inputs(outcomes.sample(frac=1.0, random_state=1)))
     for name, frame in tables.items():
         pd.testing.assert_frame_equal(again[name].frame, frame, obj=name)
@@ -109,9 +108,7 @@ ITEMS = 200
 
 
 @pytest.mark.more
-def test_memory_does_not_grow_with_the_items_of_checkpoints_outside_the_comparison(
-    monkeypatch, tmp_path
-):
+def test_memory_of_compared_checkpoints_alone(monkeypatch, tmp_path):
     """With outcomes in files, six further checkpoints add a fraction of what they
     add with outcomes in memory."""
     monkeypatch.setattr(inputs, "_HELD_ROWS", 2 * ITEMS)  # a checkpoint and its base
@@ -135,7 +132,7 @@ def test_memory_does_not_grow_with_the_items_of_checkpoints_outside_the_comparis
             )
         given = Inputs(found)
         for name in ("accuracy", "fates", "rank"):
-            assert len(TABLES[name].frame(given))
+            assert len(TABLES[name].fill(given).frame)
         gc.collect()
         size = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()

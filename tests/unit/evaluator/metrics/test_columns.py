@@ -26,7 +26,8 @@ def test_halves_go_away_from_zero(value, digits, text):
     assert rounded(value, digits) == text
 
 
-def test_a_share_reads_the_same_wherever_it_stands():
+def test_share_reads_alike_everywhere():
+    """A share reads the same wherever it stands."""
     assert (_part(0.025, 40), theme.as_percent(0.025)) == (
         "3\N{NO-BREAK SPACE}%",
         "3 %",
@@ -49,8 +50,7 @@ def test_a_share_reads_the_same_wherever_it_stands():
         (None, None, "\N{EN DASH}"),
     ],
 )
-def test_a_sparsity_that_was_not_achieved_stands_beside_the_requested_one(
-    achieved, requested, text
-):
+def test_missed_sparsity_beside_requested(achieved, requested, text):
+    """A sparsity that was not achieved stands beside the requested one."""
     column = next(each for each in SUBJECT if each.name == "sparsity")
     assert column.shown({"sparsity": achieved, "requested_sparsity": requested}) == text

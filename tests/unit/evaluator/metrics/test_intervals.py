@@ -12,7 +12,7 @@ from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
-from evaluator.metrics.bootstrap import NO_END, intervals, over_languages
+from evaluator.metrics.bootstrap import NO_END, intervals, language_intervals
 from evaluator.metrics.intervals import (
     FEWEST,
     Mean,
@@ -40,7 +40,7 @@ def test_a_rate_is_clopper_and_pearsons(count_n):
     )
 
 
-def test_the_p_value_is_that_of_random_weights():
+def test_p_value_equals_random_weights():
     """A drop of 4 of 12 items: 200,000 draws of Dirichlet weights, one more context at
     the worst.
 
@@ -88,7 +88,7 @@ def test_intervals_scale_with_their_values(low, start):
 
 
 @pytest.mark.parametrize("n", [5, 50, 500])
-def test_without_a_discordant_pair_the_bound_is_exact(n):
+def test_bound_without_discordant_pair(n):
     """A loss as large as 1 - level^(1/n) shows no discordant pair in `level` of the
     samples."""
     mean = Mean(np.zeros(n), np.arange(n), low=-1)
@@ -96,7 +96,8 @@ def test_without_a_discordant_pair_the_bound_is_exact(n):
     assert mean.lower(0.05) == pytest.approx(-(1 - 0.05 ** (1 / n)))
 
 
-def test_many_contexts_give_the_normal_interval_items_of_one_are_one_and_two_have_none():
+def test_intervals_of_many_and_few_contexts():
+    """Many contexts give the normal interval items of one are one and two have none."""
     rng = np.random.default_rng(1)
     contexts = np.repeat(np.arange(1000), 5)
     values = (rng.random(5000) < np.repeat(rng.beta(4, 2, 1000), 5)).astype(np.float64)
@@ -124,7 +125,7 @@ def test_many_contexts_give_the_normal_interval_items_of_one_are_one_and_two_hav
     ("n", "lost", "gained", "margin"),
     [(3000, 15, 10, 0.02), (2000, 14, 1, 0.03), (5000, 1, 0, 0.1)],
 )
-def test_a_p_value_far_out_is_one(n, lost, gained, margin):
+def test_far_p_value_is_one(n, lost, gained, margin):
     """The saddle point lies close to a pole. It was missed there, and one p-value
     was 3e20."""
     values = np.repeat([1.0, -1.0, 0.0], [lost, gained, n - lost - gained])
@@ -143,7 +144,8 @@ def test_the_integral_is_the_exact_probability(others, own, margin):
     )
 
 
-def test_more_of_the_same_contexts_narrow_an_interval_and_holm_leaves_what_is_missing():
+def test_more_contexts_narrow_intervals():
+    """More of the same contexts narrow an interval and Holm leaves what is missing."""
     values = np.repeat([1.0, 0.0], [4, 36])
     thrice = Mean(np.tile(values, 3), np.arange(120))
     assert Mean(values, np.arange(40)).times(3).interval() == pytest.approx(
@@ -180,7 +182,8 @@ def rate(mean: np.ndarray) -> np.ndarray:
     return mean
 
 
-def test_of_a_mean_they_are_gaffkes_bound_within_the_noise_of_the_draws():
+def test_bootstrap_of_mean_is_gaffkes():
+    """Of a mean they are Gaffke's bound within the noise of the draws."""
     rng = np.random.default_rng(0)
     contexts = np.repeat(np.arange(40), 3)
     values = (rng.random(120) < 0.7).astype(np.float64)
@@ -188,7 +191,7 @@ def test_of_a_mean_they_are_gaffkes_bound_within_the_noise_of_the_draws():
     assert found == pytest.approx(Mean(values, contexts).interval(), abs=0.01)
 
 
-def test_they_are_those_of_a_loop_over_weights():
+def test_bootstrap_equals_loop_over_weights():
     """Kappa-like: a product of means. Weights are drawn anew, the added context is
     looked for by hand."""
     rng = np.random.default_rng(1)
@@ -207,7 +210,8 @@ def test_they_are_those_of_a_loop_over_weights():
     assert found == pytest.approx(ends, abs=0.012)
 
 
-def test_rows_at_once_are_those_of_each_whatever_their_contexts_are_called():
+def test_bootstrap_of_rows_at_once():
+    """Rows at once are those of each whatever their contexts are called."""
     rng = np.random.default_rng(3)
     rows, contexts = rng.random((4, 30)), np.arange(30) // 2
     together = intervals(np.multiply, [rows, rows[0]], contexts, [(0, 0), (1, 1)])
@@ -222,18 +226,15 @@ def test_rows_at_once_are_those_of_each_whatever_their_contexts_are_called():
     )
 
 
-def test_too_few_contexts_say_so_and_a_mean_over_languages_weighs_them_alike():
+def test_bootstrap_of_few_and_of_languages():
+    """Too few contexts say so and a mean over languages weighs them alike."""
     assert intervals(rate, [np.ones(4)], np.array([0, 0, 1, 1]), RATE) == [too_few(2)]
 
     def undefined(mean):
         return np.where(mean > 0.9, mean, np.nan)
 
     assert intervals(undefined, [np.ones(10)], np.arange(10), RATE) == [NO_END]
-    languages = pd.Series(["a"] * 90 + ["b"] * 10)
+    items = pd.DataFrame({"language": ["a"] * 90 + ["b"] * 10, "context": range(100)})
     values = np.repeat([1.0, 0.0, 1.0], [90, 5, 5])
-    mean, parts, kinds = over_languages(rate, [values], languages, RATE)
-    assert float(mean(*(np.asarray(part.mean()) for part in parts))) == pytest.approx(
-        (1 + 0.5) / 2
-    )
-    ((low, high),) = intervals(mean, parts, np.arange(100), kinds)
-    assert 0.5 < low < 0.75 < high < 1
+    ((low, high),) = language_intervals(rate, [values], items, RATE)
+    assert 0.5 < low < (1 + 0.5) / 2 < high < 1

@@ -56,7 +56,8 @@ UNFIT = "unfit as a judge: it accepts"
         (Fitness(0, 0, 0, 0), None),
     ],
 )
-def test_unfit_is_what_chance_does_not_explain(fitness, why):
+def test_unfit_beyond_chance(fitness, why):
+    """Unfit is what chance does not explain."""
     assert fitness.why_unfit == why
 
 
@@ -72,7 +73,7 @@ def test_correction_by_hand():
         assert float(found) == pytest.approx(right, nan_ok=True)
 
 
-def test_the_draws_of_a_correction_has_the_width_of_the_delta_method():
+def test_correction_draws_match_delta_method():
     """Var = (p (1 - p) / n + (1 - c)^2 sp (1 - sp) / n_sp + c^2 se (1 - se) / n_se)
     / J^2 (Rogan and Gladen)."""
     accepted, answers, judge = (
@@ -102,7 +103,8 @@ CONTROLS = pd.concat([
 ], ignore_index=True)  # fmt: skip
 
 
-def test_judges_are_of_a_task_and_a_language_and_an_unfit_one_is_named():
+def test_judges_by_task_and_language():
+    """Judges are of a task and a language and an unfit one is named."""
     assert judges(None, "t", "all") == {}
     assert list(judges(CONTROLS, "t", "all")) == ["good", "third", "yes"]
     assert judges(CONTROLS, "t", "korean")["good"] == Fitness(0, 20, 10, 10)

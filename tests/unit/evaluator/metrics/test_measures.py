@@ -19,22 +19,23 @@ from evaluator.metrics.measures import (
     median,
     rate,
 )
+from tests.support.tables import has
 
 
-def test_a_median_has_order_statistics_and_values_without_bounds_students_interval():
+def test_median_and_student_intervals():
     """Of 15 items, P(fewer than 4 below the median) = 0.018 and P(fewer than 5) =
     0.059: the 4th and the 12th."""
     assert binom.cdf(3, 15, 0.5) < 0.025 < binom.cdf(4, 15, 0.5)
     row = median(
         "m", np.random.default_rng(0).permutation(15).astype(np.float64), np.arange(15)
     )
-    assert (row["m"], row["m_low"], row["m_high"]) == (7.0, 3.0, 11.0)
+    has(row, m=7.0, m_low=3.0, m_high=11.0)
     assert (
         median("m", np.arange(5.0), np.arange(5))["m_why"]
         == "5 contexts are too few for an interval"
     )
     row = median("m", np.ones(50), np.arange(50))
-    assert (row["m"], row["m_low"], row["m_why"]) == (1.0, None, ALIKE)
+    has(row, m=1.0, m_low=None, m_why=ALIKE)
     values = np.random.default_rng(1).normal(3, 2, 12)
     mean = Unbounded.ratio(values, np.ones(12), np.arange(12))
     expected = ttest_1samp(values, 0).confidence_interval()
@@ -49,7 +50,8 @@ def test_a_median_has_order_statistics_and_values_without_bounds_students_interv
     )
 
 
-def test_rates_count_contexts_and_means_over_languages_are_about_languages():
+def test_rates_and_language_means():
+    """Rates count contexts and means over languages are about languages."""
     row = rate("r", np.array([1.0, 1, 0, 1]), np.array([0, 0, 1, 1]))
     assert row == {
         "r": 0.75,
@@ -65,16 +67,18 @@ def test_rates_count_contexts_and_means_over_languages_are_about_languages():
     assert difference("d", np.array([]), np.array([], dtype=np.intp)) == {}
     # 160, 60 and 20 items that are right in 80, 50 and 20 %: the mean of rates is 50 %,
     # the rate of all is 67.5 %.
-    items = pd.DataFrame({"language": ["a"] * 160 + ["b"] * 60 + ["c"] * 20})
+    items = pd.DataFrame(
+        {"language": ["a"] * 160 + ["b"] * 60 + ["c"] * 20, "context": range(240)}
+    )
     values = np.concatenate(
         [np.arange(n) < share * n for n, share in ((160, 0.8), (60, 0.5), (20, 0.2))]
     ).astype(float)
-    row = language_mean("x", values, items, np.arange(240))
-    assert row["x"] == pytest.approx(0.5)
+    row = language_mean("x", values, items)
+    has(row, x=0.5)
     assert row["x_low"] < 0.5 < row["x_high"] < 0.675
 
 
-def test_the_difference_of_two_means_is_as_far_off_as_both_on_what_is_measured_in_both():
+def test_difference_of_two_means():
     """MOVER: 30 of 40 against 10 of 40."""
     first, second = (
         Mean((np.arange(40) < count).astype(float), np.arange(40)) for count in (30, 10)
@@ -82,9 +86,7 @@ def test_the_difference_of_two_means_is_as_far_off_as_both_on_what_is_measured_i
     row = apart("d", first, second)
     below = math.hypot(0.75 - first.lower(0.025), second.upper(0.025) - 0.25)
     above = math.hypot(first.upper(0.025) - 0.75, 0.25 - second.lower(0.025))
-    assert (row["d_low"], row["d"], row["d_high"]) == pytest.approx(
-        (0.5 - below, 0.5, 0.5 + above)
-    )
+    has(row, d_low=0.5 - below, d=0.5, d_high=0.5 + above)
     status = {
         "greedy_status_dense": ["ok", "excluded", "truncated"],
         "greedy_status_pruned": ["ok", "ok", None],
@@ -96,7 +98,8 @@ def test_the_difference_of_two_means_is_as_far_off_as_both_on_what_is_measured_i
             unpaired={},
             languages=[],
             reason=None,
-            load=lambda some=some: some,
+            frames={(): some},
+            key=(),
         )
         assert found.measured("greedy").index.tolist() == [0]
 
@@ -110,7 +113,8 @@ def frame(languages: str) -> pd.DataFrame:
 
 @pytest.mark.parametrize("languages", ["eekkt", "ekket", "k", ""])
 @pytest.mark.parametrize("language", ["english", "korean", "thai", "telugu"])
-def test_the_rows_of_a_language_adjacent_or_not(languages, language):
+def test_rows_of_a_language(languages, language):
+    """The rows of a language adjacent or not."""
     rows = frame(languages).astype({"language": object})
     pd.testing.assert_frame_equal(
         in_language(rows, language), rows[rows["language"] == language]

@@ -17,7 +17,7 @@ from evaluator.report.figures import draw_each
 from evaluator.report.page import grid
 from evaluator.store.run_json import Served
 from tests.support.records import Seen, records
-from tests.support.tables import only
+from tests.support.tables import has, only
 
 NAMES = [
     *("checkpoint", "bytes", "bits_a_weight", "parameters"),
@@ -63,7 +63,7 @@ def told(*calls: object, **given: object) -> pd.DataFrame:
     return table.told(table.frame)
 
 
-def test_sizes_speed_and_memory_of_all_calls_together():
+def test_price_of_all_calls():
     """Two calls: (100 + 300) tokens in (4 + 4) s, and 2 + 6 items; the higher peak.
     Two tasks are still one row."""
     again = CALL | {"generated_tokens": 240, "items": 6, "peak_memory": 650}
@@ -76,7 +76,8 @@ def test_sizes_speed_and_memory_of_all_calls_together():
     assert dense[NAMES[4:]].isna().all()
 
 
-def test_machines_are_never_mixed_and_a_size_of_before_is_known():
+def test_price_keeps_machines_apart():
+    """Machines are never mixed and a size of before is known."""
     table = filled(
         CALL,
         CALL | {"device": "A100", "busy_seconds": 9.0},
@@ -108,8 +109,7 @@ def test_machines_are_never_mixed_and_a_size_of_before_is_known():
         told(CALL, sizes=[{"name": "gptq", "bytes": 530}, {"name": "gptq"}, 3]),
         checkpoint="gptq",
     )
-    assert row["bytes"] == 530
-    assert row[["bits_a_weight", "parameters"]].isna().all()
+    has(row, bytes=530, bits_a_weight=None, parameters=None)
     nothing = filled(sizes=None)
     assert (nothing.frame.empty, nothing.note, TABLES["price"].silent) == (
         True,
@@ -118,7 +118,8 @@ def test_machines_are_never_mixed_and_a_size_of_before_is_known():
     )
 
 
-def test_the_figure_has_the_headlines_share_and_the_page_its_own_columns():
+def test_price_figure_and_page_columns():
+    """The figure has the headlines share and the page its own columns."""
     table = filled(CALL)
     tables = Inputs(
         reduce_records(
@@ -126,9 +127,9 @@ def test_the_figure_has_the_headlines_share_and_the_page_its_own_columns():
         )
     )
     assert (
-        headline_of(
-            {name: each.frame for name, each in compute_tables(tables).items()}
-        )["kept"].tolist()[1]
+        headline_of({name: each.rows for name, each in compute_tables(tables).items()})[
+            "kept"
+        ].tolist()[1]
         == 1
     )
     assert table.frame["kept"].tolist() == [1, pytest.approx(2 / 3)]

@@ -65,7 +65,8 @@ TOY = Table(
 )
 
 
-def test_a_registered_table_reaches_csv_and_page_in_its_order(tmp_path):
+def test_registered_table_reaches_csv_and_page(tmp_path):
+    """A registered table reaches csv and page in its order."""
     with TABLES.temporarily(TOY):
         report = write_report(
             write_run(tmp_path, 4, ("dense",), languages=("english",))
@@ -111,9 +112,8 @@ def _raises(inputs: Inputs) -> list[dict]:
         ),
     ],
 )
-def test_a_plugins_table_that_fails_is_named_and_the_others_appear(
-    broken, error, tmp_path
-):
+def test_failed_plugin_table_is_named(broken, error, tmp_path):
+    """A plugin's table that fails is named and the others appear."""
     run = write_run(tmp_path, 4, ("dense",), languages=("english",))
     with TABLES.temporarily(TOY):
         write_report(run)
@@ -135,7 +135,8 @@ def test_a_plugins_table_that_fails_is_named_and_the_others_appear(
     assert "what can it still say?" in console.file.getvalue()
 
 
-def test_an_error_in_a_table_of_our_own_is_not_hidden(monkeypatch, tmp_path):
+def test_own_table_error_is_raised(monkeypatch, tmp_path):
+    """An error in a table of our own is not hidden."""
     run = write_run(tmp_path, 4, ("dense",), languages=("english",))
     own = dataclasses.replace(TOY, compute=_raises)
     monkeypatch.setattr(_raises, "__module__", "evaluator.metrics.tables.toy")
@@ -143,7 +144,8 @@ def test_an_error_in_a_table_of_our_own_is_not_hidden(monkeypatch, tmp_path):
         write_report(run)
 
 
-def test_rows_one_by_one_are_the_frame_of_all_with_exactly_the_declared_columns():
+def test_frame_has_declared_columns():
+    """Rows one by one are the frame of all with exactly the declared columns."""
     text, share, count = (
         Column("text", TEXT),
         Column("share", PERCENTAGE, interval=True),
@@ -181,7 +183,8 @@ def test_rows_one_by_one_are_the_frame_of_all_with_exactly_the_declared_columns(
         ),
     ],
 )
-def test_columns_that_make_no_table_are_refused(columns, message):
+def test_wrong_columns_are_refused(columns, message):
+    """Columns that make no table are refused."""
     with pytest.raises(ValueError, match=message):
         Table(
             name="toy",

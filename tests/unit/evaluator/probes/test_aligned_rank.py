@@ -21,6 +21,7 @@ from tests.support.letters import (
     letter_plans,
     letter_questions,
 )
+from tests.support.requests import generation
 
 CONFIG = EvalConfig(
     task="toy",
@@ -39,9 +40,7 @@ def prompt_of(question):
 
 def greedy_of(question):
     """What the model answers to the open prompt, as ids."""
-    asked = Generate(
-        request_id="g", prompt_ids=prompt_of(question), max_tokens=CONFIG.max_new_tokens
-    )
+    asked = generation("g", prompt_of(question), CONFIG.max_new_tokens)
     return letter_model().answer(asked).token_ids
 
 
@@ -76,7 +75,8 @@ def run(script, questions, config=CONFIG, base=None, **engine):
     return {record.item_id: record for record in found}
 
 
-def test_on_the_base_itself_the_aligned_rank_is_one(questions):
+def test_aligned_rank_of_base_is_one(questions):
+    """On the base itself the aligned rank is one."""
     found = run(letter_model().answer, questions)
     defined = {name: record for name, record in found.items() if record.status == "ok"}
     assert len(defined) >= 5
@@ -94,9 +94,8 @@ def test_on_the_base_itself_the_aligned_rank_is_one(questions):
     assert found["q3"].status == "excluded"
 
 
-def test_on_another_checkpoint_the_same_tokens_are_scored_after_the_bases_words(
-    questions,
-):
+def test_aligned_answer_follows_bases_words(questions):
+    """On another checkpoint the same tokens are scored after the bases words."""
     base = {q.item.item_id: BaseAnswer(token_ids=greedy_of(q)) for q in questions}
     other = FakeLM(vocabulary=27, eos_ids=EOS, seed=6)
     own = run(letter_model().answer, questions)
@@ -121,7 +120,8 @@ def test_on_another_checkpoint_the_same_tokens_are_scored_after_the_bases_words(
     assert len({record.rank for record in found.values()} - {None, 1}) > 2
 
 
-def test_the_eos_of_the_bases_answer_is_not_scored(questions):
+def test_eos_of_base_is_not_scored(questions):
+    """The eos of the bases answer is not scored."""
     question = questions[0]
     base = {question.item.item_id: BaseAnswer(token_ids=(5, 1, 0))}
     sent, script = letters.noted(letter_model().answer)
@@ -137,7 +137,8 @@ def test_the_eos_of_the_bases_answer_is_not_scored(questions):
     assert scored.continuation_ids == (5, 1)
 
 
-def test_what_is_missing_is_excluded_with_the_reason_and_asks_nothing(questions):
+def test_undefined_aligned_rank_asks_nothing(questions):
+    """What is missing is excluded with the reason and asks nothing."""
     sent, script = letters.noted(letter_model().answer)
     config = CONFIG.model_copy(update={"probes": ("greedy", "aligned_rank")})
     base = {q.item.item_id: BaseAnswer(missing="nobody asked it") for q in questions}
@@ -151,7 +152,9 @@ def test_what_is_missing_is_excluded_with_the_reason_and_asks_nothing(questions)
 
 
 @pytest.mark.parametrize("failing", [Generate, Score])
-def test_a_failure_of_the_engine_is_one_of_the_probe(questions, failing):
+def test_aligned_rank_reports_engine_failures(questions, failing):
+    """A failure of the engine is one of the probe."""
+
     def script(request):
         if isinstance(request, failing):
             return Response(
@@ -227,7 +230,7 @@ def test_the_rule_on_words(pieces, answers, expected):
     assert Pieces(*pieces).cut(*answers) == expected
 
 
-def test_characters_of_several_tokens_are_kept_whole():
+def test_split_characters_are_kept_whole():
     first, *rest = [bytes([byte]) for byte in "о".encode()]
     said = Pieces("это ", first, *rest, "нти", ".")
     assert said.cut("Онти") == ("это ", "онти")
@@ -287,7 +290,7 @@ def test_characters_of_several_tokens_are_kept_whole():
         ),
     ],
 )
-def test_a_match_is_outside_of_every_thought(pieces, answer, expected):
+def test_match_is_outside_of_thoughts(pieces, answer, expected):
     assert Pieces(*pieces).cut(answer) == expected
 
 
@@ -317,9 +320,8 @@ PIECES = [
         max_size=3,
     ),
 )
-def test_defined_exactly_where_grading_finds_an_answer_and_cut_as_tightly_as_can_be(
-    pieces, answers
-):
+def test_alignment_is_defined_and_tight(pieces, answers):
+    """Defined exactly where grading finds an answer and cut as tightly as can be."""
     said = Pieces(*pieces)
     answers = tuple(answers)
     found = align(said.ids, right_of(answers), said.decode)

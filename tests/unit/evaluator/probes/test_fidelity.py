@@ -6,16 +6,17 @@ import pytest
 from msgspec.structs import replace
 
 from evaluator.asking.questions import NOTHING_PREDICTED, Window
+from evaluator.core.reducing import BANDS, unpack
 from evaluator.engine.base import Generate, Response, Score
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.fidelity import NO_DIVERGENCES, NO_PLACE, NOT_OPEN, PIECE
 from evaluator.probes.item import BaseAnswer, References
-from evaluator.probes.reducing import BANDS, unpack
 from evaluator.store.outcomes import reduce_records
 from evaluator.store.records import to_table
 from tests.support import letters
 from tests.support.fake import FakeEngine, FakeLM
 from tests.support.letters import EOS, letter_model, letter_plan
+from tests.support.requests import generation
 
 CONFIG = EvalConfig(
     task="toy", items=0, max_new_tokens=6, probes=("greedy", "rank", "fidelity")
@@ -59,9 +60,7 @@ def said(questions, lm):
     """The greedy answers of a model as those of a base."""
     answers = {}
     for name, prompt, _ in posed(questions):
-        asked = Generate(
-            request_id="g", prompt_ids=prompt, max_tokens=CONFIG.max_new_tokens
-        )
+        asked = generation("g", prompt, CONFIG.max_new_tokens)
         answers[name] = BaseAnswer(token_ids=lm.answer(asked).token_ids)
     return answers
 
@@ -126,7 +125,8 @@ def check(record, p_lm, q_lm, prompt, continuation):
     assert record.logprob == pytest.approx(sum(record.token_logprobs))
 
 
-def test_a_base_keeps_and_is_then_compared_with_itself(questions, tmp_path):
+def test_base_is_compared_with_itself(questions, tmp_path):
+    """A base keeps and is then compared with itself."""
     found, sent = run(letter_model().answer, questions, both(tmp_path), reorder_seed=3)
     answers = said(questions, letter_model())
     for name, prompt, _ in posed(questions):
@@ -147,7 +147,7 @@ def test_a_base_keeps_and_is_then_compared_with_itself(questions, tmp_path):
     )
 
 
-def test_another_checkpoint_says_what_its_base_said(questions, tmp_path):
+def test_checkpoint_reads_its_bases_answer(questions, tmp_path):
     found, sent, base = beside_its_base(questions, tmp_path, reorder_seed=5, room=3)
     for name, prompt, gold in posed(questions):
         assert found[name, 0].token_ids == base[name].token_ids
@@ -161,9 +161,8 @@ def test_another_checkpoint_says_what_its_base_said(questions, tmp_path):
     assert [reference.keep for reference in referring] == [False] * 2 * len(questions)
 
 
-def test_one_that_has_a_base_and_is_one_keeps_along_its_own_answers(
-    questions, tmp_path
-):
+def test_middle_base_keeps_own_answers(questions, tmp_path):
+    """One that has a base and is one keeps along its own answers."""
     first, second = tmp_path / "first", tmp_path / "second"
     run(letter_model().answer, questions, both(first))
     middle = References(keep=str(second), compare=str(first))
@@ -186,7 +185,7 @@ def test_one_that_has_a_base_and_is_one_keeps_along_its_own_answers(
         check(last[name, 1], OTHER, third, prompt, last[name, 1].token_ids)
 
 
-def test_the_likeliest_tokens_alone_give_a_lower_bound(questions, tmp_path):
+def test_fidelity_top_gives_lower_bound(questions, tmp_path):
     found, _, base = beside_its_base(
         questions, tmp_path, CONFIG.model_copy(update={"fidelity_top": 5})
     )
@@ -212,9 +211,8 @@ def test_why_it_is_not_defined(questions, tmp_path):
     assert reasons(both(tmp_path), config=shown) == {NOT_OPEN}
 
 
-def test_without_what_the_base_kept_and_on_an_engine_that_compares_nothing_it_failed(
-    questions, tmp_path
-):
+def test_missing_references_are_failures(questions, tmp_path):
+    """Without what the base kept and on an engine that compares nothing it failed."""
     base = said(questions, letter_model())
     found, _ = run(OTHER.answer, questions, References(compare=str(tmp_path)), base)
     assert {record.status for record in found.values()} == {"engine_error"}
@@ -231,7 +229,9 @@ def test_without_what_the_base_kept_and_on_an_engine_that_compares_nothing_it_fa
     }
 
 
-def test_a_base_that_cannot_keep_is_not_compared_with(questions, tmp_path):
+def test_failed_keeping_is_not_compared(questions, tmp_path):
+    """A base that cannot keep is not compared with."""
+
     def full(request):
         if isinstance(request, Score) and request.reference and request.reference.keep:
             return Response(
@@ -283,7 +283,8 @@ def test_windows_of_a_text_in_pieces(tmp_path):
     }
 
 
-def test_outcomes_hold_sums_and_what_percentiles_are_made_of(questions, tmp_path):
+def test_fidelity_outcomes_are_sums(questions, tmp_path):
+    """Outcomes hold sums and what percentiles are made of."""
     found, _, _ = beside_its_base(questions, tmp_path)
     outcomes = reduce_records(to_table(list(found.values())).to_pandas()).set_index(
         "item_id"

@@ -10,7 +10,7 @@ from evaluator.asking.questions import NO_DISTRACTOR, NO_EXEMPLAR, TOO_LONG
 from evaluator.engine.admission import refusal
 from evaluator.engine.base import NOT_NUMBERS, Generate, Score
 from evaluator.probes.item import failed
-from evaluator.probes.planning import plan_of
+from evaluator.probes.planning import tokenised
 from evaluator.probes.rank import NOT_SAID
 from evaluator.probes.sample import sample_seed
 from tests.support.probing import (
@@ -24,6 +24,7 @@ from tests.support.probing import (
     run,
     start,
 )
+from tests.support.requests import generation
 
 
 def excluded(records):
@@ -36,7 +37,7 @@ def excluded(records):
     )
 
 
-def test_every_probe_and_format_of_every_item(tokenizer):
+def test_every_probe_records_every_item(tokenizer):
     settings = config(sample_seeds=(0, 5))
     asked = questions(settings)
     records = run(tokenizer, settings, asked)
@@ -74,9 +75,9 @@ def test_every_probe_and_format_of_every_item(tokenizer):
     assert len(set(keys)) == len(keys)
 
 
-def test_an_item_without_distractors_is_excluded_from_what_needs_them_and_asked_the_rest(
-    tokenizer,
-):
+def test_item_without_distractors_is_partly_excluded(tokenizer):
+    """An item without distractors is excluded from what needs them and asked the
+    rest."""
     settings = config(items=1)
     question = questions(settings, answers=["Nile"])[0]
     records = run(tokenizer, settings, [question])
@@ -96,7 +97,7 @@ def test_an_item_without_distractors_is_excluded_from_what_needs_them_and_asked_
     assert {r.text for r in missing} == {NO_DISTRACTOR}
 
 
-def test_without_an_exemplar_one_shot_is_excluded(tokenizer):
+def test_one_shot_excluded_without_exemplar(tokenizer):
     settings = config(items=0)
     records = run(tokenizer, settings, questions(settings))
     assert excluded(records) == [("greedy", "one_shot", 0)] * 8
@@ -105,7 +106,8 @@ def test_without_an_exemplar_one_shot_is_excluded(tokenizer):
     } == {NO_EXEMPLAR}
 
 
-def test_a_prompt_that_fits_no_cap_is_excluded_and_not_the_end_of_the_run(tokenizer):
+def test_too_long_prompt_is_excluded(tokenizer):
+    """A prompt that fits no cap is excluded and not the end of the run."""
     settings = config(prompt_tokens=64, one_shot_prompt_tokens=2000)
     long = [
         replace(q, item=replace(q.item, question="Which? " * 30))
@@ -121,7 +123,8 @@ def test_a_prompt_that_fits_no_cap_is_excluded_and_not_the_end_of_the_run(tokeni
     assert {r.text for r in records if r.status == "excluded"} == {TOO_LONG}
 
 
-def test_greedy_of_the_open_prompt_leads_and_every_format_has_one(tokenizer):
+def test_open_greedy_request_leads(tokenizer):
+    """Greedy of the open prompt leads and every format has one."""
     settings = config()
     asked = questions(settings, context="C" * 600)[0]
     requests = start(tokenizer, settings, asked)
@@ -132,10 +135,11 @@ def test_greedy_of_the_open_prompt_leads_and_every_format_has_one(tokenizer):
     assert len({r.prompt_ids for r in greedy}) == len(EVERY_FORMAT)
 
 
-def test_open_capped_and_one_shot_differ_by_the_exemplar_only(tokenizer):
+def test_open_capped_lacks_only_exemplar(tokenizer):
+    """Open capped and one shot differ by the exemplar only."""
     settings = config(formats=("open", "open_capped", "one_shot"), probes=("greedy",))
     question = questions(settings, context="C" * 700)[0]
-    made = plan_of(
+    made = tokenised(
         question, prompter(tokenizer, cap=300, one_shot_cap=2000), settings
     ).prompts
     capped, one_shot = made["open_capped"], made["one_shot"]
@@ -160,7 +164,8 @@ def test_open_capped_and_one_shot_differ_by_the_exemplar_only(tokenizer):
     }
 
 
-def test_equal_continuations_of_choice_hard_choice_and_rank_are_scored_once(tokenizer):
+def test_equal_continuations_are_scored_once(tokenizer):
+    """Equal continuations of choice hard choice and rank are scored once."""
     settings = config(formats=("open",), probes=("choice", "rank", "hard_choice"))
     asked = questions(settings)[0]
     scores = start(tokenizer, settings, asked)
@@ -177,7 +182,8 @@ def test_equal_continuations_of_choice_hard_choice_and_rank_are_scored_once(toke
     assert len(alone) == 4
 
 
-def test_hard_choice_records_are_those_of_its_own_options(tokenizer):
+def test_hard_choice_records_own_options(tokenizer):
+    """Hard choice records are those of its own options."""
     settings = config(formats=("open",), probes=("choice", "hard_choice", "rank"))
     question = questions(settings)[0]
     records = run(tokenizer, settings, [question])
@@ -196,7 +202,8 @@ def test_hard_choice_records_are_those_of_its_own_options(tokenizer):
     assert {rank.logprob} == {r.logprob for r in records if r.is_gold}
 
 
-def test_samples_of_every_seed_with_seeds_of_their_own(tokenizer):
+def test_every_sample_has_own_seed(tokenizer):
+    """Samples of every seed with seeds of their own."""
     settings = config(
         formats=("open",), probes=("sample",), seed=3, sample_seeds=(3, 4, 9)
     )
@@ -213,7 +220,8 @@ def test_samples_of_every_seed_with_seeds_of_their_own(tokenizer):
     assert [r.seed for r in one] == [r.seed for r in samples[:10]]
 
 
-def test_sample_seeds_depend_on_run_item_and_number_only():
+def test_sample_seeds_are_pinned():
+    """Sample seeds depend on run item and number only."""
     seeds = {
         sample_seed(run, item, number)
         for run in (0, 1)
@@ -236,9 +244,7 @@ NAN = ("engine_error", NOT_NUMBERS)
         (Score, {"greedy": ("ok", "x"), "rank": NAN, "sample": ("ok", "x")}),
     ],
 )
-def test_what_is_drawn_from_nan_is_no_answer_and_samples_stand_where_only_scores_are(
-    tokenizer, collapsed, expected
-):
+def test_samples_fail_if_all_are_nan(tokenizer, collapsed, expected):
     """An engine reports no log-probabilities of samples: that there are none shows
     in the item's other requests."""
     settings = config(formats=("open",), probes=("greedy", "rank", "sample"))
@@ -256,10 +262,9 @@ def test_what_is_drawn_from_nan_is_no_answer_and_samples_stand_where_only_scores
     }
 
 
-def test_a_request_that_an_engine_has_no_room_for_is_excluded_with_its_reason():
-    reason = refusal(
-        Generate(request_id="0", prompt_ids=(1, 2, 3), max_tokens=4), 6, vocabulary=9
-    )
+def test_request_without_room_is_excluded():
+    """A request that an engine has no room for is excluded with its reason."""
+    reason = refusal(generation("0", (1, 2, 3), 4), 6, vocabulary=9)
     assert (
         reason == "3 prompt tokens and 4 more do not fit the engine's 6 (max_model_len)"
     )

@@ -45,7 +45,8 @@ def test_a_text_without_tokens_is_refused(tiny):
 
 
 @pytest.mark.parametrize("size", [100, 150])
-def test_every_token_but_a_windows_first_as_in_one_full_forward_pass(tiny, size):
+def test_perplexity_equals_full_pass(tiny, size):
+    """Every token but a windows first as in one full forward pass."""
     tokenizer = load_tokenizer(tiny)
     windows = windows_of("book", TEXT, tokenizer, size, 2048)
     engine = TorchEngine(EngineConfig(kind="torch", max_model_len=size))
@@ -71,7 +72,8 @@ def test_every_token_but_a_windows_first_as_in_one_full_forward_pass(tiny, size)
     assert 1 < perplexity < 1e6
 
 
-def test_the_longest_prompt_comes_first_and_no_request_is_longer_than_a_piece():
+def test_longest_piece_comes_first():
+    """The longest prompt comes first and no request is longer than a piece."""
     window = Window.of("book", 0, list(range(200)))
     requests = letter_evaluation([letter_plan(window, CONFIG)], CONFIG).take(100)
     lengths = [len(request.prompt_ids) for request in requests]
@@ -86,7 +88,9 @@ def test_the_longest_prompt_comes_first_and_no_request_is_longer_than_a_piece():
     )
 
 
-def test_a_failed_piece_is_a_status_and_a_window_of_one_token_is_excluded():
+def test_failed_and_single_token_windows():
+    """A failed piece is a status and a window of one token is excluded."""
+
     def script(request):
         if len(request.prompt_ids) > PIECE:
             return Response(
@@ -109,9 +113,8 @@ def test_a_failed_piece_is_a_status_and_a_window_of_one_token_is_excluded():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_bos_stands_before_every_window_where_the_tokenizer_puts_one_before_a_text(
-    name,
-):
+def test_windows_begin_with_tokenizers_bos(name):
+    """A bos stands before every window where the tokenizer puts one before a text."""
     if absent(name):
         pytest.skip(f"the shared vocabulary of {name} is not here")
     tokenizer = real_tokenizer(name)

@@ -11,13 +11,12 @@ from msgspec.structs import asdict
 from pydantic import ValidationError
 
 from evaluator.core.errors import EngineError, ResurfaceError
-from evaluator.engine.base import Generate
 from evaluator.metrics import Inputs, reduce_records
-from evaluator.metrics.exclusions import left_out
+from evaluator.metrics.left_out import left_out
 from evaluator.probes import PROBES
 from evaluator.probes.base import Cost, ItemProbe
 from evaluator.probes.config import EvalConfig
-from evaluator.report.embed import ItemView
+from evaluator.report.item_view import ItemView
 from tests.support.fake import FakeEngine
 from tests.support.letters import (
     letter_evaluation,
@@ -27,7 +26,7 @@ from tests.support.letters import (
     letter_questions,
     noted,
 )
-from tests.support.sweeps import refused
+from tests.support.requests import generation
 
 
 class Again(ItemProbe):
@@ -49,13 +48,7 @@ class Again(ItemProbe):
     def run(self, item):
         (first,) = yield [item.greedy()]
         prompt_ids = (*item.prompts["open"].token_ids, *first.token_ids)
-        (second,) = yield [
-            Generate(
-                request_id=item.request_id(self.name, 0),
-                prompt_ids=prompt_ids,
-                max_tokens=4,
-            )
-        ]
+        (second,) = yield [generation(item.request_id(self.name, 0), prompt_ids, 4)]
         found = enumerate((first, second))
         return [
             item.record(self.name, index=index, **item.generated(response))
@@ -66,7 +59,7 @@ class Again(ItemProbe):
         return Cost(requests=2, generated_tokens=2 * config.max_new_tokens)
 
     def reduce(self, asked):
-        from evaluator.probes.reducing import hits
+        from evaluator.core.reducing import hits
 
         return hits(asked, self.name)
 
@@ -77,19 +70,14 @@ def again():
         yield probe
 
 
-def test_the_order_of_probes_is_that_of_records_and_identities():
+def test_order_of_probes_is_pinned():
+    """The order of probes is that of records and identities."""
     order = (
         "greedy beam sample choice rank aligned_rank hard_choice perplexity fidelity"
         " text_fidelity"
     )
     order += " direct aligned_beam aligned_choice"
     assert PROBES.names == tuple(order.split())
-
-
-def test_an_unknown_probe_is_an_error_that_suggests_the_nearest():
-    assert "unknown probe 'gredy'; did you mean 'greedy'" in refused(
-        PROBES.__getitem__, "gredy"
-    )
 
 
 def config(**changes):
@@ -109,7 +97,7 @@ def records_of(settings):
     return [record for _, found in stream for record in found], asked
 
 
-def test_a_toy_probe_shares_requests_and_follows_up(again):
+def test_toy_probe_shares_and_follows_up(again):
     records, asked = records_of(config())
     by_item = {
         name: [r for r in records if r.item_id == name]
@@ -135,9 +123,9 @@ def test_a_toy_probe_shares_requests_and_follows_up(again):
     )
 
 
-def test_a_toy_probe_has_outcomes_a_place_in_what_was_left_out_and_one_in_the_item_view(
-    again,
-):
+def test_toy_probe_reaches_tables_and_view(again):
+    """A toy probe has outcomes a place in what was left out and one in the item
+    view."""
     frame = pd.DataFrame([asdict(record) for record in records_of(config())[0]])
     outcomes = reduce_records(frame).set_index("item_id")
     assert outcomes["agains"].dropna().to_dict() == {
@@ -166,9 +154,7 @@ def test_a_toy_probe_has_outcomes_a_place_in_what_was_left_out_and_one_in_the_it
 
 
 @pytest.mark.parametrize("method", ["run", "why_not", "continuations"])
-def test_what_a_probe_raises_names_probe_item_and_error(
-    again, method, monkeypatch, caplog
-):
+def test_probe_error_names_probe_and_item(again, method, monkeypatch, caplog):
     """Not an EngineError: the engine is well, and another one would not help."""
 
     def fail(*_):
@@ -184,7 +170,9 @@ def test_what_a_probe_raises_names_probe_item_and_error(
     assert "in fail" in caplog.text  # the traceback, for the log
 
 
-def test_an_error_of_ours_that_a_probe_raises_is_passed_on(again, monkeypatch):
+def test_own_error_is_passed_on(again, monkeypatch):
+    """An error of ours that a probe raises is passed on."""
+
     def refuse(*_):
         raise EngineError("the engine answered nonsense")
 

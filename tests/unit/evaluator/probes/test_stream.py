@@ -45,7 +45,7 @@ def test_numbers_are_the_language_models_own():
         if record.probe != "rank":
             continue
         plan = by_item[record.item_id]
-        gold = plan.scored[plan.question.item.answers[0]]
+        gold = plan.scored[plan.item.answers[0]]
         row = lm.logprobs(gold.prompt_ids)
         first = gold.continuation_ids[0]
         assert record.rank == 1 + int((row > row[first]).sum())
@@ -58,7 +58,8 @@ def test_numbers_are_the_language_models_own():
     assert gold_choices == {r.item_id: r.logprob for r in records if r.probe == "rank"}
 
 
-def test_results_do_not_depend_on_order_window_or_cut():
+def test_results_ignore_order_and_cut():
+    """Results do not depend on order window or cut."""
     questions = letter_questions(letter_items(14), CONFIG)
     whole = sorted(
         _evaluate(FakeEngine(letter_model().answer), questions, CONFIG), key=repr
@@ -76,7 +77,8 @@ def test_results_do_not_depend_on_order_window_or_cut():
     assert sorted(chain(*parts), key=repr) == whole
 
 
-def test_a_probe_alone_gives_what_it_gives_among_all():
+def test_probe_alone_equals_among_all():
+    """A probe alone gives what it gives among all."""
     questions = letter_questions(letter_items(8), CONFIG)
     everything = _evaluate(FakeEngine(letter_model().answer), questions, CONFIG)
     for probe in ("greedy", "beam", "sample", "choice", "rank"):
@@ -91,7 +93,7 @@ def test_a_probe_alone_gives_what_it_gives_among_all():
         )
 
 
-def test_an_excluded_item_is_recorded_and_never_sent():
+def test_excluded_item_is_never_sent():
     items = [
         *letter_items(5),
         replace(letter_items(1)[0], item_id="empty", answers=("?!",)),
@@ -120,7 +122,9 @@ def test_an_excluded_item_is_recorded_and_never_sent():
         ("/greedy/", {"greedy", "beam", "aligned_rank"}, {"sample", "choice", "rank"}),
     ],
 )
-def test_a_failed_request_is_a_status_of_all_that_needs_it(part, lost, rest):
+def test_failed_request_is_its_probes_status(part, lost, rest):
+    """A failed request is a status of all that needs it."""
+
     def script(request):
         if part in request.request_id or (
             part == "score" and isinstance(request, Score)
@@ -142,7 +146,8 @@ def test_a_failed_request_is_a_status_of_all_that_needs_it(part, lost, rest):
     }
 
 
-def test_a_cut_context_is_said_in_status_and_column():
+def test_cut_context_is_recorded():
+    """A cut context is said in status and column."""
     first, *others = letter_items(5)
     questions = letter_questions([replace(first, item_id="cut"), *others], CONFIG)
     cut = [question for question in questions if question.item.item_id == "cut"]
@@ -151,7 +156,8 @@ def test_a_cut_context_is_said_in_status_and_column():
     assert all(r.truncated for r in records)
 
 
-def test_a_dying_engine_is_an_error_and_what_ended_before_is_kept():
+def test_dying_engine_keeps_ended_items():
+    """A dying engine is an error and what ended before is kept."""
     questions = letter_questions(letter_items(12), CONFIG)
     stream = letters.letter_evaluation(
         letter_plans(questions, CONFIG), CONFIG, in_flight=2
@@ -162,7 +168,8 @@ def test_a_dying_engine_is_an_error_and_what_ended_before_is_kept():
     assert 0 < len(ended) < 12
 
 
-def test_a_response_of_an_ended_item_is_ignored_and_an_unknown_one_is_an_error():
+def test_late_and_unknown_responses():
+    """A response of an ended item is ignored and an unknown one is an error."""
     config = CONFIG.model_copy(update={"probes": ("greedy",), "formats": ("open",)})
     stream = letters.letter_stream(config, 1)
     (request,) = stream.take(8)
@@ -177,7 +184,8 @@ def test_a_response_of_an_ended_item_is_ignored_and_an_unknown_one_is_an_error()
 
 
 @pytest.mark.parametrize("room", [1, 2, 5, 64])
-def test_a_cancel_names_a_request_that_was_given_and_others_are_never_given(room):
+def test_cancels_name_given_requests(room):
+    """A cancel names a request that was given and others are never given."""
     config = CONFIG.model_copy(
         update={
             "probes": ("greedy", "beam"),
@@ -233,7 +241,8 @@ def run(probes: tuple[str, ...]) -> tuple[list[Generate], set[str]]:
 
 
 @pytest.mark.parametrize("probes", [("greedy", "beam"), ("beam",)])
-def test_the_open_greedy_request_is_sent_once_with_what_the_search_needs(probes):
+def test_open_greedy_request_is_shared(probes):
+    """The open greedy request is sent once with what the search needs."""
     given, _ = run(probes)
     first = [
         request for request in given if request.request_id.endswith("/greedy/open")
@@ -248,6 +257,7 @@ def test_the_open_greedy_request_is_sent_once_with_what_the_search_needs(probes)
     )
 
 
-def test_a_search_ends_the_greedy_request_only_where_nothing_else_waits_for_it():
+def test_search_cancels_only_unshared_greedy():
+    """A search ends the greedy request only where nothing else waits for it."""
     assert not [name for name in run(("greedy", "beam"))[1] if "/greedy/" in name]
     assert [name for name in run(("beam",))[1] if "/greedy/" in name]

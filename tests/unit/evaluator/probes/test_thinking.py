@@ -18,7 +18,7 @@ from evaluator.core.grading import grade, loops
 from evaluator.engine.base import Generate
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import BaseAnswer
-from evaluator.probes.planning import plan_of
+from evaluator.probes.planning import tokenised
 from evaluator.probes.stream import Evaluation
 from tests.support.fake import FakeEngine, FakeLM
 from tests.support.letters import letter_items, letter_questions
@@ -74,8 +74,8 @@ class Run:
         [self.eos] = self.prompter.eos_ids
         self.lm = FakeLM(vocabulary=len(self.tokenizer), eos_ids={self.eos}, seed=seed)
         questions = letter_questions(letter_items(12), self.config)
-        plans = [plan_of(each, self.prompter, self.config) for each in questions]
-        self.plans = {plan.question.item.item_id: plan for plan in plans}
+        plans = [tokenised(each, self.prompter, self.config) for each in questions]
+        self.plans = {plan.item.item_id: plan for plan in plans}
         stream = Evaluation(
             iter(plans),
             config=self.config,
@@ -127,7 +127,8 @@ def run(request):
     return Run(request.param)
 
 
-def test_greedy_answers_are_those_of_a_loop_that_runs_freely(run):
+def test_thinking_greedy_equals_free_loop(run):
+    """Greedy answers are those of a loop that runs freely."""
     states = set()
     for item_id, plan in run.plans.items():
         records, (thought, after) = run.of("greedy", item_id), run.thought(item_id)
@@ -136,8 +137,7 @@ def test_greedy_answers_are_those_of_a_loop_that_runs_freely(run):
         assert last.token_ids == answer
         assert last.text == run.prompter.decode(answer)
         assert (
-            last.contains
-            == grade(last.text, plan.question.item.answers, "english")["contains"]
+            last.contains == grade(last.text, plan.item.answers, "english")["contains"]
         )
         assert last.prompt_tokens == len(plan.prompts["open"].token_ids)
         states |= {each.thought_state for each in records}
@@ -166,7 +166,8 @@ def test_greedy_answers_are_those_of_a_loop_that_runs_freely(run):
     assert "closed" in states
 
 
-def test_scores_and_ranks_come_after_the_thought_and_its_gap(run):
+def test_scores_follow_thought_and_gap(run):
+    """Scores and ranks come after the thought and its gap."""
     gap = tuple(run.tokenizer.encode("\n\n", add_special_tokens=False))
     for item_id, plan in run.plans.items():
         thought, after = run.thought(item_id)
@@ -174,9 +175,7 @@ def test_scores_and_ranks_come_after_the_thought_and_its_gap(run):
         [ranked] = run.of("rank", item_id)
         [gold] = [each for each in run.of("choice", item_id) if each.is_gold]
         ids = tuple(
-            run.tokenizer.encode(
-                plan.question.item.answers[0], add_special_tokens=False
-            )
+            run.tokenizer.encode(plan.item.answers[0], add_special_tokens=False)
         )
         row = run.lm.logprobs(before)
         assert ranked.rank == 1 + int((row > row[ids[0]]).sum())
@@ -195,7 +194,8 @@ def test_a_direct_answer_has_no_thought(run):
         assert record.prompt_tokens == len(prompt.token_ids)
 
 
-def test_samples_draw_their_own_thoughts_and_do_not_depend_on_the_cut_of_the_work(run):
+def test_samples_draw_own_thoughts(run):
+    """Samples draw their own thoughts and do not depend on the cut of the work."""
     states = [each.thought_state for each in run.of("sample")]
     assert len(states) == 36
     assert len(set(states)) > 1
@@ -210,7 +210,8 @@ def test_samples_draw_their_own_thoughts_and_do_not_depend_on_the_cut_of_the_wor
 
 
 @pytest.mark.parametrize("template", [QWEN, OPENED])
-def test_aligned_probes_come_after_the_thought_of_the_base(template):
+def test_aligned_probes_follow_bases_thought(template):
+    """Aligned probes come after the thought of the base."""
     base = Run(template)
     own = Run(template, seed=6, base=base)
     gap = tuple(own.tokenizer.encode("\n\n", add_special_tokens=False))
@@ -219,9 +220,7 @@ def test_aligned_probes_come_after_the_thought_of_the_base(template):
         before = after if thought is None else after + gap
         [gold] = [each for each in own.of("aligned_choice", item_id) if each.is_gold]
         ids = tuple(
-            own.tokenizer.encode(
-                plan.question.item.answers[0], add_special_tokens=False
-            )
+            own.tokenizer.encode(plan.item.answers[0], add_special_tokens=False)
         )
         scored = sum(
             float(own.lm.logprobs(before + ids[:number])[token])
@@ -240,7 +239,8 @@ def test_aligned_probes_come_after_the_thought_of_the_base(template):
     assert {each.status for each in own.of("aligned_rank")} <= {"ok", "excluded"}
 
 
-def test_both_searches_of_a_base_follow_the_greedy_answer_to_its_open_prompt():
+def test_both_searches_share_greedy_stream():
+    """Both searches of a base follow the greedy answer to its open prompt."""
     searched = [
         each
         for each in Run(QWEN).asked
@@ -253,7 +253,8 @@ def test_both_searches_of_a_base_follow_the_greedy_answer_to_its_open_prompt():
     assert sum(each.prompt_ids in first for each in searched) == 12
 
 
-def test_without_thinking_no_record_has_a_thought_and_none_changes():
+def test_no_thinking_no_thought():
+    """Without thinking no record has a thought and none changes."""
     plain = Run(
         QWEN,
         config=config_of(thinking="off", probes=("greedy", "choice")).model_copy(
@@ -329,9 +330,8 @@ GPT_OSS = _TURN + "<|start|>assistant{# <|channel|>analysis #}"
         (GPT_OSS, "</s><|start|>assistant<|channel|>final<|message|>"),
     ],
 )
-def test_an_answer_without_a_thought_begins_after_an_empty_one_or_the_formats_words(
-    template, end
-):
+def test_skipped_thought_by_format(template, end):
+    """An answer without a thought begins after an empty one or the formats words."""
     tokenizer = tokenizer_of(template)
     tokenizer.add_tokens(list(CHANNELS))
     prompter = Prompter(
@@ -364,7 +364,7 @@ def test_loops_are_repeated_runs_of_words():
     assert not loops(sentence + " while " + sentence.replace("the", "a"), "english")
 
 
-def test_thoughts_of_any_length_keep_a_batch_full():
+def test_long_thoughts_keep_batch_full():
     """A device that computes 256 rows at a time has idle rows only once the last
     item has begun."""
     config = config_of(probes=("greedy", "choice", "rank"))
@@ -377,7 +377,7 @@ def test_thoughts_of_any_length_keep_a_batch_full():
     )
     items, draw = letter_items(1000), random.Random(0)
     plans = deque(
-        plan_of(each, prompter, config) for each in letter_questions(items, config)
+        tokenised(each, prompter, config) for each in letter_questions(items, config)
     )
     stream = Evaluation(
         (plans.popleft() for _ in range(len(plans))),

@@ -27,7 +27,7 @@ from evaluator.report.page import grid, published_grid
         ("accuracy", "n", pd.NA, "–"),
     ],
 )
-def test_a_value_is_shown_by_what_its_column_means(table, name, value, text):
+def test_values_follow_their_kind(table, name, value, text):
     assert TABLES[table].column(name).shown({name: value}) == text
 
 
@@ -39,7 +39,7 @@ SHORT = (
 )
 
 
-def test_an_interval_joins_its_value_and_the_papers_number_reads_as_ours():
+def test_intervals_and_published_numbers():
     # boot: an interval without a value
     common = {"task": "t", "reason": None, "boot_low": 0.1, "boot_high": 0.4}
     korean = common | {
@@ -93,7 +93,7 @@ def test_an_interval_joins_its_value_and_the_papers_number_reads_as_ours():
     assert found == [("3.5", ""), ("4.0", "3.0 to 5.0"), ("560", "")]
 
 
-def test_a_column_without_a_kind_is_refused():
+def test_columns_need_a_kind():
     with pytest.raises(TypeError, match="column 'accuracy' has no kind"):
         Column("accuracy", "percentage")
     frame = pd.DataFrame({"task": ["t"], "language": ["all"], "surprise": [0.5]})
@@ -105,9 +105,7 @@ def test_a_column_without_a_kind_is_refused():
     ("known", "page", "terminal"),
     [(20, "25.0 %", "25.0"), (12, "3 of 12", "3/12"), (0, "–", "–"), (pd.NA, "–", "–")],
 )
-def test_the_headlines_fates_are_shares_of_the_known_answers_and_counts_of_few(
-    known, page, terminal
-):
+def test_headline_counts_few_answers(known, page, terminal):
     kept = {column.name: column for column in COLUMNS}["kept"]
     row = {"known": known, "kept": 0.25 if page != "–" else None}
     assert (kept.shown(row), kept.shown(row, narrow=True)) == (page, terminal)

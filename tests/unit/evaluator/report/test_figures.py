@@ -33,8 +33,8 @@ def inputs():
 
 
 @pytest.mark.parametrize("name", [table.name for table in TABLES if table.figure])
-def test_every_figure_is_of_a_table_and_the_same_twice(inputs, name):
-    frame = TABLES[name].frame(inputs)
+def test_figures_are_same_twice(inputs, name):
+    frame = TABLES[name].fill(inputs).frame
     svg = draw(TABLES[name], frame)
     assert svg is not None
     assert ElementTree.fromstring(svg).tag.endswith("svg")
@@ -42,10 +42,8 @@ def test_every_figure_is_of_a_table_and_the_same_twice(inputs, name):
     assert draw(TABLES[name], frame.iloc[:0]) is None
 
 
-def test_a_figure_has_page_colours_and_escaped_labels_and_is_drawn_without_a_base(
-    inputs,
-):
-    svg = draw(TABLES["accuracy"], TABLES["accuracy"].frame(inputs))
+def test_figure_colours_and_labels(inputs):
+    svg = draw(TABLES["accuracy"], TABLES["accuracy"].fill(inputs).frame)
     assert not [placeholder for placeholder in COLOURS.values() if placeholder in svg]
     assert "var(--greedy)" in svg
     assert all(
@@ -56,16 +54,18 @@ def test_a_figure_has_page_colours_and_escaped_labels_and_is_drawn_without_a_bas
     assert not re.search(r"\d{4}-\d{2}-\d{2}T", svg)
     seen = {key: Seen(True, True, rank=2, margin=-1.0) for key in ITEMS}
     lonely = Inputs(reduce_records(records("p", seen, base="x")))
-    assert "var(--greedy)" in draw(TABLES["accuracy"], TABLES["accuracy"].frame(lonely))
+    assert "var(--greedy)" in draw(
+        TABLES["accuracy"], TABLES["accuracy"].fill(lonely).frame
+    )
     for name in ("fates", "pr_gap", "ladder"):
-        assert draw(TABLES[name], TABLES[name].frame(lonely)) is None
+        assert draw(TABLES[name], TABLES[name].fill(lonely).frame) is None
 
 
 @pytest.mark.parametrize(
     ("name", "measure"), [("overlap", "kappa"), ("matching", "scott_pi")]
 )
-def test_an_agreement_without_an_interval_is_not_drawn(inputs, name, measure):
-    frame = TABLES[name].frame(inputs)
+def test_agreement_needs_interval(inputs, name, measure):
+    frame = TABLES[name].fill(inputs).frame
     unsure = frame.assign(
         **{f"{measure}_low": float("nan"), f"{measure}_high": float("nan")}
     )
@@ -77,7 +77,8 @@ def test_an_agreement_without_an_interval_is_not_drawn(inputs, name, measure):
     )
 
 
-def test_labels_are_moved_apart_and_large_numbers_have_plain_digits():
+def test_labels_are_readable():
+    """They are moved apart, and large numbers have plain digits."""
     assert spread([0.1, 0.5], [0.1, 0.1]) == pytest.approx([0.1, 0.5])
     assert spread([0.50, 0.52, 0.9], [0.1, 0.1, 0.1]) == pytest.approx(
         [0.46, 0.56, 0.9]
@@ -101,14 +102,14 @@ def test_labels_are_moved_apart_and_large_numbers_have_plain_digits():
         parts.append(records(name, windows, base=base, task="text-wiki"))
     svg = draw(
         TABLES["perplexity"],
-        TABLES["perplexity"].frame(Inputs(reduce_records(pd.concat(parts)))),
+        TABLES["perplexity"].fill(Inputs(reduce_records(pd.concat(parts)))).frame,
     )
     assert ">4,130<" in svg
     assert not re.search(r">[^<]*\de\+?\d[^<]*<", svg)
 
 
 @pytest.mark.parametrize("values", [[1.0, 0.0, 9.0], [0.0], []])
-def test_an_amount_of_nothing_has_no_place_on_its_axis(values):
+def test_amounts_of_zero_are_off_axis(values):
     panel = Figure().add_subplot()
     panel.scatter(values, values)
     theme.set_axis(panel, "amounts", values)

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from evaluator.report import write_part, write_report
-from evaluator.report.embed import safe_json
-from evaluator.report.lm_eval import export
+from evaluator.report.item_view import safe_json
+from evaluator.store.lm_eval import export
 from tests.support.sweeps import refused
 from tests.support.synthetic import write_run
 
@@ -126,7 +126,7 @@ def pages(tmp_path_factory):
     )
 
 
-def test_no_text_becomes_an_element_and_no_script_holds_what_ends_it(pages):
+def test_no_text_becomes_an_element(pages):
     plain, hostile = map(Page, pages[0])
     assert {*hostile.tags} <= {*plain.tags} - {"img", "iframe", "link", "object"} | {
         "details",
@@ -149,7 +149,7 @@ def test_no_text_becomes_an_element_and_no_script_holds_what_ends_it(pages):
     assert "(--owned) 49" not in pages[0][1]
 
 
-def test_no_cell_of_a_table_is_a_formula(tmp_path):
+def test_no_cell_is_a_formula(tmp_path):
     run = rewritten(one_run(tmp_path / "run"), lambda _, value: "=1+1;" + value)
     # what is sent to a tracker
     write_part(run, ["dense", "wanda-0.6"], tmp_path / "part")
@@ -173,7 +173,7 @@ def test_no_cell_of_a_table_is_a_formula(tmp_path):
         ("task", "../../out"),
     ],
 )
-def test_no_name_of_a_record_chooses_where_an_export_is_written(tmp_path, name, column):
+def test_names_choose_no_folder(tmp_path, name, column):
     run = rewritten(
         one_run(tmp_path / "run"), lambda each, value: name if each == column else value
     )
@@ -190,7 +190,7 @@ def test_no_name_of_a_record_chooses_where_an_export_is_written(tmp_path, name, 
 @pytest.mark.parametrize(
     "text", ["</script>", "<!--", "\u2028", "&lt;", "]]>", "\x00\x1f"]
 )
-def test_embedded_json_means_the_text_and_holds_no_markup(text):
+def test_embedded_json_holds_no_markup(text):
     written = safe_json({text: [text]})
     assert json.loads(written) == {text: [text]}
     assert not re.search("[<>&\u2028\u2029\x00-\x1f]", written)

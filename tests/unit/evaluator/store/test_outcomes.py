@@ -18,7 +18,7 @@ def outcome(seen):
     return reduce_records(records("m", {"english/1": seen})).iloc[0]
 
 
-def test_one_row_per_item_with_the_declared_columns_also_of_what_was_truncated_or_not_asked():
+def test_one_row_per_item():
     reduced = reduce_records(
         records("m", {"english/1": Seen(greedy=True), "english/2": Seen(greedy=False)})
     )
@@ -55,7 +55,7 @@ def test_one_row_per_item_with_the_declared_columns_also_of_what_was_truncated_o
 
 
 @pytest.mark.parametrize("status", ["excluded", "engine_error"])
-def test_what_was_not_measured_is_null_and_says_why(status):
+def test_unmeasured_is_null(status):
     row = outcome(
         Seen(
             greedy=True,
@@ -86,7 +86,8 @@ def choice(scores):
     return reduce_records(frame).iloc[0]
 
 
-def test_the_winners_of_a_choice_by_sum_token_and_byte_and_what_is_no_choice():
+def test_winners_of_a_choice():
+    """By sum, by token and by byte; a single option is no choice."""
     # sums -4 < -3; per token -2 > -3; per byte -0.5 > -1.5
     row = choice({"abcdefgh": (-4.0, 2), "ab": (-3.0, 1)})
     assert (
@@ -112,7 +113,7 @@ def test_the_winners_of_a_choice_by_sum_token_and_byte_and_what_is_no_choice():
     assert pd.isna(row["recognised"])
 
 
-def test_outcomes_do_not_depend_on_the_order_or_the_cut_of_the_records():
+def test_order_and_cut_change_nothing():
     frame = frame_of(records_of("wanda-0.6", "gazetteer", 5))
     whole = reduce_records(frame)
     shuffled = reduce_records(frame.sample(frac=1.0, random_state=3))
@@ -155,7 +156,7 @@ def in_files(folder, parts):
     return found
 
 
-def test_outcomes_in_files_are_those_in_memory(tmp_path):
+def test_outcomes_in_files(tmp_path):
     held, filed = Outcomes(), in_files(tmp_path, run())
     for each in run():
         held.add(each)
@@ -169,7 +170,7 @@ def test_outcomes_in_files_are_those_in_memory(tmp_path):
     assert list(pd.read_parquet(tmp_path / "1.parquet")) == list(outcome_types())
 
 
-def test_tables_and_verdicts_do_not_depend_on_where_outcomes_are(monkeypatch, tmp_path):
+def test_tables_of_outcomes_in_files(monkeypatch, tmp_path):
     parts = run()[:3]
     whole = compute(Inputs(pd.concat(parts, ignore_index=True)), {})
     # one checkpoint, and no comparison beside the last one
@@ -187,7 +188,7 @@ def test_tables_and_verdicts_do_not_depend_on_where_outcomes_are(monkeypatch, tm
     assert found.verdicts == whole.verdicts
 
 
-def test_comparisons_are_joins_and_any_text_comes_back(tmp_path):
+def test_comparisons_and_any_text(tmp_path):
     dense, pruned = (
         outcomes("dense", right=5),
         outcomes("p", base="dense", method="wanda"),
@@ -212,7 +213,7 @@ def test_comparisons_are_joins_and_any_text_comes_back(tmp_path):
     assert filed["dense", "t"]["sample_why"].isna().all()
 
 
-def test_the_frames_used_last_are_held():
+def test_recent_frames_are_held():
     made: list[str] = []
 
     def make(name):

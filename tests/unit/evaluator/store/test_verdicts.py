@@ -8,7 +8,7 @@ import pytest
 
 from evaluator.core.errors import EngineError
 from evaluator.judging.controls import controls_of
-from evaluator.judging.matcher import Claim, Verdict
+from evaluator.judging.matcher import Claim, Match
 from evaluator.store import verdicts as stored
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import CONTROLS, VERDICTS
@@ -27,8 +27,8 @@ from tests.support.synthetic import write_run
 
 CHECKPOINTS = ("dense", "wanda-0.6")
 
-YES = Verdict(verdict=True, probability=0.9, status="ok")
-FAILED = Verdict(verdict=None, probability=None, status="engine_error")
+YES = Match(verdict=True, probability=0.9, status="ok")
+FAILED = Match(verdict=None, probability=None, status="engine_error")
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ class Judge:
         self._left -= 1
         self.asked += pairs
         return [
-            Verdict(verdict=len(pair.response) < 12, probability=0.5, status="ok")
+            Match(verdict=len(pair.response) < 12, probability=0.5, status="ok")
             for pair in pairs
         ]
 

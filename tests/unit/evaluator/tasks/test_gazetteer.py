@@ -52,7 +52,7 @@ def test_texts_never_change(items):
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_answers_of_a_passage_cannot_be_confused(language):
+def test_answers_cannot_be_confused(language):
     for index in range(200):
         passage = build_passage(language, "items", index)
         assert (
@@ -94,7 +94,7 @@ def test_grammar_is_complete(language):
     assert all(template.count("{n}") == 1 for template in grammar.quantities.values())
 
 
-def test_every_invented_word_belongs_to_its_stream_alone():
+def test_words_belong_to_one_stream():
     for stream, language, index in product(
         get_args(gazetteer.Stream), LANGUAGES, range(60)
     ):

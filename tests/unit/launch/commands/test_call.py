@@ -15,7 +15,7 @@ from evaluator.store.run_json import Failure
 from launch.commands import call
 from launch.commands.call import summary
 from launch.commands.terminal import SafeConsole, shown
-from launch.run.directory.events import EventLog
+from launch.run.directory.event_log import EventLog
 from launch.sweep.config import RECIPES, load_sweep
 
 COMMAND = "sh -c 'echo $RESURFACE_STATE: $RESURFACE_MESSAGE >> told'"

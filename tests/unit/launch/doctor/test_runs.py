@@ -81,7 +81,7 @@ def test_hanging_run_is_ended(run_apart, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("chosen", "level"), [(None, "INFO"), ("ERROR", "ERROR")])
-def test_log_has_vllms_choices(run_apart, monkeypatch, chosen, level):
+def test_log_level_of_vllm(run_apart, monkeypatch, chosen, level):
     monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
     if chosen is not None:
         monkeypatch.setenv("VLLM_LOGGING_LEVEL", chosen)

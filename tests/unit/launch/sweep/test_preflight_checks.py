@@ -1,7 +1,6 @@
 """Where dtype `auto` is a checkpoint's own, it must be its base's too, unless a run
 says that it need not be."""
 
-import json
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.checkpoints.info import FEW_TOKENS, CheckpointInfo, inspect_checkpoint
+from evaluator.checkpoints.manifests import CalibrationManifest, RemovedParts
 from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm import engine
@@ -23,7 +23,7 @@ from launch.sweep.preflight_checks import (
     remarks,
 )
 from tests.support import pruning as tiny
-from tests.support.checkpoint_files import CONFIG, tensors, write
+from tests.support.checkpoint_files import CONFIG, tensors, write, write_manifest
 from tests.support.sweeps import gazetteer, refused
 
 pytestmark = pytest.mark.usefixtures("any_tensors")
@@ -75,17 +75,19 @@ def test_longrope_is_told(tmp_path, longest, factors, kind):
 
 
 def test_little_calibration_is_told(tmp_path):
-    info = inspect_checkpoint(write(tmp_path / "small", tensors()))
+    small = write(tmp_path / "small", tensors())
     for tokens, few in (
         (7, ["prune_manifest.json: 7 tokens of calibration are few"]),
         (FEW_TOKENS, []),
     ):
-        (info.path / "prune_manifest.json").write_text(
-            json.dumps({"calibration": {"tokens": tokens}})
-        )
-        assert [
-            told.rpartition("/")[2] for told in remarks(EngineConfig(), [info], 512)
-        ] == few
+        calibration = CalibrationManifest(
+            source="c4", samples=1, sequence_length=8, tokens=tokens, cut=0,
+            ids_sha256="", files={}, passages=(),
+        )  # fmt: skip
+        parts = RemovedParts(unit="layers", of=3, gone=("1",))
+        write_manifest(small, calibration=calibration, removed=parts)
+        told = remarks(EngineConfig(), [inspect_checkpoint(small)], 512)
+        assert [line.rpartition("/")[2] for line in told] == few
 
 
 def test_other_dtype_is_refused(tmp_path):

@@ -11,7 +11,7 @@ from evaluator.asking.prompts import Prompter
 from evaluator.asking.templates import Wording
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.planning import plan_of
+from evaluator.probes.planning import tokenised
 from evaluator.tasks import Task
 from evaluator.tasks.base import one_of_each
 from launch.commands.options import eval_sweep
@@ -124,7 +124,7 @@ def test_prompts_ask_the_same_items(tmp_path):
         **caps,
     )
     question = listed.questions[0]
-    plan = plan_of(question, prompter, listed.config)
+    plan = tokenised(question, prompter, listed.config)
     assert (
         plan.prompts["open"].text
         == f"{question.item.question} {' or '.join(question.option_texts)}?"
@@ -366,7 +366,7 @@ def test_plain_task_keeps_its_identity():
     """Runs of before there were data sets are resumed: `identifying` says nothing of
     them."""
     config = EvalConfig(task="gazetteer", probes=("greedy",))
-    assert config.said is None
+    assert config.data_settings is None
     assert (
         not {"config", "split", "revision", "language", "fields"}
         & config.identifying().keys()

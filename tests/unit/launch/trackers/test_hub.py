@@ -12,12 +12,18 @@ from huggingface_hub import constants
 
 from evaluator.checkpoints.files import digest_of_file
 from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.checkpoints.manifests import (
+    CalibrationManifest,
+    PruneManifest,
+    RemovedParts,
+    read_manifest,
+    to_json,
+)
 from launch.commands.prune import prune
 from launch.sweep.models import is_hub_id, resolve_model
 from launch.trackers.hub import base_of, check_repository, fates_of, model_card, whole
-from pruning.calibration import CalibrationManifest
-from pruning.output.manifest import MANIFEST_NAME, RemovedParts, read_manifest, to_json
-from tests.support.hub import MANIFEST, TOKEN, hub_on_loopback, write_pruned
+from tests.support.checkpoint_files import MANIFEST
+from tests.support.hub import TOKEN, hub_on_loopback, write_pruned
 from tests.support.models import save_tiny_model
 from tests.support.sweeps import refused
 
@@ -51,11 +57,12 @@ def run(tmp_path, pruned):
     return tmp_path / "run"
 
 
-def test_a_card_says_how_it_was_pruned_and_counts_beside_empty_cells_are_counts(
-    pruned, run
-):
+def test_card_tells_settings_and_fates(pruned, run):
     card = model_card(
-        "org/mine-2of4", read_manifest(pruned), "org/mine@v1", fates_of(pruned, run)
+        "org/mine-2of4",
+        read_manifest(pruned, PruneManifest),
+        "org/mine@v1",
+        fates_of(pruned, run),
     )
     assert "base_model: org/mine\n" in card
     assert "| dense model | `org/mine@v1` |" in card
@@ -75,7 +82,7 @@ def test_a_card_says_how_it_was_pruned_and_counts_beside_empty_cells_are_counts(
     assert fates_of(pruned, run) == [FATES | COUNTS]
 
 
-def test_what_a_card_quotes_is_no_markup():
+def test_card_quotes_no_markup():
     hostile = "x` | <img src=x>\n---\n# [a](javascript:b) `\x1b]0;x\x07\u202e"
     calibration = CalibrationManifest(
         source=hostile,
@@ -106,7 +113,7 @@ def test_what_a_card_quotes_is_no_markup():
     assert "\n---" not in body
 
 
-def test_a_checkpoint_is_whole_and_its_own_and_no_folder_that_leads_elsewhere(pruned):
+def test_whole_checkpoint_has_no_links(pruned):
     assert whole(pruned).files.keys() == {"config.json", "model.safetensors"}
     weights, elsewhere = pruned / "model.safetensors", pruned.parent / "elsewhere"
     weights.rename(elsewhere)
@@ -118,11 +125,11 @@ def test_a_checkpoint_is_whole_and_its_own_and_no_folder_that_leads_elsewhere(pr
     assert "model.safetensors: its sha256 is not the manifest's" in refused(
         whole, pruned
     )
-    (pruned / MANIFEST_NAME).rename(elsewhere)
+    (pruned / PruneManifest.FILE).rename(elsewhere)
     assert "is no pruned checkpoint" in refused(whole, pruned)
-    (pruned / MANIFEST_NAME).symlink_to(elsewhere)
+    (pruned / PruneManifest.FILE).symlink_to(elsewhere)
     assert "prune_manifest.json: is a link" in refused(whole, pruned)
-    (pruned / MANIFEST_NAME).unlink()
+    (pruned / PruneManifest.FILE).unlink()
     secret = pruned.parent / "folder" / "secret"
     secret.parent.mkdir()
     secret.write_text("x")
@@ -130,7 +137,7 @@ def test_a_checkpoint_is_whole_and_its_own_and_no_folder_that_leads_elsewhere(pr
     listed = MANIFEST.model_copy(
         update={"files": {"templates/secret": digest_of_file(secret)}}
     )
-    (pruned / MANIFEST_NAME).write_text(to_json(listed))
+    (pruned / PruneManifest.FILE).write_text(to_json(listed))
     assert "in a folder that is one" in refused(whole, pruned)
 
 
@@ -143,7 +150,7 @@ def test_a_checkpoint_is_whole_and_its_own_and_no_folder_that_leads_elsewhere(pr
         (None, None),
     ],
 )
-def test_the_hubs_cache_tells_the_dense_models_id(source, base):
+def test_cache_tells_the_hub_id(source, base):
     assert base_of(MANIFEST.model_copy(update={"config": {"source": source}})) == base
 
 
@@ -174,7 +181,7 @@ def test_a_run_without_fates_is_refused(pruned, run, table):
         [{"name": ["a"], "weights_digest": "0"}],
     ],
 )
-def test_a_run_json_of_other_shapes_names_nothing(pruned, run, asked):
+def test_damaged_run_json_names_nothing(pruned, run, asked):
     (run / "run.json").write_text(json.dumps({"checkpoints": asked}))
     assert "has no finished checkpoint with the weights" in refused(
         fates_of, pruned, run
@@ -195,14 +202,14 @@ def test_a_run_json_of_other_shapes_names_nothing(pruned, run, asked):
         "a/b\n",
     ],
 )
-def test_a_name_that_is_no_repository_is_refused_before_the_hub_is_asked(name):
+def test_invalid_repository_is_refused(name):
     assert "ORG/NAME" in refused(check_repository, name)
 
 
 @pytest.mark.parametrize(
     "value", ["org/name@../../x", "org/name@a..b", "bundled", "./a/b", "a", "/a/b"]
 )
-def test_what_is_no_hub_id_never_reaches_the_hub(value):
+def test_no_hub_id(value):
     assert not is_hub_id(value)
 
 
@@ -243,7 +250,7 @@ def content(directory):
     }
 
 
-def test_what_is_pushed_is_the_checkpoint_and_a_card(hub, pruned, capsys):
+def test_push_sends_checkpoint_and_card(hub, pruned, capsys):
     made = content(pruned)
     (pruned / "notes.txt").write_text("not of the checkpoint")
     prune(push="org/name", out=pruned)
@@ -255,7 +262,7 @@ def test_what_is_pushed_is_the_checkpoint_and_a_card(hub, pruned, capsys):
     assert TOKEN.encode() not in b"".join(hub.files.values())
 
 
-def test_what_was_pushed_is_a_model_at_its_revision_and_replaces_nobodys(hub, pruned):
+def test_pushed_model_at_its_revision(hub, pruned):
     prune(push="org/name", out=pruned, public=True)
     assert [each["visibility"] for each in hub.created] == ["public"]
     for revision in ("", "@v1", f"@{hub.sha}"):
@@ -282,9 +289,7 @@ def test_what_was_pushed_is_a_model_at_its_revision_and_replaces_nobodys(hub, pr
     assert hub.files == {"model.safetensors": b"dense"}
 
 
-def test_a_hub_that_refuses_or_breaks_off_is_told_in_one_line_without_the_token(
-    hub, pruned
-):
+def test_hub_errors_hide_the_token(hub, pruned):
     hub.refuses = True
     told = refused(prune, push="org/name", out=pruned)
     assert "--push: 'org/name': the hub refuses: " in told
@@ -304,12 +309,10 @@ def test_a_hub_that_refuses_or_breaks_off_is_told_in_one_line_without_the_token(
     assert content(pruned.parent) == before
     hub.breaks = False
     prune(push="org/name", out=pruned)
-    assert MANIFEST_NAME in hub.files
+    assert PruneManifest.FILE in hub.files
 
 
-def test_no_repository_is_made_for_what_cannot_be_pruned_or_pushed(
-    hub, pruned, tmp_path
-):
+def test_bad_input_makes_no_repository(hub, pruned, tmp_path):
     wrong = {
         "unknown": {
             "model": "bundled",
@@ -334,7 +337,7 @@ def test_no_repository_is_made_for_what_cannot_be_pruned_or_pushed(
     assert not hub.created
 
 
-def test_a_model_is_pruned_and_uploaded_if_it_holds_no_link_elsewhere(hub, tmp_path):
+def test_linked_model_is_not_pushed(hub, tmp_path):
     save_tiny_model(tmp_path / "dense")
     (tmp_path / "secret").write_text("x")
     (tmp_path / "dense" / "LICENSE").symlink_to(tmp_path / "secret")

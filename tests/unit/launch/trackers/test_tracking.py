@@ -16,13 +16,14 @@ import pandas as pd
 import pytest
 
 from evaluator import report
-from launch.run.decide.assignments import Event
+from evaluator.store.run_json import Failure
+from launch.run.events import Died, End, Ended, GaveUp, Planned, Recorded
+from launch.run.state import RunState, advance
 from launch.trackers import notifying, tracking
 from launch.trackers.notifying import Notifying, command_of
 from launch.trackers.tracking import (
     Tracked,
     Tracking,
-    ended,
     flattened,
     numbers_of,
     tracker_of,
@@ -34,26 +35,30 @@ from tests.support.tracker.mlflow import MlflowClient
 CHECKPOINTS = ("dense", "wanda-0.6")
 
 
-def _tracked(name: str, base: str | None, items: int = 6) -> Tracked:
-    return Tracked(
-        name=name,
-        base=base,
-        parameters={"prune.method": "wanda"},
-        planned={"xquad": items},
-    )
+def _state(**done: int) -> RunState:
+    """Of a run that evaluates six items on each checkpoint."""
+    planned = Planned({(name, "xquad"): 6 for name in done})
+    state = advance(RunState(), planned, 0.0)
+    for name, items in done.items():
+        recorded = Recorded(checkpoint=name, task="xquad", items=items)
+        state = advance(state, recorded, 0.0)
+    return state
 
 
-def test_a_checkpoint_has_ended_with_its_base_and_settings_are_flat_texts() -> None:
-    dense, sparse, other = (
-        _tracked("dense", None),
-        _tracked("sparse", "dense"),
-        _tracked("other", "not asked"),
-    )
-    known = {each.name: each for each in (dense, sparse, other)}
-    done = {("dense", "xquad"): 5, ("sparse", "xquad"): 6, ("other", "xquad"): 6}
-    assert ended(known, known, done) == [other]
-    assert ended(known, known, done | {("dense", "xquad"): 6}) == [dense, sparse, other]
-    assert ended({"sparse": sparse}, known, done) == []
+def test_checkpoint_ends_with_its_base(tmp_path: Path) -> None:
+    bases = {"dense": None, "sparse": "dense", "other": "not asked"}
+    checkpoints = [
+        Tracked(name=name, base=base, parameters={}) for name, base in bases.items()
+    ]
+    tracking = Tracking(Diary(), tmp_path, checkpoints, {}, pytest.fail)
+    assert tracking._ended() == []
+    for dense, ended in ((5, ["other"]), (6, ["dense", "sparse", "other"])):
+        tracking.on(Ended(engine=0), _state(dense=dense, sparse=6, other=6))
+        assert [each.name for each in tracking._ended()] == ended
+    tracking._folder.cleanup()
+
+
+def test_settings_and_numbers_are_flat() -> None:
     document = {"a": {"b": 1, "c": {"d": "x"}}, "e": [1, "y"], "f": None, "g": True}
     assert flattened(document) == {
         "a.b": "1",
@@ -125,24 +130,20 @@ def _task(run: Path) -> str:
 
 def _follow(run: Path, diary: Diary, finished: bool = True) -> list[str]:
     warnings: list[str] = []
+    bases = {"dense": None, "wanda-0.6": "dense", "missing": "dense"}
     checkpoints = [
-        Tracked(
-            name=name, base=base, parameters={"model": "m"}, planned={_task(run): 6}
-        )
-        for name, base in (
-            ("dense", None),
-            ("wanda-0.6", "dense"),
-            ("missing", "dense"),
-        )
+        Tracked(name=name, base=base, parameters={"model": "m"})
+        for name, base in bases.items()
     ]
     with Tracking(diary, run, checkpoints, {"seed": "0"}, warnings.append) as tracking:
-        tracking.on(Event(kind="ended"))
+        state = _state(**{"dense": 6, "wanda-0.6": 6, "missing": 0})
+        tracking.on(Ended(engine=0), state)
         tracking.results = [run / "report" / "index.html"] if finished else None
     return warnings
 
 
 @pytest.mark.slow
-def test_each_checkpoint_is_told_once_with_its_tables_and_figures(run: Path) -> None:
+def test_checkpoint_is_sent_once(run: Path) -> None:
     first = Diary()
     assert _follow(run, first, finished=False) == []
     assert first.heard == [
@@ -168,9 +169,7 @@ def test_each_checkpoint_is_told_once_with_its_tables_and_figures(run: Path) -> 
 
 
 @pytest.mark.usefixtures("unmeasured")
-def test_a_server_that_is_away_ends_nothing_and_ids_are_kept_by_tracker(
-    run: Path,
-) -> None:
+def test_absent_server_ends_nothing(run: Path) -> None:
     first = Diary(fails_with="dense")
     (warning,) = _follow(run, first)
     assert (
@@ -196,9 +195,7 @@ def test_a_server_that_is_away_ends_nothing_and_ids_are_kept_by_tracker(
 
 
 @pytest.mark.usefixtures("unmeasured")
-def test_a_tracker_that_cannot_begin_is_left_alone(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tracker_that_cannot_begin(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     diary = Diary()
     monkeypatch.setattr(
         diary, "begin", Mock(side_effect=PermissionError("log in first"))
@@ -213,7 +210,7 @@ def test_a_tracker_that_cannot_begin_is_left_alone(
 
 @pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize("silent", ["begin", "checkpoint", "end"])
-def test_a_tracker_that_does_not_answer_keeps_nobody(
+def test_silent_tracker_delays_nobody(
     run: Path, monkeypatch: pytest.MonkeyPatch, silent: str
 ) -> None:
     diary, answered = Diary(), threading.Event()
@@ -231,9 +228,7 @@ def test_a_tracker_that_does_not_answer_keeps_nobody(
     ]
 
 
-def test_what_is_not_installed_is_said_before_anything_starts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_missing_tracker_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "unknown --track 'mlfow'; did you mean 'mlflow'" in refused(
         tracker_of, "mlfow"
     )
@@ -351,33 +346,29 @@ TOLD = (
     ("text", "why"),
     [("", "empty"), ("sh 'x", "No closing"), ("gone x", "no program 'gone'")],
 )
-def test_a_command_that_cannot_run_is_refused(text: str, why: str) -> None:
+def test_unusable_command_is_refused(text: str, why: str) -> None:
     assert why in refused(command_of, text).removeprefix(f"--notify: {text!r}: ")
 
 
-def test_the_command_runs_at_the_first_failure_and_the_end_and_its_failure_is_a_warning(
-    tmp_path, monkeypatch
-) -> None:
+def test_command_runs_at_failure_and_end(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     told = Notifying(command_of(f"sh -c '{TOLD}'"), Path("run"), pytest.fail)
     for name in ("a", "b"):
-        told.on(Event(kind="died", engine=0))
-        told.on(Event(kind="gave_up", text=f"{name} does not load:\nno; `x` $HOME"))
-    told.end(Event(kind="end", state="finished_with_failures", text="see failures.csv"))
+        told.on(Died(engine=0))
+        told.on(
+            GaveUp(Failure(checkpoint=name, stage="load", reason="\nno; `x` $HOME"))
+        )
+    told.end(End("finished_with_failures", "see failures.csv"))
     assert Path("told").read_text().splitlines() == [
-        f"failed|{tmp_path / 'run'}|run: failed: a does not load: no; `x` $HOME",
+        f"failed|{tmp_path / 'run'}|run: failed: a does not load, and was set aside: no; `x` $HOME",
         f"partial|{tmp_path / 'run'}|run: partial: see failures.csv",
     ]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(notifying, "_PATIENCE", 0.5)
     warned: list[str] = []
     for command in ("exit 3", "sleep 600 & echo $! > pid; wait"):
-        Notifying(("sh", "-c", command), tmp_path, warned.append).end(
-            Event(kind="end", state="finished")
-        )
-    Notifying(("./gone",), tmp_path, warned.append).end(
-        Event(kind="end", state="finished")
-    )
+        Notifying(("sh", "-c", command), tmp_path, warned.append).end(End("finished"))
+    Notifying(("./gone",), tmp_path, warned.append).end(End("finished"))
     assert warned[:2] == [
         "--notify: sh ended with exit code 3",
         "--notify: sh has no result after 0.5 s",

@@ -50,7 +50,7 @@ def best(
 @pytest.mark.parametrize(
     "pattern", [Unstructured(0.5), NofM(2, 4)], ids=["half", "2of4"]
 )
-def test_the_weights_that_stay_are_the_least_squares_of_each_row(pattern):
+def test_kept_weights_are_least_squares(pattern):
     inputs_TI, hessian_II, dense_OI = drawn()
     before = pruned(dense_OI, pattern)
     repaired = LeastSquares(hessian_II, "m").repair(before, dense_OI, torch.float32)
@@ -88,30 +88,32 @@ def test_no_row_gets_worse_by_rounding(dtype):
     assert second.error <= second.error_before == pytest.approx(first.error, rel=1e-4)
 
 
-def test_unseen_inputs_keep_their_weights_and_rows_do_not_depend_on_each_other():
+def test_unseen_inputs_keep_their_weights():
     inputs_TI, _, dense_OI = drawn(2)
     inputs_TI[:, [3, 7]] = 0
     before = pruned(dense_OI)
-    repaired = LeastSquares(inputs_TI.T @ inputs_TI, "m").repair(
-        before, dense_OI, torch.float32
-    )
+    seen = LeastSquares(inputs_TI.T @ inputs_TI, "m")
+    repaired = seen.repair(before, dense_OI, torch.float32)
     assert torch.equal(repaired.weight_OI[:, [3, 7]], before.weight_OI[:, [3, 7]])
     assert repaired.error < repaired.error_before
-    silent = LeastSquares(torch.zeros(COLUMNS, COLUMNS), "m").repair(
-        before, dense_OI, torch.float32
-    )
+    unseen = LeastSquares(torch.zeros(COLUMNS, COLUMNS), "m")
+    silent = unseen.repair(before, dense_OI, torch.float32)
     assert torch.equal(silent.weight_OI, before.weight_OI)
     assert (silent.error_before, silent.error, silent.steps) == (0, 0, 0)
-    with pytest.raises(
-        JobError, match=r"model\.q: the Hessian of its inputs is not finite"
-    ):
+
+
+def test_infinite_hessian_is_named():
+    message = r"model\.q: the Hessian of its inputs is not finite"
+    with pytest.raises(JobError, match=message):
         LeastSquares(torch.full((4, 4), torch.inf), "model.q")
+
+
+def test_rows_are_repaired_independently():
     _, hessian_II, dense_OI = drawn(3)
-    many_OI = dense_OI.repeat(70, 1)  # more than are solved together
+    fit = LeastSquares(hessian_II, "m")
+    # more rows than are solved together
     alone, together = (
-        LeastSquares(hessian_II, "m")
-        .repair(pruned(each), each, torch.float32)
-        .weight_OI
-        for each in (dense_OI, many_OI)
+        fit.repair(pruned(each), each, torch.float32).weight_OI
+        for each in (dense_OI, dense_OI.repeat(70, 1))
     )
     torch.testing.assert_close(together, alone.repeat(70, 1), rtol=2e-3, atol=2e-3)

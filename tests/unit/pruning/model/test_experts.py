@@ -36,7 +36,7 @@ def separated(fused: nn.Module) -> Experts:
 
 
 @pytest.mark.parametrize("tokens", [1, 5, 60])
-def test_they_equal_the_library_and_every_token_through_every_expert(block, tokens):
+def test_experts_equal_the_library(block, tokens):
     hidden = torch.randn(tokens, 64, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         _, weights, chosen = block.gate(hidden)
@@ -49,9 +49,7 @@ def test_they_equal_the_library_and_every_token_through_every_expert(block, toke
         )
 
 
-def test_a_token_s_result_does_not_depend_on_the_others_and_a_batch_knows_whose_it_is(
-    block,
-):
+def test_expert_tokens_are_independent(block):
     hidden = torch.randn(40, 64, generator=torch.Generator().manual_seed(2))
     experts = separated(block.experts)
     with torch.no_grad():

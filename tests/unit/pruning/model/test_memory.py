@@ -7,7 +7,7 @@ from pruning.model import memory
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:3"])
-def test_cuda_is_started_before_its_counters_are_reset(
+def test_cuda_starts_before_counter_reset(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torch refuses to reset the counters of a numbered device before that."""

@@ -13,14 +13,14 @@ import pytest
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.files import digest_of_file
+from evaluator.checkpoints.manifests import PruneManifest, read_manifest, to_json
 from evaluator.core import lease, liveness
 from evaluator.core.errors import InputError, JobError
 from evaluator.core.isolated import environment
 from evaluator.core.lease import FOLDER, Lease, LeaseLost
-from pruning.model.checkpoint import Checkpoint
 from pruning.output import export
-from pruning.output.manifest import MANIFEST_NAME, to_json
 from pruning.run import prune
 from pruning.verify import examine
 from tests.support.pruning import magnitude
@@ -49,7 +49,7 @@ _KILLED = textwrap.dedent(
 
 
 @pytest.mark.parametrize("step", ["copy", "1", "manifest"])
-def test_a_killed_export_leaves_nothing_that_loads(step, checkpoints, tmp_path):
+def test_killed_export_leaves_nothing_loadable(step, checkpoints, tmp_path):
     source, out = checkpoints("qwen3"), tmp_path / "out"
     died = subprocess.run(
         [sys.executable, "-c", _KILLED, source, out, step],
@@ -67,7 +67,7 @@ def test_a_killed_export_leaves_nothing_that_loads(step, checkpoints, tmp_path):
     assert examine(out).problems == []
 
 
-def test_companions_go_along_and_other_weights_do_not(checkpoints, tmp_path):
+def test_companions_go_along(checkpoints, tmp_path):
     source = Path(shutil.copytree(checkpoints("qwen3"), tmp_path / "model"))
     wanted = [
         "LICENSE.txt",
@@ -164,44 +164,54 @@ def test_paused_writer_writes_nothing(checkpoints, tmp_path):
     assert not out.exists()
 
 
-def test_verify_sees_every_kind_of_damage_and_counts_zeros_and_groups_again(
-    checkpoints, tmp_path
-):
-    out = tmp_path / "out"
+@pytest.fixture(scope="module")
+def sound(checkpoints, tmp_path_factory):
+    out = tmp_path_factory.mktemp("sound") / "out"
     prune(magnitude(checkpoints("qwen3"), pattern="2:4"), out)
     assert examine(out).problems == []
-    weights = out / "model.safetensors"
-    whole = weights.read_bytes()
-    weights.write_bytes(whole[:-4000] + b"\x01" * 4000)
-    assert "sha256" in "\n".join(examine(out).problems)
-    weights.write_bytes(whole)
-    (out / "extra.bin").write_text("x")
-    assert "extra.bin: not in the manifest" in "\n".join(examine(out).problems)
-    (out / "extra.bin").unlink()
-    (out / "config.json").unlink()
-    assert any("config.json" in problem for problem in examine(out).problems)
-    (out / MANIFEST_NAME).write_text('{"method": 3}')
-    assert MANIFEST_NAME in examine(out).problems[0]
-    (out / MANIFEST_NAME).unlink()
-    assert examine(out).problems == [f"{out / MANIFEST_NAME}: no such file"]
-    # A file whose digest was forged along is still found out by its zeros.
-    out = tmp_path / "again"
-    manifest = prune(magnitude(checkpoints("qwen3"), pattern="2:4"), out)
+    return out
+
+
+def spoil(out):
+    """One group of four that holds no zero."""
     tensors = load_file(out / "model.safetensors")
-    name = "model.layers.1.mlp.up_proj.weight"
-    row = tensors[name][0]
+    row = tensors[SPOILED][0]
     row[:4] = row[:4].flip(0) + 1
     save_file(tensors, out / "model.safetensors", {"format": "pt"})
-    for changes, part in (
-        ({"measured_sparsity": 0.9}, "measured_sparsity: 0.9"),
-        ({"pattern": "4:x"}, "'4:x'"),
-    ):
-        (out / MANIFEST_NAME).write_text(to_json(manifest.model_copy(update=changes)))
-        assert part in "\n".join(examine(out).problems)
-    files = manifest.files | {
-        "model.safetensors": digest_of_file(out / "model.safetensors")
-    }
-    (out / MANIFEST_NAME).write_text(
-        to_json(manifest.model_copy(update={"files": files}))
-    )
-    assert [name in problem for problem in examine(out).problems] == [True, True]
+
+
+def state(out, **changes):
+    manifest = read_manifest(out, PruneManifest).model_copy(update=changes)
+    (out / manifest.FILE).write_text(to_json(manifest))
+
+
+SPOILED = "model.layers.1.mlp.up_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("damage", "part"),
+    [
+        (spoil, "model.safetensors: its sha256 is not the manifest's"),
+        (lambda out: (out / "x.bin").write_text("x"), "x.bin: not in the manifest"),
+        (lambda out: (out / "config.json").unlink(), "config.json: missing"),
+        (lambda out: (out / PruneManifest.FILE).write_text("{}"), PruneManifest.FILE),
+        (lambda out: (out / PruneManifest.FILE).unlink(), "no such file"),
+        (lambda out: state(out, measured_sparsity=0.9), "measured_sparsity: 0.9"),
+        (lambda out: state(out, pattern="4:x"), "'4:x'"),
+        (lambda out: state(out, matrices=()), "matrices: there are none"),
+    ],
+)
+def test_verify_sees_damage(damage, part, sound, tmp_path):
+    out = Path(shutil.copytree(sound, tmp_path / "out"))
+    damage(out)
+    assert part in "\n".join(examine(out).problems)
+
+
+def test_verify_counts_zeros_again(sound, tmp_path):
+    """A file whose digest was forged along is still found out by its zeros."""
+    out = Path(shutil.copytree(sound, tmp_path / "out"))
+    files = read_manifest(out, PruneManifest).files
+    spoil(out)
+    digest = digest_of_file(out / "model.safetensors")
+    state(out, files=files | {"model.safetensors": digest})
+    assert [SPOILED in problem for problem in examine(out).problems] == [True, True]

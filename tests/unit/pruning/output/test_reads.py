@@ -1,68 +1,49 @@
-"""The weights of a new checkpoint are read in full at most twice: once for their
-digests, once by the engine."""
+"""The weights of a source and of a new checkpoint are read in full at most twice: once
+for their digests, once for the work."""
 
-import builtins
 import io
 import os
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from transformers import AutoModelForCausalLM
 
-from evaluator.checkpoints import tensors
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.files import digest_of_file
-from evaluator.checkpoints.info import WRITTEN, inspect_checkpoint
+from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.checkpoints.tensors import PROVEN
 from evaluator.core.errors import InputError
 from pruning.run import prune
 from quantising.config import QuantiseConfig
 from quantising.run import quantise
 from tests.support import pruning as tiny
 
-SMALL = 600  # bytes; the models are tiny
-
 
 @pytest.fixture
 def reads(monkeypatch):
-    """[bytes that were read of the weights of a checkpoint `out`]: a file that is
-    mapped counts in full."""
-    total = [0]
+    """How many bytes of weights were read, by directory."""
+    total: Counter[str] = Counter()
 
-    def is_read(file: object, mode: str) -> bool:
-        place = Path(str(file))
-        return (
-            place.parent.name in ("out", "checkpoint")
-            and ".safetensors" in place.name
-            and mode.startswith("r")
-        )
-
-    def counted(read):
+    def counted(read, folder):
         def call(*given):
             found = read(*given)
-            total[0] += found if isinstance(found, int) else len(found)
+            total[folder] += found if isinstance(found, int) else len(found)
             return found
 
         return call
 
     def opened(file, mode="r", *arguments, _open=io.open, **keywords):
         stream = _open(file, mode, *arguments, **keywords)
-        if is_read(file, mode):
-            stream.read, stream.readinto = (
-                counted(stream.read),
-                counted(stream.readinto),
-            )
+        if str(file).endswith(".safetensors") and mode == "rb":
+            folder = Path(str(file)).parent.name.replace("checkpoint", "out")
+            stream.read = counted(stream.read, folder)
+            stream.readinto = counted(stream.readinto, folder)
         return stream
 
-    # numpy maps what it opens by this name
-    def mapped(file, mode="r", *arguments, _open=builtins.open, **keywords):
-        if is_read(file, mode):
-            total[0] += Path(file).stat().st_size
-        return _open(file, mode, *arguments, **keywords)
-
     monkeypatch.setattr(io, "open", opened)
-    monkeypatch.setattr(builtins, "open", mapped)
-    monkeypatch.setattr(tensors, "_SMALL", SMALL)
-    WRITTEN.clear()
+    PROVEN.clear()
     return total
 
 
@@ -71,51 +52,62 @@ def source(request, checkpoints, tmp_path) -> Path:
     """A dense checkpoint of twelve layers: the order of their names is not that of
     their numbers."""
     made = checkpoints("llama", hidden_size=128, num_hidden_layers=12)
-    if request.param == "whole":
-        return made
-    split = shutil.copytree(made, tmp_path / "split")
-    (split / "model.safetensors").unlink()
-    AutoModelForCausalLM.from_pretrained(made, dtype="auto").save_pretrained(
-        split, max_shard_size="500KB"
-    )
-    assert len(list(split.glob("*.safetensors"))) > 2
+    split = Path(shutil.copytree(made, tmp_path / "source"))
+    if request.param == "sharded":
+        (split / "model.safetensors").unlink()
+        model = AutoModelForCausalLM.from_pretrained(made, dtype="auto")
+        model.save_pretrained(split, max_shard_size="500KB")
+        assert len(list(split.glob("*.safetensors"))) > 2
     return split
 
 
 def _make(name: str, source: Path, passages: Path, out: Path) -> dict[str, str]:
     if name in ("W4A16_ASYM", "W8A8"):
         group_size = 32 if name == "W4A16_ASYM" else None
-        return quantise(
-            QuantiseConfig(
-                source=source, method="rtn", scheme=name, group_size=group_size
-            ),
-            out,
-        ).files
-    return prune(
-        tiny.job(source, None if name == "magnitude" else passages, name, 4), out
-    ).files
+        job = QuantiseConfig(
+            source=source, method="rtn", scheme=name, group_size=group_size
+        )
+        return quantise(job, out).files
+    texts = None if name == "magnitude" else passages
+    return prune(tiny.job(source, texts, name, 4), out).files
+
+
+def _size(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.glob("*.safetensors"))
 
 
 @pytest.mark.parametrize("name", ["magnitude", "wanda", "heads", "W4A16_ASYM", "W8A8"])
-def test_a_new_checkpoint_is_read_once_before_the_engine_loads_it(
-    name, source, passages, tmp_path, reads
-):
+def test_weights_are_digested_once(name, source, passages, tmp_path, reads):
+    """Of the source before the job, which needs no read for it then, and of the new
+    checkpoint, whose inspection needs none."""
     out = tmp_path / "out"
+    inspect_checkpoint(source)
+    assert _size(source) <= reads["source"] < 1.25 * _size(source)
+    reads.clear()
     files = _make(name, source, passages, out)
+    assert reads["source"] < 1.25 * _size(source)  # copied, or headers
     info = inspect_checkpoint(out)
-    size = sum(file.stat().st_size for file in out.glob("*.safetensors"))
-    # headers, and what is small, are read several times
-    assert info.bytes <= reads[0] < 1.25 * size
+    # headers are read several times
+    assert info.bytes <= reads["out"] < 1.25 * _size(out)
     assert files == {each: digest_of_file(out / each) for each in files}
-    WRITTEN.clear()
+    PROVEN.clear()
     assert inspect_checkpoint(out) == info  # the digest is that of what is on disk
 
 
-def test_a_file_that_changed_after_it_was_written_is_read_again(
-    checkpoints, passages, tmp_path, reads
-):
+def test_source_files_are_those_on_disk(checkpoints, tmp_path):
+    source = checkpoints("llama", max_shard_size="100KB")
+    manifest = prune(tiny.magnitude(source), tmp_path / "out")
+    for name, digest in manifest.source_files.items():
+        assert digest_of_file(source / name) == digest
+    assert {shard.name for shard in Checkpoint(source).shards} < {
+        *manifest.source_files
+    }
+
+
+def test_changed_file_is_read_again(checkpoints, passages, tmp_path):
     out = tmp_path / "out"
     _make("magnitude", checkpoints("llama"), passages, out)
+    assert PROVEN[out.absolute()].written
     before = inspect_checkpoint(out).weights_digest
     file = out / "model.safetensors"
     content = bytearray(file.read_bytes())
@@ -125,9 +117,7 @@ def test_a_file_that_changed_after_it_was_written_is_read_again(
     assert inspect_checkpoint(out).weights_digest != before
 
 
-def test_weights_that_are_not_finite_are_refused_by_who_inspects_them(
-    checkpoints, passages, tmp_path, monkeypatch
-):
+def test_made_nan_is_left_to_inspection(checkpoints, passages, tmp_path, monkeypatch):
     def refuses(*_):
         raise InputError("NaN")
 
@@ -135,13 +125,4 @@ def test_weights_that_are_not_finite_are_refused_by_who_inspects_them(
     out = tmp_path / "out"
     files = _make("magnitude", checkpoints("llama"), passages, out)
     assert files == {each: digest_of_file(out / each) for each in files}
-    assert out.absolute() not in WRITTEN
-
-
-def test_tensors_that_find_no_room_to_wait_are_read_again(
-    checkpoints, passages, tmp_path, monkeypatch, reads
-):
-    monkeypatch.setattr(tensors, "_KEPT", 0)
-    out = tmp_path / "out"
-    files = _make("W4A16_ASYM", checkpoints("llama", hidden_size=128), passages, out)
-    assert files == {each: digest_of_file(out / each) for each in files}
+    assert out.absolute() not in PROVEN

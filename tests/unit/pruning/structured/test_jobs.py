@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.info import inspect_checkpoint
-from pruning.methods.patterns import Share, read_numbers, written
-from pruning.model.checkpoint import Checkpoint
+from evaluator.checkpoints.manifests import PruneManifest
+from pruning.methods.patterns import Share, format_ranges, read_numbers
 from pruning.model.decoder import Decoder
-from pruning.output.manifest import PruneManifest
 from pruning.run import check, prune
 from pruning.structured.cut import _step
 from pruning.verify import examine
@@ -147,7 +147,7 @@ def test_the_weakest_heads_and_channels_go(unit, name, checkpoints, passages, tm
     assert (manifest.sparsity, inspect_checkpoint(out).pattern) == (sparsity, unit)
 
 
-def test_listed_layers_go_and_files_follow_their_tensors(checkpoints, tmp_path):
+def test_listed_layers_go(checkpoints, tmp_path):
     """Of shards, one loses all that it held; the index and the numbers of the others
     are new."""
     source, out = (
@@ -177,9 +177,7 @@ def test_listed_layers_go_and_files_follow_their_tensors(checkpoints, tmp_path):
 
 
 @pytest.mark.parametrize("gone", [0, 2])
-def test_what_a_configuration_says_of_each_layer_follows_it(
-    gone, checkpoints, tmp_path
-):
+def test_layer_lists_follow_their_layers(gone, checkpoints, tmp_path):
     """Full attention in the first layer and a window in the others, which Qwen2 says
     by counting from below."""
     window = {
@@ -202,31 +200,29 @@ def test_what_a_configuration_says_of_each_layer_follows_it(
     assert settings["max_window_layers"] == len(full)
 
 
-def test_a_gemma_4_keeps_full_attention_last_and_shorter_checkpoints_share_an_engine(
-    checkpoints, tmp_path
-):
+def test_gemma4_keeps_full_attention_last(checkpoints, tmp_path):
     """What is special about a layer is listed by its number; and the library makes
     the last layer a full one."""
     source, out = checkpoints("gemma4_text", torch.float32), tmp_path / "out"
     assert_dropped(source, out, (0,))
-    assert json.loads((out / "config.json").read_text())["per_layer_config"].keys() == {
-        "1"
-    }
+    settings = json.loads((out / "config.json").read_text())
+    assert settings["per_layer_config"].keys() == {"1"}
     told = refused(check, drop(source, "2"), tmp_path / "other")
     assert "'full_attention'" in told.partition("layer 1 would be of another kind: ")[2]
+
+
+def test_shorter_checkpoints_share_an_engine(checkpoints, tmp_path):
     source = checkpoints("llama")
+    infos = [inspect_checkpoint(source)]
     for layer in ("0", "1"):
         prune(drop(source, layer), tmp_path / layer)
-    one, other = (inspect_checkpoint(tmp_path / layer) for layer in ("0", "1"))
+        infos.append(inspect_checkpoint(tmp_path / layer))
+    dense, one, other = infos
     assert one.weights_digest != other.weights_digest
-    assert (
-        one.architecture
-        == other.architecture
-        != inspect_checkpoint(source).architecture
-    )
+    assert dense.architecture != one.architecture == other.architecture
 
 
-def test_the_text_tower_of_a_gemma_3_loses_layers_and_channels(passages, tmp_path):
+def test_gemma3_loses_layers_and_channels(passages, tmp_path):
     source = tmp_path / "gemma3"
     tiny.build_gemma3(source)
     assert_dropped(source, tmp_path / "out", (1,))
@@ -236,30 +232,27 @@ def test_the_text_tower_of_a_gemma_3_loses_layers_and_channels(passages, tmp_pat
     assert examine(tmp_path / "half").problems == []
 
 
-def test_a_checkpoint_is_held_against_its_source(checkpoints, passages, tmp_path):
+def test_verify_compares_with_the_source(checkpoints, passages, tmp_path):
     source = shutil.copytree(checkpoints("qwen3"), tmp_path / "source")
     out = tmp_path / "out"
     prune(config(source, passages, "channels", sparsity=0.5), out)
     assert examine(out).source == source
-    manifest = json.loads((out / "prune_manifest.json").read_text())
-    changed = json.loads(json.dumps(manifest))
-    first = read_numbers(changed["removed"]["gone"][0])
+    file = out / PruneManifest.FILE
+    manifest = file.read_text()
+    gone = json.loads(manifest)["removed"]["gone"][0]
+    first = read_numbers(gone)
     stays = next(number for number in range(96) if number not in first)
-    changed["removed"]["gone"][0] = ",".join(map(str, sorted([*first[1:], stays])))
-    (out / "prune_manifest.json").write_text(json.dumps(changed))
+    other = format_ranges(sorted([*first[1:], stays]))
+    file.write_text(manifest.replace(gone, other, 1))
     problems = examine(out).problems
     assert len(problems) == 3  # gate, up and down of the first layer
-    assert all(
-        "model.layers.0.mlp" in each and "is not what stays of" in each
-        for each in problems
-    )
-    changed["removed"]["gone"][0] = "0-46"
-    (out / "prune_manifest.json").write_text(json.dumps(changed))
-    assert (
-        "of 96 channels 48 are left, and another number went"
-        in examine(out).problems[0]
-    )
-    (out / "prune_manifest.json").write_text(json.dumps(manifest))
+    for problem in problems:
+        assert "model.layers.0.mlp" in problem
+        assert "is not what stays of" in problem
+    file.write_text(manifest.replace(gone, "0-46", 1))
+    message = "of 96 channels 48 are left, and another number went"
+    assert message in examine(out).problems[0]
+    file.write_text(manifest)
     shutil.rmtree(source)
     assert (examine(out).problems, examine(out).source) == ([], None)
 
@@ -300,7 +293,7 @@ def test_a_checkpoint_is_held_against_its_source(checkpoints, passages, tmp_path
         ),
     ],
 )
-def test_a_job_that_leaves_or_takes_nothing_is_refused(
+def test_impossible_removal_is_refused(
     name, method, fields, message, checkpoints, passages, tmp_path
 ):
     assert re.search(
@@ -323,9 +316,9 @@ def test_a_job_that_leaves_or_takes_nothing_is_refused(
         ("1,2-99999", tuple(range(1, 100_000))),  # each beside each would take minutes
     ],
 )
-def test_a_list_of_layers_is_read_in_any_order(text, numbers):
+def test_layer_list_in_any_order(text, numbers):
     assert read_numbers(text) == numbers
-    assert read_numbers(written(numbers)) == numbers
+    assert read_numbers(format_ranges(numbers)) == numbers
 
 
 @pytest.mark.parametrize(
@@ -342,27 +335,32 @@ def test_another_text_is_refused(text, message):
         read_numbers(text)
 
 
-def test_shares_are_rounded_down_and_a_layer_that_is_not_counted_is_refused(
-    checkpoints, tmp_path
-):
-    assert Share("layers", 0.25).count(30) == 7
-    # 28.999999999999996 in floating point
-    assert Share("layers", 0.29).count(100) == 29
-    assert Share("channels", 0.25).count(4864, 128) == 1152  # of 1216
-    assert Share("heads", 0.25).count(3) == 0
-    assert Share("layers", 1 - 1e-12).count(4) == 3  # a model without layers is none
+@pytest.mark.parametrize(
+    ("ratio", "parts", "step", "count"),
+    [
+        (0.25, 30, 1, 7),
+        (0.29, 100, 1, 29),  # 28.999999999999996 in floating point
+        (0.25, 4864, 128, 1152),  # of 1216
+        (0.25, 3, 1, 0),
+        (1 - 1e-12, 4, 1, 3),  # a model without layers is none
+    ],
+)
+def test_shares_are_rounded_down(ratio, parts, step, count):
+    assert Share("layers", ratio).count(parts, step) == count
+
+
+def test_uncounted_layer_is_refused(checkpoints, tmp_path):
     copy = shutil.copytree(checkpoints("qwen3"), tmp_path / "copy")
     settings = json.loads((copy / "config.json").read_text())
     settings |= {"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}
     (copy / "config.json").write_text(json.dumps(settings))
-    assert "is of a layer beyond the 2 of config.json" in refused(
-        check, drop(copy, "0"), tmp_path / "out"
-    )
+    message = refused(check, drop(copy, "0"), tmp_path / "out")
+    assert "is of a layer beyond the 2 of config.json" in message
 
 
 @pytest.mark.parametrize(
     ("channels", "step"),
     [(96, 2), (97, 1), (448, 8), (4864, 128), (8960, 128), (11008, 128)],
 )
-def test_channels_go_in_steps_of_at_most_a_32nd(channels, step):
+def test_channels_go_in_steps(channels, step):
     assert _step(channels) == step

@@ -46,9 +46,7 @@ def allowed(exact, scheme):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_each_weight_is_rounded_to_a_neighbour_and_all_else_is_kept(
-    source, tmp_path, scheme
-):
+def test_weights_round_to_a_neighbour(source, tmp_path, scheme):
     group, label = SCHEMES[scheme]
     out = tmp_path / "out"
     manifest = quantise(
@@ -89,9 +87,7 @@ def test_each_weight_is_rounded_to_a_neighbour_and_all_else_is_kept(
     ).read_bytes()
 
 
-def test_what_is_ignored_stays_and_shards_keep_their_names_with_an_index_of_their_own(
-    source, tmp_path
-):
+def test_ignored_matrices_stay(source, tmp_path):
     ignore = ("lm_head", "re:.*down_proj", "model.layers.0.self_attn.q_proj")
     quantise(
         QuantiseConfig(source=source, method="rtn", scheme="W8A8", ignore=ignore),
@@ -139,9 +135,7 @@ def test_what_is_ignored_stays_and_shards_keep_their_names_with_an_index_of_thei
         ({"scheme": "W8A8", "ignore": ("re:.*",)}, "leaves no matrix to quantise"),
     ],
 )
-def test_what_cannot_be_rounded_is_one_line_and_leaves_nothing(
-    source, tmp_path, changes, part
-):
+def test_impossible_rounding_leaves_nothing(source, tmp_path, changes, part):
     assert part in refused(
         quantise,
         QuantiseConfig(source=source, method="rtn", **changes),

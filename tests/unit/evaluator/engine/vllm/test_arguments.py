@@ -25,7 +25,8 @@ def arguments(graphs, *, compile=False, requests=REQUESTS, tokens=TOKENS):
     return graph_arguments(graphs, compile=compile, requests=requests, tokens=tokens)
 
 
-def test_graphs_are_the_default_padded_by_an_eighth_at_most_and_compiling_is_not():
+def test_graphs_by_default_padded_little():
+    """Graphs are the default padded by an eighth at most and compiling is not."""
     assert arguments(None) == arguments(True) == arguments("full")
     assert arguments(None)["compilation_config"]["mode"] == 0
     assert arguments(False) == {"enforce_eager": True}
@@ -63,7 +64,8 @@ def test_graphs_are_the_default_padded_by_an_eighth_at_most_and_compiling_is_not
 @pytest.mark.parametrize(
     ("most", "requests"), [(2048, 200), (60, 60), (1000, 7), (8, 3), (1, 1)]
 )
-def test_a_full_batch_and_the_largest_step_have_graphs(most, requests):
+def test_full_batch_and_largest_step_captured(most, requests):
+    """A full batch and the largest step have graphs."""
     sizes = capture_sizes(most, requests)
     assert {most, requests} <= set(sizes)
     assert sizes == sorted(set(sizes))
@@ -101,7 +103,7 @@ MODELS = {
         ("32B", 8, 1088, 1, (2_048, 16)),
     ],
 )
-def test_steps_are_as_large_as_there_is_room(model, gib, length, workers, expected):
+def test_step_size_follows_room(model, gib, length, workers, expected):
     config, weights = MODELS[model]
     spare = int(0.9 * gib * GIB) - int(weights * 1e9 / workers)
     for own in (config, {"model_type": "gemma3", "text_config": config}):
@@ -118,7 +120,8 @@ def test_steps_are_as_large_as_there_is_room(model, gib, length, workers, expect
         )
 
 
-def test_a_token_leaves_keys_and_values_in_layers_of_attention_only():
+def test_only_attention_layers_cache_values():
+    """A token leaves keys and values in layers of attention only."""
     config, _ = MODELS["8B"]
     assert cached_values(config) == 2 * 36 * 8 * 128
     assert cached_values(config, workers=2) == 2 * 36 * 4 * 128
@@ -134,8 +137,8 @@ def test_a_token_leaves_keys_and_values_in_layers_of_attention_only():
     )
 
 
-def test_a_cpus_cache_holds_whole_blocks_of_tokens():
-    blueprint = SimpleNamespace(config=MODELS["8B"][0])
+def test_cpu_cache_holds_whole_blocks():
+    checkpoint = SimpleNamespace(settings=MODELS["8B"][0])
     per_token = 2 * 36 * 8 * 128
     for cache, dtype, width in (
         ("auto", "float32", 4),
@@ -145,10 +148,10 @@ def test_a_cpus_cache_holds_whole_blocks_of_tokens():
     ):
         config = EngineConfig(kv_cache=cache)
         assert (
-            cache_tokens(config, blueprint, dtype, 3 * GIB)
+            cache_tokens(config, checkpoint, dtype, 3 * GIB)
             == 3 * GIB // (width * per_token) // 32 * 32
         )
-    latent = SimpleNamespace(config={"num_hidden_layers": 27, "kv_lora_rank": 512})
+    latent = SimpleNamespace(settings={"num_hidden_layers": 27, "kv_lora_rank": 512})
     assert (
         cache_tokens(EngineConfig(), latent, "bfloat16", GIB)
         == GIB // (2 * 27 * 512) // 32 * 32
@@ -158,7 +161,7 @@ def test_a_cpus_cache_holds_whole_blocks_of_tokens():
 class TestInstalledVllm:
     pytestmark = needs_vllm
 
-    def test_each_kind_is_an_engine_argument_without_compiling(self, tmp_path):
+    def test_graph_kinds_are_engine_arguments(self, tmp_path):
         from vllm import EngineArgs
         from vllm.config.compilation import CompilationMode
 

@@ -64,7 +64,8 @@ def gpu():
     return Gpu()
 
 
-def test_a_step_lasts_from_its_inputs_to_its_samples(gpu):
+def test_step_lasts_from_inputs_to_samples(gpu):
+    """A step lasts from its inputs to its samples."""
     clock, runner = DeviceClock(gpu.event), V2Runner(gpu)
     clock.watch(runner)
     runner.execute_model("a step")
@@ -75,7 +76,7 @@ def test_a_step_lasts_from_its_inputs_to_its_samples(gpu):
     assert clock.seconds() == pytest.approx(0.003)
 
 
-def test_steps_that_are_launched_ahead_count_once(gpu):
+def test_steps_launched_ahead_count_once(gpu):
     clock, runner = DeviceClock(gpu.event), V2Runner(gpu)
     clock.watch(runner)
     for _ in range(5):
@@ -87,7 +88,8 @@ def test_steps_that_are_launched_ahead_count_once(gpu):
     assert clock.seconds() == pytest.approx(0.015)
 
 
-def test_busy_is_what_the_gpu_took_and_the_rest_was_waited(gpu, monkeypatch):
+def test_gpu_busy_time_rest_is_waiting(gpu, monkeypatch):
+    """Busy is what the gpu took and the rest was waited."""
     monkeypatch.setattr("time.perf_counter", lambda: gpu.now / 1000)
     clock, runner = DeviceClock(gpu.event), V2Runner(gpu)
     clock.watch(runner)
@@ -118,7 +120,7 @@ def test_busy_is_what_the_gpu_took_and_the_rest_was_waited(gpu, monkeypatch):
     [(2, SimpleNamespace(engine_core="in this process")), (1, SimpleNamespace())],
     ids=["workers of their own", "a core of its own"],
 )
-def test_what_other_processes_launch_has_no_known_time(workers, engine_core):
+def test_other_processes_have_no_time(workers, engine_core):
     clock = device_clock(SimpleNamespace(engine_core=engine_core), workers=workers)
     assert clock.seconds() is None
     counters = Counters(clock)
@@ -135,9 +137,9 @@ def test_what_other_processes_launch_has_no_known_time(workers, engine_core):
     assert stats.shares() == {"idle_share": None, "waiting_share": None}
 
 
-def test_the_worker_of_this_process_is_watched_and_the_v2_runner_says_when_inputs_are_there(
-    gpu, monkeypatch
-):
+def test_device_clock_watches_own_worker(gpu, monkeypatch):
+    """The worker of this process is watched and the v2 runner says when inputs are
+    there."""
     monkeypatch.setattr("torch.cuda.Event", lambda enable_timing: gpu.event())
     worker, core = (
         SimpleNamespace(model_runner=V2Runner(gpu)),
@@ -188,9 +190,8 @@ def _step(
         clock(end)
 
 
-def test_time_between_steps_of_a_run_is_waiting_or_idle_and_a_failed_step_is_none(
-    clock,
-):
+def test_time_between_steps_waits_or_idles(clock):
+    """Time between steps of a run is waiting or idle and a failed step is none."""
     counters = Counters()
     counters.begin_run()
     _step(counters, clock, 10, 11)

@@ -31,7 +31,8 @@ def found(blocks, wanted, tokens=SIZE, most=99):
     return blocks.best(request(wanted, 0), tokens, most)[:2]
 
 
-def test_tokens_that_begin_alike_are_taken_over_and_others_are_not():
+def test_known_blocks_share_common_beginnings():
+    """Tokens that begin alike are taken over and others are not."""
     blocks = known(request([1, 2, 3, 4, 5, 6, 7], 7), 10, 11)
     assert found(blocks, [1, 2, 3, 4, 5, 6, 9, 9]) == (2, 11)
     assert found(blocks, [1, 2, 3, 4, 5, 6, 7, 8]) == (3, 11)
@@ -93,7 +94,8 @@ class TestConnector:
         connector._known.end_step()
         return matched
 
-    def test_only_a_request_that_may_read_the_cache_takes_over_a_block(self, connector):
+    def test_only_cache_readers_take_blocks(self, connector):
+        """Only a request that may read the cache takes over a block."""
         assert self.begin(connector, "first", [5, 6, 7]) == (0, False)
         assert self.begin(connector, "second", [5, 6, 8]) == (2, False)
         assert self.begin(

@@ -13,20 +13,18 @@ import numpy as np
 import pytest
 import torch
 
-from evaluator.checkpoints.blueprint import Blueprint
-from evaluator.engine.base import NOT_NUMBERS, Cancel, FixedSource, Generate, Score
+from evaluator.engine.base import NOT_NUMBERS, Cancel, FixedSource, Generate
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.start import Started
+from tests.support.checkpoint_files import stated
 from tests.support.engines import needs_vllm, opened
+from tests.support.requests import generation, scoring
 
 pytestmark = needs_vllm
 
 STALE = 9  # the token that a step under way generates for a request that has ended
-ASKED = [
-    Generate(request_id=str(n), prompt_ids=(n + 1,), max_tokens=2 + n, temperature=1.0)
-    for n in range(4)
-]
+ASKED = [generation(n, (n + 1,), 2 + n, temperature=1.0) for n in range(4)]
 
 
 class LateCore:
@@ -91,10 +89,7 @@ def engine(core):
     engine._started = Started(
         llm=llm, dialect=Dialect(v2=True), dtype="bfloat16", scoring="forced", **sizes
     )
-    of_files = {"config": {}, "tensors": {}, "files": (), "bytes": 0}
-    engine._blueprint = Blueprint(
-        dtype="bfloat16", vocabulary=64, longest=None, **of_files
-    )
+    engine._served = stated(vocabulary=64)
     yield engine
     engine._started = None
 
@@ -104,7 +99,8 @@ def tokens(responses):
 
 
 @pytest.mark.parametrize("abandoned", [False, True])
-def test_a_run_gets_nothing_that_is_left_of_the_one_before(engine, core, abandoned):
+def test_run_gets_nothing_of_earlier_run(engine, core, abandoned):
+    """A run gets nothing that is left of the one before."""
     expected = {each.request_id: each.prompt_ids * each.max_tokens for each in ASKED}
     before = gc.get_threshold()
     run = engine.run(FixedSource(ASKED))
@@ -134,12 +130,7 @@ class Follow:
 
     @staticmethod
     def _next(number):
-        return Generate(
-            request_id=str(number),
-            prompt_ids=(1,),
-            max_tokens=2 + number % 5,
-            temperature=1.0,
-        )
+        return generation(number, (1,), 2 + number % 5, temperature=1.0)
 
     def take(self, limit):
         self.limits.append(limit)
@@ -170,9 +161,7 @@ def in_bursts(engine, rows):
 
 @pytest.mark.parametrize(("first", "following"), [(1, 0), (1, 20), (3, 50), (40, 200)])
 @pytest.mark.parametrize("bursts", [True, False])
-def test_an_engine_never_stalls_however_few_requests_there_are(
-    engine, first, following, bursts
-):
+def test_engine_never_stalls(engine, first, following, bursts):
     """Without bursts, as on a CPU, which has no graphs, a short queue is kept full."""
     if bursts:
         in_bursts(engine, 32)
@@ -184,7 +173,8 @@ def test_an_engine_never_stalls_however_few_requests_there_are(
     assert source.limits[0] == (32 if bursts else 10)
 
 
-def test_cancels_are_taken_while_a_burst_is_waited_for(engine, core):
+def test_cancels_are_taken_between_bursts(engine, core):
+    """Cancels are taken while a burst is waited for."""
     in_bursts(engine, 16)
     source = Follow(16, 0, cancelled=2)
     assert follow(engine, source) == [str(number) for number in range(1, 16)]
@@ -194,17 +184,15 @@ def test_cancels_are_taken_while_a_burst_is_waited_for(engine, core):
 
 @pytest.mark.parametrize(("positions", "refused"), [(64, ["fills"]), (65, [])])
 @pytest.mark.parametrize("scoring", ["forced", "prompt_logprobs"])
-def test_scores_that_fill_the_engine_are_refused_by_prompts_only_where_the_model_ends_there(
-    engine, scoring, positions, refused
-):
+def test_prompt_scores_need_one_position_more(engine, scoring, positions, refused):
+    """Scores that fill the engine are refused by prompts only where the model ends
+    there."""
     engine._started = dataclasses.replace(
         engine._started, positions=positions, scoring=scoring
     )
     batch = batch_of(engine)
     for name, n in (("fits", 59), ("fills", 60), ("exceeds", 61)):
-        batch.submit(
-            [Score(request_id=name, prompt_ids=(9,) * n, continuation_ids=(5, 6, 7, 8))]
-        )
+        batch.submit([scoring(name, (9,) * n, (5, 6, 7, 8))])
     errors = {each.request_id: each.error for each in batch.ready}
     assert (
         errors.pop("exceeds")
@@ -225,7 +213,8 @@ def batch_of(engine, **settings):
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_score_by_prompts_has_as_many_likeliest_tokens_as_vllm_reports(engine, whole):
+def test_prompt_score_lists_reported_tokens(engine, whole):
+    """A score by prompts has as many likeliest tokens as vllm reports."""
     from vllm.v1.outputs import LogprobsTensors
 
     given: list[Any] = []
@@ -234,7 +223,7 @@ def test_a_score_by_prompts_has_as_many_likeliest_tokens_as_vllm_reports(engine,
         engine._started, llm=llm, scoring="prompt_logprobs"
     )
     batch = batch_of(engine, whole=whole)
-    batch.submit([Score(request_id="s", prompt_ids=(7, 8), continuation_ids=(1, 2))])
+    batch.submit([scoring("s", (7, 8), (1, 2))])
     assert given[0].sampling_params.prompt_logprobs == (-1 if whole else 1)
     columns = 3 if whole else 1
     ids = torch.tensor([[token, *(2, 1, 0)[:columns]] for token in (8, 1, 2)])
@@ -310,9 +299,7 @@ def test_rows_are_those_of_the_tables(engine, apart, rows, width, wanted):
         batch, lists = batch_of(engine), table(rows, width, seed)
         tops = [wanted[row % len(wanted)] for row in range(rows)]
         for row, top in enumerate(tops):
-            asked = Generate(
-                request_id=str(row), prompt_ids=(1,), max_tokens=9, top_logprobs=top
-            )
+            asked = generation(row, (1,), 9, top_logprobs=top)
             batch.in_flight[str(row)] = InFlight(
                 asked, 1, top, rows=[], ranks=[[], None][row % 2]
             )
@@ -328,18 +315,13 @@ def test_rows_are_those_of_the_tables(engine, apart, rows, width, wanted):
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_a_stream_ends_before_a_token_whose_log_probability_is_no_number(engine, apart):
+def test_stream_ends_before_nan(engine, apart):
+    """A stream ends before a token whose log probability is no number."""
     from evaluator.engine.vllm.requests import InFlight
 
     batch, streams = batch_of(engine), [[], []]
     for row, stream in enumerate(streams):
-        asked = Generate(
-            request_id=str(row),
-            prompt_ids=(1,),
-            max_tokens=9,
-            top_logprobs=2,
-            stream=stream,
-        )
+        asked = generation(row, (1,), 9, top_logprobs=2, stream=stream)
         batch.in_flight[str(row)] = InFlight(asked, 1, 2, rows=stream)
     for step in range(3):
         lists = table(2, 2, step)

@@ -3,31 +3,18 @@ checks one by one."""
 
 import pytest
 
-from evaluator.engine.base import Generate, Score
 from tests.support.engines import needs_vllm
+from tests.support.requests import generation, scoring
 
 pytestmark = needs_vllm
 
-SCORE = Score(request_id="s", prompt_ids=(1, 2, 9), continuation_ids=(3, 4))
+SCORE = scoring("s", (1, 2, 9), (3, 4))
 ASKED = {
-    "greedy": Generate(request_id="g", prompt_ids=(1,), max_tokens=5),
-    "beam": Generate(
-        request_id="g", prompt_ids=(1,), max_tokens=7, top_logprobs=6, stream=[]
-    ),
-    "sample": Generate(
-        request_id="g",
-        prompt_ids=(1,),
-        max_tokens=5,
-        temperature=1.0,
-        top_p=0.9,
-        seed=12,
-    ),
-    "whole": Generate(
-        request_id="g", prompt_ids=(1,), max_tokens=5, temperature=0.5, seed=2**62
-    ),
-    "unseeded": Generate(
-        request_id="g", prompt_ids=(1,), max_tokens=5, temperature=0.5
-    ),
+    "greedy": generation("g", (1,), 5),
+    "beam": generation("g", (1,), 7, top_logprobs=6, stream=[]),
+    "sample": generation("g", (1,), 5, temperature=1.0, top_p=0.9, seed=12),
+    "whole": generation("g", (1,), 5, temperature=0.5, seed=2**62),
+    "unseeded": generation("g", (1,), 5, temperature=0.5),
 }
 VOCABULARY, EOS = 100, [2, 1]
 
@@ -53,9 +40,7 @@ def test_scores(v2):
             temperature=0.0, max_tokens=2, logprobs=1, ignore_eos=True, **forced
         )
         assert Dialect(v2=v2).score(SCORE) == expected
-        other = Dialect(v2=v2).score(
-            Score(request_id="o", prompt_ids=(1,), continuation_ids=(7,))
-        )
+        other = Dialect(v2=v2).score(scoring("o", (1,), (7,)))
         assert other.max_tokens == 1
     last = {"trace_decode_token_ids": [4]} if v2 else {"prompt_logprobs": 1}
     assert Dialect(v2=v2, one_step=True).score(SCORE, in_prompt=True) == slowly(

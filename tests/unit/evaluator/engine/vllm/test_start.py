@@ -2,7 +2,6 @@
 a process that has ended."""
 
 import builtins
-import dataclasses
 import stat
 import sys
 from pathlib import Path
@@ -11,16 +10,17 @@ from typing import Any
 
 import pytest
 
-from evaluator.checkpoints.blueprint import Blueprint
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm import arguments, start
 from evaluator.engine.vllm.engine import environment_in_words
 from evaluator.engine.vllm.start import BATCH_INVARIANT, BREAKABLE, wait_for_memory
+from tests.support.checkpoint_files import stated
 from tests.support.sweeps import refused
 
 
-def blueprint(dtype: str = "bfloat16") -> Blueprint:
+def checkpoint(dtype: str = "bfloat16", **facts: Any) -> Checkpoint:
     model = {
         "hidden_size": 4096,
         "intermediate_size": 12288,
@@ -28,7 +28,8 @@ def blueprint(dtype: str = "bfloat16") -> Blueprint:
         "num_attention_heads": 32,
     }
     sizes = {"bytes": 16 * 10**9, "vocabulary": 151_936, "longest": 40_960}
-    return Blueprint(config=model, tensors={}, files=(), dtype=dtype, **sizes)
+    read = {"config": model, "settings": model, "tensors": {}, "quantisation": None}
+    return stated(dtype=dtype, **(read | sizes | facts))
 
 
 @pytest.fixture
@@ -39,16 +40,10 @@ def asked(monkeypatch, tmp_path):
         get_device_total_memory=lambda: 79 * 2**30, is_cpu=lambda: False
     )
     monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
-    (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
 
     def arguments_of(config, dtype="bfloat16", **changes):
-        own, positions = (
-            dataclasses.replace(blueprint(dtype), **changes),
-            config.max_model_len,
-        )
-        chosen = arguments.of_device(
-            config, tmp_path, tmp_path, own, positions, on_cpu=False
-        )
+        own, positions = checkpoint(dtype, **changes), config.max_model_len
+        chosen = arguments.of_device(config, own, tmp_path, positions, on_cpu=False)
         return chosen | arguments.of_runner(
             config, own, chosen["dtype"], positions, v2=True
         )
@@ -56,9 +51,8 @@ def asked(monkeypatch, tmp_path):
     return arguments_of
 
 
-def test_a_checkpoint_is_computed_in_its_own_dtype_of_the_files_that_were_checked(
-    asked,
-):
+def test_checkpoint_computes_in_own_dtype(asked):
+    """A checkpoint is computed in its own dtype of the files that were checked."""
     # vLLM's "auto" would be bfloat16
     assert asked(EngineConfig(), "float32")["dtype"] == "float32"
     assert asked(EngineConfig(), "bfloat16")["dtype"] == "bfloat16"
@@ -82,9 +76,10 @@ def test_a_checkpoint_is_computed_in_its_own_dtype_of_the_files_that_were_checke
         ({"cuda_graphs": "decode", "max_num_seqs": 60}, 16_384, 60, 60),
     ],
 )
-def test_steps_are_large_unless_the_user_says_otherwise_and_no_smaller_than_a_graph(
+def test_step_sizes_by_default_and_configured(
     asked, settings, tokens, requests, largest_graph
 ):
+    """Steps are large unless the user says otherwise and no smaller than a graph."""
     chosen = asked(EngineConfig(**settings))
     assert (chosen["max_num_batched_tokens"], chosen["max_num_seqs"]) == (
         tokens,
@@ -123,7 +118,7 @@ def test_cache_of_given_size(settings, gib, expected):
     """A token takes 576 KiB (36 layers of 32 heads of 128): 1 GiB holds 1,820, of
     which 1,792 are whole blocks."""
     given = arguments.of_cache(
-        EngineConfig(**settings), blueprint(), "bfloat16", 4096, gib and gib << 30
+        EngineConfig(**settings), checkpoint(), "bfloat16", 4096, gib and gib << 30
     )
     size = given.pop("kv_cache_memory_bytes", None)
     assert (size and size / 2**30) == (expected and pytest.approx(expected))
@@ -166,7 +161,7 @@ def environment(monkeypatch):
 
 
 @pytest.mark.parametrize("name", [start.INT4_AS_W4A8, "VLLM_USE_FLASHINFER_SAMPLER"])
-def test_the_user_s_own_settings_of_vllm_stay(environment, name):
+def test_user_settings_of_vllm_stay(environment, name):
     start._prepare_environment(EngineConfig())
     assert environment[name] == "0"
     environment[name] = environment["VLLM_CPU_KVCACHE_SPACE"] = "3"
@@ -192,9 +187,8 @@ def test_the_user_s_own_settings_of_vllm_stay(environment, name):
         ),
     ],
 )
-def test_an_error_of_vllm_is_its_first_line_and_the_reasons_that_it_announces(
-    text, said
-):
+def test_vllm_error_is_first_line(text, said):
+    """An error of vllm is its first line and the reasons that it announces."""
     assert start.named(ValueError(text)) == f"ValueError: {said}"
 
 
@@ -208,9 +202,10 @@ def test_an_error_of_vllm_is_its_first_line_and_the_reasons_that_it_announces(
         ({}, False, None),
     ],
 )
-def test_what_vllm_reads_when_it_is_imported_is_set_before_and_not_after(
+def test_import_variables_set_before_vllm(
     environment, monkeypatch, settings, on_cpu, variable
 ):
+    """What vllm reads when it is imported is set before and not after."""
     monkeypatch.setattr(start, "serves_cpus", lambda: on_cpu)
     start._prepare_environment(EngineConfig(**settings))
     assert {BATCH_INVARIANT, BREAKABLE} & {*environment} == (
@@ -241,9 +236,8 @@ def test_what_vllm_reads_when_it_is_imported_is_set_before_and_not_after(
         (platform(75, **CUDA), "needs a GPU of compute capability 8.0 or more"),
     ],
 )
-def test_where_it_cannot_hold_it_is_refused_and_leaves_nothing_set(
-    environment, answers, reason
-):
+def test_deterministic_refused_where_impossible(environment, answers, reason):
+    """Where it cannot hold it is refused and leaves nothing set."""
     environment[BATCH_INVARIANT] = "1"
     with pytest.raises(InputError, match=f"^engine: deterministic: .*{reason}"):
         start._check_deterministic(answers)
@@ -252,7 +246,9 @@ def test_where_it_cannot_hold_it_is_refused_and_leaves_nothing_set(
     start._check_deterministic(platform(is_cpu=False, is_cuda=False))
 
 
-def test_why_the_code_of_an_architecture_cannot_be_imported_is_said(monkeypatch):
+def test_unimportable_architecture_says_why(monkeypatch):
+    """Why the code of an architecture cannot be imported is said."""
+
     def load_model_cls():
         raise ModuleNotFoundError("No module named 'torchvision'")
 
@@ -294,19 +290,18 @@ def test_why_the_code_of_an_architecture_cannot_be_imported_is_said(monkeypatch)
         ("bfloat16", {"lm_head.weight": "BF16"}, {"quantised": True}, True),
     ],
 )
-def test_half_precision_models_with_a_plain_head_have_float32_logits(
-    asked, dtype, head, settings, exact
-):
+def test_plain_head_has_float32_logits(asked, dtype, head, settings, exact):
+    """Half precision models with a plain head have float32 logits."""
     settings = dict(settings)
-    tensors = {name: (stored, (8, 8)) for name, stored in head.items()} | {
-        "model.norm.weight": ("BF16", (8,))
-    }
+    dtypes = {"model.norm.weight": "BF16", **head}
+    tensors = {name: SimpleNamespace(dtype=dtype) for name, dtype in dtypes.items()}
     layout: Any = SimpleNamespace() if settings.pop("quantised", False) else None
     given = asked(EngineConfig(**settings), dtype, tensors=tensors, quantisation=layout)
     assert given.get("hf_overrides") == ({"head_dtype": "float32"} if exact else None)
 
 
-def test_variables_that_choose_kernels_make_another_combination_and_others_do_not():
+def test_kernel_variables_change_combination():
+    """Variables that choose kernels make another combination and others do not."""
     assert environment_in_words(PLAIN, KNOWN) == "nothing set"
     one, other = (
         environment_in_words(PLAIN | {"VLLM_DISABLED_KERNELS": value}, KNOWN)
@@ -358,7 +353,7 @@ def test_missing_library_is_one_line(monkeypatch):
     real = builtins.__import__
     monkeypatch.setattr(start, "installed_version", lambda: "0.32.0")
     monkeypatch.setattr(builtins, "__import__", broken)
-    error = refused(start._start, EngineConfig(), Path(), None, Path())
+    error = refused(start._start, EngineConfig(), None, Path())
     assert error.startswith(
         "engine 'vllm': vLLM 0.32.0 cannot be imported: libcudart.so.13: cannot open"
     )
@@ -380,7 +375,8 @@ class TestRunner:
         monkeypatch.setattr(start, "_engine_config", configured)
         return start._runs_v2({}, on_cpu=on_cpu)
 
-    def test_vllm_chooses_and_what_it_refuses_is_one_line(self, monkeypatch):
+    def test_vllm_chooses_runner(self, monkeypatch):
+        """Vllm chooses and what it refuses is one line."""
         assert self.chosen(monkeypatch, True, on_cpu=False)
         assert not self.chosen(monkeypatch, False, on_cpu=True)
         with pytest.raises(
@@ -425,9 +421,8 @@ class TestRunner:
             ),
         ],
     )
-    def test_a_cpu_needs_triton_its_interpreter_and_a_backend(
-        self, monkeypatch, there, interpreted, missing
-    ):
+    def test_v2_on_cpu_needs_triton(self, monkeypatch, there, interpreted, missing):
+        """A cpu needs triton its interpreter and a backend."""
         backends = SimpleNamespace(backends={"nvidia": None})
         monkeypatch.setattr(start, "serves_cpus", lambda: True)
         monkeypatch.setattr(start, "_is_there", lambda module: module in there)
@@ -447,18 +442,6 @@ class TestRunner:
         told = refused(start.check_here, EngineConfig())
         assert "VLLM_USE_V2_MODEL_RUNNER= in the environment: it must be 0 or 1" in told
 
-    def test_a_package_that_cannot_be_imported_is_not_there(
-        self, monkeypatch, tmp_path
-    ):
-        (tmp_path / "broken").mkdir()
-        (tmp_path / "broken" / "__init__.py").write_text(
-            "raise ImportError('libbroken.so')"
-        )
-        monkeypatch.syspath_prepend(tmp_path)
-        assert not start._is_there("broken.part")
-        assert not start._is_there("nowhere.part")
-        assert start._is_there("json.decoder")
-
 
 GIB = 2**30
 
@@ -476,9 +459,8 @@ def _free(monkeypatch, seen):
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (next(seen) * GIB, 80 * GIB))
 
 
-def test_it_goes_on_once_there_is_enough_and_after_a_minute_at_the_latest(
-    monkeypatch, waited
-):
+def test_start_waits_for_free_memory(monkeypatch, waited):
+    """It goes on once there is enough and after a minute at the latest."""
     seen = iter([4, 40, 71, 72, 80])
     _free(monkeypatch, seen)
     wait_for_memory(0.9)
@@ -515,9 +497,8 @@ sed -i 1,2d {answers}
     return answers
 
 
-def test_workers_of_their_own_wait_until_every_gpu_is_free_if_somebody_tells(
-    nvidia_smi, monkeypatch, waited
-):
+def test_separate_workers_wait_for_gpus(nvidia_smi, monkeypatch, waited):
+    """Workers of their own wait until every gpu is free if somebody tells."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-7b,5")
     nvidia_smi.write_text(
         "80000, 81559\n4, 81559\n80000, 81559\n70000, 81559\n80000, 81559\n73404,"

@@ -22,9 +22,7 @@ def _names(assignment: Assignment) -> list[str]:
     return [shard.name for shard in assignment.shards]
 
 
-def test_the_same_checkpoint_comes_first_then_the_same_architecture_then_a_base_that_others_wait_for() -> (
-    None
-):
+def test_order_of_work() -> None:
     board = Board()
     board.add(
         [
@@ -86,9 +84,7 @@ def test_stop_ends_the_waiting() -> None:
     assert [*taken, board.take(0, None, None)] == [None, None]
 
 
-def test_an_engine_that_has_long_had_nothing_to_do_ends_or_gives_way_to_the_prune_jobs(
-    monkeypatch,
-) -> None:
+def test_idle_engine_ends_or_gives_way(monkeypatch) -> None:
     monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)
     board = Board()
     board.add([make_assignment("dense", 1), make_assignment("wanda", 1, base="dense")])
@@ -126,9 +122,7 @@ def test_idle_engine_ends_after_a_minute(monkeypatch) -> None:
     assert clock == list(range(62))
 
 
-def test_the_busiest_engine_or_the_base_is_relieved_of_half_of_what_it_has_not_begun() -> (
-    None
-):
+def test_busiest_engine_is_relieved() -> None:
     board = Board()
     board.add([make_assignment("small", 2), make_assignment("large", 8)])
     asked: list[int] = []
@@ -157,9 +151,7 @@ def test_the_busiest_engine_or_the_base_is_relieved_of_half_of_what_it_has_not_b
     assert asked == ["dense"]
 
 
-def test_an_engine_with_nothing_to_give_is_not_asked_all_the_time_nor_is_one_that_still_loads() -> (
-    None
-):
+def test_engine_with_nothing_to_give() -> None:
     board = Board()
     board.add([make_assignment("dense", 4)])
     board.take(0, None, None)
@@ -183,7 +175,7 @@ def test_an_engine_with_nothing_to_give_is_not_asked_all_the_time_nor_is_one_tha
     ]
 
 
-def test_a_checkpoint_waits_for_the_same_task_of_its_own_base_alone() -> None:
+def test_checkpoint_waits_for_its_base() -> None:
     board = Board()
     board.add([make_assignment("wanda", 2, base="dense"), make_assignment("dense", 3)])
     # holding its weights already is no reason
@@ -229,9 +221,7 @@ def test_a_checkpoint_waits_for_the_same_task_of_its_own_base_alone() -> None:
     sizes=st.lists(st.integers(0, 9), min_size=1, max_size=4),
     seed=st.integers(0, 2**16),
 )
-def test_every_shard_is_done_once_whatever_engines_do(
-    engines: int, sizes: list[int], seed: int
-) -> None:
+def test_every_shard_is_done_once(engines: int, sizes: list[int], seed: int) -> None:
     board = Board(sources=[source := SimpleNamespace(open=True)])
     done: Counter[str] = Counter()
     lock = threading.Lock()

@@ -401,7 +401,7 @@ def test_deadly_item_is_found(killer: int, attempts: int) -> None:
     deadly=st.sets(st.integers(0, 129), max_size=3),
     seed=st.integers(0, 2**16),
 )
-def test_every_item_is_done_or_given_up(items, size, engines, deadly, seed):
+def test_items_are_done_or_given_up(items, size, engines, deadly, seed):
     board = _board(engines)
     board.add(
         [

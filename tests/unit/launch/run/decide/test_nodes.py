@@ -86,21 +86,19 @@ def test_engines_are_counted_for_each_node(
         ),
     ],
 )
-def test_more_engines_than_fit_are_refused_in_one_line(
-    gpus, tensor_parallel, wanted, message
-) -> None:
+def test_too_many_engines_are_refused(gpus, tensor_parallel, wanted, message) -> None:
     assert (
         refused(place_engines, _nodes(*gpus), tensor_parallel, wanted, spare=1)
         == message
     )
 
 
-def test_an_error_does_not_list_every_node_of_a_large_cluster() -> None:
+def test_error_names_few_nodes() -> None:
     told = refused(place_engines, _nodes(*[1] * 10), 1, 11, spare=1)
     assert told.endswith("1 in 1 GPU on host-h, 2 nodes more")
 
 
-def test_without_gpus_engines_share_the_cores_and_a_run_stays_on_cpus_or_gpus() -> None:
+def test_engines_on_cpus() -> None:
     nodes = _nodes(0, 0)
     # the driver's core is spared
     assert [place.threads for place in place_engines(nodes, 1, 3, spare=1)] == [3, 8, 3]
@@ -131,7 +129,7 @@ def test_without_gpus_engines_share_the_cores_and_a_run_stays_on_cpus_or_gpus() 
     assert missing_places(_nodes(0, 0), {}, {}, on_gpu, None, spare=1) == ()
 
 
-def test_prune_tasks_see_their_gpu_alone_and_leave_whole_groups_to_engines() -> None:
+def test_gpus_of_compression_jobs() -> None:
     on_gpu, on_cpu = compress_options(gpu=True), compress_options(gpu=False)
     assert (on_gpu["num_gpus"], on_gpu["max_calls"]) == (1, 1)
     assert (on_cpu["num_gpus"], on_cpu["max_calls"]) == (0, 0)
@@ -215,7 +213,7 @@ def test_engines_that_are_missing(
     assert "".join(each.node_id for each in found) == missing
 
 
-def test_gpus_of_nodes_that_come_and_go_and_gpus_that_were_found_elsewhere() -> None:
+def test_gpus_of_changing_nodes() -> None:
     free = FreeGpus(_nodes(1, 2))
     assert free.take("b", 2)
     free.follow(_nodes(1, 2, 4))

@@ -15,9 +15,10 @@ from evaluator.deciding.thresholds import Screen, Thresholds
 from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Failure
 from evaluator.store.schema import RECORDS
-from launch.run.decide.assignments import Assignment, Event, Shard, shards_of
+from launch.run.decide.assignments import Assignment, Shard, shards_of
 from launch.run.decide.board import Board
 from launch.run.decide.screening import Screening
+from launch.run.events import Decided, Event
 from launch.sweep.jobs import CheckpointJob
 from tests.support.board import make_assignment, no_spare
 from tests.support.records import Seen, records
@@ -76,16 +77,16 @@ class Run:
             self.board.add([] if held else [assignment])
 
     def go(self, after: Callable[[], Any] = lambda: None) -> "Run":
-        self.screening.look()
+        self.screening.poll()
         while self.board.has_work:
             assignment = self.board.take(0, None, None)
             for shard in self.board.begin(0, no_spare):
                 after()
                 self._answer(assignment.checkpoint.name, shard)
                 self.board.finished(0, shard)
-                self.screening.look()
+                self.screening.poll()
             self.board.end(0)
-            self.screening.look()
+            self.screening.poll()
         return self
 
     def _answer(self, name: str, shard: Shard) -> None:
@@ -133,7 +134,7 @@ def whole(tmp_path_factory) -> Run:
     return run.go()
 
 
-def test_each_look_has_more_items_until_the_gate_is_sure(whole):
+def test_looks_until_the_gate_is_sure(whole):
     run = whole
     assert run.counts() == DECIDED
     assert run.board.over
@@ -151,7 +152,7 @@ def test_each_look_has_more_items_until_the_gate_is_sure(whole):
         "near": ("WARN", 200, False),
     }
     assert rows["bad"].looks == (40, 48, 58, 70, 84, 102, 122, 148, 178, 200)
-    assert sorted(each.text for each in run.told if each.kind == "decided") == [
+    assert sorted(each.text for each in run.told if isinstance(each, Decided)) == [
         "screening t: BLOCK for bad after 58 of 200 items",
         "screening t: PASS for copy after 58 of 200 items",
     ]
@@ -165,7 +166,7 @@ def test_each_look_has_more_items_until_the_gate_is_sure(whole):
         pytest.param(40, marks=pytest.mark.more),
     ],
 )
-def test_a_resumed_run_decides_the_same(tmp_path, killed_after, whole):
+def test_resumed_run_decides_the_same(tmp_path, killed_after, whole):
     broken = Run(tmp_path / "broken", RULE)
     broken.add(*TRUTH)
     with pytest.raises(StopIteration):  # it is killed
@@ -188,7 +189,7 @@ def _rows(run: Run) -> dict[str, Any]:
     return {row.checkpoint: row for row in run.screening.rows}
 
 
-def test_each_checkpoint_is_decided_by_itself(tmp_path):
+def test_each_checkpoint_is_decided_alone(tmp_path):
     run = Run(tmp_path)
     run.to_make.open = True  # copy is still being pruned
     run.add("dense", "bad", "near")
@@ -201,10 +202,10 @@ def test_each_checkpoint_is_decided_by_itself(tmp_path):
     assert run.board.over
 
 
-def test_what_is_set_aside_is_not_waited_for(tmp_path):
+def test_failed_checkpoint_ends_its_looks(tmp_path):
     run = Run(tmp_path, RULE)
     run.add(*TRUTH)
-    run.screening.look()
+    run.screening.poll()
     run.board.failures.append(
         Failure(checkpoint="copy", stage="load", reason="it does not load")
     )
@@ -213,7 +214,7 @@ def test_what_is_set_aside_is_not_waited_for(tmp_path):
     assert run.board.over
 
 
-def test_without_a_base_everything_is_evaluated(tmp_path):
+def test_lost_base_needs_all_items(tmp_path):
     run = Run(tmp_path)
     run.board.failures.append(
         Failure(checkpoint="dense", stage="load", reason="it does not load")
@@ -229,7 +230,7 @@ def test_without_a_base_everything_is_evaluated(tmp_path):
     assert len(run.told) == 2
 
 
-def test_a_base_whose_answers_failed_decides_nothing(tmp_path):
+def test_failed_base_answers_decide_nothing(tmp_path):
     run = Run(tmp_path)
     seen = {
         f"{each.language}/{each.item_id}": Seen(greedy=True, status="engine_error")
@@ -245,7 +246,7 @@ def test_a_base_whose_answers_failed_decides_nothing(tmp_path):
     assert {row.decision for row in run.screening.rows} == {"WARN"}
 
 
-def test_what_was_evaluated_before_counts_in_the_last_look(tmp_path):
+def test_earlier_items_count(tmp_path):
     without = Run(tmp_path, WHOLE)
     without.add(*TRUTH)
     without.go()
@@ -257,7 +258,7 @@ def test_what_was_evaluated_before_counts_in_the_last_look(tmp_path):
     }  # fmt: skip
 
 
-def test_without_screening_nothing_is_held_and_the_rest_is_evaluated(tmp_path):
+def test_unscreened_run_evaluates_the_rest(tmp_path):
     screened = Run(tmp_path)
     screened.add(*TRUTH)
     assert screened.go().counts() == BRIEFLY

@@ -49,7 +49,7 @@ def _task(count: int, thought: int = 0) -> Any:
     finished=st.sets(st.integers(0, 70)),
     size=st.integers(1, 70),
 )
-def test_shards_hold_what_is_not_finished_once_and_in_order(
+def test_shards_hold_unfinished_items(
     count: int, finished: set[int], size: int
 ) -> None:
     task = _task(count)
@@ -66,7 +66,7 @@ def test_shards_hold_what_is_not_finished_once_and_in_order(
     assert all(1 <= len(shard.questions) <= size for shard in shards)
 
 
-def test_shards_of_long_answers_hold_fewer_items():
+def test_shards_of_long_answers():
     sizes = {
         thought: len(shards_of(_task(40, thought), (), 20)[0].questions)
         for thought in (0, 32, 288, 1000)
@@ -115,7 +115,7 @@ def test_distance_and_base_of_an_assignment():
     sizes=st.lists(st.integers(1, 9), min_size=2, max_size=4),
     data=st.data(),
 )
-def test_parts_of_earlier_runs_are_never_written_over(
+def test_parts_have_unique_names(
     count: int, sizes: list[int], data: st.DataObject
 ) -> None:
     """A run that is resumed again and again, each time with another shard size,
@@ -136,9 +136,7 @@ def test_parts_of_earlier_runs_are_never_written_over(
 
 
 @given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4), data=st.data())
-def test_items_in_any_order_become_whole_shards_in_the_order_of_their_questions(
-    sizes, data
-) -> None:
+def test_collector_orders_items(sizes, data) -> None:
     task = _task(sum(sizes))
     items = [question.item for question in task.questions]
     positions = iter(range(len(items)))
@@ -172,7 +170,7 @@ def test_items_in_any_order_become_whole_shards_in_the_order_of_their_questions(
     }
 
 
-def test_what_the_base_did_not_answer_is_missing_with_a_reason(tmp_path: Path) -> None:
+def test_missing_base_answer_has_a_reason(tmp_path: Path) -> None:
     store = RecordStore(tmp_path)
     assert store.greedy_answers("dense", "toy").num_rows == 0
     first, second, third, fourth = letter_items(4)

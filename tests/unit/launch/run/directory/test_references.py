@@ -42,9 +42,7 @@ def prepared(config: EvalConfig = TASK) -> PreparedTask:
     return PreparedTask(name="gazetteer", key="k", config=config, questions=())
 
 
-def test_a_base_keeps_what_others_compare_with_until_it_is_dropped_with_everything_in_it(
-    tmp_path,
-):
+def test_base_keeps_distributions_until_dropped(tmp_path):
     jobs = [
         job("dense"),
         job("middle", "dense"),
@@ -87,7 +85,7 @@ def test_their_size(top, dtype, bytes_each):
     assert reference_bytes(config, 7, 1000, dtype) == 7 * bytes_each
 
 
-def test_a_dry_run_and_preflight_count_them_and_some_engines_keep_none(tmp_path):
+def test_estimate_counts_distributions(tmp_path):
     without = TASK.model_copy(update={"probes": ("greedy",)})
     sweeps = [
         SweepConfig(

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from evaluator.core.errors import InputError
-from evaluator.judging.matcher import Verdict
+from evaluator.judging.matcher import Match
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import KEY, VERDICTS
 from evaluator.store.verdicts import ControlStore, VerdictStore
@@ -51,9 +51,7 @@ def _changed(**changes: Any) -> dict[str, Any]:
     return json.loads(json.dumps(IDENTITY)) | changes
 
 
-def test_a_new_directory_is_made_reopened_and_keeps_what_earlier_calls_said(
-    tmp_path: Path,
-) -> None:
+def test_reopened_directory_keeps_earlier_rows(tmp_path: Path) -> None:
     path = tmp_path / "a" / "run"
     with _open(path) as directory:
         directory.mark("running")
@@ -88,9 +86,7 @@ def test_a_new_directory_is_made_reopened_and_keeps_what_earlier_calls_said(
         ({"screen": None}, False),
     ],
 )
-def test_what_screening_decided_is_kept_until_it_is_decided_again(
-    tmp_path: Path, settings, kept
-) -> None:
+def test_screening_rows_are_kept(tmp_path: Path, settings, kept) -> None:
     usual = {"screen": {"items": 100}, "gate": {"max_drop": 2}}
     row = {"checkpoint": "wanda-0.5", "task": "t", "out": True}
     with opened(tmp_path, IDENTITY, usual, 0) as directory:
@@ -103,7 +99,7 @@ def test_what_screening_decided_is_kept_until_it_is_decided_again(
 
 
 @pytest.mark.parametrize("stats", [None, "x", {"engine": 0}, ["x", 3]])
-def test_engine_stats_that_are_none_are_dropped(tmp_path: Path, stats: Any) -> None:
+def test_damaged_engine_stats_are_dropped(tmp_path: Path, stats: Any) -> None:
     with _open(tmp_path) as directory:
         directory.mark("finished")
     (tmp_path / "run.json").write_text(
@@ -140,7 +136,7 @@ def test_engine_stats_that_are_none_are_dropped(tmp_path: Path, stats: Any) -> N
         ),
     ],
 )
-def test_the_first_difference_from_another_sweep_is_named(
+def test_first_difference_is_named(
     tmp_path: Path, identity: Any, difference: str
 ) -> None:
     with _open(tmp_path) as directory:
@@ -166,15 +162,13 @@ def test_the_first_difference_from_another_sweep_is_named(
         ('{"digest": "d", "identity": 3}', "identity: Input should be an object"),
     ],
 )
-def test_what_is_no_run_file_is_refused(
-    tmp_path: Path, content: str, message: str
-) -> None:
+def test_no_run_file_is_refused(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "run.json").write_text(content)
     told = refused(opened(tmp_path, IDENTITY, {}, 0).__enter__)
     assert told.startswith(f"{tmp_path / 'run.json'}: {message}")
 
 
-def test_space_is_asked_for_before_anything_is_made(
+def test_full_disk_is_refused_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
@@ -204,9 +198,7 @@ def _again(
     )
 
 
-def test_what_an_earlier_call_could_not_do_is_read_back_and_may_come_with_other_weights(
-    tmp_path: Path,
-) -> None:
+def test_failed_checkpoint_may_be_mended(tmp_path: Path) -> None:
     _ended(tmp_path, FAILED, {"reason": "of nothing"})
     with _open(tmp_path) as directory:
         assert [
@@ -235,9 +227,7 @@ def test_what_an_earlier_call_could_not_do_is_read_back_and_may_come_with_other_
         ([FAILED], False, {"tasks": {"gazetteer": "k2"}}, "tasks.gazetteer"),
     ],
 )
-def test_any_other_checkpoint_may_not_and_nothing_else_may_change_with_it(
-    tmp_path, failures, measured, more, told
-):
+def test_other_changes_are_refused(tmp_path, failures, measured, more, told):
     _ended(tmp_path, *failures)
     assert told in refused(_again(tmp_path, measured=measured, **more).__enter__)
 
@@ -262,9 +252,7 @@ def _without_a(path: Path) -> None:
         )
 
 
-def test_a_checkpoint_that_could_not_be_used_comes_to_what_is_there_and_stays_known(
-    tmp_path: Path,
-) -> None:
+def test_unusable_checkpoint_may_come_later(tmp_path: Path) -> None:
     _without_a(tmp_path)
     for _ in range(2):  # the second time, nobody has failed any more
         with opened(
@@ -338,9 +326,7 @@ def _left(store: RecordStore) -> dict[str, int]:
         ),
     ],
 )
-def test_damaged_parts_alone_are_made_again_and_told_in_one_line(
-    store, tmp_path, damaged, begins, ends
-) -> None:
+def test_damaged_parts_are_moved(store, tmp_path, damaged, begins, ends) -> None:
     for name, count in damaged.items():
         for part in store.parts(name, "plain")[:count]:
             part.write_bytes(b"PAR1")
@@ -353,9 +339,7 @@ def test_damaged_parts_alone_are_made_again_and_told_in_one_line(
     }
 
 
-def test_a_base_whose_distributions_are_gone_keeps_them_again(
-    store: RecordStore, tmp_path: Path
-) -> None:
+def test_lost_distributions_are_kept_again(store: RecordStore, tmp_path: Path) -> None:
     """And its own base, with which it is compared; what is not compared stays."""
     store.parts("wanda", "compared")[0].write_bytes(b"")
     told: list[str] = []
@@ -373,9 +357,7 @@ def test_a_base_whose_distributions_are_gone_keeps_them_again(
     assert len(list((tmp_path / "damaged").rglob("*.parquet"))) == 5
 
 
-def test_a_base_whose_distributions_are_there_is_asked_nothing_again(
-    store: RecordStore, tmp_path: Path
-) -> None:
+def test_present_distributions_need_nothing(store: RecordStore, tmp_path: Path) -> None:
     (tmp_path / "references" / "merged" / "compared").mkdir(parents=True)
     store.parts("wanda", "compared")[0].write_bytes(b"")
     store.parts("dense", "compared")[1].write_bytes(b"")
@@ -384,9 +366,9 @@ def test_a_base_whose_distributions_are_there_is_asked_nothing_again(
 
 
 @pytest.mark.parametrize("kind", ["verdicts", "controls"])
-def test_verdicts_that_cannot_be_read_make_room(kind: str, tmp_path: Path) -> None:
+def test_damaged_verdicts_are_moved(kind: str, tmp_path: Path) -> None:
     """The file of another matcher, and one that is whole, stay."""
-    yes = Verdict(verdict=True, probability=0.9, status="ok")
+    yes = Match(verdict=True, probability=0.9, status="ok")
     judged = {
         tuple(
             0 if pa.types.is_integer(VERDICTS.field(name).type) else name

@@ -37,9 +37,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("gpus", "sharing", "asked"), [(0, 1, 0), (2, 1, 2), (1, 6, 0.1666), (0, 2, 0)]
 )
-def test_an_engine_sees_the_gpus_that_ray_gives_it(
-    given: dict[str, Any], gpus, sharing, asked
-) -> None:
+def test_engine_sees_its_gpus(given: dict[str, Any], gpus, sharing, asked) -> None:
     start_actor(EngineActor, _setup(gpus=gpus, sharing=sharing))
     assert given["num_gpus"] == asked
     assert given.get("runtime_env") == (
@@ -57,9 +55,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("process")
 @pytest.mark.parametrize(("chosen", "level"), [(None, "INFO"), ("WARNING", "WARNING")])
-def test_vllm_says_in_the_log_what_it_chose_unless_the_user_wants_less(
-    chosen: str | None, level: str
-) -> None:
+def test_log_level_of_vllm(chosen: str | None, level: str) -> None:
     if chosen is not None:
         os.environ["VLLM_LOGGING_LEVEL"] = chosen
     enter_engine_process(_setup())
@@ -68,9 +64,7 @@ def test_vllm_says_in_the_log_what_it_chose_unless_the_user_wants_less(
 
 @pytest.mark.usefixtures("process")
 @pytest.mark.parametrize("share", [None, "0.4500"])
-def test_a_prune_task_takes_no_more_of_a_shared_gpu_than_its_part(
-    monkeypatch, tmp_path: Path, share
-) -> None:
+def test_job_takes_its_share_of_a_gpu(monkeypatch, tmp_path: Path, share) -> None:
     done: list[object] = []
     monkeypatch.setattr(actors, "showing_life", contextlib.nullcontext)
     monkeypatch.setattr("pruning.run.prune", lambda *_, **__: done.append("pruned"))
@@ -78,21 +72,21 @@ def test_a_prune_task_takes_no_more_of_a_shared_gpu_than_its_part(
     monkeypatch.setattr("torch.cuda.set_per_process_memory_fraction", done.append)
     os.environ |= {} if share is None else {GPU_SHARE: share}
     actors.make_checkpoint(
-        SimpleNamespace(), tmp_path, {}, {}, tmp_path / "log", tmp_path / "pulse"
+        SimpleNamespace(), tmp_path, None, {}, {}, tmp_path / "log", tmp_path / "pulse"
     )
     assert done == [*([] if share is None else [0.45]), "pruned"]
 
 
 @pytest.mark.usefixtures("process")
-def test_an_engine_that_is_called_on_another_thread_refuses(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_engine_refuses_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[Path] = []
     engine = SimpleNamespace(
         load=lambda path: loaded.append(path) or SimpleNamespace(kv_scales=None)
     )
     monkeypatch.setattr(actors, "build_engine", lambda config: engine)
-    monkeypatch.setattr(actors, "recognise", lambda checkpoint, trust_remote_code: None)
+    monkeypatch.setattr(
+        actors, "verify_unchanged", lambda checkpoint, trust_remote_code: None
+    )
     monkeypatch.setattr(actors, "file_states", lambda path: None)
     monkeypatch.setattr(actors, "changed_file", lambda before, after: None)
     actor, checkpoint = (

@@ -19,6 +19,7 @@ from evaluator.store.run_json import Failure
 from launch.run.decide.assignments import Where
 from launch.run.decide.failures import Ledger
 from launch.run.decide.nodes import FreeGpus, Node
+from launch.run.events import Retried
 from launch.run.work import actors, compress_tasks
 from launch.run.work.actors import showing_life
 from launch.run.work.compress_tasks import CompressTasks, TaskWatch
@@ -124,7 +125,7 @@ def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         for name, fake in fakes.items():
             monkeypatch.setattr(compress_tasks, name, fake)
         nodes = [Node(node_id=name, name=name, cpus=1, gpus=1) for name in gpus]
-        config = SimpleNamespace(absolute=lambda: "config")
+        config = SimpleNamespace(absolute=lambda: "config", source=Path("m"))
         resources = Resources(stall_seconds=60, load_seconds=300)
         found.tasks = CompressTasks(
             [
@@ -143,7 +144,7 @@ def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             options={},
             ledger=Ledger(attempts=3),
             report=lambda event: (
-                found.warned.append(event.text) if event.kind == "retried" else None
+                found.warned.append(event.text) if isinstance(event, Retried) else None
             ),
         )
         return found

@@ -16,11 +16,11 @@ from evaluator.core.errors import EngineError, InputError
 from evaluator.engine.base import EngineStats, LoadReport
 from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Failure
-from launch.run.decide.assignments import EngineSetup, Event, Where
+from launch.run.decide.assignments import EngineSetup, Where
 from launch.run.decide.board import Board
 from launch.run.decide.failures import Ledger
 from launch.run.decide.nodes import FreeGpus, Node, Placement, compress_options
-from launch.run.directory.live import Plan
+from launch.run.events import Event, GaveUp, Warned
 from launch.run.work import compress_tasks, driver, workers
 from launch.run.work.compress_tasks import CompressTasks
 from launch.run.work.workers import EngineWorker
@@ -154,7 +154,7 @@ def _faked(monkeypatch: pytest.MonkeyPatch, tensor_parallel: int = 1) -> driver.
         ("ray", SimpleNamespace(put=lambda it: it)),
     ):
         monkeypatch.setattr(driver, name, fake)
-    unheard = SimpleNamespace(look=lambda stats: None, on=lambda event: None)
+    live = SimpleNamespace(poll=lambda served: None)
     engine = SimpleNamespace(
         tensor_parallel=tensor_parallel, gpu_memory_utilization=0.9
     )
@@ -164,7 +164,10 @@ def _faked(monkeypatch: pytest.MonkeyPatch, tensor_parallel: int = 1) -> driver.
     prepared = SimpleNamespace(
         config=config, jobs=(), tasks=(), engine=None, held_out={}
     )
-    return driver._Run(prepared, _directory(), None, unheard.on, unheard, [])
+    return driver._Run(prepared, _directory(), None, _ignore, live, [])
+
+
+def _ignore(event: Event) -> None: ...
 
 
 def _directory(path: Path = Path("run")) -> Any:
@@ -173,9 +176,7 @@ def _directory(path: Path = Path("run")) -> Any:
     )
 
 
-def test_the_last_engine_fails_after_the_last_look(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_last_engine_fails_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     run = _faked(monkeypatch)
     monkeypatch.setattr(driver, "_NODES_SECONDS", -1.0)
     nodes = [Node(node_id="a", name="a", cpus=2, gpus=0)]
@@ -217,9 +218,7 @@ def test_when_jobs_and_engines_start(monkeypatch, jobs, gpus, more, happened) ->
     assert found.startswith(happened) if happened.endswith(", ") else found == happened
 
 
-def test_what_cannot_be_made_is_set_aside_and_the_rest_is_evaluated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_failed_job_leaves_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = Failure(checkpoint="y", stage="prune", reason="no such file")
     monkeypatch.setitem(globals(), "LOST", [lost])
     happened, failures = _events(
@@ -249,18 +248,15 @@ def test_run_without_any_record_failed(tmp_path, monkeypatch, mendable, kind) ->
     for _ in range(2):
         run._note_failures()
     assert run.failures == [failure]
-    text = "dense does not load, and was set aside: no kernel"
-    assert [each.text for each in events] == [text]
-    with pytest.raises(kind, match=f"nothing could be evaluated: {text}"):
+    assert events == [GaveUp(failure)]
+    with pytest.raises(kind, match=f"nothing could be evaluated: {failure.text}"):
         run._need_something()
     run._store = SimpleNamespace(tables=lambda: ["a table"])
     run._need_something()
 
 
 @pytest.mark.parametrize("same_device", [False, True])
-def test_the_records_of_a_family_say_what_the_rest_of_it_is_computed_on(
-    same_device: bool, tmp_path: Path
-) -> None:
+def test_records_bind_family_to_device(same_device: bool, tmp_path: Path) -> None:
     config = SimpleNamespace(
         resources=Resources(same_device=same_device), screen=None, gate=None
     )
@@ -269,7 +265,7 @@ def test_the_records_of_a_family_say_what_the_rest_of_it_is_computed_on(
     )
     store = SimpleNamespace(devices=lambda name: {"A100"} if name == "wanda" else set())
     run = driver._Run(
-        prepared, _directory(tmp_path), store, print, SimpleNamespace(plan=Plan()), []
+        prepared, _directory(tmp_path), store, _ignore, SimpleNamespace(), []
     )
     for name, base in (("dense", None), ("wanda", "dense")):
         assert (
@@ -284,9 +280,7 @@ def test_the_records_of_a_family_say_what_the_rest_of_it_is_computed_on(
     assert run._board.lacks == ("A100" if same_device else None)
 
 
-def test_what_an_engine_says_of_its_loads_is_in_run_json(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loads_are_in_run_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that fell back to the slow way to score, and one that is as it was asked
     for."""
     fake = SimpleNamespace(
@@ -340,7 +334,7 @@ def test_what_an_engine_says_of_its_loads_is_in_run_json(
         ),
         (3, "wanda-0.5", "forced", [], {}),
     ]
-    assert [each.text for each in events if each.kind == "warned"] == [
+    assert [each.text for each in events if isinstance(each, Warned)] == [
         "dense: forced scores are wrong here"
     ]
 
@@ -393,12 +387,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> driver._Run:
     Path("sweep.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
     prepared = prepare(load_sweep(Path("sweep.yaml")), Path("run"))
     return driver._Run(
-        prepared,
-        _directory(),
-        RecordStore(Path("run")),
-        print,
-        SimpleNamespace(plan=Plan()),
-        [],
+        prepared, _directory(), RecordStore(Path("run")), _ignore, SimpleNamespace(), []
     )
 
 
@@ -421,7 +410,7 @@ def test_a_prune_task(
         free=free,
         options=compress_options(gpu=bool(gpus)),
         ledger=Ledger(),
-        report=print,
+        report=_ignore,
     )
     tasks.start(1)
     found = set(_paths(sent.arguments))

@@ -23,7 +23,7 @@ def _session(folder: Path, second: int, pid: int, owner: Owner | None = None) ->
     return made
 
 
-def test_only_sessions_of_dead_drivers_of_ours_are_removed(
+def test_dead_sessions_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("TMPDIR", "RAY_TMPDIR"):

@@ -14,9 +14,10 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from evaluator.engine.base import EngineStats, LoadReport
 from evaluator.engine.config import EngineConfig
-from launch.run.decide.assignments import EngineSetup, Event, Where
+from launch.run.decide.assignments import EngineSetup, Where
 from launch.run.decide.board import Board
 from launch.run.decide.nodes import Placement
+from launch.run.events import Event, Unplaced, Warned
 from launch.run.work import cluster, workers
 from launch.run.work.cluster import NodeLost, _sent_environment, outcome_of_actor
 from launch.run.work.workers import EngineWorker
@@ -57,8 +58,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     return []
 
 
-def _texts(told: list[Event], kind: str) -> list[str]:
-    return [each.text for each in told if each.kind == kind]
+def _warnings(told: list[Event]) -> list[str]:
+    return [each.text for each in told if isinstance(each, Warned)]
 
 
 def _worker(board, told, log=Path("log"), config=None, gpus=2) -> EngineWorker:
@@ -85,9 +86,7 @@ def board() -> Board:
     return made
 
 
-def test_an_engine_without_a_place_holds_no_work_and_ends_with_the_run(
-    board, told, monkeypatch
-) -> None:
+def test_unplaced_engine_holds_no_work(board, told, monkeypatch) -> None:
     ray = Ray(lambda: False)
     monkeypatch.setattr(workers, "ray", ray)
     worker = _worker(board, told)
@@ -101,13 +100,13 @@ def test_an_engine_without_a_place_holds_no_work_and_ends_with_the_run(
     board.end(0)
     worker.join()
     assert worker.failure is None
-    assert [(each.engine, each.text) for each in told if each.kind == "unplaced"] == [
-        (1, "2 free GPUs on one node")
-    ]
+    assert [
+        (each.engine, each.text) for each in told if isinstance(each, Unplaced)
+    ] == [(1, "2 free GPUs on one node")]
     assert ray.killed == 1  # Ray would start it when GPUs are free
 
 
-def test_a_place_that_is_found_late_is_taken(board, told, monkeypatch) -> None:
+def test_late_place_is_taken(board, told, monkeypatch) -> None:
     freed = threading.Event()
     monkeypatch.setattr(workers, "ray", Ray(freed.is_set))
     worker = _worker(board, told)
@@ -125,9 +124,7 @@ def test_a_place_that_is_found_late_is_taken(board, told, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("lives", [False, True])
-def test_what_an_engine_has_not_finished_is_there_for_others_without_its_node(
-    board, told, monkeypatch, lives
-) -> None:
+def test_lost_node_frees_its_work(board, told, monkeypatch, lives) -> None:
     """Whether Ray says so of the engine or not; one that Ray has put on another node
     does what it has."""
     ray = Ray(lambda: True)
@@ -167,7 +164,7 @@ def test_what_an_engine_has_not_finished_is_there_for_others_without_its_node(
     worker.join()
     assert worker.failure is None
     assert len(evaluated) == (1 if lives else 0)
-    assert _texts(told, "warned") == (
+    assert _warnings(told) == (
         [] if lives else ["engine 1: its node is gone; others do its work"]
     )
     assert len(board.take(2, None, None).shards) == 3
@@ -183,9 +180,7 @@ def test_what_an_engine_has_not_finished_is_there_for_others_without_its_node(
         ([None, None], False, False),  # it answers, or nobody knows
     ],
 )
-def test_who_is_at_fault_when_an_engine_is_out_of_reach(
-    board, told, monkeypatch, fates, gone, blamed
-) -> None:
+def test_engine_out_of_reach(board, told, monkeypatch, fates, gone, blamed) -> None:
     at_once = []
     worker = _worker(board, told)
     monkeypatch.setattr(workers, "lives", lambda node_id: True)
@@ -208,13 +203,13 @@ def test_who_is_at_fault_when_an_engine_is_out_of_reach(
     # others have the work while the second answer is waited for
     assert at_once == [False, True][: len(at_once)]
     assert worker.gone == gone
-    assert _texts(told, "warned") == (
+    assert _warnings(told) == (
         ["engine 1: its node is gone; others do its work"] if gone else []
     )
     assert worker.retired is None
 
 
-def test_an_engine_whose_process_is_being_replaced_gives_nothing_up(told) -> None:
+def test_replaced_actor_hands_nothing_back(told) -> None:
     """Others ask it for work in their own threads."""
     worker = _worker(Board(), told)
     asked = []
@@ -235,9 +230,7 @@ def test_an_engine_whose_process_is_being_replaced_gives_nothing_up(told) -> Non
     # without a GPU the engine itself starts another in its process
     [(1, True, 1), (1, False, 2), (0, False, 1)],
 )
-def test_on_a_gpu_a_fresh_engine_has_a_process_of_its_own(
-    board, monkeypatch, gpus, swap, processes
-) -> None:
+def test_fresh_engine_on_a_gpu(board, monkeypatch, gpus, swap, processes) -> None:
     ray = Ray(lambda: True)
     monkeypatch.setattr(workers, "ray", ray)
     started = []
@@ -258,9 +251,7 @@ def test_on_a_gpu_a_fresh_engine_has_a_process_of_its_own(
     assert ray.killed == processes - 1
 
 
-def test_while_an_engine_is_waited_for_its_log_is_kept_short(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_log_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "engine-1.log"
     log.write_bytes(b"x" * 2**26)
     worker = _worker(Board(), [], log)
@@ -270,7 +261,7 @@ def test_while_an_engine_is_waited_for_its_log_is_kept_short(
     assert worker._log_start == 0
 
 
-def test_what_an_engine_counted_is_each_checkpoints_own(board, told) -> None:
+def test_counters_of_each_checkpoint(board, told) -> None:
     """Shards are noted as they come. A checkpoint with equal weights is not loaded
     again, but counted apart."""
     worker = _worker(board, told)
@@ -330,9 +321,7 @@ def _fate(
     return outcome_of_actor(actor, "a", 3600.0, lambda: next(looks))
 
 
-def test_what_became_of_an_actor_that_did_not_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_outcome_of_silent_actor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process or its node is gone, it answers again, nobody needs it any more,
     or the time is up."""
     assert _fate(monkeypatch, [UNAVAILABLE, None, DIED]) is DIED
@@ -344,7 +333,7 @@ def test_what_became_of_an_actor_that_did_not_answer(
     assert outcome_of_actor(SimpleNamespace(), "a", -1.0, lambda: False) is None
 
 
-def test_places_of_modules_are_absolute(
+def test_module_paths_are_absolute(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -362,7 +351,7 @@ def test_places_of_modules_are_absolute(
     ("fails", "tries"),
     [(["node timed out"], 2), (["Timed out"] * 9, 3), (["no room"], 1)],
 )
-def test_a_start_that_times_out_is_tried_again(
+def test_ray_start_is_repeated(
     tmp_path: Path, monkeypatch, fails: list[str], tries: int
 ) -> None:
     coming, told = iter(fails), []

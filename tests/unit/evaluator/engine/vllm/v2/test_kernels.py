@@ -53,7 +53,8 @@ def ranks_of(table, tokens):
     "dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str
 )
 @pytest.mark.parametrize("vocabulary", [1, 384, 8192, 8193])
-def test_a_rank_is_one_more_than_the_number_of_likelier_tokens(dtype, vocabulary):
+def test_rank_counts_likelier_tokens(dtype, vocabulary):
+    """A rank is one more than the number of likelier tokens."""
     draw = torch.Generator().manual_seed(1)
     # most values are tied
     table = torch.randint(-40, 41, (6, vocabulary), generator=draw).div(8).to(dtype)
@@ -77,7 +78,8 @@ def test_bfloat16_is_compared_as_numbers():
     ]
 
 
-def test_a_row_without_a_token_or_without_numbers_ranks_first():
+def test_row_without_token_ranks_first():
+    """A row without a token or without numbers ranks first."""
     table = torch.zeros(4, 5)
     table[3] = float("nan")
     assert ranks_of(table, torch.tensor([-1, 5, 2**40, 2])) == [1, 1, 1, 1]
@@ -120,7 +122,8 @@ def warm(most, mask, monkeypatch, device="cuda"):
     return kernels.warm_top_p(runner, mask)
 
 
-def test_the_sampler_s_top_p_runs_as_it_will_for_requests(monkeypatch):
+def test_top_p_is_compiled_before_requests(monkeypatch):
+    """The sampler's top p runs as it will for requests."""
     asked: list[tuple[torch.Tensor, None, torch.Tensor]] = []
     assert warm(200, lambda *given: asked.append(given), monkeypatch) == 8
     assert [tuple(logits.shape) for logits, _, _ in asked] == [
@@ -138,7 +141,8 @@ def test_the_sampler_s_top_p_runs_as_it_will_for_requests(monkeypatch):
     assert warm(200, pytest.fail, monkeypatch, "cpu") == 0  # a CPU has no such kernels
 
 
-def test_vllm_s_top_p_takes_what_it_is_given(monkeypatch):
+def test_vllm_top_p_accepts_our_arguments(monkeypatch):
+    """Vllm's top p takes what it is given."""
     from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 
     assert warm(2, apply_top_k_top_p, monkeypatch) == 2
@@ -146,7 +150,7 @@ def test_vllm_s_top_p_takes_what_it_is_given(monkeypatch):
 
 @pytest.mark.parametrize("units", [16, 68, 108, 132, 148])
 @pytest.mark.parametrize("most", [5, 48, 64, 256])
-def test_no_batch_needs_a_kernel_that_was_not_compiled(units, most):
+def test_batches_cover_every_kernel(units, most):
     """A kernel is one for each number of programs that share a row."""
     from vllm.v1.sample.ops import topk_topp_triton as vllm_s
 

@@ -58,16 +58,19 @@ def described(monkeypatch):
     return describe
 
 
-def test_a_step_that_only_generates_is_described_as_one_of_a_mixed_graph(described):
+def test_generating_step_described_as_mixed_graph(described):
+    """A step that only generates is described as one of a mixed graph."""
     assert described(1, 40) == (2, 1088)
     assert described(300, 40) == (300, 1088)
 
 
 @pytest.mark.parametrize("mode", ["FULL_AND_PIECEWISE", "FULL_DECODE_ONLY"])
-def test_graphs_of_steps_that_only_generate_have_queries_of_one_token(described, mode):
+def test_decode_graphs_have_single_token_queries(described, mode):
+    """Graphs of steps that only generate have queries of one token."""
     assert described(1, 40, mode=mode) == (1, 1088)
 
 
-def test_without_a_graph_or_a_schedule_ahead_vllm_agrees_with_itself(described):
+def test_no_graph_leaves_step_unchanged(described):
+    """Without a graph or a schedule ahead vllm agrees with itself."""
     assert described(1, 40, mode="NONE") == (1, 40)
     assert described(1, 40, scheduled=False) == (1, 40)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from evaluator.engine.base import Reference, Score
-from evaluator.engine.distributions import divergences_of, referred
+from evaluator.engine.base import Reference
+from evaluator.engine.distributions import divergences_from, divergences_of
 from tests.support.engines import only_v2
+from tests.support.requests import scoring
 
 pytestmark = only_v2
 WIDTH, VOCABULARY, LONGEST = 8, 50, 32
@@ -74,12 +75,7 @@ class Runner:
 def parameters(reference: Reference | None) -> Any:
     from evaluator.engine.vllm.sampling import Dialect
 
-    score = Score(
-        request_id="one",
-        prompt_ids=PROMPT,
-        continuation_ids=CONTINUATION,
-        reference=reference,
-    )
+    score = scoring("one", PROMPT, CONTINUATION, reference=reference)
     return Dialect(v2=True, one_step=True).score(score, in_prompt=True)
 
 
@@ -102,7 +98,7 @@ in_chunks = pytest.mark.parametrize(
 
 
 @in_chunks
-def test_a_continuation_is_scored_row_by_row(chunks):
+def test_continuation_is_scored_by_rows(chunks):
     prompt, runner = [*PROMPT, *CONTINUATION[:-1]], Runner(1)
     runner.add("plain", 3, sampled(), [1, 2, 3])
     for name, slot in (("one", 1), ("two", 2)):
@@ -127,7 +123,7 @@ def test_a_continuation_is_scored_row_by_row(chunks):
 
 
 @in_chunks
-def test_a_kept_continuation_is_compared_row_by_row(chunks, tmp_path):
+def test_kept_continuation_is_compared_by_rows(chunks, tmp_path):
     prompt = [*PROMPT, *CONTINUATION[:-1]]
     kept = Reference(path=str(tmp_path / "one"), keep=True)
     base, other = Runner(1), Runner(2)
@@ -154,7 +150,9 @@ def test_a_kept_continuation_is_compared_row_by_row(chunks, tmp_path):
         rows.log_softmax(1).gather(1, torch.tensor(CONTINUATION)[:, None])[:, 0],
     )
     assert tables[base].logprobs.shape == (4, 2)
-    expected = referred(dataclasses.replace(kept, keep=False), rows, CONTINUATION)
+    expected = divergences_from(
+        dataclasses.replace(kept, keep=False), rows, CONTINUATION
+    )
     found = divergences_of(own.logprobs[:, 2:].tolist())
     assert [tuple(each) for each in found] == [
         pytest.approx(tuple(each)) for each in expected
@@ -162,7 +160,8 @@ def test_a_kept_continuation_is_compared_row_by_row(chunks, tmp_path):
     assert all(divergence.kld > 0.01 for divergence in expected)
 
 
-def test_a_preempted_request_begins_anew_and_a_slot_is_used_again(tmp_path):
+def test_preempted_request_begins_anew(tmp_path):
+    """A preempted request begins anew and a slot is used again."""
     prompt = [*PROMPT, *CONTINUATION[:-1]]
     runner, kept = Runner(1), Reference(path=str(tmp_path / "one"), keep=True)
     runner.add("one", 1, parameters(kept), prompt)
@@ -173,7 +172,7 @@ def test_a_preempted_request_begins_anew_and_a_slot_is_used_again(tmp_path):
     found = runner.step(("next", 0, 2), ("one", 0, 13))
     assert list(found) == ["one"]
     assert len(found["one"].logprobs) == len(CONTINUATION)
-    same = referred(
+    same = divergences_from(
         dataclasses.replace(kept, keep=False), runner.logits(9, 4), CONTINUATION
     )
     assert [divergence.kld for divergence in same] == [0.0] * 4

@@ -12,7 +12,7 @@ from torch import nn
 
 from evaluator.checkpoints.matrices import Matrix
 from evaluator.engine.vllm.verify.dequantised import computes_with, quantised_sources
-from evaluator.engine.vllm.verify.weights import WorkerExtension
+from evaluator.engine.vllm.worker import WorkerExtension
 from tests.support.models import save_tiny_model
 from tests.support.quantised import LAYOUTS, WEIGHTS, quantise
 
@@ -59,7 +59,7 @@ def stored(request, dense, tmp_path):
     )
 
 
-def test_any_rows_have_the_values_that_they_stand_for(stored):
+def test_rows_have_their_values(stored):
     tensors, values = stored
     for name, value in values.items():
         if not name.endswith("_proj.weight"):
@@ -73,9 +73,7 @@ def test_any_rows_have_the_values_that_they_stand_for(stored):
             assert torch.equal(rows, value[first:stop])
 
 
-def test_a_layer_is_compared_with_its_part_of_each_file_and_a_worker_with_its_columns(
-    stored,
-):
+def test_layer_is_compared_by_parts(stored):
     tensors, values = stored
     qkv = torch.cat([values[f"{name}.weight"] for name in QKV])
     said: dict[str, Any] = {
@@ -99,9 +97,7 @@ def test_a_layer_is_compared_with_its_part_of_each_file_and_a_worker_with_its_co
     assert computes_with(Layer(down[:, :64], **said), matrices, torch.bfloat16) is False
 
 
-def test_the_worker_counts_quantised_matrices_and_names_those_that_differ(
-    dense, tmp_path
-):
+def test_worker_names_differing_matrices(dense, tmp_path):
     quantise(dense, tmp_path / "quantised", "w8a8", twin=tmp_path / "twin")
     values = load_file(tmp_path / "twin" / WEIGHTS)
     worker = WorkerExtension()

@@ -12,11 +12,11 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
 
-from evaluator.checkpoints.blueprint import read_blueprint
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.core.errors import EngineError
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
-from evaluator.engine.vllm.verify.weights import WorkerExtension
+from evaluator.engine.vllm.worker import WorkerExtension
 from tests.support.models import save_tiny_model
 
 EXPERTS, WIDTH, INNER = 5, 16, 8
@@ -80,7 +80,9 @@ def worker(layer: nn.Module) -> WorkerExtension:
         inner = inner.get_submodule(name)
     inner.routed_experts = layer
     made = WorkerExtension()
-    made.model_runner = SimpleNamespace(get_model=lambda: model)
+    made.model_runner = SimpleNamespace(
+        get_model=lambda: model, model_config=SimpleNamespace(dtype=torch.float32)
+    )
     return made
 
 
@@ -106,11 +108,11 @@ def files(tensors, tmp_path):
 
 
 @pytest.mark.parametrize(("rank", "size"), [(0, 1), (0, 2), (1, 2)])
-def test_the_experts_of_the_files_are_recognised(tensors, files, rank, size):
+def test_experts_of_files_are_recognised(tensors, files, rank, size):
     assert worker(Layer(tensors, rank, size)).compare_weights(files) == (1, [], [])
 
 
-def test_the_shard_of_another_worker_is_not(tensors, files):
+def test_other_workers_shard_is_refused(tensors, files):
     layer = Layer(tensors, 1, 2)
     layer.moe_config.tp_rank = 0
     assert worker(layer).compare_weights(files)[1] == [
@@ -120,7 +122,7 @@ def test_the_shard_of_another_worker_is_not(tensors, files):
 
 @pytest.mark.parametrize("expert", [0, 2, 4])
 @pytest.mark.parametrize("name", ["w13_weight", "w2_weight"])
-def test_a_changed_or_pruned_expert_is_found(tensors, files, name, expert):
+def test_changed_expert_is_found(tensors, files, name, expert):
     layer = Layer(tensors)
     getattr(layer, name)[expert, :, ::2] = 0
     assert worker(layer).compare_weights(files) == (
@@ -156,7 +158,7 @@ def test_what_cannot_be_compared_is_said(tensors, files, name):
 
 
 @pytest.mark.parametrize(("experts", "outcome"), [(4, "started anew"), (0, "swapped")])
-def test_a_mixture_gets_an_engine_of_its_own(experts, outcome, tmp_path, monkeypatch):
+def test_mixture_gets_own_engine(experts, outcome, tmp_path, monkeypatch):
     checkpoint = save_tiny_model(tmp_path / "model")
     config = json.loads((checkpoint / "config.json").read_text()) | {
         "num_local_experts": experts
@@ -171,6 +173,6 @@ def test_a_mixture_gets_an_engine_of_its_own(experts, outcome, tmp_path, monkeyp
     engine = VLLMEngine(EngineConfig())
     core = SimpleNamespace(shutdown=lambda: None)
     engine._started = SimpleNamespace(llm=SimpleNamespace(engine_core=core))
-    engine._first, engine._blueprint = checkpoint, read_blueprint(checkpoint)
+    engine._first, engine._served = checkpoint, Checkpoint(checkpoint)
     with pytest.raises(EngineError, match=outcome):
         engine.load(checkpoint)

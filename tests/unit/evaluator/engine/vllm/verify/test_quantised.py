@@ -67,9 +67,8 @@ def refusal(models: list[CheckpointInfo], *, here: bool = True, **settings: str)
     return str(caught.value).partition(": ")[2]
 
 
-def test_scheme_dtype_and_kernel_are_named_and_what_needs_no_rehearsal(
-    models, rehearsals
-):
+def test_rehearsal_names_scheme_dtype_kernel(models, rehearsals):
+    """Scheme dtype and kernel are named and what needs no rehearsal."""
     asked = rehearsals(
         {"bfloat16": Rehearsal(dtype="bfloat16", kernels=(KERNEL,))}, True
     )
@@ -178,7 +177,7 @@ NEWER = "processor with AVX-512, or a GPU"
         ),
     ],
 )
-def test_what_nothing_here_serves_is_said_with_what_could(
+def test_unserved_scheme_says_remedy(
     models, rehearsals, monkeypatch,
     config, settings, processor, rehearsed, said,
 ):  # fmt: skip
@@ -209,9 +208,8 @@ def test_what_nothing_here_serves_is_said_with_what_could(
         ("words " * 100, "words " * 49 + "..."),
     ],
 )
-def test_a_reason_has_no_names_of_kernels_and_whole_words(
-    models, rehearsals, reason, shown
-):
+def test_reason_hides_kernel_names(models, rehearsals, reason, shown):
+    """A reason has no names of kernels and whole words."""
     rehearsals(
         {"bfloat16": Rehearsal(reason=reason), "float32": Rehearsal(reason=reason)},
         True,
@@ -240,9 +238,8 @@ def test_a_reason_has_no_names_of_kernels_and_whole_words(
         ("mxfp4", ((), (), None)),
     ],
 )
-def test_the_table_of_the_documentation_is_known_without_a_rehearsal(
-    layout, settled, tmp_path, monkeypatch
-):
+def test_documented_table_needs_no_rehearsal(layout, settled, tmp_path, monkeypatch):
+    """The table of the documentation is known without a rehearsal."""
     online = {"quantization_config": {"quant_method": "online", "scheme": layout}}
     config = (
         {"quantization_config": LAYOUTS[layout].config} if layout in LAYOUTS else online

@@ -46,9 +46,8 @@ def asked(monkeypatch):
     return dtypes
 
 
-def test_what_has_worked_is_remembered_of_its_scheme_and_what_has_not_is_tried_again(
-    checkpoint, asked, tmp_path
-):
+def test_rehearsal_remembers_successes_only(checkpoint, asked, tmp_path):
+    """What has worked is remembered of its scheme and what has not is tried again."""
     for _ in range(2):
         assert rehearse(checkpoint, EngineConfig(dtype="bfloat16")) == GOOD
         assert rehearse(checkpoint, EngineConfig(dtype="float32")) == BAD
@@ -62,9 +61,9 @@ def test_what_has_worked_is_remembered_of_its_scheme_and_what_has_not_is_tried_a
     assert len(asked) == 3 + 2
 
 
-def test_one_layer_is_rehearsed_with_its_own_weights_or_the_whole_if_it_has_other_names(
-    tmp_path,
-):
+def test_one_layer_is_rehearsed(tmp_path):
+    """One layer is rehearsed with its own weights or the whole if it has other
+    names."""
     dense = save_tiny_model(tmp_path / "dense", dtype="bfloat16")
     checkpoint = quantise(dense, tmp_path / "m", "w8a8")
     (tmp_path / "short").mkdir()
@@ -101,7 +100,7 @@ def test_one_layer_is_rehearsed_with_its_own_weights_or_the_whole_if_it_has_othe
         ),
     ],
 )
-def test_a_process_that_dies_is_an_answer(checkpoint, monkeypatch, program, reason):
+def test_dead_rehearsal_is_an_answer(checkpoint, monkeypatch, program, reason):
     real = subprocess.Popen
     monkeypatch.setattr(
         subprocess,

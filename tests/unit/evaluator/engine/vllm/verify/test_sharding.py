@@ -28,7 +28,8 @@ def vocabulary(first: int, end: int, size: int) -> SimpleNamespace:
     return SimpleNamespace(shard_indices=held, org_vocab_size=size, tp_size=2)
 
 
-def test_what_does_not_fit_the_files_is_not_guessed_at():
+def test_unfit_layers_are_not_guessed():
+    """What does not fit the files is not guessed at."""
     wide = [(8, HIDDEN)]
     assert pieces(vocabulary(0, 64, 70), [(72, HIDDEN)]) is None
     assert pieces(vocabulary(70, 70, 70), [(70, HIDDEN)]) == []  # nothing but padding

@@ -1,25 +1,66 @@
-"""`prune_manifest.json` describes a pruned checkpoint: how it was made, and the
-digest of each file.
+"""How a checkpoint was made: `prune_manifest.json` and `quantise_manifest.json`, with
+the digest of each file.
 
-It is written last: a directory without it is no pruned checkpoint."""
+A manifest is written last: a directory without one was not made here."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 
-from evaluator.checkpoints.files import Files, of_version, parse_manifest
+from evaluator.checkpoints.files import is_inside
 from evaluator.core.config import Frozen
-from pruning.calibration import CalibrationManifest
-from pruning.methods.patterns import Unit
+from evaluator.core.errors import InputError, read_bytes
 
-MANIFEST_NAME = "prune_manifest.json"
 SCHEMA_VERSION = 1
+# what is taken out whole; heads go with those that share key and value
+Unit = Literal["layers", "heads", "channels"]
 
 # a manifest without such a field keeps its bytes
 _LATER = Field(default=None, exclude_if=lambda value: value is None)
+_Manifest = TypeVar("_Manifest", bound="JobManifest")
+
+
+def _all_inside(files: dict[str, str]) -> dict[str, str]:
+    for name in files:
+        if not is_inside(name):
+            raise ValueError(f"{name!r} is not in its directory")
+    return files
+
+
+def _this_version(version: int) -> int:
+    if version != SCHEMA_VERSION:
+        raise ValueError(
+            f"{version}: was written by another version of Resurface, this one reads"
+            f" {SCHEMA_VERSION}"
+        )
+    return version
+
+
+class PassageRecord(Frozen):
+    """One sequence: where its text came from and how many tokens it gave."""
+
+    origin: str
+    row: int
+    offset: int = 0  # of the sequence's first token in its document
+    tokens: int
+    sha256: str  # of the passage's UTF-8 text
+    text_digest: str = ""  # of its normalised text, by `text_digest`
+
+
+class CalibrationManifest(Frozen):
+    """The text that a job saw; part of the checkpoint's manifest."""
+
+    source: str
+    samples: int
+    sequence_length: int
+    tokens: int
+    cut: int  # passages that were longer than the sequence length
+    ids_sha256: str  # of every sequence's length and ids, little-endian 64-bit
+    files: dict[str, str]  # sha256 of the calibration files
+    passages: tuple[PassageRecord, ...]
 
 
 class MatrixRecord(Frozen):
@@ -62,8 +103,10 @@ class RemovedParts(Frozen):
 class JobManifest(Frozen):
     """What the manifests of pruning and quantising share."""
 
+    FILE: ClassVar[str]
+
     # First: it reveals another version before any other field fails.
-    schema_version: Annotated[int, of_version(SCHEMA_VERSION)] = SCHEMA_VERSION
+    schema_version: Annotated[int, AfterValidator(_this_version)] = SCHEMA_VERSION
     method: str
     config: dict[str, Any]  # the PruneConfig or QuantiseConfig as JSON
     source_files: dict[str, str]  # sha256 of the files that it was made from
@@ -71,11 +114,14 @@ class JobManifest(Frozen):
     versions: dict[str, str]  # of what did the work
     provenance: dict[str, Any]  # of the caller: commit, dirty flag, machine
     seconds: float
-    files: Files  # every other file of the directory that is not a link
+    # sha256 of every other file of the directory that is not a link
+    files: Annotated[dict[str, str], AfterValidator(_all_inside)]
 
 
 class PruneManifest(JobManifest):
     """A pruned checkpoint's provenance."""
+
+    FILE = "prune_manifest.json"
 
     # "unstructured", "N:M"; of parts taken out "layers", "heads", "channels" or a list
     # of layers
@@ -97,11 +143,33 @@ class PruneManifest(JobManifest):
     peak_memory_bytes: int
 
 
-def read_manifest(directory: Path) -> PruneManifest | None:
-    """The manifest of a pruned checkpoint; None where there is none. Raises
-    InputError for a broken one."""
-    return parse_manifest(directory / MANIFEST_NAME, PruneManifest)
+class QuantiseManifest(JobManifest):
+    """A quantised checkpoint's provenance."""
+
+    FILE = "quantise_manifest.json"
+
+    scheme: str
+    # Of the matrices that were pruned before, as they were written; None: there were
+    # none, or the layout is not known.
+    pattern: str | None = None
+    measured_sparsity: float | None = None  # zeros / weights
 
 
-def to_json(manifest: BaseModel) -> str:
+def read_manifest(directory: Path, kind: type[_Manifest]) -> _Manifest | None:
+    """A directory's manifest of a kind; None where there is none. Raises InputError
+    for a broken one, naming the file and the field."""
+    file = directory / kind.FILE
+    if not file.exists():
+        return None
+    try:
+        return kind.model_validate_json(read_bytes(file))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise InputError(
+            f"{file}: {where}: {first['msg'].removeprefix('Value error, ')}"
+        ) from None
+
+
+def to_json(manifest: JobManifest) -> str:
     return manifest.model_dump_json(indent=2, by_alias=True) + "\n"

@@ -12,7 +12,7 @@ checkpoints' choices, each option keeps its probability in four bytes."""
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -38,24 +38,22 @@ _SEVERITY = {"ok": 0, "truncated": 1, "engine_error": 2, "excluded": 3}
 _BY_SEVERITY = {severity: status for status, severity in _SEVERITY.items()}
 
 
-def why_not(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
+def why_not(records: pd.DataFrame, probe: str) -> pd.DataFrame:
     """Column `<probe>_why`: the text of the item's first record of its worst status,
     where that is no measurement."""
-    marked = asked.assign(severity=asked["status"].map(_SEVERITY).astype("int64"))
+    severity = records["status"].map(_SEVERITY).astype("int64")
+    marked = records.assign(severity=severity)
     worst = marked[marked["severity"].gt(1) & marked["text"].notna()]
     worst = worst.sort_values(
         ["severity", "index"], ascending=[False, True], kind="stable"
     )
-    return (
-        worst.groupby(list(KEY))[["text"]]
-        .first()
-        .rename(columns={"text": f"{probe}_why"})
-    )
+    first = worst.groupby(list(KEY))[["text"]].first()
+    return first.rename(columns={"text": f"{probe}_why"})
 
 
 def where_measured(
     reduced: pd.DataFrame,
-    asked: pd.DataFrame,
+    records: pd.DataFrame,
     probe: str,
     value: str,
     decided: Any = True,
@@ -64,36 +62,40 @@ def where_measured(
     item is not `decided`."""
     import pandas as pd
 
-    severity = asked["status"].map(_SEVERITY).astype("int64")
-    worst = severity.groupby([asked[name] for name in KEY]).max()
+    severity = records["status"].map(_SEVERITY).astype("int64")
+    worst = severity.groupby([records[name] for name in KEY]).max()
     status = worst.map(_BY_SEVERITY).reindex(reduced.index)
-    status = status.mask(
-        status.isin(MEASURED) & ~(decided & reduced[value].notna()), "engine_error"
-    )
-    known = {
-        name: column.where(status.isin(MEASURED)) for name, column in reduced.items()
-    }
+    undecided = ~(decided & reduced[value].notna())
+    status = status.mask(status.isin(MEASURED) & undecided, "engine_error")
+    measured = status.isin(MEASURED)
+    known = {name: column.where(measured) for name, column in reduced.items()}
     return pd.DataFrame({**known, f"{probe}_status": status})
 
 
-def hits(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
+def first_of(
+    records: pd.DataFrame, columns: Mapping[str, Any], types: Mapping[str, str]
+) -> pd.DataFrame:
+    """One row for each item: the first value of each of `columns`, as `types`."""
+    typed = records[list(KEY)].assign(**columns).astype(dict(types))
+    return typed.groupby(list(KEY))[list(columns)].first()
+
+
+def hits(records: pd.DataFrame, probe: str) -> pd.DataFrame:
     """The number of answers to an item, whether one contains a gold answer, and how
     many do."""
     import pandas as pd
 
-    counted = asked.assign(
-        contains=asked["contains"].astype("boolean").fillna(False).astype("int64")
-    )
-    groups = counted.groupby(list(KEY))
-    found = groups["contains"].sum().astype("Int64")
+    contains = records["contains"].astype("boolean").fillna(False).astype("int64")
+    groups = records.assign(contains=contains).groupby(list(KEY))
+    right = groups["contains"].sum().astype("Int64")
     reduced = pd.DataFrame(
         {
             f"{probe}s": groups.size().astype("Int64"),
-            f"{probe}_hit": (found > 0).astype("boolean"),
+            f"{probe}_hit": (right > 0).astype("boolean"),
+            f"{probe}_hits": right,
         }
     )
-    reduced[f"{probe}_hits"] = found
-    return where_measured(reduced, asked, probe, f"{probe}_hit")
+    return where_measured(reduced, records, probe, f"{probe}_hit")
 
 
 def by_its_rule(records: pd.DataFrame) -> pd.DataFrame:
@@ -105,32 +107,26 @@ def by_its_rule(records: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def by_both_rules(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
+def by_both_rules(records: pd.DataFrame, probe: str) -> pd.DataFrame:
     """Of an item's graded answers, how many each rule counts, how many the paper's
     alone does, and the first of these.
 
     Empty for records of one rule."""
-    done = asked[asked["contains"].notna() & asked["contains_paper"].notna()]
+    done = records[records["contains"].notna() & records["contains_paper"].notna()]
     if probe == "greedy":
         done = done[done["index"] == 0]
-    strict, paper = (done[name].astype(bool) for name in ("contains", "contains_paper"))
+    strict, paper = done["contains"].astype(bool), done["contains_paper"].astype(bool)
     loose = paper & ~strict
-    values = {
-        "graded": done["contains"].notna(),
-        "strict": strict,
-        "paper": paper,
-        "only_paper": loose,
-    }
-    values["example"] = done["text"].where(loose)
-    marked = (
-        done[[*KEY, "index"]]
-        .assign(**values)
-        .sort_values("index", kind="stable")
-        .groupby(list(KEY))
+    marked = done[[*KEY, "index"]].assign(
+        graded=done["contains"].notna(),
+        strict=strict,
+        paper=paper,
+        only_paper=loose,
+        example=done["text"].where(loose),
     )
-    return marked.agg(
-        {name: "first" if name == "example" else "sum" for name in values}
-    ).add_prefix(f"{probe}_")
+    items = marked.sort_values("index", kind="stable").groupby(list(KEY))
+    counts = items[["graded", "strict", "paper", "only_paper"]].sum()
+    return counts.assign(example=items["example"].first()).add_prefix(f"{probe}_")
 
 
 BOTH_RULES = {
@@ -142,16 +138,14 @@ BOTH_RULES = {
 }
 
 
-def said(text: object, language: str) -> int | None:
+def answer_fingerprint(text: object, language: str) -> int | None:
     """The same number for answers that are the same in their normal form."""
-    return (
-        crc32(plain(strip_thinking(text), language).encode())
-        if isinstance(text, str)
-        else None
-    )
+    if not isinstance(text, str):
+        return None
+    return crc32(plain(strip_thinking(text), language).encode())
 
 
-def majority(asked: pd.DataFrame) -> pd.Series:
+def majority(records: pd.DataFrame) -> pd.Series:
     """By KEY, the chance from 0 to 1 that the answer which most of an item's records
     say is right.
 
@@ -161,17 +155,15 @@ def majority(asked: pd.DataFrame) -> pd.Series:
     import pandas as pd
 
     key = list(KEY)
-    answers = [
-        said(*answer) for answer in zip(asked["text"], asked["language"], strict=True)
-    ]
-    votes = asked[key].assign(
-        said=pd.Series(answers, asked.index), right=asked["contains"].astype("Float64")
+    answers = list(map(answer_fingerprint, records["text"], records["language"]))
+    votes = records[key].assign(
+        answer=pd.Series(answers, records.index),
+        right=records["contains"].astype("Float64"),
     )
-    voted = votes.groupby([*key, "said"])["right"].agg(["size", "mean"])
+    voted = votes.groupby([*key, "answer"])["right"].agg(["size", "mean"])
     most = voted["size"].groupby(key).transform("max")
-    return (
-        voted.loc[voted["size"] == most, "mean"].groupby(key).mean().astype("Float64")
-    )
+    winners = voted.loc[voted["size"] == most, "mean"]
+    return winners.groupby(key).mean().astype("Float64")
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,12 +190,11 @@ def pack(
 
 def unpack(packed: Iterable[str]) -> Positions:
     """The positions of passages, one after the other."""
-    passages = [
-        np.frombuffer(base64.b64decode(each), dtype=_POSITION) for each in packed
-    ]
+    passages = [np.frombuffer(base64.b64decode(text), _POSITION) for text in packed]
     rows = np.concatenate([np.empty(0, dtype=_POSITION), *passages])
+    lengths = list(map(len, passages))
     return Positions(
-        passage=np.repeat(np.arange(len(passages)), [len(each) for each in passages]),
+        passage=np.repeat(np.arange(len(passages)), lengths),
         kld=rows["kld"].astype(np.float64),
         same_top=(rows["marks"] & _SAME) > 0,
         band=(rows["marks"] & (_SAME - 1)).astype(np.intp),
@@ -218,8 +209,8 @@ def pack_shares(shares: Sequence[float]) -> str:
 def unpack_shares(packed: Sequence[str]) -> npt.NDArray[np.float32]:
     """Items x options; zeros behind the options of an item that has fewer than
     others."""
-    items = [np.frombuffer(base64.b64decode(each), dtype="<f4") for each in packed]
+    items = [np.frombuffer(base64.b64decode(text), dtype="<f4") for text in packed]
     shares = np.zeros((len(items), max(map(len, items), default=0)), dtype=np.float32)
-    for row, each in zip(shares, items, strict=True):
-        row[: len(each)] = each
+    for row, own in zip(shares, items, strict=True):
+        row[: len(own)] = own
     return shares

@@ -25,6 +25,7 @@ The index names the probes in this order; those without a view are left out."""
 
 import base64
 import gzip
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -35,11 +36,12 @@ import pandas as pd
 
 from evaluator.core.errors import json_text
 from evaluator.core.records import FORMATS
+from evaluator.core.reducing import by_its_rule
 from evaluator.metrics.fates import item_fates
 from evaluator.metrics.inputs import Inputs
 from evaluator.probes import PROBES
 from evaluator.probes.base import Probe, View
-from evaluator.probes.reducing import by_its_rule
+from evaluator.store.outcomes import chosen_seed, context_is_cut
 
 FATE_CODES = {
     "kept": "k",
@@ -51,44 +53,33 @@ FATE_CODES = {
 }
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 _TEXTS = [
-    "item_id",
-    "probe",
-    "format",
-    "status",
-    "text",
-    "option_text",
-    "thought",
-    "thought_state",
+    *("item_id", "probe", "format", "status"),
+    *("text", "option_text", "thought", "thought_state"),
 ]
 # The columns that the item view shows or sorts by.
 _READ = [
-    *_TEXTS,
-    "index",
-    "truncated",
-    "contains",
-    "is_gold",
-    "token_ids",
-    "logprob",
-    "rank",
-    "margin",
+    *(*_TEXTS, "index", "truncated", "contains", "is_gold"),
+    *("token_ids", "logprob", "rank", "margin"),
 ]
+_FAILED = {"excluded": -1, "engine_error": -2}
 
 AskedKey = tuple[str, str, str]  # task, language, item id
+Chunks = dict[str, dict[str, str]]  # task -> language -> element id
 
 
 def safe_json(value: object) -> str:
     """JSON that is safe inside a <script> element, whatever its strings."""
-    return json_text(value, ensure_ascii=False, separators=(",", ":")).translate(
-        _ESCAPES
-    )
+    return _json(value).translate(_ESCAPES)
 
 
 def packed(value: object) -> str:
     """JSON, gzip, base64; the same bytes for the same value."""
-    data = json_text(value, ensure_ascii=False, separators=(",", ":")).encode()
-    return base64.b64encode(gzip.compress(data, compresslevel=9, mtime=0)).decode(
-        "ascii"
-    )
+    data = gzip.compress(_json(value).encode(), compresslevel=9, mtime=0)
+    return base64.b64encode(data).decode("ascii")
+
+
+def _json(value: object) -> str:
+    return json_text(value, ensure_ascii=False, separators=(",", ":"))
 
 
 @dataclass(eq=False)
@@ -98,8 +89,7 @@ class ItemView:
     numbers: dict[AskedKey, int] = field(default_factory=dict)
     gold: dict[int, list[str]] = field(default_factory=dict)
     chunks: dict[str, str] = field(default_factory=dict)  # element id -> base64
-    # checkpoint -> task -> language -> id
-    where: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
+    where: dict[str, Chunks] = field(default_factory=dict)  # by checkpoint
     # by item number, once `index` has been called
     _questions: dict[int, str] | None = None
     # fates by checkpoint, likewise
@@ -108,103 +98,85 @@ class ItemView:
     def add(self, records: pd.DataFrame) -> None:
         """Pack the records of one checkpoint and one task, with the run's own seed.
         Probes of texts have no items."""
-        records = _of_one_seed(
-            records[records["probe"].isin([probe.name for probe in _shown()])]
-        )
+        shown = [probe.name for probe in _shown()]
+        records = _of_one_seed(records[records["probe"].isin(shown)])
         if records.empty:
             return
-        checkpoint, task = (
-            str(records["checkpoint"].iloc[0]),
-            str(records["task"].iloc[0]),
-        )
+        checkpoint, task = map(str, records[["checkpoint", "task"]].iloc[0])
         for language, part in records.groupby("language", sort=True):
-            name = self._keep(packed(self._chunk(task, str(language), part)))
-            self.where.setdefault(checkpoint, {}).setdefault(task, {})[
-                str(language)
-            ] = name
+            chunk = self._chunk(task, str(language), part)
+            self._keep(checkpoint, task, str(language), chunk)
 
-    def _keep(self, chunk: str) -> str:
+    def _keep(self, checkpoint: str, task: str, language: str, chunk: Any) -> None:
         name = f"chunk-{len(self.chunks)}"
-        self.chunks[name] = chunk
-        return name
+        self.chunks[name] = packed(chunk)
+        tasks = self.where.setdefault(checkpoint, {})
+        tasks.setdefault(task, {})[language] = name
 
     def _chunk(self, task: str, language: str, records: pd.DataFrame) -> dict[str, Any]:
         strings: dict[str, int] = {}
         numbers, rows = [], []
-        views = {probe.name: probe.view for probe in _shown()}
-        ordered = by_its_rule(records)[_READ].sort_values(
-            ["item_id", "index"], kind="stable"
-        )
+        ordered = by_its_rule(records)[_READ]
+        ordered = ordered.sort_values(["item_id", "index"], kind="stable")
         # texts of Arrow are slow to take one by one
         ordered = ordered.astype(dict.fromkeys(_TEXTS, object))
-        for item_id, part in groupby(
+        ordered["truncated"] = context_is_cut(ordered).to_numpy(bool)
+        for item_id, of_item in groupby(
             ordered.itertuples(index=False), key=attrgetter("item_id")
         ):
-            number = self.numbers.setdefault(
-                (task, language, str(item_id)), len(self.numbers)
-            )
-            cut, gold = 0, None
-            entries: dict[str, list[list[Any]]] = {name: [] for name in views}
-            for each in part:
-                record: Any = each
-                if _is(record.truncated) or (
-                    record.status == "truncated" and record.thought_state != "cut"
-                ):
-                    cut = 1
-                entry = _entry(views[record.probe], record, strings)
+            key = task, language, str(item_id)
+            number = self.numbers.setdefault(key, len(self.numbers))
+            cut = False
+            entries: dict[str, list[list[Any]]] = {probe.name: [] for probe in _shown()}
+            record: Any
+            for record in of_item:
+                view = PROBES[record.probe].view
+                cut |= bool(record.truncated)
+                entry = _entry(view, record, strings)
                 if entry is not None:
                     entries[record.probe].append(entry)
-                    if views[record.probe] == "options" and _is(record.is_gold):
-                        gold = str(record.option_text)
-            if gold and number not in self.gold:
-                self.gold[number] = [gold]
+                    if view == "options" and _is(record.is_gold):
+                        self.gold.setdefault(number, [str(record.option_text)])
             numbers.append(number)
-            rows.append([cut, *entries.values()])
+            rows.append([int(cut), *entries.values()])
         return {"s": list(strings), "n": numbers, "r": rows}
 
     def add_items(self, items: pd.DataFrame) -> dict[int, str]:
         """Add the items' gold answers and pack their contexts; returns each item
         number's question."""
         questions: dict[int, str] = {}
-        contexts: dict[tuple[str, str], tuple[list[int], list[str]]] = {}
-        columns = ["task", "language", "item_id", "question", "context", "answers"]
-        for task, language, item_id, question, context, answers in items[
-            columns
-        ].itertuples(index=False, name=None):
-            if (number := self.numbers.get((task, language, item_id))) is None:
-                continue
-            questions[number] = question
-            self.gold[number] = [str(answer) for answer in answers]
-            numbers, texts = contexts.setdefault((task, language), ([], []))
-            numbers.append(number)
-            texts.append(context)
-        for (task, language), (numbers, texts) in sorted(contexts.items()):
-            name = self._keep(packed({"n": numbers, "s": texts}))
-            self.where.setdefault("", {}).setdefault(task, {})[language] = name
+        contexts: dict[tuple[str, str], dict[int, str]] = {}
+        for item in items.to_dict("records"):
+            task, language = item["task"], item["language"]
+            number = self.numbers.get((task, language, item["item_id"]))
+            if number is not None:
+                questions[number] = item["question"]
+                self.gold[number] = list(map(str, item["answers"]))
+                contexts.setdefault((task, language), {})[number] = item["context"]
+        for (task, language), texts in sorted(contexts.items()):
+            self._keep("", task, language, {"n": list(texts), "s": [*texts.values()]})
         return questions
 
     def chunks_of(self, checkpoints: Collection[str]) -> dict[str, str]:
-        trees = [
-            tree for name, tree in self.where.items() if not name or name in checkpoints
-        ]
-        return {
-            each: self.chunks[each]
-            for tree in trees
-            for by in tree.values()
-            for each in by.values()
-        }
+        """The chunks of some checkpoints, and all contexts."""
+        chosen = {}
+        for checkpoint, tasks in self.where.items():
+            if not checkpoint or checkpoint in checkpoints:
+                for languages in tasks.values():
+                    for name in languages.values():
+                        chosen[name] = self.chunks[name]
+        return chosen
 
     @property
     def sizes(self) -> dict[str, int]:
-        ids = {
-            name: [each for by in tree.values() for each in by.values()]
-            for name, tree in self.where.items()
-        }
-        return {
-            name: sum(len(self.chunks[each]) for each in found)
-            for name, found in ids.items()
-            if name
-        }
+        """Bytes of each checkpoint's answers."""
+        sizes: Counter[str] = Counter()
+        for checkpoint, tasks in self.where.items():
+            for languages in tasks.values():
+                for name in languages.values():
+                    sizes[checkpoint] += len(self.chunks[name])
+        del sizes[""]
+        return sizes
 
     def index(
         self,
@@ -217,38 +189,38 @@ class ItemView:
         if self._questions is None:
             self._questions = self.add_items(items) if items is not None else {}
             self._letters = self._fates(inputs)
-        questions = self._questions
-        keys = list(self.numbers)
-        tasks, languages = (sorted({key[part] for key in keys}) for part in (0, 1))
-        order = sorted(range(len(keys)), key=lambda number: keys[number])
         checkpoints: dict[str, dict[str, Any]] = {}
         for subject in inputs.checkpoints:
             name = subject.checkpoint
             if only is None or name in only:
-                checkpoints[name] = {
-                    "name": name,
-                    "chunks": self.where.get(name, {}),
-                    "base": subject.base,
-                }
-        for name in checkpoints.keys() & self._letters.keys():
-            checkpoints[name]["fates"] = self._letters[name]
+                chunks = self.where.get(name, {})
+                shown = {"name": name, "chunks": chunks, "base": subject.base}
+                if name in self._letters:
+                    shown["fates"] = self._letters[name]
+                checkpoints[name] = shown
+        keys = list(self.numbers)
+        numbers = range(len(keys))
+        order = sorted(numbers, key=lambda number: keys[number])
+        tasks = sorted({task for task, _, _ in keys})
+        languages = sorted({language for _, language, _ in keys})
+        probes = [
+            {"name": probe.name, "view": probe.view, "title": probe.title}
+            for probe in _shown()
+        ]
         return safe_json(
             {
                 "formats": FORMATS,
-                "probes": [
-                    {"name": probe.name, "view": probe.view, "title": probe.title}
-                    for probe in _shown()
-                ],
+                "probes": probes,
                 "tasks": tasks,
                 "languages": languages,
                 "checkpoints": list(checkpoints.values()),
                 "contexts": self.where.get("", {}),
                 "order": order,
-                "task": [tasks.index(key[0]) for key in keys],
-                "language": [languages.index(key[1]) for key in keys],
-                "id": [key[2] for key in keys],
-                "question": [questions.get(number, "") for number in range(len(keys))],
-                "gold": [self.gold.get(number, []) for number in range(len(keys))],
+                "task": [tasks.index(task) for task, _, _ in keys],
+                "language": [languages.index(language) for _, language, _ in keys],
+                "id": [item_id for _, _, item_id in keys],
+                "question": [self._questions.get(number, "") for number in numbers],
+                "gold": [self.gold.get(number, []) for number in numbers],
             }
         )
 
@@ -256,15 +228,13 @@ class ItemView:
         """One letter per item and pruned checkpoint; '.' for an item without
         records."""
         letters: dict[str, list[str]] = {}
-        for (task, checkpoint), each in inputs.comparisons().items():
+        for (task, checkpoint), comparison in inputs.comparisons().items():
             line = letters.setdefault(checkpoint, ["."] * len(self.numbers))
-            keys = zip(
-                each.outcomes["language"],
-                each.outcomes["item_id"],
-                item_fates(each.outcomes),
-                strict=True,
-            )
-            for language, item_id, fate in keys:
+            outcomes = comparison.outcomes
+            keys = zip(outcomes["language"], outcomes["item_id"], strict=True)
+            for (language, item_id), fate in zip(
+                keys, item_fates(outcomes), strict=True
+            ):
                 line[self.numbers[task, str(language), str(item_id)]] = FATE_CODES[fate]
         return {name: "".join(line) for name, line in letters.items()}
 
@@ -278,14 +248,8 @@ def _of_one_seed(records: pd.DataFrame) -> pd.DataFrame:
     """The records with greedy's lowest seed. A probe that lacks this seed uses its
     own lowest."""
     seed, kind = records["seed"], [records["format"], records["probe"]]
-    greedy = seed[records["probe"] == "greedy"]
-    own = greedy.min() if len(greedy) else seed.min()
-    wanted = (
-        seed.groupby(kind)
-        .transform("min")
-        .mask((seed == own).groupby(kind).transform("any"), own)
-    )
-    return records[seed == wanted]
+    own = seed[records["probe"] == "greedy"].min()
+    return records[seed == seed.groupby(kind).transform(chosen_seed, own)]
 
 
 def _entry(view: View | None, record: Any, strings: dict[str, int]) -> list[Any] | None:
@@ -296,49 +260,27 @@ def _entry(view: View | None, record: Any, strings: dict[str, int]) -> list[Any]
 
     if view == "answer":
         thought = [number_of(record.thought)] if isinstance(record.thought, str) else []
-        return [
-            number_of(record.text),
-            _hit(record),
-            FORMATS.index(record.format),
-            *thought,
-        ]
+        said = number_of(record.text)
+        return [said, _hit(record), FORMATS.index(record.format), *thought]
     if view == "answers":
         logprob = _number(record.logprob, 2)
-        return [
-            number_of(record.text),
-            _hit(record),
-            *([] if logprob is None else [logprob]),
-        ]
-    if (
-        view == "options"
-        and record.option_text is not None
-        and not pd.isna(record.option_text)
-    ):
+        scores = [] if logprob is None else [logprob]
+        return [number_of(record.text), _hit(record), *scores]
+    if view == "options" and isinstance(record.option_text, str):
         tokens = None if record.token_ids is None else len(record.token_ids)
-        return [
-            number_of(record.option_text),
-            int(_is(record.is_gold)),
-            _number(record.logprob, 3),
-            tokens,
-        ]
-    if view == "rank" and not pd.isna(record.rank):
-        return [int(record.rank), _number(record.margin, 2)]
-    if view == "aligned" and not pd.isna(record.rank):
-        said = [number_of(record.text), number_of(record.option_text)]
-        return [
-            int(record.rank),
-            _number(record.margin, 2),
-            *said,
-            _number(record.logprob, 2),
-        ]
+        gold, logprob = int(_is(record.is_gold)), _number(record.logprob, 3)
+        return [number_of(record.option_text), gold, logprob, tokens]
+    if view in ("rank", "aligned") and not pd.isna(record.rank):
+        entry = [int(record.rank), _number(record.margin, 2)]
+        if view == "aligned":
+            entry += [number_of(record.text), number_of(record.option_text)]
+            entry.append(_number(record.logprob, 2))
+        return entry
     return None
 
 
 def _hit(record: Any) -> int:
-    failed = {"excluded": -1, "engine_error": -2}
-    return (
-        failed[record.status] if record.status in failed else int(_is(record.contains))
-    )
+    return _FAILED.get(record.status) or int(_is(record.contains))
 
 
 def _is(value: object) -> bool:

@@ -14,7 +14,7 @@ from torch import nn
 from evaluator.core.errors import EngineError
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
-from evaluator.engine.vllm.verify.weights import WorkerExtension
+from evaluator.engine.vllm.worker import WorkerExtension
 from tests.support.engines import needs_vllm
 
 HIDDEN, HEADS, SIZE, MIDDLE, WORDS = 16, 4, 4, 24, 70
@@ -91,7 +91,10 @@ class Worker(WorkerExtension):
             "gate_up_proj": ["gate_proj", "up_proj"],
         }
         self.model.packed_modules_mapping = fused
-        self.model_runner = SimpleNamespace(get_model=lambda: self.model)
+        self.model_runner = SimpleNamespace(
+            get_model=lambda: self.model,
+            model_config=SimpleNamespace(dtype=torch.float32),
+        )
 
     def weight(self, name: str) -> torch.Tensor:
         return self.model.get_submodule(name).weight
@@ -114,9 +117,8 @@ def workers(tensors):
     return [Worker(0, tensors), Worker(1, tensors)]
 
 
-def test_every_matrix_of_every_worker_is_compared_and_what_cannot_be_is_named(
-    workers, files, tensors
-):
+def test_every_matrix_of_workers_is_compared(workers, files, tensors):
+    """Every matrix of every worker is compared and what cannot be is named."""
     for worker in workers:
         assert worker.compare_weights(files) == (MATRICES, [], [])
     swapped = Worker(0, tensors)
@@ -165,7 +167,8 @@ def test_every_matrix_of_every_worker_is_compared_and_what_cannot_be_is_named(
         ("lm_head", (WORDS - 64 - 1, 3)),  # the last word; what follows is padding
     ],
 )
-def test_a_corrupted_shard_of_the_second_worker_is_found(workers, files, name, place):
+def test_corrupted_shard_is_found(workers, files, name, place):
+    """A corrupted shard of the second worker is found."""
     workers[1].weight(name)[place] += 1
     assert workers[0].compare_weights(files)[1] == []
     assert workers[1].compare_weights(files)[1] == [f"{name}.weight"]
@@ -183,9 +186,8 @@ def verify(workers: list[Worker], files: list[str]) -> tuple[str, ...]:
     return engine._verify(engine._started, Path("model"), files)
 
 
-def test_the_engine_hears_every_worker_and_one_with_nothing_to_compare_is_an_error(
-    workers, files
-):
+def test_verification_hears_every_worker(workers, files):
+    """The engine hears every worker and one with nothing to compare is an error."""
     assert verify(workers, files) == ()
     workers[1].weight("model.layers.0.mlp.gate_up_proj")[5] += 1
     with pytest.raises(
@@ -204,7 +206,7 @@ def test_the_engine_hears_every_worker_and_one_with_nothing_to_compare_is_an_err
 
 ENGINE = """
 import multiprocessing, time
-from evaluator.engine.vllm.verify.weights import WorkerExtension
+from evaluator.engine.vllm.worker import WorkerExtension
 
 
 def work():
@@ -222,7 +224,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_a_worker_that_hangs_ends_with_its_engine(tmp_path):
+def test_hanging_worker_ends_with_engine(tmp_path):
     script = tmp_path / "engine.py"
     script.write_text(ENGINE)
     with subprocess.Popen(
@@ -269,7 +271,7 @@ class TestRanks:
         rank_strictly()
         assert wrong_rank() is None
 
-    def test_vllm_s_own_rule_is_named_as_wrong(self):
+    def test_vllm_own_rank_is_wrong(self):
         assert wrong_rank() == "a token of rank 1 got 384 (in bfloat16)"
         assert wrong_rank(20, torch.float32) == "a token of rank 1 got 20 (in float32)"
 
@@ -285,7 +287,7 @@ class TestRanks:
         ("nvfp4", 1.0, "calculated"),
     ],
 )
-def test_the_source_of_the_scales_of_a_cache(dtype, scale, source):
+def test_source_of_cache_scales(dtype, scale, source):
     held = {"kv_cache_dtype": dtype, "_k_scale_float": 1.0, "_v_scale_float": scale}
     layers = nn.Sequential(
         nn.Linear(2, 2), *(Layer(torch.zeros(1), **held) for _ in range(2))

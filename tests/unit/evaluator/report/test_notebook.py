@@ -13,12 +13,12 @@ import pytest
 from matplotlib import pyplot
 
 from evaluator import open_run
-from evaluator.core.errors import InputError
 from evaluator.core.isolated import environment
 from evaluator.report import write_report
-from evaluator.report.opened import OpenRun
+from evaluator.report.notebook import OpenRun
 from tests.support.documents import ROOT
 from tests.support.runs import finish
+from tests.support.sweeps import refused
 from tests.support.synthetic import HOSTILE, write_run
 
 NAMES = ("dense", "wanda-0.6", "<img src=x onerror=alert(1)>")
@@ -42,32 +42,22 @@ def without_a_window():
         yield
 
 
-def test_tables_have_the_rows_of_the_files_and_items_the_answers_of_every_checkpoint(
-    run,
-):
+def test_tables_and_items(run):
     assert {*run.tables} >= {"fates", "accuracy", "vote"}
     for name in (*run.tables, "headline", "left_out"):
-        frame, written = (
-            run.table(name),
-            pd.read_csv(run.path / "tables" / f"{name}.csv"),
-        )
+        frame = run.table(name)
+        written = pd.read_csv(run.path / "tables" / f"{name}.csv")
         assert list(frame) == list(written)
-        numbers = frame.select_dtypes("number")
-        pd.testing.assert_frame_equal(
-            numbers.astype("float64"), written[list(numbers)].astype("float64")
-        )
+        numbers = frame.select_dtypes("number").astype("float64")
+        expected = written[list(numbers)].astype("float64")
+        pd.testing.assert_frame_equal(numbers, expected)
         assert frame.select_dtypes("object").empty
     fates = run.table("fates")
-    types = {
-        "checkpoint": "string",
-        "re_run": "boolean",
-        "n": "Int64",
-        "kept_rate": "float64",
-    }
-    assert {name: str(fates[name].dtype) for name in types} == types
-    assert {"n": "count", "kept_rate": "fraction of 1"}.items() <= fates.attrs[
-        "units"
-    ].items()
+    types = {"checkpoint": "string", "re_run": "boolean", "n": "Int64"}
+    types["kept_rate"] = "float64"
+    assert fates[list(types)].dtypes.astype(str).to_dict() == types
+    units = fates.attrs["units"]
+    assert (units["n"], units["kept_rate"]) == ("count", "fraction of 1")
     assert run.table("failures").empty
     assert sorted(run.checkpoints) == sorted(NAMES)
     found = run.item("gazetteer", "english-0005")
@@ -75,91 +65,60 @@ def test_tables_have_the_rows_of_the_files_and_items_the_answers_of_every_checkp
     assert {"greedy", "choice", "rank"} <= {*found["probe"]}
     assert found.attrs["items"][0]["question"] in {*run.items()["question"]}
     assert found.attrs["units"]["logprob"] == "nats"
-    stored = pd.concat(
-        pd.read_parquet(path) for path in (run.path / "outcomes").iterdir()
-    )
-    assert (len(run.outcomes()), run.outcomes()["produced"].sum()) == (
-        len(stored),
-        stored["produced"].sum(),
-    )
+    stored = pd.read_parquet(run.path / "outcomes")
+    assert len(run.outcomes()) == len(stored)
+    assert run.outcomes()["produced"].sum() == stored["produced"].sum()
 
 
-def test_gate_and_comparison_are_the_commands_and_a_running_run_shows_its_records(
-    run, tmp_path
-):
+def test_gate_and_comparison_of_commands(run, tmp_path):
     finish("gate", run.path, "--max-drop", "1")
-    assert json.loads((run.path / "gate.json").read_text()) == json.loads(
-        json.dumps(run.gate(max_drop=1))
-    )
+    written = json.loads((run.path / "gate.json").read_text())
+    assert written == json.loads(json.dumps(run.gate(max_drop=1)))
     other = write_run(tmp_path / "other", 12, NAMES[:2], languages=("english",))
     finish("compare", run.path, other, "--csv", tmp_path / "moved.csv")
     moved = run.compare(other)
     assert list(moved) == list(pd.read_csv(tmp_path / "moved.csv"))
     assert moved["verdict"].tolist() == run.compare(open_run(other))["verdict"].tolist()
     assert {row["checkpoint"] for row in moved.attrs["differences"]} == {*NAMES[:2]}
-    (tmp_path / "run.json").write_text(
-        json.dumps({"state": "running", "planned": {"dense": {}, "a": {}}})
-    )
+
+
+def test_running_run_shows_its_records(run, tmp_path):
+    state = {"state": "running", "planned": {"dense": {}, "a": {}}}
+    (tmp_path / "run.json").write_text(json.dumps(state))
     begun = open_run(tmp_path)
     assert begun.checkpoints == []
     assert "running, 0 checkpoints" in begun._repr_html_()
-    with pytest.raises(InputError, match="nothing has been evaluated"):
-        begun.table("accuracy")
+    assert "nothing has been evaluated" in refused(begun.table, "accuracy")
     for name in ("wanda-0.6", "dense"):
         shutil.copytree(run.path / "records" / name, tmp_path / "records" / name)
     later = open_run(tmp_path)
     assert later.checkpoints == ["dense", "wanda-0.6"]
     assert {*later.table("accuracy")["checkpoint"]} == {"dense", "wanda-0.6"}
-    with pytest.raises(InputError, match="has no items/"):
-        later.items()
+    assert "has no items/" in refused(later.items)
 
 
 @pytest.mark.parametrize(
     ("ask", "told"),
     [
-        (
-            lambda run: run.table("fatez"),
-            r"unknown table 'fatez'; did you mean 'fates'\? \(known: accuracy, ",
-        ),
-        (
-            lambda run: run.table("judges"),
-            r"table 'judges': .* The run has: accuracy, fates, ",
-        ),
-        (
-            lambda run: run.figure("screening"),
-            r"table 'screening': .* The run has: accuracy",
-        ),
-        (
-            lambda run: run.item("gazeteer", "x"),
-            r"unknown task 'gazeteer'; did you mean .*known: gazetteer",
-        ),
-        (
-            lambda run: run.item("gazetteer", "english-5"),
-            r"did you mean 'english-0005'\? \(known: english-0000, ",
-        ),
-        (
-            lambda run: run.item("gazetteer", "english-0005", "thai"),
-            r"unknown language .*known: english",
-        ),
-        (
-            lambda run: run.gate(max_dorp=1),
-            r"unknown tolerance 'max_dorp'; did you mean 'max_drop'",
-        ),
+        (lambda run: run.table("fatez"), r"table 'fatez'; did you mean 'fates'\? \(known: accuracy, "),
+        (lambda run: run.table("judges"), r"table 'judges': .* The run has: accuracy, fates, "),
+        (lambda run: run.figure("screening"), r"table 'screening': .* The run has: accuracy"),
+        (lambda run: run.item("gazeteer", "x"), r"task 'gazeteer'; did you mean .*known: gazetteer"),
+        (lambda run: run.item("gazetteer", "english-5"), r"'english-0005'\? \(known: english-0000, "),
+        (lambda run: run.item("gazetteer", "english-0005", "thai"), r"unknown language .*known: english"),
+        (lambda run: run.gate(max_dorp=1), r"tolerance 'max_dorp'; did you mean 'max_drop'"),
         (lambda run: run.gate(max_drop=-1), r"^max_drop: -1: Input should be greater"),
         (lambda run: run.compare(run.path / "no"), r"no: neither a run directory nor"),
-        (
-            lambda run: open_run(run.path.with_name("dmeo")),
-            r"dmeo: not a run directory: .*\(runs in .*: demo\)",
-        ),
+        (lambda run: open_run(run.path.with_name("dmeo")), r"dmeo: not a run .*\(runs in .*: demo\)"),
     ],
-)
-def test_what_is_not_there_is_one_line_that_lists_what_is(run, ask, told):
-    with pytest.raises(InputError, match=told) as raised:
-        ask(run)
-    assert "\n" not in str(raised.value)
+)  # fmt: skip
+def test_unknown_names_list_known_ones(run, ask, told):
+    message = refused(ask, run)
+    assert re.search(told, message)
+    assert "\n" not in message
 
 
-def test_the_display_is_escaped_and_a_figure_is_axes_of_its_own_or_given_ones(run):
+def test_display_and_figures(run):
     item = run.item("gazetteer", "english-0003")
     assert HOSTILE in {*item["text"]}
     assert "&lt;img src=x" in run._repr_html_()
@@ -179,7 +138,7 @@ def test_the_display_is_escaped_and_a_figure_is_axes_of_its_own_or_given_ones(ru
     pyplot.close("all")
 
 
-def test_the_notebook_runs_without_an_engine_or_ray(run):
+def test_notebook_needs_no_engine(run):
     notebook = json.loads(
         (ROOT / "examples" / "open_run.ipynb").read_text(encoding="utf-8")
     )

@@ -5,6 +5,14 @@ from itertools import pairwise
 
 import pytest
 
+from evaluator.asking.long_contexts import (
+    GAP,
+    LEAST,
+    OWN_TOO_LONG,
+    TOO_FEW_OTHERS,
+    in_order,
+    lengthened,
+)
 from evaluator.asking.prompts import Prompter
 from evaluator.asking.questions import TOO_LONG_CONTEXT
 from evaluator.checkpoints.tokenizer import load_tokenizer
@@ -13,15 +21,7 @@ from evaluator.core.grading import grade
 from evaluator.core.records import Item
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import ItemRun
-from evaluator.probes.lengthening import (
-    GAP,
-    LEAST,
-    OWN_TOO_LONG,
-    TOO_FEW_OTHERS,
-    in_order,
-    lengthened,
-)
-from evaluator.probes.planning import plan_of, questions_of
+from evaluator.probes.planning import questions_of, tokenised
 from evaluator.tasks import load_task
 from launch.sweep.models import resolve_model
 
@@ -38,9 +38,8 @@ def prompter():
 
 # a character of Korean may be several tokens
 @pytest.mark.parametrize("language", ["english", "korean"])
-def test_a_context_has_about_its_length_and_no_answer_beside_the_own_passage(
-    prompter, language
-):
+def test_long_context_has_no_other_answer(prompter, language):
+    """A context has about its length and no answer beside the own passage."""
     pool = load_task("gazetteer", None).pools[language]
     order, shared = in_order(pool, TOKENS), []
     assert in_order(pool[::-1], TOKENS) == order
@@ -89,7 +88,7 @@ def toy(number: int, context: str, answer: str) -> Item:
     )
 
 
-def test_items_without_such_a_context_have_the_reason(prompter):
+def test_too_short_pools_give_reasons(prompter):
     item = toy(0, "The mayor is Toro Kalo.", "Toro Kalo")
     # An answer may begin in one passage and end in the next.
     others = (
@@ -108,7 +107,8 @@ def test_items_without_such_a_context_have_the_reason(prompter):
     assert (alone.text, alone.depth) == (item.context, None)
 
 
-def test_a_plan_has_the_long_context_whole_or_says_why_not(prompter):
+def test_tokenised_long_context_is_whole(prompter):
+    """A plan has the long context whole or says why not."""
     config = EvalConfig(
         task="gazetteer",
         languages=("english",),
@@ -117,7 +117,7 @@ def test_a_plan_has_the_long_context_whole_or_says_why_not(prompter):
         probes=("greedy",),
     )
     questions = questions_of(load_task("gazetteer", ("english",)), config)
-    plans = [plan_of(question, prompter, config) for question in questions]
+    plans = [tokenised(question, prompter, config) for question in questions]
     for question, plan in zip(questions, plans, strict=True):
         found = lengthened(question.item, question.others, TOKENS, prompter)
         assert found.text in plan.prompts["open"].text
@@ -130,12 +130,12 @@ def test_a_plan_has_the_long_context_whole_or_says_why_not(prompter):
         prompt_tokens=405,
         one_shot_prompt_tokens=405,
     )
-    plan = plan_of(questions[0], tight, config)
-    assert (dict(plan.prompts), plan.question.why_not("open")) == ({}, TOO_LONG_CONTEXT)
-    plan = plan_of(replace(questions[0], others=()), prompter, config)
-    assert (dict(plan.prompts), plan.question.why_not("open")) == ({}, TOO_FEW_OTHERS)
+    plan = tokenised(questions[0], tight, config)
+    assert (dict(plan.prompts), plan.why_not("open")) == ({}, TOO_LONG_CONTEXT)
+    plan = tokenised(replace(questions[0], others=()), prompter, config)
+    assert (dict(plan.prompts), plan.why_not("open")) == ({}, TOO_FEW_OTHERS)
     usual = config.model_copy(update={"context_tokens": (0,)})
-    own = item_run(plan_of(questions[0], prompter, usual), prompter, usual).record(
+    own = item_run(tokenised(questions[0], prompter, usual), prompter, usual).record(
         "greedy"
     )
     assert (own.context_tokens, own.context_depth) == (None, None)

@@ -25,9 +25,9 @@ from evaluator.deciding import comparison
 from evaluator.deciding.comparison import Side, side_of_logged, side_of_run
 from evaluator.deciding.decision import Verdict
 from evaluator.deciding.thresholds import Thresholds, thresholds_of
+from evaluator.deciding.verdict_text import document, summary
 from evaluator.deciding.verdicts import judge, unfinished
-from evaluator.deciding.words import document, summary
-from evaluator.metrics import exclusions, headline, published
+from evaluator.metrics import headline, left_out, published
 from evaluator.metrics.columns import COUNT, TEXT, Column, described, rows_of
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.table import FilledTable
@@ -77,17 +77,11 @@ class OpenRun:
     @property
     def checkpoints(self) -> list[str]:
         """The checkpoints that have records, in the order of the plan."""
-        found = sorted(
-            {
-                part.parent.parent.name
-                for part in (self.path / "records").glob("*/*/*.parquet")
-            }
-        )
+        parts = (self.path / "records").glob("*/*/*.parquet")
+        found = {part.parent.parent.name for part in parts}
         planned = list(mapping_at(self._run, "planned"))
-        return sorted(
-            found,
-            key=lambda name: planned.index(name) if name in planned else len(planned),
-        )
+        unplanned = sorted(found.difference(planned))
+        return [name for name in planned if name in found] + unplanned
 
     @property
     def tables(self) -> list[str]:
@@ -104,19 +98,17 @@ class OpenRun:
         if name == "headline":
             return described(self._headline, headline.COLUMNS)
         if name == "left_out":
-            return described(exclusions.left_out(self.inputs), exclusions.COLUMNS)
+            return described(left_out.left_out(self.inputs), left_out.COLUMNS)
         if name == "reference":
-            frames = {each: self._fill(each).frame for each in TABLES.names}
-            return described(published.published(frames, self._run), published.COLUMNS)
+            rows = {each: self._fill(each).rows for each in TABLES.names}
+            return described(published.published(rows, self._run), published.COLUMNS)
         if name == "failures":
-            found = failure_frame(failures_of(self._run))
-            return described(
-                found,
-                [
-                    Column(str(each), COUNT if each == "attempts" else TEXT)
-                    for each in found
-                ],
-            )
+            failures = failure_frame(failures_of(self._run))
+            kinds = {"attempts": COUNT}
+            columns = [
+                Column(name, kinds.get(name, TEXT)) for name in map(str, failures)
+            ]
+            return described(failures, columns)
         raise unknown("table", name, (*TABLES.names, *_OTHERS))
 
     def figure(self, name: str, ax: Axes | None = None) -> list[Axes]:
@@ -131,13 +123,9 @@ class OpenRun:
                 f"figure {name!r}: {len(parts)} figures"
                 f" ({', '.join(filled.table.apart)}): leave out ax"
             )
-        panels = [
-            panel
-            for part in parts
-            for panel in axes_of(
-                filled.table, part, pyplot.figure if ax is None else ax
-            )
-        ]
+        panels: list[Axes] = []
+        for part in parts:
+            panels += axes_of(filled.table, part, pyplot.figure if ax is None else ax)
         if not panels:
             drawn = ", ".join(each.name for each in TABLES if each.figure)
             raise InputError(
@@ -149,23 +137,19 @@ class OpenRun:
     def outcomes(self) -> pd.DataFrame:
         """A row for each checkpoint, item, format and seed: the columns of
         RUN/outcomes."""
-        subjects, types = (
-            (*self.inputs.checkpoints, *self.inputs.readers),
-            outcome_types(),
-        )
-        pieces = [
-            self.inputs.all_outcomes_of(each.checkpoint, each.task)[list(types)]
-            for each in subjects
-        ]
+        types, pieces = outcome_types(), []
+        for subject in (*self.inputs.checkpoints, *self.inputs.readers):
+            key = subject.checkpoint, subject.task
+            pieces.append(self.inputs.all_outcomes_of(*key)[list(types)])
         return pd.concat(pieces, ignore_index=True).astype(types)
 
     def items(self) -> pd.DataFrame:
         """The questions: a row for each item. Raises InputError for a run that kept
         none."""
-        found = read_items(self.path)
-        if found is None:
+        items = read_items(self.path)
+        if items is None:
             raise InputError(f"{self.path}: has no items/: the run kept no questions")
-        return found
+        return items
 
     def item(
         self, task: str, item_id: str, language: str | None = None
@@ -173,56 +157,54 @@ class OpenRun:
         """All records of one item, of every checkpoint; `.attrs["items"]` has its
         question and gold answers. An id that several languages share gives all of
         them without `language`."""
-        parts = [part for paths in record_parts(self.path) for part in paths]
-        if task not in (tasks := {part.parent.name for part in parts}):
-            raise unknown("task", task, tasks)
-        parts = [part for part in parts if part.parent.name == task]
-        keys = pd.concat(
-            {
-                part: read_part(
-                    part, ["language", "item_id"], RECORD_COLUMNS
-                ).to_pandas()
-                for part in parts
-            }
-        )
-        own = keys[keys["item_id"] == item_id]
-        if own.empty:
+        by_task: dict[str, list[Path]] = {}
+        for parts in record_parts(self.path):
+            by_task.setdefault(parts[0].parent.name, []).extend(parts)
+        if task not in by_task:
+            raise unknown("task", task, by_task)
+        names, frames = ["language", "item_id"], {}
+        for part in by_task[task]:
+            frames[part] = read_part(part, names, RECORD_COLUMNS).to_pandas()
+        keys = pd.concat(frames)
+        keys_of_item = keys[keys["item_id"] == item_id]
+        if keys_of_item.empty:
             raise unknown(f"item of task {task!r}", item_id, keys["item_id"].unique())
-        languages = own["language"].unique()
+        languages = keys_of_item["language"].unique()
         if language is not None:
             if language not in languages:
                 raise unknown(f"language of item {item_id!r}", language, languages)
             languages = [language]
-        records = read_records(list(own.index.unique(0)))
-        records = records[
-            (records["item_id"] == item_id) & records["language"].isin(languages)
-        ].reset_index(drop=True)
+
+        def of_item(frame: pd.DataFrame) -> pd.DataFrame:
+            same = (frame["task"] == task) & (frame["item_id"] == item_id)
+            return frame[same & frame["language"].isin(languages)]
+
+        records = of_item(read_records(list(keys_of_item.index.unique(0))))
+        records = records.reset_index(drop=True)
         records = records.astype(
             {name: PANDAS[name] for name in records if name in PANDAS}
         )
-        records.attrs["units"] = {
-            name: unit
-            for name in records
-            if (unit := RECORD_COLUMNS[str(name)].meaning.unit)
-        }
+        units = {}
+        for name in map(str, records):
+            unit = RECORD_COLUMNS[name].meaning.unit
+            if unit:
+                units[name] = unit
+        records.attrs["units"] = units
         items = read_items(self.path)
         if items is not None:
-            here = (
-                (items["task"] == task)
-                & (items["item_id"] == item_id)
-                & items["language"].isin(languages)
-            )
+            rows = rows_of(of_item(items))
             records.attrs["items"] = [
-                {**row, "answers": list(row["answers"])} for row in rows_of(items[here])
+                row | {"answers": list(row["answers"])} for row in rows
             ]
         return records
 
     def gate(self, **tolerances: object) -> dict[str, Any]:
         """The content of RUN/gate.json under these tolerances (`Thresholds`), else
         those of the run's sweep file."""
-        return self.judged(
-            thresholds_of(self._run, str(self.path / "run.json"), **tolerances)
-        )[1]
+        return self.judged(self._thresholds(**tolerances))[1]
+
+    def _thresholds(self, **tolerances: object) -> Thresholds:
+        return thresholds_of(self._run, str(self.path / "run.json"), **tolerances)
 
     def judged(self, thresholds: Thresholds) -> tuple[list[Verdict], dict[str, Any]]:
         """The verdicts, and the content of RUN/gate.json. Raises InputError if no
@@ -248,9 +230,9 @@ class OpenRun:
         `resurface compare --csv` writes it. `.attrs` has `differences`, the settings
         that differ, and `notes`."""
         theirs = other.side if isinstance(other, OpenRun) else side_at(Path(other))
-        found = comparison.compare(self.side, theirs, pairs, task_pairs)
-        frame = described(found.frame, comparison.COLUMNS)
-        frame.attrs |= {"differences": found.stated, "notes": list(found.notes)}
+        compared = comparison.compare(self.side, theirs, pairs, task_pairs)
+        frame = described(compared.frame, comparison.COLUMNS)
+        frame.attrs |= {"differences": compared.stated, "notes": list(compared.notes)}
         return frame
 
     @property
@@ -260,9 +242,8 @@ class OpenRun:
 
     @property
     def _headline(self) -> pd.DataFrame:
-        return headline.headline_of(
-            {each: self._fill(each).frame for each in headline.SUMMED}
-        )
+        rows = {name: self._fill(name).rows for name in headline.SUMMED}
+        return headline.headline_of(rows)
 
     def _fill(self, name: str) -> FilledTable:
         if name not in self._filled:
@@ -288,25 +269,17 @@ class OpenRun:
         table = pd.DataFrame()
         if self.checkpoints:
             frame = self._headline
-            verdicts = judge(
-                self.inputs, thresholds_of(self._run, str(self.path / "run.json"))
-            )
+            verdicts = judge(self.inputs, self._thresholds())
             lines += [headline.headline_sentence(frame), f"Gate: {summary(verdicts)}"]
-            shown = [
-                each
-                for each in headline.COLUMNS
-                if not each.csv_only and frame[each.names[0]].notna().any()
-            ]
-            table = pd.DataFrame(
-                [
-                    {each.heading: each.shown(row) for each in shown}
-                    for row in rows_of(frame)
-                ]
-            )
-        told = "".join(f"<p>{escape(line)}</p>" for line in lines)
+            columns = {}
+            for column in headline.COLUMNS:
+                if not column.csv_only and frame[column.names[0]].notna().any():
+                    columns[column.heading] = [*map(column.shown, rows_of(frame))]
+            table = pd.DataFrame(columns)
+        text = "".join(f"<p>{escape(line)}</p>" for line in lines)
         return (
             '<div class="tex2jax_ignore'
-            f' mathjax_ignore">{told}{table.to_html(index=False)}</div>'
+            f' mathjax_ignore">{text}{table.to_html(index=False)}</div>'
         )
 
 

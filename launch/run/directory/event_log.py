@@ -8,21 +8,14 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
 from evaluator.core.errors import json_text, mapping_at
+from launch.run.events import Event, Refused, Started
 
-if TYPE_CHECKING:
-    from launch.run.decide.assignments import Event
-
-State = Literal[
-    "running", "finished", "finished_with_failures", "failed", "interrupted"
-]
 _MOST = 10**9  # seconds
-UNLOGGED = "advanced"  # one a shard: the records tell it
 
 
 class EventLog:
@@ -42,20 +35,15 @@ class EventLog:
             log.seek(-1, 2)  # an error if it is empty
             self._waiting = [] if log.read() == b"\n" else ["\n"]
 
-    def on(self, event: Event) -> None:
-        if event.kind == UNLOGGED:
+    def on(self, event: Event, _: object = None) -> None:
+        if not event.logged:
             return
-        known = {
-            each.name: value
-            for each in fields(event)
-            if (value := getattr(event, each.name)) != each.default
-        }
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         with self._lock:
-            self._call += event.kind == "started"
-            line = {"time": now, "event": known.pop("kind"), "call": self._call}
-            self._waiting.append(json_text(line | known) + "\n")
-            if (self.accepted or event.kind == "refused") and self._run.exists():
+            self._call += isinstance(event, Started)
+            line = {"time": now, "event": event.kind, "call": self._call}
+            self._waiting.append(json_text(line | event.row()) + "\n")
+            if (self.accepted or isinstance(event, Refused)) and self._run.exists():
                 with contextlib.suppress(OSError):
                     self._path.parent.mkdir(exist_ok=True)
                     with self._path.open("a", encoding="utf-8") as log:

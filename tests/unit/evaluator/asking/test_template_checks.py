@@ -3,9 +3,14 @@ fail on some items."""
 
 import pytest
 
-from evaluator.asking import trial
+from evaluator.asking import template_checks
+from evaluator.asking.template_checks import (
+    LONGEST,
+    problem_of,
+    try_prompts,
+    try_template,
+)
 from evaluator.asking.templates import PromptTemplate
-from evaluator.asking.trial import LONGEST, problem_of, try_prompts, try_template
 from tests.support.stamps import make_item
 from tests.support.sweeps import refused
 
@@ -19,19 +24,19 @@ pytestmark = pytest.mark.slow  # each is tried in a process of its own
 @pytest.mark.parametrize(
     "template", ["{{ '%99999999999d' | format(1) }}", f"{{{{ 'a' * {LONGEST + 1} }}}}"]
 )
-def test_a_template_that_writes_without_end_is_refused(template):
+def test_template_writing_endlessly_is_refused(template):
     assert "writes more than 1,000,000 characters" in problem_of(template)
     assert "models/mine: chat: the chat template writes more than" in refused(
         try_template, Tokenizer(template)
     )
 
 
-def test_a_template_that_never_ends_is_refused(monkeypatch):
+def test_endless_template_is_refused(monkeypatch):
     assert (
         problem_of(ENDLESS, seconds=1)
         == "takes more than 1 s of processor time or 1 GiB"
     )
-    monkeypatch.setattr(trial, "_SECONDS", 1)
+    monkeypatch.setattr(template_checks, "_SECONDS", 1)
     told = refused(tried, "{{ question }}" + ENDLESS)
     assert "prompts.mine: the template takes more than 1 s of processor time" in told
 
@@ -59,7 +64,8 @@ class Tokenizer:
         None,
     ],
 )
-def test_everything_else_is_left_to_the_one_who_uses_it(template):
+def test_other_faults_are_left_alone(template):
+    """Everything else is left to the one who uses it."""
     assert try_template(Tokenizer(template)) is None
 
 

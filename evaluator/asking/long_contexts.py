@@ -46,26 +46,22 @@ class Lengthened:
 def in_order(pool: Sequence[Item], tokens: int) -> tuple[str, ...]:
     """The passages of a language in the order that all items share: first those with
     few answers, which few skip."""
-    asked = sorted(pool, key=lambda item: _drawn(item.item_id))[:_ANSWERS]
     language = pool[0].language if pool else ""
-    answers = {answer for item in asked for answer in gradable(item.answers, language)}
-    passages = {
-        text: normalised(text, language)
-        for text in dict.fromkeys(item.context for item in pool)
-    }
+    answers: set[str] = set()
+    for item in sorted(pool, key=lambda item: _drawn(item.item_id))[:_ANSWERS]:
+        answers.update(gradable(item.answers, language))
+    passages = {item.context: normalised(item.context, language) for item in pool}
 
-    def place(text: str) -> tuple[int, float]:
-        return sum(
-            holds(passages[text], (answer,), language) for answer in answers
-        ), _drawn(text)
+    def rank(text: str) -> tuple[int, float]:
+        held = [holds(passages[text], (answer,), language) for answer in answers]
+        return sum(held), _drawn(text)
 
-    order = sorted(filter(passages.get, passages), key=place)
-    ends = accumulate(len(text.encode()) for text in order)
-    return tuple(
-        text
-        for text, end in zip(order, ends, strict=True)
-        if end <= _BYTES * (tokens + len(text))
-    )
+    kept, size = [], 0
+    for text in sorted(filter(passages.get, passages), key=rank):
+        size += len(text.encode())
+        if size <= _BYTES * (tokens + len(text)):
+            kept.append(text)
+    return tuple(kept)
 
 
 def lengthened(
@@ -76,20 +72,20 @@ def lengthened(
     left, gap = tokens - prompter.count(item.context), prompter.count(GAP)
     if left < 0:
         raise InputError(OWN_TOO_LONG)
-    answers, said = item.answers, ""
+    answers, language = item.answers, item.language
     added: list[str] = []
+    plain_text = ""  # of those that are added
     for text in others:
-        more = f"{said} {normalised(text, item.language)}"
-        if (
-            left > 0
-            and text != item.context
-            and not holds(more, answers, item.language)
-        ):
-            added, said = [*added, text], more
+        if left <= 0:
+            break
+        longer = f"{plain_text} {normalised(text, language)}"
+        if text != item.context and not holds(longer, answers, language):
+            added.append(text)
+            plain_text = longer
             left -= prompter.count(text) + gap
     while True:
-        place = _place(item, added)
-        long = GAP.join([*added[:place], item.context, *added[place:]])
+        before = _passages_before(item, added)
+        long = GAP.join([*added[:before], item.context, *added[before:]])
         ends = prompter.ends(long)
         over = len(ends) - tokens
         if over <= 0:
@@ -102,18 +98,17 @@ def lengthened(
             if len(ends) > over
             else ""
         )
-        said = " ".join(normalised(text, item.language) for text in [*added, cut])
-        if cut and not holds(said, answers, item.language):
+        plain_text = " ".join(normalised(text, language) for text in [*added, cut])
+        if cut and not holds(plain_text, answers, language):
             added.append(cut)
     if len(ends) < LEAST * tokens:
         raise InputError(TOO_FEW_OTHERS)
     total = sum(map(len, added))
-    return Lengthened(
-        text=long, depth=sum(map(len, added[:place])) / total if total else None
-    )
+    depth = sum(map(len, added[:before])) / total if total else None
+    return Lengthened(text=long, depth=depth)
 
 
-def _place(item: Item, added: Sequence[str]) -> int:
+def _passages_before(item: Item, added: Sequence[str]) -> int:
     """How many of the added passages stand before the item's own: the nearest to its
     drawn depth."""
     ends = [0, *accumulate(map(len, added))]

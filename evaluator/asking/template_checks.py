@@ -7,8 +7,8 @@ not from endless loops or texts of gigabytes: a template that exceeds the limits
 refused before the run starts. A chat template is tried once, a prompt template with all
 its items.
 
-    python -m evaluator.asking.trial < {"chat": "...", "variables": {...}, "seconds":
-    10} python -m evaluator.asking.trial < {"template": {...}, "posed": [[item,
+    python -m evaluator.asking.template_checks < {"chat": "...", "variables": {...}, "seconds":
+    10} python -m evaluator.asking.template_checks < {"template": {...}, "posed": [[item,
     options], ...], "seconds": 10}
 """
 

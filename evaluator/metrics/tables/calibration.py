@@ -1,0 +1,181 @@
+"""Table `calibration`: does the text that calibrated the pruning close the gap between
+choice and open?
+
+Kinds of calibration (paper, section 5), read from the source's name:
+
+    english         `c4`, or Wikipedia or the bundled gazetteer in English alone
+    per_language    one of these in one other language
+    multilingual    `balanced:...`, Wikipedia in several languages, or the whole
+                    `gazetteer`
+    other           a file of the user's
+
+If a base has at least two single-language checkpoints of one pruning setting, rows of a
+made-up checkpoint `<setting> per language` combine them: each language's items come
+from the checkpoint that was calibrated on that language.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+from msgspec.structs import replace
+
+import evaluator.metrics.columns as col
+from evaluator.core.text import code_of
+from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.exclusions import measured
+from evaluator.metrics.inputs import MEAN, Inputs, Part, Subject, in_language
+from evaluator.metrics.intervals import Floats
+from evaluator.metrics.measures import as_floats, difference, language_mean
+from evaluator.metrics.table import Dots, Series, Table
+
+_NAMED = ("wikipedia", "balanced", "gazetteer")  # sources that may name languages
+
+
+def _rows(inputs: Inputs) -> Iterator[Row]:
+    """Open and choice accuracy and their gap per calibrated checkpoint: pooled, mean
+    over languages, by language."""
+    alone: dict[tuple[object, ...], list[Subject]] = {}
+    for subject in inputs.checkpoints:
+        if subject.base is None or subject.calibration is None:
+            continue
+        items = inputs.outcomes_of(subject.checkpoint, subject.task)
+        yield from _calibrated(inputs, subject, kind_of(subject.calibration), items)
+        if _single_language(subject.calibration) is not None:
+            setting = subject.method, subject.pattern, subject.requested
+            key = subject.task, subject.base, *setting
+            alone.setdefault(key, []).append(subject)
+    for subjects in alone.values():
+        if len(subjects) > 1:
+            together, items = _combined(inputs, subjects)
+            yield from _calibrated(inputs, together, "per_language", items)
+
+
+def _combined(
+    inputs: Inputs, subjects: Sequence[Subject]
+) -> tuple[Subject, pd.DataFrame]:
+    """Each language's items from the checkpoint that was calibrated on that
+    language."""
+    first, task = subjects[0], subjects[0].task
+    calibrated = {}
+    for subject in subjects:
+        calibrated[_single_language(subject.calibration or "")] = subject.checkpoint
+    items = [inputs.outcomes_of("", task)]
+    for language in inputs.languages(task):
+        if checkpoint := calibrated.get(code_of(language)):
+            items.append(in_language(inputs.outcomes_of(checkpoint, task), language))
+    by_share = first.pattern in ("unstructured", "layers", "heads", "channels")
+    setting = f"{first.method}-{first.requested if by_share else first.pattern}"
+    together = replace(
+        first, checkpoint=f"{setting} per language", calibration="each language's own"
+    )
+    return together, pd.concat(items[1:] or items)
+
+
+def kind_of(source: str) -> str:
+    """The kind of a calibration source, by its name in the records."""
+    family = source.partition(":")[0]
+    # A file, the data set that a quantised checkpoint names, or both if it was pruned
+    # before.
+    if " + " in source or family not in ("c4", *_NAMED):
+        return "other"
+    language = "en" if family == "c4" else _single_language(source)
+    if language is None:
+        return "multilingual"
+    return "english" if language == "en" else "per_language"
+
+
+def _single_language(source: str) -> str | None:
+    """The code of a source's only language, if the source names one."""
+    family, _, text = source.partition(":")
+    languages = re.split(r"[,\s]+", text.strip())
+    if family not in _NAMED or len(languages) != 1 or not languages[0]:
+        return None
+    return code_of(languages[0])
+
+
+def _calibrated(
+    inputs: Inputs, subject: Subject, kind: str, items: pd.DataFrame
+) -> list[Row]:
+    pooled, *by_language = inputs.parts_of(subject, items)
+    rows = [_row(pooled)]
+    if not rows[0]["n"]:
+        return []
+    done, counts = _measured(items)
+    counts["reason"] = (
+        f"unweighted mean over {done['language'].nunique()} of {len(by_language)}"
+        " languages"
+    )
+    mean = {**subject.row, "language": MEAN, **counts}
+    for name, values, low in _accuracies(done):
+        mean |= language_mean(name, values, done, low=low)
+    rows += [mean, *map(_row, by_language)]
+    return [row | {"kind": kind} for row in rows]
+
+
+def _row(part: Part) -> Row:
+    done, counts = _measured(part.items)
+    row = part.row | counts
+    for name, values, low in _accuracies(done):
+        row |= difference(name, values, done, low=low)
+    return row
+
+
+def _measured(items: pd.DataFrame) -> tuple[pd.DataFrame, Row]:
+    nothing = "no item was measured with both greedy and choice"
+    return measured(items, "greedy", "choice", nothing=nothing)
+
+
+def _accuracies(done: pd.DataFrame) -> Iterator[tuple[str, Floats, float]]:
+    """Each number's name, its value for each item, and the lowest possible value."""
+    said, picked = as_floats(done["produced"]), as_floats(done["recognised"])
+    yield "open_accuracy", said, 0.0
+    yield "choice_accuracy", picked, 0.0
+    yield "choice_minus_open", picked - said, -1.0
+
+
+_BOTH = (
+    Series("open_accuracy", "greedy", "open"),
+    Series("choice_accuracy", "choice", "choice"),
+)
+
+TABLE = Table(
+    name="calibration",
+    title="Does calibration close the gap?",
+    reading=(
+        "Open and choice accuracy of checkpoints that differ in the text used to"
+        " calibrate the pruning. If both rise together, the gap between them stays."
+    ),
+    needs="the probes greedy and choice on a pruned checkpoint that was calibrated",
+    columns=(
+        *col.SUBJECT,
+        Column("kind", col.TEXT),
+        col.LANGUAGE,
+        *col.COUNT("n", "excluded", "engine_error"),
+        *col.PERCENTAGE("open_accuracy", "choice_accuracy", interval=True),
+        Column("choice_minus_open", col.POINTS, "choice − open", interval=True),
+    ),
+    compute=_rows,
+    figure=(
+        Dots("Accuracy", _BOTH, width=1.15, linked=True),
+        Dots(
+            "Gap: choice minus open",
+            (
+                Series("choice_minus_open", "mc_only", "pooled", shift=-0.12),
+                Series(
+                    "choice_minus_open",
+                    "mc_only",
+                    "mean over languages",
+                    {"language": MEAN},
+                    0.12,
+                    True,
+                ),
+            ),
+            "points",
+            legend=4,
+        ),
+    ),
+    plotted=lambda rows: rows.assign(
+        checkpoint=rows["checkpoint"] + " (" + rows["kind"].str.replace("_", " ") + ")"
+    ),
+)

@@ -1,0 +1,145 @@
+"""Table `flips`: how many answers changed, even if the accuracy did not (Dutta et al.,
+arXiv 2407.09141).
+
+A flip is an item that was right in the base and is wrong here, or the reverse. Items
+that are wrong in both, with different answers, have their own column. Greedy answers
+are compared like texts in grading, choices by the option with the highest score.
+`margin` splits the pooled items into thirds by the base's confidence, in nats: the mean
+log-probability of a greedy answer's tokens, or the score of the gold option minus the
+best other one's.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+import evaluator.metrics.columns as col
+from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.exclusions import joined_reasons
+from evaluator.metrics.fates import CORRECT, UNPAIRED, sides_of, why_unpaired
+from evaluator.metrics.inputs import ALL, Comparison, Inputs, Part
+from evaluator.metrics.intervals import Floats, mcnemar_p
+from evaluator.metrics.measures import as_floats, rate
+from evaluator.metrics.table import LACKS, Bars, Holm, Table
+
+THIRDS = ("lowest", "middle", "highest")
+KINDS = ("right_to_wrong", "wrong_to_right", "wrong_to_other")
+_ANSWER = {"greedy": "answer_said", "choice": "picked"}  # columns that identify it
+
+
+def _rows(inputs: Inputs) -> Iterator[Row]:
+    """Per checkpoint with a base and probe: pooled, in thirds by the base's margin,
+    and by language."""
+    for comparison in inputs.comparisons().values():
+        for probe in CORRECT:
+            if comparison.tells_of(probe):
+                pooled, *by_language = comparison.parts(comparison.measured(probe))
+                yield _row(pooled, probe)
+                for third in _thirds(comparison, probe):
+                    yield pooled.row | {"probe": probe} | third
+                for part in by_language:
+                    yield _row(part, probe)
+
+
+def _row(part: Part, probe: str) -> Row:
+    comparison = part.comparison
+    assert comparison is not None
+    row = part.row | {"probe": probe, "margin": ALL, "n": len(part.items)}
+    row |= comparison.counts(part.language, probe)
+    row["reason"] = joined_reasons(
+        comparison.reason or (None if row["n"] else UNPAIRED),
+        why_unpaired(comparison, part.language, probe),
+    )
+    return row | _changes(part.items, probe)
+
+
+def _thirds(comparison: Comparison, probe: str) -> Iterator[Row]:
+    items = comparison.measured(probe)
+    margins = _margins(items, probe)
+    items, margins = items[~np.isnan(margins)], margins[~np.isnan(margins)]
+    if len(items) >= len(THIRDS):
+        order = np.argsort(margins, kind="stable")
+        for name, third in zip(THIRDS, np.array_split(order, 3), strict=True):
+            here = np.sort(third)
+            yield {
+                "margin": name,
+                "n": len(here),
+                "margin_from": margins[here].min(),
+                "margin_to": margins[here].max(),
+                **_changes(items.iloc[here], probe),
+            }
+
+
+def _margins(items: pd.DataFrame, probe: str) -> Floats:
+    """The base's confidence in its answer to each item, in nats."""
+    if probe == "choice":
+        return np.abs(as_floats(items["choice_margin_dense"]))
+    tokens = as_floats(items["answer_tokens_dense"])
+    return as_floats(items["answer_logprob_dense"]) / tokens
+
+
+def _changes(items: pd.DataFrame, probe: str) -> Row:
+    dense, pruned = sides_of(items, CORRECT[probe])
+    before, after = sides_of(items, _ANSWER[probe])
+    row: Row = {
+        "flips": int((dense != pruned).sum()),
+        "mcnemar_p": mcnemar_p(dense, pruned),
+        **rate("flip_rate", dense != pruned, items),
+    }
+    changes = {
+        "right_to_wrong": dense > pruned,
+        "wrong_to_right": dense < pruned,
+        "wrong_to_other": (dense + pruned == 0) & (before != after),
+    }
+    for name, flags in changes.items():
+        row |= {name: int(flags.sum()), **rate(f"{name}_rate", flags, items)}
+    return row
+
+
+_PAINTS = {
+    "right_to_wrong": ("lost", 1.0),
+    "wrong_to_right": ("kept", 1.0),
+    "wrong_to_other": ("muted", 0.35),
+}
+_PARTS = {
+    f"{name}_rate": (name.replace("_", " "), *paint) for name, paint in _PAINTS.items()
+}
+
+TABLE = Table(
+    name="flips",
+    title="How many answers changed?",
+    reading=(
+        "Flips are items that changed from right to wrong, or from wrong to right."
+        " Accuracy shows only their difference. wrong to other: wrong in both"
+        " checkpoints, with another answer. margin splits the pooled items into thirds"
+        " by the base's confidence in its answer, in nats. Flips are harmless noise"
+        " only if they stay in the lowest third."
+    ),
+    needs="the probe greedy or choice on a checkpoint and its base",
+    columns=(
+        *col.BY_LANGUAGE,
+        *col.TEXT("probe", "margin"),
+        *col.NATS("margin_from", "margin_to"),
+        *col.COUNT("n", "excluded", "engine_error", "unpaired", "flips", *KINDS),
+        Column("flip_rate", col.PERCENTAGE, interval=True),
+        *(
+            Column(
+                f"{name}_rate", col.PERCENTAGE, name.replace("_", " "), interval=True
+            )
+            for name in KINDS
+        ),
+        *col.MCNEMAR,
+    ),
+    compute=_rows,
+    figure=tuple(
+        Bars(title, _PARTS, {"probe": probe})
+        for probe, title in (
+            ("greedy", "Open answers that changed, %"),
+            ("choice", "Choices that changed, %"),
+        )
+    ),
+    plotted=lambda frame: frame[(frame["margin"] == ALL) & (frame["n"] > 0)],
+    corrections=(Holm(("task", "language", "probe", "margin")),),
+    lacks=LACKS,
+)

@@ -1,0 +1,112 @@
+"""Table `one_shot`: accuracy without and with one example, and the gap (dense minus
+pruned) of each, on the items measured in all four.
+
+The 0-shot format is `open_capped` if it was evaluated: its context is cut as that of
+`one_shot` is, so the two differ by the example alone. Otherwise it is `open`;
+`zero_shot_format` names which.
+"""
+
+from collections.abc import Iterator
+
+import evaluator.metrics.columns as col
+from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.exclusions import joined_reasons
+from evaluator.metrics.fates import why_unpaired
+from evaluator.metrics.inputs import ITEM, SIDES, Inputs, Part
+from evaluator.metrics.measures import as_floats, difference, paired_difference, rate
+from evaluator.metrics.table import Dots, Heat, Holm, Lack, Series, Table
+
+SHOTS = ("zero", "one")
+
+
+def _rows(inputs: Inputs) -> Iterator[Row]:
+    for key, one in inputs.comparisons("one_shot").items():
+        if one.outcomes.empty:
+            continue
+        zero, format = inputs.comparisons("open_capped")[key], "open_capped"
+        if zero.outcomes.empty:
+            zero, format = inputs.comparisons("open")[key], "open"
+        both = zero.measured("greedy").merge(
+            one.measured("greedy"), on=[*ITEM], suffixes=("_zero", "_one")
+        )
+        for part in inputs.parts_of(one.subject, both, "one_shot"):
+            yield part.row | {"zero_shot_format": format} | _row(part)
+
+
+def _row(part: Part) -> Row:
+    items, one = part.items, part.comparison
+    assert one is not None
+    why = why_unpaired(one, part.language, "greedy")
+    row = one.counts(part.language, "greedy") | {"n": len(items), "reason": why}
+    if items.empty:
+        nothing = "no item is measured in both formats and both checkpoints"
+        return row | {"reason": joined_reasons(nothing, why)}
+    gaps = []
+    for shot in SHOTS:
+        dense, pruned = (as_floats(items[f"produced_{side}_{shot}"]) for side in SIDES)
+        gaps.append(dense - pruned)
+        p = f"{shot}_shot_mcnemar_p"
+        row |= rate(f"{shot}_shot_dense", dense, items)
+        row |= rate(f"{shot}_shot_pruned", pruned, items)
+        row |= paired_difference(f"{shot}_shot_gap", (dense, pruned), items, p)
+    repaired = gaps[0] - gaps[1]
+    return row | difference("repaired", repaired, items, low=-2.0, high=2.0)
+
+
+_CAPPED = (
+    "the format open_capped with the probe greedy (0-shot here is open, with whole"
+    " contexts)"
+)
+_GAPS = (("zero_shot_gap", "greedy", "0-shot"), ("one_shot_gap", "kept", "1-shot"))
+
+TABLE = Table(
+    name="one_shot",
+    title="Does one example repair it?",
+    reading=(
+        "The gap to the dense model without and with one example in the prompt. If the"
+        " example closes the gap, the answer was still there. zero_shot_format shows"
+        " whether the prompt without the example had its context cut in the same way"
+        " (open_capped)."
+    ),
+    needs=(
+        "the formats open_capped and one_shot with the probe greedy, on a checkpoint"
+        " and its base"
+    ),
+    columns=(
+        *col.BY_LANGUAGE,
+        *col.COUNT("n", "excluded", "engine_error", "unpaired"),
+        Column("zero_shot_format", col.TEXT),
+        *col.PERCENTAGE(
+            *(f"{shot}_shot_{side}" for shot in SHOTS for side in SIDES), interval=True
+        ),
+        Column("zero_shot_gap", col.POINTS, interval=True),
+        *col.P_VALUE("zero_shot_mcnemar_p", "zero_shot_holm_p"),
+        Column("one_shot_gap", col.POINTS, interval=True),
+        *col.P_VALUE("one_shot_mcnemar_p", "one_shot_holm_p"),
+        Column("repaired", col.POINTS, interval=True),
+    ),
+    compute=_rows,
+    figure=(
+        Dots(
+            "Gap to the dense model",
+            tuple(Series(*each) for each in _GAPS),
+            "points",
+            width=1.15,
+            linked=True,
+        ),
+        *(
+            Heat(
+                f"{label} gap by language, points",
+                column,
+                colour,
+                strength=lambda gap: 2 * abs(gap),
+            )
+            for column, colour, label in _GAPS
+        ),
+    ),
+    corrections=tuple(
+        Holm(("task", "language"), f"{shot}_shot_mcnemar_p", f"{shot}_shot_holm_p")
+        for shot in SHOTS
+    ),
+    lacks=(Lack("zero_shot_format", _CAPPED, "open_capped"),),
+)

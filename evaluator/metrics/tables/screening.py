@@ -1,0 +1,55 @@
+"""Table `screening`: at which look the gate stopped evaluating each checkpoint of a
+screened sweep."""
+
+from collections.abc import Iterator
+
+import evaluator.metrics.columns as col
+from evaluator.metrics.columns import Row
+from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.sequential_looks import BLOCK_LEVEL, PASS_LEVEL, nominal
+from evaluator.metrics.table import Table
+from evaluator.store.run_json import Screened, screened_of
+
+
+def _order(row: Screened) -> tuple[str, str, bool]:
+    """Within a task and base, the checkpoints that stopped early first."""
+    return row.task, row.base, not row.early
+
+
+def _rows(inputs: Inputs) -> Iterator[Row]:
+    for each in sorted(screened_of(inputs.run), key=_order):
+        yield {
+            "task": each.task,
+            "checkpoint": each.checkpoint,
+            "base": each.base,
+            "decision": each.decision,
+            "asked": each.asked,
+            "items": each.items,
+            "look": sum(size <= each.asked for size in each.looks),
+            "looks": len(each.looks),
+            "pass_level": nominal(PASS_LEVEL, each.looks),
+            "block_level": nominal(BLOCK_LEVEL, each.looks),
+        }
+
+
+TABLE = Table(
+    name="screening",
+    title="Decided early: which checkpoints needed only some of the items?",
+    reading=(
+        "The gate judged a checkpoint's first items, and then more, until it could pass"
+        " or block it. Each look has a smaller level than a single look would have, so"
+        " the error over all looks is the gate's. A row shows the last look, its"
+        " verdict, and the levels of one look: of a pass, and of a block before its"
+        " correction for the number of criteria and languages. Every number of a"
+        " checkpoint that stopped early describes its first items alone."
+    ),
+    needs="screen: in the sweep file",
+    columns=(
+        *col.TEXT("task", "checkpoint", "base", "decision"),
+        *col.COUNT("look", "looks", "asked", "items"),
+        *col.PERCENTAGE("pass_level", "block_level"),
+    ),
+    compute=_rows,
+    counts="asked",
+    silent=True,
+)
