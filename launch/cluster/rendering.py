@@ -81,6 +81,10 @@ _TEMPLATES = Environment(  # noqa: S701  (scripts and YAML, not HTML)
 _TEMPLATES.filters["sh"] = shlex.quote
 
 
+def _filled(template: str, **values: Any) -> str:
+    return _TEMPLATES.get_template(f"{template}.j2").render(values)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
     """Options of `resurface render`; None: not given."""
@@ -117,15 +121,13 @@ class ClusterSettings:
 
     def __post_init__(self) -> None:
         """Raises InputError naming the option and the value."""
-        for each in fields(self):
-            value = getattr(self, each.name)
+        for setting in fields(self):
+            value = getattr(self, setting.name)
             for text in value if isinstance(value, tuple) else (value,):
-                for form, why in (
-                    (_ANY, _FORMS.get(each.name, _ANY))
-                    if isinstance(text, str | Path)
-                    else ()
-                ):
-                    _need(bool(form.fullmatch(str(text))), each.name, text, why)
+                if isinstance(text, str | Path):
+                    for form, why in (_ANY, _FORMS.get(setting.name, _ANY)):
+                        fits = form.fullmatch(str(text)) is not None
+                        _need(fits, setting.name, text, why)
         for name in ("nodes", "cpus", "tries"):
             value = getattr(self, name)
             _need(value is None or value >= 1, name, value, "at least one is needed")
@@ -183,49 +185,28 @@ def _slurm(settings: ClusterSettings, parts: Parts, command: str) -> dict[str, s
     # Slurm's signal may come a minute early, and the sweep needs some seconds to end.
     limit = _seconds(settings.time) if settings.time else 0
     warning = min(120, limit // 4) if limit else 120  # seconds
-    values = {
-        **asdict(settings),
-        "file": "sweep.sbatch",
-        "command": command,
-        "warning": warning,
-    }
+    values = {**asdict(settings), "command": command, "warning": warning}
+    values["file"] = "sweep.sbatch"
     if settings.mode in ("symmetric", "start"):
-        return {
-            "sweep.sbatch": _TEMPLATES.get_template(
-                f"slurm-{settings.mode}.sbatch.j2"
-            ).render(values)
-        }
+        return {"sweep.sbatch": _filled(f"slurm-{settings.mode}.sbatch", **values)}
     if settings.mode != "array":
         raise unknown("--mode", settings.mode, ("symmetric", "start", "array"))
-    _need(
-        settings.nodes == 1,
-        "nodes",
-        settings.nodes,
-        "each job of an array has one node",
-    )
-    what = "the sweep has one part only (a model, with what is compared with it)"
-    _need(len(parts) >= 2, "mode", settings.mode, what)
+    why = "each job of an array has one node"
+    _need(settings.nodes == 1, "nodes", settings.nodes, why)
+    why = "the sweep has one part only (a model, with what is compared with it)"
+    _need(len(parts) >= 2, "mode", settings.mode, why)
     out = str(settings.out)
     values["parts"] = [
         {"models": ",".join(models), "out": f"{out}.parts/{models[0]}"}
         for models in parts
     ]
-    array = {
-        "command": shlex.join(["resurface", "sweep", settings.sweep]),
-        "join": "join.sbatch",
-    }
-    join = {
-        "command": shlex.join(["resurface", "report", out]),
-        "file": "join.sbatch",
-        "out": out,
-    }
+    sweep = shlex.join(["resurface", "sweep", settings.sweep])
+    array = values | {"command": sweep, "join": "join.sbatch"}
+    report = shlex.join(["resurface", "report", out])
+    join = values | {"command": report, "file": "join.sbatch", "out": out}
     return {
-        "sweep.sbatch": _TEMPLATES.get_template("slurm-array.sbatch.j2").render(
-            values | array
-        ),
-        "join.sbatch": _TEMPLATES.get_template("slurm-join.sbatch.j2").render(
-            values | join
-        ),
+        "sweep.sbatch": _filled("slurm-array.sbatch", **array),
+        "join.sbatch": _filled("slurm-join.sbatch", **join),
     }
 
 
@@ -238,11 +219,9 @@ def _kuberay(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str
     settings.need_plain_paths()
     label, why = _LABEL
     _need(bool(label.fullmatch(settings.name)), "name", settings.name, why)
-    absolute, why = (
-        re.fullmatch("/[^:]*", settings.mount),
-        "an absolute path without a colon is needed",
-    )
-    _need(bool(absolute), "mount", settings.mount, why)
+    absolute = re.fullmatch("/[^:]*", settings.mount) is not None
+    why = "an absolute path without a colon is needed"
+    _need(absolute, "mount", settings.mount, why)
     for name, path in (("out", str(settings.out)), ("sweep", settings.sweep)):
         kept = Path(settings.mount) in Path(os.path.normpath(path)).parents
         why = f"is not below --mount {settings.mount}, so the pods do not share it"
@@ -350,12 +329,12 @@ def _tolerations(settings: ClusterSettings) -> Iterator[dict[str, str]]:
     form, _ = _FORMS["tolerations"]
     for text in (*settings.tolerations, *(["nvidia.com/gpu"] if settings.gpus else [])):
         key, value, effect = cast("re.Match[str]", form.fullmatch(text)).groups()
-        given = (
-            {"operator": "Exists"}
-            if value is None
-            else {"operator": "Equal", "value": value}
-        )
-        yield {"key": key, **given, **({"effect": effect} if effect else {})}
+        toleration = {"key": key, "operator": "Exists"}
+        if value is not None:
+            toleration |= {"operator": "Equal", "value": value}
+        if effect:
+            toleration["effect"] = effect
+        yield toleration
 
 
 def _job(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str]:
@@ -365,13 +344,10 @@ def _job(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str]:
     id = (
         f"resurface-{slug}-{hashlib.sha256(str(settings.out).encode()).hexdigest()[:8]}"
     )
-    values = {
-        "file": "submit.sh",
-        "address": settings.address,
-        "id": id,
-        "command": command,
-    }
-    return {"submit.sh": _TEMPLATES.get_template("job.sh.j2").render(values)}
+    script = _filled(
+        "job.sh", file="submit.sh", address=settings.address, id=id, command=command
+    )
+    return {"submit.sh": script}
 
 
 def _up(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str]:
@@ -418,16 +394,11 @@ def _up(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str]:
         "# Machines that ssh reaches, as a Ray cluster: each holds Resurface and sees"
         " the same files.\n"
     )
-    values = {
-        "file": "up.sh",
-        "config": "cluster.yaml",
-        "command": command,
-        "stop": " && ".join([*before, "ray stop"]),
-    }
-    return {
-        "cluster.yaml": heading + _yaml(document),
-        "up.sh": _TEMPLATES.get_template("up.sh.j2").render(values),
-    }
+    stop = " && ".join([*before, "ray stop"])
+    script = _filled(
+        "up.sh", file="up.sh", config="cluster.yaml", command=command, stop=stop
+    )
+    return {"cluster.yaml": heading + _yaml(document), "up.sh": script}
 
 
 _MACHINES = frozenset({"name", "nodes", "gpus", "cpus", "memory"})

@@ -14,7 +14,7 @@ from rich.markup import escape
 from evaluator.core.errors import InputError, json_text, mapping_at
 from evaluator.deciding.thresholds import Screen, Thresholds, thresholds_of
 from evaluator.store.run_json import need_run
-from launch.commands.options import as_option, grouped
+from launch.commands.options import RunDirectory, as_option, grouped
 from launch.commands.terminal import console, empty_table, print_plain
 from launch.sweep.document import validated
 
@@ -44,7 +44,7 @@ def _option(model: type[BaseModel], name: str) -> Any:
 
 
 def gate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")],
+    run: RunDirectory,
     max_drop: Annotated[float | None, _option(Thresholds, "max_drop")] = None,
     max_drop_language: Annotated[
         float | None, _option(Thresholds, "max_drop_language")
@@ -234,18 +234,10 @@ def screen(
             " with all its items"
         )
     if as_json:
-        print(
-            json_text(
-                {
-                    "schema_version": 2,
-                    "screen": rule.model_dump(),
-                    "repeats": repeats,
-                    "checkpoints": rows,
-                }
-            )
-        )
+        settings = {"screen": rule.model_dump(), "repeats": repeats}
+        print(json_text({"schema_version": 2, **settings, "checkpoints": rows}))
         return
-    columns = (
+    names = (
         "checkpoint",
         "gate",
         "items",
@@ -254,22 +246,16 @@ def screen(
         "BLOCK %",
         "undecided %",
     )
-    table = empty_table(columns, {"checkpoint"}, between=1)
+    table = empty_table(names, {"checkpoint"}, between=1)
     several = len({row["task"] for row in rows}) > 1
     for row in rows:
         name = f"{row['checkpoint']} ({row['task']})" if several else row["checkpoint"]
+        counts = (f"{row['items']:,}", f"{row['median_items']:,.0f}")
         shares = (f"{100 * row[each]:.1f}" for each in ("pass", "block", "warn"))
-        table.add_row(
-            escape(name),
-            row["gate"],
-            f"{row['items']:,}",
-            f"{row['median_items']:,.0f}",
-            *shares,
-        )
+        table.add_row(escape(name), row["gate"], *counts, *shares)
     console.print(table)
-    saved = 1 - sum(row["median_items"] for row in rows) / sum(
-        row["items"] for row in rows
-    )
+    needed = sum(row["median_items"] for row in rows)
+    saved = 1 - needed / sum(row["items"] for row in rows)
     print_plain(
         f"gate: the verdict on all items; median: items that half of {repeats:,} draws"
         f" need; first look {rule.items:,} items.\nAt the median, screening saves"

@@ -1,7 +1,6 @@
 """`resurface match`: matcher models judge a run's responses; then it rebuilds the
 report."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,7 +9,7 @@ from rich.markup import escape
 from evaluator.engine.config import engines_help
 from evaluator.probes import answering_probes
 from evaluator.store.run_json import need_run
-from launch.commands.options import DTYPES, match_request, models, running
+from launch.commands.options import DTYPES, RunDirectory, match_request, models, running
 from launch.commands.report import finish
 from launch.commands.terminal import console, print_plain, warn
 
@@ -18,7 +17,7 @@ CONTROLS = 30
 
 
 def match(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")],
+    run: RunDirectory,
     matcher: Annotated[list[str], typer.Option(help="a judge; several make a panel")],
     everything: Annotated[
         bool,

@@ -29,6 +29,7 @@ def grouped(title: str) -> Callable[..., Any]:
 question, models, running, output = map(
     grouped, ("The questions", "The models", "How it runs", "The output")
 )
+RunDirectory = Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")]
 Out = Annotated[
     Path, output("--out", help="the run directory; the same command resumes there")
 ]
@@ -64,29 +65,20 @@ def eval_sweep(
     """A sweep without pruning, from lists as typed. Raises InputError naming the
     option and the value."""
     models = names_of(checkpoints, "CHECKPOINT")
-    named = next(
-        (
-            name
-            for name, value in models.items()
-            if base is not None and same_model(value, base)
-        ),
-        None,
-    )
-    # given by --base alone, or under a name that another checkpoint has
-    if base is not None and named is None:
-        models = names_of([base, *checkpoints], "CHECKPOINT and --base")
-        named = model_name(base)
-    lists = {
-        "languages": (
-            None
-            if task["languages"] is None
-            else listed("languages", task["languages"])
-        ),
-        "context_tokens": listed("context-tokens", str(task.get("context_tokens", 0))),
-        "formats": each_known("format", listed("formats", task["formats"]), FORMATS),
-        "probes": task["probes"]
-        and each_known("probe", listed("probes", task["probes"]), PROBES.names),
-    }
+    named = None
+    if base is not None:
+        equal = [name for name, value in models.items() if same_model(value, base)]
+        named = next(iter(equal), None)
+        # given by --base alone, or under a name that another checkpoint has
+        if named is None:
+            models = names_of([base, *checkpoints], "CHECKPOINT and --base")
+            named = model_name(base)
+    lists: dict[str, Any] = {}
+    for name in ("languages", "context_tokens", "formats", "probes"):
+        if task.get(name) is not None:
+            lists[name] = listed(name.replace("_", "-"), str(task[name]))
+    each_known("format", lists["formats"], FORMATS)
+    each_known("probe", lists.get("probes", []), PROBES.names)
     each_known("--engine", [engine["kind"]], ENGINES.names)
     each_known("--dtype", [engine["dtype"]], DTYPES)
     each_known("--grading", [task.get("grading", RULES[0])], RULES)
@@ -128,28 +120,21 @@ def prune_request(source: Path, options: Mapping[str, Any]) -> PruneConfig:
         if options[name] is not None:
             each_known(f"--{name}", [options[name]], known)
     if (sparsity is None) == (pattern is None):
-        given = (
-            "neither is given"
-            if pattern is None
-            else f"not both, --sparsity {sparsity} and --pattern {pattern}"
-        )
+        given = f"not both, --sparsity {sparsity} and --pattern {pattern}"
+        if pattern is None:
+            given = "neither is given"
         raise InputError(
             f"give one of --sparsity (as 0.5) and --pattern (as 2:4): {given}"
         )
-    wanted = {
-        name: options[name]
-        for name in ("method", "allocation", "group", "repair", "seed")
-    }
-    wanted |= {"source": source} | (
-        {"sparsity": sparsity} if pattern is None else {"pattern": pattern}
-    )
+    names = ("method", "allocation", "group", "repair", "seed", "sparsity", "pattern")
+    wanted = {"source": source} | {name: options[name] for name in names}
+    # the one that is not given has a default of its own
+    del wanted["sparsity" if pattern is not None else "pattern"]
     if needs_calibration(method, options["allocation"], options["repair"]):
         if options["calibration"] is None and not METHODS[method].needs_calibration:
-            reason = (
-                "--allocation owl"
-                if options["allocation"] == "owl"
-                else f"--repair {options['repair']}"
-            )
+            reason = f"--repair {options['repair']}"
+            if options["allocation"] == "owl":
+                reason = "--allocation owl"
             raise InputError(
                 f"Missing option '--calibration': {reason} looks at text (c4,"
                 " gazetteer, text:FILE)"

@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from evaluator.core.errors import InputError, ResurfaceError
 from evaluator.store.run_json import need_run
+from launch.commands.options import RunDirectory
 from launch.commands.terminal import console, empty_table, print_plain
 
 if TYPE_CHECKING:
@@ -21,16 +22,14 @@ if TYPE_CHECKING:
     from launch.run.decide.assignments import Outcome
 
 
-def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")],
-) -> None:
+def report(run: RunDirectory) -> None:
     """Rebuild tables/ and report/ from the records alone."""
     need_run(run)
     finish(console, run)
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")],
+    run: RunDirectory,
     lm_eval: Annotated[
         bool,
         typer.Option(

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +14,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from evaluator.core.errors import json_text
+from launch.commands.options import RunDirectory
 from launch.commands.terminal import console, empty_table
 from launch.process import lost_output
 
@@ -28,7 +28,7 @@ _ROWS = 24
 
 
 def status(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")],
+    run: RunDirectory,
     watch: Annotated[
         bool,
         typer.Option("--watch", help="repeat every two seconds until the run ends"),
