@@ -79,11 +79,11 @@ def test_code_size() -> None:
     texts = [path.read_text(encoding="utf-8") for path in SOURCES]
     lines = [line for text in texts for line in text.splitlines()]
     tokens = sum(len(_token_lines(text)) for text in texts)
-    assert tokens <= 340_000
-    assert tokens / len(lines) <= 5.9
+    assert tokens <= 330_000
+    assert tokens / len(lines) <= 6.2
     assert sum(len(line) > 100 for line in lines) / len(lines) <= 0.004
-    assert len(SOURCES) <= 300
-    assert tokens / len(SOURCES) >= 1_100
+    assert len(SOURCES) <= 310
+    assert tokens / len(SOURCES) >= 1_050
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -41,7 +41,9 @@ def read_document(path: Path, what: str = "the sweep file") -> Any:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise InputError(f"{path}: cannot read {what}: {reason}") from error
     try:
-        return _Loader(text).get_single_data()
+        document = _Loader(text).get_single_data()
+        json.dumps(document, default=str)  # ValueError: an alias contains itself
+        return document
     # ValueError, TypeError: an impossible value, such as the 31st of February or a
     # number of 5,000 digits.
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:

@@ -19,9 +19,10 @@ from rich.console import Console
 
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.errors import EngineError, InputError
+from evaluator.core.files import csv_bytes, write_atomically
 from evaluator.core.lease import Lease, LeaseLost
 from evaluator.store.records import RecordStore
-from evaluator.store.run_json import Failure, Served
+from evaluator.store.run_json import Failure, Served, failure_frame
 from launch.process import captured
 from launch.run.bus import Bus
 from launch.run.decide.assignments import (
@@ -257,6 +258,9 @@ class _Run:
         failures = self._board.failures
         if not failures or any(self._store.tables()):
             return
+        # no report follows, which would write it
+        table = csv_bytes(failure_frame(self.failures))
+        write_atomically(self._run_dir / "tables" / "failures.csv", table)
         kind = InputError if all(each.mendable for each in failures) else EngineError
         raise kind(
             f"nothing could be evaluated: {failures[0].text}; the same command tries"

@@ -46,6 +46,7 @@ def test_tags_and_pipes_are_refused(tmp_path, refused):
 @pytest.mark.parametrize(
     "text",
     [
+        "models: &a {x: *a}",
         "models: " + "[" * 50_000,
         "a: " + "{a: " * 500,
         "seed: " + "9" * 5000,
