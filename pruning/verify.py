@@ -74,6 +74,7 @@ def _unchanged_source(manifest: PruneManifest) -> Checkpoint | None:
     """The dense checkpoint, if it is at its place."""
     source = Checkpoint(Path(str(manifest.config.get("source"))))
     with suppress(InputError, OSError):
+        source.check_directory()
         if export.source_files(source) == manifest.source_files:
             return source
     return None

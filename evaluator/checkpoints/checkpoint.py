@@ -73,13 +73,19 @@ class Checkpoint:
         if not path.is_dir():
             problem = "is not a directory" if path.exists() else "no such directory"
             raise InputError(f"checkpoint {path}: {problem}")
-        if path.resolve().name.endswith(".partial") or any(path.glob("*.partial")):
+        inside = any(part.endswith(".partial") for part in path.resolve().parts)
+        if inside or any(path.glob("*.partial")):
             raise InputError(
                 f"checkpoint {path}: half-written (what wrote it was stopped); make it"
                 " again"
             )
         check_files(path)
         check_no_code(self.config_file, self.stored_config)
+
+    def check_served(self) -> None:
+        """Raises InputError now, not when a swap is half done, for files that an engine
+        cannot serve."""
+        _ = self.tensors, self.vocabulary
 
     @property
     def config_file(self) -> Path:
@@ -212,7 +218,7 @@ class Checkpoint:
         states = file_states(self.path)
         proof = PROVEN.get(self.path.absolute())
         if proof is None or proof.states != states:
-            files, weights = digests(self.shards)
+            files, weights = digests(Checkpoint(self.path).shards)
             proof = Proof(states=states, files=files, weights=weights)
             PROVEN[self.path.absolute()] = proof
         return proof

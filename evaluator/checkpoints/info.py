@@ -91,9 +91,10 @@ def inspect_checkpoint(
     `trust_remote_code`. (Phi-3 brings code, but transformers knows its architecture:
     the code is not run.)
     """
-    checkpoint = Checkpoint(path)
-    checkpoint.check_directory()
+    Checkpoint(path).check_directory()
+    # Before anything is read that is kept: a later change is noticed.
     states = file_states(path)
+    checkpoint = Checkpoint(path)
     # Before transformers reads anything else: it would print its own warning.
     _check_known(checkpoint, trust_remote_code=trust_remote_code)
     quantisation, pruned = checkpoint.quantisation, checkpoint.pruned

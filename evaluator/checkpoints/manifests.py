@@ -159,8 +159,11 @@ def read_manifest(directory: Path, kind: type[_Manifest]) -> _Manifest | None:
     """A directory's manifest of a kind; None where there is none. Raises InputError
     for a broken one, naming the file and the field."""
     file = directory / kind.FILE
-    if not file.exists():
-        return None
+    try:
+        if not file.exists():
+            return None
+    except OSError as error:  # a long name
+        raise InputError(f"{file}: {error.strerror}") from error
     try:
         return kind.model_validate_json(read_bytes(file))
     except ValidationError as error:

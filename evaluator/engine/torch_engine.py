@@ -96,6 +96,7 @@ class TorchEngine:
         logging.disable_progress_bar()
         started = time.monotonic()
         stored = Checkpoint(checkpoint)
+        stored.check_served()
         self._eos_ids = read_eos_ids(
             checkpoint, trust_remote_code=self._config.trust_remote_code
         )

@@ -78,9 +78,9 @@ class RunState:
     errors: tuple[str, ...] = ()
 
     def is_complete(self, checkpoint: str) -> bool:
-        """Whether all items of a checkpoint are done."""
+        """Whether all items of a checkpoint are done; one without tasks has none."""
         parts = [part for part in self.planned if part[0] == checkpoint]
-        return bool(parts) and all(map(self.is_done, parts))
+        return bool(self.planned) and all(map(self.is_done, parts))
 
     def is_done(self, part: Part) -> bool:
         return part in self.planned and self.done.get(part, 0) >= self.planned[part]

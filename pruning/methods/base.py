@@ -93,7 +93,7 @@ class Method(_Named):
         where: str,
     ) -> Iterator[Pruned]:
         """Prune matrices that read the same input, in their order. `statistic`: of
-        their input, if needed; it may be overformat_ranges. Raises JobError naming `where`
+        their input, if needed; it may be overwritten. Raises JobError naming `where`
         if it cannot be used."""
 
 

@@ -114,6 +114,8 @@ def check_place(checkpoint: Checkpoint, out: Path) -> None:
             f"out: {out} exists and is not this pruning's finished checkpoint; name"
             " another place"
         )
+    if out.name in ("", ".."):
+        raise InputError(f"out: {out} has no name of its own; name a directory in it")
     # the finished directory could not be renamed onto it
     if out.is_symlink() or out.is_mount():
         raise InputError(

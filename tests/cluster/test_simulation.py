@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from evaluator.core import lease
 from evaluator.core.errors import InputError
 from launch.run.decide.assignments import Outcome
-from launch.run.directory import lock
 from launch.status import read_status
 from tests.cluster.answers import Answers
 from tests.cluster.pretended_ray import Deaths, PretendedRay
@@ -185,7 +185,7 @@ def test_full_disk_ends_and_resumes(
     assert str(refused.value).endswith(said)
     assert "\n" not in str(refused.value)
     # the driver's process has ended with that line
-    monkeypatch.setattr(lock, "sight", lambda owner: "gone")
+    monkeypatch.setattr(lease, "sight", lambda owner: "gone")
     before = read_status(tmp_path)
     assert 0 < before.done < SIZE.checkpoints * SIZE.items
     kept = {

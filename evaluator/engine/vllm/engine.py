@@ -83,6 +83,7 @@ class VLLMEngine:
         """
         began = time.monotonic()
         stored = Checkpoint(checkpoint)
+        stored.check_served()
         eos_ids = sorted(
             read_eos_ids(checkpoint, trust_remote_code=self._config.trust_remote_code)
         )

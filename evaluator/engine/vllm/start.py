@@ -208,7 +208,7 @@ def _start(config: EngineConfig, checkpoint: Checkpoint, served: Path) -> Starte
             llm.engine_core.shutdown()
         why = not_imported(error) or named(error)
         raise EngineError(
-            f"{checkpoint}: vLLM could not start an engine: {why}"
+            f"{checkpoint.path}: vLLM could not start an engine: {why}"
         ) from error
     by_token = config.kv_cache != AUTO_CACHE
     # A running engine has written its graphs there; separate workers write into copies.

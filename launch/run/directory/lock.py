@@ -59,11 +59,11 @@ def need_place(path: Path) -> None:
 
 
 def _is_empty(folder: Path, but: Collection[str] = ()) -> bool:
-    """Whether a folder holds only empty folders and the names in `but`. False if
-    that cannot be read."""
+    """Whether a folder holds only empty folders and names that begin as those in `but`
+    do. False if that cannot be read."""
     try:
         return all(
-            each.name in but
+            each.name.startswith(tuple(but))
             or (each.is_dir() and not each.is_symlink() and _is_empty(each))
             for each in folder.iterdir()
         )

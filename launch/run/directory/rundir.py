@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from evaluator.core.errors import InputError, json_text, mapping_at, redacted, rows_at
-from evaluator.core.files import move_into, need_unfenced, write_atomically
+from evaluator.core.files import csv_bytes, move_into, need_unfenced, write_atomically
 from evaluator.core.lease import Lease
 from evaluator.probes.item import References
 from evaluator.store.reading import damage_of
 from evaluator.store.records import RecordStore
-from evaluator.store.run_json import Failure, Served, failures_of, rows_as
+from evaluator.store.run_json import (
+    Failure,
+    Served,
+    failure_frame,
+    failures_of,
+    rows_as,
+)
 from evaluator.store.schema import CONTROL_COLUMNS, VERDICT_COLUMNS
 from launch.provenance import provenance
 from launch.run.decide.assignments import BaseSource
@@ -148,6 +154,17 @@ class RunDirectory:
             self.path / "run.json",
             json_text(self._document, indent=2, default=plain).encode(),
         )
+
+    def note_failures(self, failures: Sequence[Failure]) -> None:
+        """Store all failures of the run in run.json and in failures.csv, which does not
+        exist without any."""
+        self.mark("running", failures=failures)
+        table = self.path / "tables" / "failures.csv"
+        if failures:
+            write_atomically(table, csv_bytes(failure_frame(failures)))
+        else:
+            need_unfenced(table)
+            table.unlink(missing_ok=True)
 
     def check(self) -> None:
         """Raises LeaseLost once this process knows that another driver has taken

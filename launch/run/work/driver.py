@@ -19,10 +19,9 @@ from rich.console import Console
 
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.errors import EngineError, InputError
-from evaluator.core.files import csv_bytes, write_atomically
 from evaluator.core.lease import Lease, LeaseLost
 from evaluator.store.records import RecordStore
-from evaluator.store.run_json import Failure, Served, failure_frame
+from evaluator.store.run_json import Failure, Served
 from launch.process import captured
 from launch.run.bus import Bus
 from launch.run.decide.assignments import (
@@ -122,7 +121,8 @@ def run_sweep(
             for name, tasks in prepared.asked.items()
         }
         failures = try_again(prepared, directory, store)
-        directory.mark("running", planned=planned, failures=failures)
+        directory.mark("running", planned=planned)
+        directory.note_failures(failures)
         items = {
             (name, task): count
             for name, of in planned.items()
@@ -250,7 +250,7 @@ class _Run:
         self.failures += new
         for failure in new:
             self._report(GaveUp(failure))
-        self._directory.mark("running", failures=self.failures)
+        self._directory.note_failures(self.failures)
 
     def _need_something(self) -> None:
         """Raises the first failure if no records exist at all: as InputError if the
@@ -258,9 +258,6 @@ class _Run:
         failures = self._board.failures
         if not failures or any(self._store.tables()):
             return
-        # no report follows, which would write it
-        table = csv_bytes(failure_frame(self.failures))
-        write_atomically(self._run_dir / "tables" / "failures.csv", table)
         kind = InputError if all(each.mendable for each in failures) else EngineError
         raise kind(
             f"nothing could be evaluated: {failures[0].text}; the same command tries"

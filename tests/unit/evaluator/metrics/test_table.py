@@ -159,7 +159,9 @@ def test_frame_has_declared_columns():
     ]
     for some in (rows, rows[1:], rows[2:], []):
         names = ["text", "share", "share_low", "share_high", "n"]
-        at_once = pd.DataFrame(some, columns=names).astype({"n": "Int64"})
+        types = {"text": object, "n": "Int64"}
+        at_once = pd.DataFrame(some, columns=names).astype(types)
+        at_once["text"] = at_once["text"].replace(float("nan"), None)
         pd.testing.assert_frame_equal(
             typed_frame((text, share, count), iter(some)), at_once
         )

@@ -102,7 +102,9 @@ def test_early_decision_changes_the_plan() -> None:
     state = fold(PLAN, recorded, decided)
     assert state.planned[WANDA] == 20
     assert state.is_complete("wanda")
-    assert not state.is_complete("unknown")
+    assert not state.is_complete("dense")
+    assert state.is_complete("without tasks")
+    assert not RunState().is_complete("before the plan")
 
 
 def test_earlier_failures_count() -> None:

@@ -183,12 +183,12 @@ def test_cancels_are_taken_between_bursts(engine, core):
 
 
 @pytest.mark.parametrize(("positions", "refused"), [(64, ["fills"]), (65, [])])
-@pytest.mark.parametrize("scoring", ["forced", "prompt_logprobs"])
-def test_prompt_scores_need_one_position_more(engine, scoring, positions, refused):
+@pytest.mark.parametrize("way", ["forced", "prompt_logprobs"])
+def test_prompt_scores_need_one_position_more(engine, way, positions, refused):
     """Scores that fill the engine are refused by prompts only where the model ends
     there."""
     engine._started = dataclasses.replace(
-        engine._started, positions=positions, scoring=scoring
+        engine._started, positions=positions, scoring=way
     )
     batch = batch_of(engine)
     for name, n in (("fits", 59), ("fills", 60), ("exceeds", 61)):
@@ -198,7 +198,7 @@ def test_prompt_scores_need_one_position_more(engine, scoring, positions, refuse
         errors.pop("exceeds")
         == "61 prompt tokens and 4 more do not fit the engine's 64 (max_model_len)"
     )
-    assert list(errors) == (refused if scoring == "prompt_logprobs" else [])
+    assert list(errors) == (refused if way == "prompt_logprobs" else [])
     assert all(
         "its 64 tokens fill the model's 64 positions" in error
         for error in errors.values()

@@ -17,6 +17,7 @@ import pytest
 from evaluator.core.errors import InputError
 from evaluator.judging.matcher import Match
 from evaluator.store.records import RecordStore, to_table
+from evaluator.store.run_json import Failure
 from evaluator.store.schema import KEY, VERDICTS
 from evaluator.store.verdicts import ControlStore, VerdictStore
 from launch.run.directory.rundir import (
@@ -184,6 +185,16 @@ def _again(
         0,
         measured=lambda name: measured,
     )
+
+
+def test_failures_are_a_table(tmp_path: Path) -> None:
+    """It is there while there are failures, also if no report follows."""
+    table = tmp_path / "tables" / "failures.csv"
+    with _open(tmp_path) as directory:
+        directory.note_failures([Failure(**FAILED)])
+        assert table.read_text().splitlines()[1] == "dense,load,,,,,,1,no"
+        directory.note_failures([])
+        assert not table.exists()
 
 
 def test_failed_checkpoint_may_be_mended(tmp_path: Path) -> None:
