@@ -173,6 +173,8 @@ def test_real_methods_state_what_they_wrote(tmp_path, settings, pattern):
         pattern,
     )
     info = inspect_checkpoint(out)
-    assert (info.sparsity, info.notes) == (manifest.measured_sparsity, ())
+    assert info.sparsity == manifest.measured_sparsity
+    (note,) = info.notes
+    assert "tokens of calibration are few" in note
     assert info.pattern.startswith(f"{pattern} + ")
     assert (out / PruneManifest.FILE).exists()
