@@ -82,12 +82,13 @@ def only(frame: pd.DataFrame, **equal: object) -> pd.Series:
 
 
 def has(row: pd.Series | Row, **values: object) -> None:
-    """Check a row's values: numbers nearly, None for a missing value."""
+    """Check a row's values: None for a missing value, whole numbers exactly, others
+    but for the rounding of a sum."""
     for name, value in values.items():
         if value is None:
             assert pd.isna(row[name]), name
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            assert row[name] == pytest.approx(value), name
+        elif isinstance(value, float):
+            assert row[name] == pytest.approx(value, rel=1e-12), name
         else:
             assert row[name] == value, name
 

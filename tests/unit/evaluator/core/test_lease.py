@@ -161,6 +161,7 @@ def test_waiter_takes_released_directory(tmp_path: Path) -> None:
         )
 
     held = Lease(tmp_path, tell=give_back, pace=Pace(look_seconds=0.01))
+    assert held.folder.name.startswith("000008-")
     held.release()
 
 
