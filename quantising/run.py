@@ -20,9 +20,6 @@ from pruning.output.job import NOTHING, Job, check_made
 from quantising.config import QuantiseConfig
 from quantising.methods import METHODS
 
-# nothing reads these here
-_WEIGHTS = (".bin", ".pt", ".pth", ".pkl", ".ckpt", ".msgpack", ".h5")
-
 
 def check(
     config: QuantiseConfig,
@@ -46,7 +43,7 @@ def check(
 def _check(job: Job[QuantiseConfig]) -> Any:
     """The tokenizer if the job has a calibration. Raises InputError; no weights are
     read."""
-    METHODS[job.config.method].check(job.checkpoint, job.config.wanted)
+    METHODS[job.config.method].check(job.checkpoint, job.config)
     # llm-compressor would make up the table
     for table, head in check_fit(job.checkpoint).head_only.items():
         raise InputError(
@@ -80,21 +77,10 @@ def quantise(
     with export.open_export(job.checkpoint, out) as target:
         calibration = job.calibrate(tokenizer)
         sequences = () if calibration is None else calibration.sequences
-        versions = method.write(
-            job.checkpoint, target.partial, config.wanted, sequences
-        )
-        others = [
-            file.name
-            for file in sorted(target.partial.rglob("*"))
-            if file.suffix in _WEIGHTS
-        ]
-        if others or not any(target.partial.glob("*.safetensors")):
-            raise JobError(
-                f"weights were written as {others[0] if others else 'nothing'}, not as"
-                " safetensors"
-            )
+        versions = method.write(job.checkpoint, target.partial, config, sequences)
+        if not any(target.partial.glob("*.safetensors")):
+            raise JobError("no weights were written as safetensors")
         share, pattern = _sparsity(job.checkpoint, target.partial) or (None, None)
-
         return target.finish(
             lambda **files: QuantiseManifest(
                 method=config.method,

@@ -11,56 +11,35 @@ What each means in detail is the installed compressed-tensors' preset: it is wha
 reads these layouts with.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from evaluator.core.errors import InputError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Scheme:
-    name: str
+    term: str  # its usual name (evaluator/checkpoints/quantisation.py)
     bits: int  # of a stored weight
     format: str  # how compressed-tensors calls the layout of its tensors
-    term: str  # its usual name (evaluator/checkpoints/quantisation.py)
-    per: str = "group 128"  # the weights that share a scale
+    per: str  # the weights that share a scale
     # weights of a row that share a scale, unless a job says otherwise
     group: int | None = None
 
 
 SCHEMES = {
-    each.name: each
-    for each in (
-        Scheme(name="W4A16", term="W4A16", bits=4, format="pack-quantized", group=128),
-        Scheme(
-            name="W4A16_ASYM", term="W4A16", bits=4, format="pack-quantized", group=128
-        ),
-        Scheme(name="W8A16", term="W8A16", bits=8, format="pack-quantized", group=128),
-        Scheme(name="W8A8", term="W8A8", per="channel", bits=8, format="int-quantized"),
-        Scheme(
-            name="FP8_DYNAMIC",
-            term="FP8",
-            per="channel",
-            bits=8,
-            format="float-quantized",
-        ),
-        Scheme(
-            name="FP8_BLOCK",
-            term="FP8",
-            per="block 128x128",
-            bits=8,
-            format="float-quantized",
-        ),
-    )
+    "W4A16": Scheme("W4A16", 4, "pack-quantized", "group 128", group=128),
+    "W4A16_ASYM": Scheme("W4A16", 4, "pack-quantized", "group 128", group=128),
+    "W8A16": Scheme("W8A16", 8, "pack-quantized", "group 128", group=128),
+    "W8A8": Scheme("W8A8", 8, "int-quantized", "channel"),
+    "FP8_DYNAMIC": Scheme("FP8", 8, "float-quantized", "channel"),
+    "FP8_BLOCK": Scheme("FP8", 8, "float-quantized", "block 128x128"),
 }
 
 
 def preset(name: str, group_size: int | None) -> Any:
-    """A QuantizationScheme for linear layers. Raises InputError without the package
-    or for an unknown name.
-
-    Write it without fields at None: other versions may lack, or refuse, a field."""
+    """compressed-tensors' QuantizationScheme for linear layers. Raises InputError
+    without the package."""
     try:
         from compressed_tensors.quantization.quant_scheme import preset_name_to_scheme
     except ImportError:
@@ -68,30 +47,14 @@ def preset(name: str, group_size: int | None) -> Any:
             "compress: the package compressed-tensors, which comes with vLLM, is not"
             " installed"
         ) from None
-    try:
-        scheme = preset_name_to_scheme(name, ["Linear"])
-    except KeyError:
-        raise InputError(
-            f"compress: scheme {name!r} is not known to the installed"
-            " compressed-tensors"
-        ) from None
+    scheme = preset_name_to_scheme(name, ["Linear"])
     if group_size is not None:
         scheme.weights.group_size = group_size
     return scheme
 
 
-def quantization_config(
-    name: str, group_size: int | None, ignore: Sequence[str]
-) -> dict[str, Any]:
-    """config.json's section for a checkpoint whose linear layers use a scheme,
-    except those in `ignore`."""
+def config_groups(name: str, group_size: int | None) -> dict[str, Any]:
+    """A scheme as it is written. Without fields at None: other versions may lack, or
+    refuse, a field."""
     scheme = preset(name, group_size)
-    return {
-        "quant_method": "compressed-tensors",
-        "format": SCHEMES[name].format,
-        "quantization_status": "compressed",
-        "global_compression_ratio": None,
-        "kv_cache_scheme": None,
-        "config_groups": {"group_0": scheme.model_dump(mode="json", exclude_none=True)},
-        "ignore": list(ignore),
-    }
+    return {"group_0": scheme.model_dump(mode="json", exclude_none=True)}

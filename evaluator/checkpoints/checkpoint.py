@@ -44,12 +44,8 @@ from evaluator.core.errors import (
 # include the two dtypes, because the tensors' own dtypes are compared.
 INCIDENTAL = frozenset(
     {
-        "_name_or_path",
-        "name_or_path",
-        "transformers_version",
-        "use_cache",
-        "dtype",
-        "torch_dtype",
+        *("_name_or_path", "name_or_path", "transformers_version"),
+        *("use_cache", "dtype", "torch_dtype"),
     }
 )
 # Checkpoints with different or missing class names are compared by their tensors. The
@@ -71,8 +67,7 @@ class Checkpoint:
         may read, and code from the hub."""
         path = self.path
         if not path.is_dir():
-            problem = "is not a directory" if path.exists() else "no such directory"
-            raise InputError(f"checkpoint {path}: {problem}")
+            raise InputError(f"checkpoint {path}: no such directory")
         inside = any(part.endswith(".partial") for part in path.resolve().parts)
         if inside or any(path.glob("*.partial")):
             raise InputError(
@@ -191,8 +186,9 @@ class Checkpoint:
     def dtype(self) -> str:
         """The stored dtype ("bfloat16"): the configuration's, or else that of most
         bytes."""
-        for settings in (self.config, text_model(self.config)):
-            named = settings.get("dtype") or settings.get("torch_dtype")
+        settings = text_model(self.config)
+        for name in ("dtype", "torch_dtype"):
+            named = self.config.get(name) or settings.get(name)
             if isinstance(named, str) and named != "auto":
                 return named.removeprefix("torch.")
         sizes: Counter[str] = Counter()
@@ -231,17 +227,16 @@ class Checkpoint:
             if ours != theirs:
                 return f"config.json: {key} is {theirs!r}, not {ours!r}"
         for name in sorted(self.tensors.keys() | other.tensors.keys()):
-            if name not in other.tensors:
+            mine, its = self.tensors.get(name), other.tensors.get(name)
+            if its is None:
                 return f"tensor {name} is missing"
-            if name not in self.tensors:
+            if mine is None:
                 return f"tensor {name} is not part of the served architecture"
-            mine, its = self.tensors[name], other.tensors[name]
-            if mine.shape != its.shape:
+            if (mine.dtype, mine.shape) != (its.dtype, its.shape):
                 return (
-                    f"tensor {name} has shape {list(its.shape)}, not {list(mine.shape)}"
+                    f"tensor {name} is {its.dtype} {list(its.shape)}, not"
+                    f" {mine.dtype} {list(mine.shape)}"
                 )
-            if mine.dtype != its.dtype:
-                return f"tensor {name} is {its.dtype}, not {mine.dtype}"
         return None
 
 
@@ -265,10 +260,6 @@ def _with_floats(value: Any) -> Any:
         return [_with_floats(entry) for entry in value]
     if not isinstance(value, dict):
         return value
-    if [*value] == ["__float__"] and value["__float__"] in (
-        "Infinity",
-        "-Infinity",
-        "NaN",
-    ):
+    if value.get("__float__") in ("Infinity", "-Infinity", "NaN"):
         return float(value["__float__"])
     return {name: _with_floats(entry) for name, entry in value.items()}

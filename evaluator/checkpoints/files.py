@@ -6,6 +6,7 @@ of links. They must lead to regular files, since a pipe or a device may never en
 `read_ahead` loads the next checkpoint's files into the page cache."""
 
 import hashlib
+import json
 import os
 import threading
 from collections.abc import Mapping
@@ -31,9 +32,13 @@ def digest_of_file(file: Path) -> str:
     return digest.hexdigest()
 
 
+def write_json(file: Path, value: Mapping[str, Any]) -> None:
+    """As transformers writes its own descriptions."""
+    file.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
 _LARGEST_JSON = 2**28  # bytes; the largest vocabularies take a tenth
 _LONGEST_NAME = 255  # bytes, of every file system in use
-_FOLDERS = ("additional_chat_templates",)  # the only one whose files are read
 _STATED = (".safetensors", ".json")
 
 # of each file its size in bytes, and when it was last written in ns
@@ -53,17 +58,15 @@ def check_files(checkpoint: Path) -> None:
             f"{adapter}: an adapter is not applied: merge it into its model's weights,"
             " or remove it"
         )
-    for directory in (checkpoint, *(checkpoint / name for name in _FOLDERS)):
-        for file in sorted(directory.iterdir()) if directory.is_dir() else ():
-            # A link that leads nowhere is a missing file, for those who look for it.
-            if (
-                need_regular(file).suffix == ".json"
-                and file.exists()
-                and (size := file.stat().st_size) > _LARGEST_JSON
-            ):
-                raise InputError(
-                    f"{file}: has {size:,} bytes; at most {_LARGEST_JSON:,} are read"
-                )
+    inside = checkpoint.glob("additional_chat_templates/*")
+    for file in sorted([*checkpoint.iterdir(), *inside]):
+        need_regular(file)
+        # A link that leads nowhere is a missing file, for those who look for it.
+        size = file.stat().st_size if file.exists() else 0
+        if file.suffix == ".json" and size > _LARGEST_JSON:
+            raise InputError(
+                f"{file}: has {size:,} bytes; at most {_LARGEST_JSON:,} are read"
+            )
 
 
 def file_states(checkpoint: Path) -> FileStates:
@@ -80,10 +83,8 @@ def file_states(checkpoint: Path) -> FileStates:
 
 def changed_file(before: FileStates, now: FileStates) -> str | None:
     """The first file, by name, that was changed, added or removed."""
-    return next(
-        (name for name in sorted({*before, *now}) if before.get(name) != now.get(name)),
-        None,
-    )
+    changed = dict(before.items() ^ now.items())
+    return min(changed, default=None)
 
 
 def check_no_code(file: Path, config: Mapping[str, Any]) -> None:
@@ -115,9 +116,7 @@ def is_plain(name: str) -> bool:
     return (
         PurePosixPath(name).name == name
         and name not in ("", "..")
-        and "\0" not in name
         and len(name.encode("utf-8", "replace")) <= _LONGEST_NAME
-        and not any("\ud800" <= each <= "\udfff" for each in name)
     )
 
 
@@ -128,12 +127,9 @@ def read_ahead(checkpoint: Path) -> threading.Thread | None:
     """Read safetensors in a background thread; None if absent, above half of memory,
     or without posix_fadvise."""
     files = sorted(checkpoint.glob("*.safetensors"))
-    if not files or not hasattr(os, "posix_fadvise"):
-        return None
-    if (
-        sum(file.stat().st_size for file in files)
-        > _SHARE * psutil.virtual_memory().available
-    ):
+    size = sum(file.stat().st_size for file in files)
+    fits = size <= _SHARE * psutil.virtual_memory().available
+    if not files or not fits or not hasattr(os, "posix_fadvise"):
         return None
 
     def advise() -> None:

@@ -10,7 +10,7 @@ import operator
 import re
 import threading
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +32,7 @@ _NEXT = re.compile(r"(.*\blayers\.\d+\.)(eh_proj|enorm|hnorm|shared_head)\b")
 _PACKED = re.compile(r"(\.weight_packed|\.qweight|(?<=proj)_blocks)$")
 _REMEDIES = {
     r"\blora_|modules_to_save": "merge the adapter into the weights",
+    r"^(module|_orig_mod|base_model)\.": "save the model without its wrapper",
     r"scale|zero|packed|g_idx|absmax": "no file describes a quantisation",
 }
 _PLAIN = ("F64", "F32", "F16", "BF16")
@@ -53,9 +54,9 @@ class Fit:
 class _Loaded:
     model: Any
     homes: Mapping[str, str]  # tensor -> its parameter, or what would be its name
-    extra: frozenset[str]  # tensors without a parameter
-    ignored: frozenset[str]  # those of them that transformers knows and passes over
-    missing: frozenset[str]  # parameters without a tensor
+    extra: Set[str]  # tensors without a parameter
+    ignored: Set[str]  # those of them that transformers knows and passes over
+    missing: Set[str]  # parameters without a tensor
     shapes: Mapping[str, tuple[Any, Any]]  # parameter -> the files' shape, its own
     failed: bool  # tensors could not be joined to a parameter
 
@@ -87,27 +88,24 @@ def check_fit(checkpoint: Checkpoint) -> Fit:
     built = build_config(file, config)
     if type(built) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         return Fit()
-    shapes = (
-        _parameters(tensors)
-        if quantisation
-        else {name: tensor.shape for name, tensor in tensors.items()}
-    )
-    with _LOCK:
-        try:
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    if quantisation is not None:
+        shapes = _parameters(tensors)
+    try:
+        with _LOCK:
             loaded = _load(built, shapes)
-        except Exception as error:  # of each architecture's own code
-            raise InputError(
-                f"{file}: transformers cannot build this model: {one_line(error)}"
-            ) from error
+    except Exception as error:  # of each architecture's own code
+        raise InputError(
+            f"{file}: transformers cannot build this model: {one_line(error)}"
+        ) from error
     if quantisation is None:
         _check_plain(loaded, tensors)
-    spare = frozenset(
-        name
-        for name in loaded.extra
-        if name in loaded.ignored or _is_spare(name, loaded, tensors)
-    )
+    spare = set(loaded.ignored)
+    for name in loaded.extra:
+        if _is_spare(name, loaded, tensors):
+            spare.add(name)
     extra = loaded.extra - spare
-    _check_names(file, loaded, extra)
+    _check_prefix(file, loaded)
     lacks = loaded.missing and not loaded.failed
     differs = quantisation is None and (loaded.shapes or loaded.failed)
     if extra or lacks or differs:
@@ -159,19 +157,16 @@ def _load(config: Any, shapes: Mapping[str, tuple[int, ...]]) -> _Loaded:
         weight_mapping=rules, device_map={"": "meta"}, ignore_mismatched_sizes=True
     )
     loading, _ = convert_and_load_state_dict_in_model(model, tensors, how, None)
-    before = frozenset(loading.unexpected_keys)
+    before = set(loading.unexpected_keys)
     model.tie_weights(missing_keys=loading.missing_keys, recompute_mapping=False)
     model._adjust_missing_and_unexpected_keys(loading)
+    extra = {name for name, home in homes.items() if home in before}
     return _Loaded(
         model=model,
         homes=homes,
-        extra=frozenset(name for name, home in homes.items() if home in before),
-        ignored=frozenset(
-            name
-            for name, home in homes.items()
-            if home in before - loading.unexpected_keys
-        ),
-        missing=frozenset(loading.missing_keys),
+        extra=extra,
+        ignored={name for name in extra if homes[name] not in loading.unexpected_keys},
+        missing=loading.missing_keys,
         shapes={
             name: (list(stored), list(own))
             for name, stored, own in loading.mismatched_keys
@@ -185,11 +180,8 @@ def _check_plain(loaded: _Loaded, held: Mapping[str, Tensor]) -> None:
     state = loaded.model.state_dict()
     for name, home in loaded.homes.items():
         tensor = held[name]
-        if (
-            home in state
-            and state[home].is_floating_point()
-            and tensor.dtype not in _PLAIN
-        ):
+        is_float = home in state and state[home].is_floating_point()
+        if is_float and tensor.dtype not in _PLAIN:
             raise InputError(
                 f"{tensor.file}: tensor {name!r} is {tensor.dtype}, and no file"
                 " describes a quantisation"
@@ -216,25 +208,11 @@ def _is_spare(name: str, loaded: _Loaded, held: Mapping[str, Tensor]) -> bool:
     )
 
 
-def _check_names(file: Path, loaded: _Loaded, extra: Collection[str]) -> None:
-    """Raises InputError where all names have a prefix too many, or lack the model's
-    own."""
-    own, state = loaded.model.base_model_prefix, loaded.model.state_dict()
-    for name in sorted(extra):
-        parts = name.split(".")
-        starts = (
-            number
-            for number in range(1, len(parts))
-            if ".".join(parts[number:]) in state
-        )
-        if (first := next(starts, None)) is not None:
-            prefix = ".".join([*parts[:first], ""])
-            raise InputError(
-                f"{file.parent}: tensor {name!r} has the prefix {prefix!r}: save the"
-                " model without its wrapper"
-            )
+def _check_prefix(file: Path, loaded: _Loaded) -> None:
+    """Raises InputError where all names lack the model's own prefix."""
     if loaded.model.config.model_type in _BARE:
         return
+    own = loaded.model.base_model_prefix
     for name, home in loaded.homes.items():
         if home == f"{own}.{name}" and re.match(r"(embed|wte|layers\.|h\.)", name):
             raise InputError(
@@ -247,18 +225,13 @@ def _misfit(file: Path, loaded: _Loaded, extra: Collection[str]) -> str:
     from transformers.core_model_loading import revert_weight_conversion
 
     if extra:
-        remedy = next(
-            (
-                text
-                for pattern, text in _REMEDIES.items()
-                if re.search(pattern, min(extra))
-            ),
-            "",
-        )
-        return (
-            f"{file}: the model that it describes has no"
-            f" {_listed(extra)}{remedy and f': {remedy}'}"
-        )
+        remedies = [
+            f": {remedy}"
+            for pattern, remedy in _REMEDIES.items()
+            if re.search(pattern, min(extra))
+        ]
+        remedy = remedies[0] if remedies else ""
+        return f"{file}: the model that it describes has no {_listed(extra)}{remedy}"
     loaded.model._weight_conversions = None  # not only those that were used
     with suppress(Exception):  # names as they stand in files
         expected = revert_weight_conversion(

@@ -21,12 +21,13 @@ from evaluator.checkpoints.quantisation import (
     Quantisation,
     online_scheme,
 )
-from evaluator.checkpoints.shapes import check_shapes, expert_field
-from evaluator.checkpoints.tensors import INDEX, count_weights, identity
+from evaluator.checkpoints.shapes import expert_field
+from evaluator.checkpoints.tensors import check_listed, count_weights, identity
 from evaluator.core.errors import InputError
 
 # one sequence of the usual length; methods are published with 128 of them
 FEW_TOKENS = 2048
+_WITH_ZERO_POINTS = (COMPRESSED_TENSORS, "awq")  # layouts whose zero points are read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +71,12 @@ class CheckpointInfo:
 
     def with_cache(self, name: str, kv_cache: str) -> "CheckpointInfo":
         """The same files, served with another cache, as a checkpoint `name`."""
-        method, pattern = (
-            _joined(self.method, "kv_cache"),
-            _joined(self.pattern, f"kv {kv_cache}"),
-        )
         return dataclasses.replace(
-            self, name=name, kv_cache=kv_cache, method=method, pattern=pattern
+            self,
+            name=name,
+            kv_cache=kv_cache,
+            method=_joined(self.method, "kv_cache"),
+            pattern=_joined(self.pattern, f"kv {kv_cache}"),
         )
 
 
@@ -101,8 +102,7 @@ def inspect_checkpoint(
     if pruned is not None and quantisation is None:
         _check_whole(checkpoint, pruned)
     config, tensors = checkpoint.config, list(checkpoint.tensors.values())
-    _check_one_file(checkpoint)
-    check_shapes(path, config, tensors)
+    check_listed(path)
     fit = check_fit(checkpoint)
     proof = checkpoint.prove()
     weights_digest = proof.weights
@@ -148,13 +148,9 @@ def verify_unchanged(
     states = file_states(info.path)
     if info.files is not None and changed_file(info.files, states) is None:
         return states
-    again = inspect_checkpoint(
-        info.path, info.name, trust_remote_code=trust_remote_code
-    )
-    if (again.weights_digest, again.architecture) != (
-        info.weights_digest,
-        info.architecture,
-    ):
+    again = inspect_checkpoint(info.path, trust_remote_code=trust_remote_code)
+    before = info.weights_digest, info.architecture
+    if (again.weights_digest, again.architecture) != before:
         raise InputError(
             f"checkpoint {info.path}: was replaced while the run went on (weights"
             f" {again.weights_digest[:12]}..., they were {info.weights_digest[:12]}...)"
@@ -180,17 +176,6 @@ def _check_known(checkpoint: Checkpoint, *, trust_remote_code: bool) -> None:
         raise InputError(
             f"{file}: field 'auto_map' names code of the checkpoint; it needs"
             " --trust-remote-code"
-        )
-
-
-def _check_one_file(checkpoint: Checkpoint) -> None:
-    """Raises InputError for several files of tensors that no index lists."""
-    path = checkpoint.path
-    files = list(path.glob("*.safetensors"))
-    if len(files) > 1 and not (path / INDEX).is_file():
-        raise InputError(
-            f"{path}: holds {len(files)} *.safetensors files and no {INDEX} that lists"
-            " them"
         )
 
 
@@ -249,13 +234,12 @@ def _sparsity(
         return *stated, []
     from evaluator.checkpoints.sparsity import measure  # torch
 
+    names = [matrix.name for matrix in pruned.matrices]
+    readable = quantisation is None or quantisation.symmetric
+    if quantisation is not None and quantisation.library in _WITH_ZERO_POINTS:
+        readable = True
     measured = None
-    if (
-        quantisation is None
-        or quantisation.symmetric
-        or quantisation.library in (COMPRESSED_TENSORS, "awq")
-    ):
-        names = [matrix.name for matrix in pruned.matrices]
+    if readable:
         measured = measure(checkpoint.tensors.values(), names, pruned.pattern)
     if measured == stated:
         return *stated, []

@@ -49,11 +49,9 @@ class Matrix:
         not known here."""
         if self._stored == "weight":
             return self._plain(first, stop)
-        return (
-            self._packed(first, stop)
-            if self._stored == "weight_packed"
-            else self._columns(first, stop)
-        )
+        if self._stored == "weight_packed":
+            return self._packed(first, stop)
+        return self._columns(first, stop)
 
     def _shape(self) -> tuple[int, int]:
         if self._stored == "weight":
@@ -69,31 +67,22 @@ class Matrix:
         return out, inputs
 
     def _plain(self, first: int, stop: int) -> torch.Tensor | None:
-        name = next(
-            (
-                name
-                for name in ("weight_scale", "weight_scale_inv")
-                if name in self._parts
-            ),
-            None,
-        )
-        if name is None and self._parts["weight"].get_dtype() not in _FLOATS:
+        weight = self._parts["weight"]
+        scales = self._parts.get("weight_scale", self._parts.get("weight_scale_inv"))
+        if scales is None and weight.get_dtype() not in _FLOATS:
             return None
-        whole: torch.Tensor = self._parts["weight"][first:stop].float()
-        if name is None:
+        whole: torch.Tensor = weight[first:stop].float()
+        if scales is None:
             return whole
-        scales = self._parts[name]
         shape = tuple(scales.get_shape())
         out, inputs = self.shape
         if shape in ((), (1,)):
-            one: torch.Tensor = scales[...] if not shape else scales[:]
+            one: torch.Tensor = scales[...]
             return whole * one.reshape(()).float()
         if shape[0] == out:
-            values: torch.Tensor = (
-                whole * scales[first:stop].float().reshape(stop - first, -1)[:, :1]
-            )
-            return values
-        if len(shape) == 2 and shape[0] > 0 and shape[1] > 0:
+            of_rows: torch.Tensor = scales[first:stop].float()
+            return whole * of_rows.reshape(stop - first, -1)[:, :1]
+        if len(shape) == 2 and min(shape) > 0:
             height, width = _block(out, shape[0]), _block(inputs, shape[1])
             rows: torch.Tensor = scales[:].float()[torch.arange(first, stop) // height]
             return whole * rows.repeat_interleave(width, 1)[:, :inputs]
@@ -106,16 +95,12 @@ class Matrix:
         if each not in (4, 8):
             return None
         bits = 32 // each
-        whole = _unpacked(packed[first:stop], bits).reshape(stop - first, -1)[
-            :, :inputs
-        ]
+        whole = _unpacked(packed[first:stop], bits).flatten(1)[:, :inputs]
         scales: torch.Tensor = self._parts["weight_scale"][first:stop].float()
         zeros: torch.Tensor | float = float(2 ** (bits - 1))
         if "weight_zero_point" in self._parts:
             down = self._parts["weight_zero_point"][:].T  # [groups, out / k]
-            zeros = (
-                _unpacked(down, bits).reshape(down.shape[0], -1)[:, :out].T[first:stop]
-            )
+            zeros = _unpacked(down, bits).flatten(1)[:, :out].T[first:stop]
             zeros = zeros.repeat_interleave(inputs // zeros.shape[1], 1)
         return (whole - zeros) * scales.repeat_interleave(inputs // scales.shape[1], 1)
 
@@ -126,9 +111,7 @@ class Matrix:
         # GPTQ: symmetric, as in vLLM; g_idx has each row's group
         if qweight.get_shape()[1] == out:
             bits = 32 * int(qweight.get_shape()[0]) // inputs
-            whole = _unpacked(qweight[:, first:stop].T.contiguous(), bits).reshape(
-                stop - first, inputs
-            )
+            whole = _unpacked(qweight[:, first:stop].T.contiguous(), bits).flatten(1)
             groups = torch.arange(inputs) // (inputs // scales.shape[0])
             if "g_idx" in self._parts:
                 groups = self._parts["g_idx"][:].long()
@@ -137,17 +120,12 @@ class Matrix:
         low, high = first // 8, -(-stop // 8)
         inside = slice(first - 8 * low, stop - 8 * low)
         order = list(_AWQ_ORDER)
-        whole = _unpacked(qweight[:, low:high], 4)[..., order].reshape(inputs, -1)[
-            :, inside
-        ]
-        zeros = _unpacked(self._parts["qzeros"][:, low:high], 4)[..., order].reshape(
-            scales.shape[0], -1
-        )[:, inside]
+        qzeros = self._parts["qzeros"]
+        whole = _unpacked(qweight[:, low:high], 4)[..., order].flatten(1)[:, inside]
+        zeros = _unpacked(qzeros[:, low:high], 4)[..., order].flatten(1)[:, inside]
         group = inputs // scales.shape[0]
-        return (
-            (whole - zeros.repeat_interleave(group, 0))
-            * scales.repeat_interleave(group, 0)
-        ).T
+        values = whole - zeros.repeat_interleave(group, 0)
+        return (values * scales.repeat_interleave(group, 0)).T
 
 
 def is_quantised(tensors: Tensors, base: str) -> bool:

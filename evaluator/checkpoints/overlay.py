@@ -5,7 +5,6 @@ It is served if the installed readers refuse a field that changes nothing, or re
 tied matrix under one name only. The user's own files stay unchanged."""
 
 import copy
-import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,16 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.files import write_json
 from evaluator.checkpoints.fit import check_fit
 from evaluator.checkpoints.quantisation import (
     COMPRESSED_TENSORS,
+    KEY,
     STATED_IN,
     online_scheme,
 )
 from evaluator.checkpoints.shapes import text_model
-from evaluator.checkpoints.tensors import INDEX
+from evaluator.checkpoints.tensors import INDEX, write_index
 
-CONFIG = "config.json"
 _ADDED = "resurface-tied.safetensors"
 
 
@@ -45,11 +45,10 @@ def _head_only(checkpoint: Checkpoint) -> Mapping[str, str]:
     """`Fit.head_only`. Most checkpoints have a matrix as large as the vocabulary
     that is not an output head."""
     rows = text_model(checkpoint.config).get("vocab_size")
-    tables = [
-        tensor.name
-        for tensor in checkpoint.tensors.values()
-        if len(tensor.shape) == 2 and tensor.shape[0] == rows
-    ]
+    tables = []
+    for tensor in checkpoint.tensors.values():
+        if len(tensor.shape) == 2 and tensor.shape[0] == rows:
+            tables.append(tensor.name)
     if len(tables) != 1 or "head" not in tables[0]:
         return {}
     return check_fit(checkpoint).head_only
@@ -61,31 +60,24 @@ def _add(directory: Path, copies: Mapping[str, str]) -> None:
     from safetensors import safe_open
     from safetensors.torch import save_file
 
-    homes = {
-        name: tensor.file for name, tensor in Checkpoint(directory).tensors.items()
-    }
+    tensors = Checkpoint(directory).tensors
+    homes = {name: tensor.file.name for name, tensor in tensors.items()}
     weights = {}
     for new, old in copies.items():
-        with safe_open(homes[old], framework="pt") as opened:
+        with safe_open(tensors[old].file, framework="pt") as opened:
             weights[new] = opened.get_tensor(old)
     save_file(weights, directory / _ADDED, metadata={"format": "pt"})
-    places = {name: file.name for name, file in homes.items()}
-    places |= dict.fromkeys(copies, _ADDED)
-    (directory / INDEX).unlink(missing_ok=True)
-    (directory / INDEX).write_text(
-        json.dumps({"metadata": {}, "weight_map": places}), encoding="utf-8"
-    )
+    (directory / INDEX).unlink(missing_ok=True)  # a link
+    write_index(directory, homes | dict.fromkeys(copies, _ADDED), 0)
 
 
 def overlay(checkpoint: Path, directory: Path, config: Mapping[str, Any]) -> Path:
     """Fill the empty `directory` with links to the files of `checkpoint`, and a
     config.json that holds `config`."""
     for file in checkpoint.iterdir():
-        if file.name != CONFIG and file.is_file():
+        if file.name != "config.json" and file.is_file():
             (directory / file.name).symlink_to(file.resolve())
-    (directory / CONFIG).write_text(
-        json.dumps(config, indent=2) + "\n", encoding="utf-8"
-    )
+    write_json(directory / "config.json", config)
     return directory
 
 
@@ -102,40 +94,20 @@ def served_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
     A quantisation that another file describes is in it, as engines look for it there.
     """
-    if online_scheme(config) is not None:
-        return {
-            name: value
-            for name, value in config.items()
-            if name != "quantization_config"
-        }
-    key = next(
-        (
-            key
-            for key in ("quantization_config", "compression_config")
-            if config.get(key)
-        ),
-        None,
-    )
-    if key is not None and STATED_IN in config[key]:
-        return {
-            **config,
-            key: {
-                name: value for name, value in config[key].items() if name != STATED_IN
-            },
-        }
-    if (
-        key is None
-        or config[key].get("quant_method", COMPRESSED_TENSORS) != COMPRESSED_TENSORS
-    ):
+    served = copy.deepcopy(dict(config))
+    settings = served.get(KEY)
+    if not settings:
         return config
-    settings = copy.deepcopy(dict(config[key]))
-    if (settings.get("sparsity_config") or {}).get("format") == "dense":
-        del settings["sparsity_config"]
-    for group in (settings.get("config_groups") or {}).values():
-        weights = group.get("weights") or {}
-        if weights.get("strategy") == "channel" and weights.get("actorder") in (
-            "static",
-            "weight",
-        ):
-            weights["actorder"] = None
-    return config if settings == config[key] else {**config, key: settings}
+    if online_scheme(config) is not None:
+        del served[KEY]
+    elif STATED_IN in settings:
+        del settings[STATED_IN]
+    elif settings.get("quant_method", COMPRESSED_TENSORS) == COMPRESSED_TENSORS:
+        if (settings.get("sparsity_config") or {}).get("format") == "dense":
+            del settings["sparsity_config"]
+        for group in (settings.get("config_groups") or {}).values():
+            weights = group.get("weights") or {}
+            visits = weights.get("actorder") in ("static", "weight")
+            if weights.get("strategy") == "channel" and visits:
+                weights["actorder"] = None
+    return config if served == config else served

@@ -31,8 +31,7 @@ ONLINE_SCHEMES: Mapping[str, tuple[str, str]] = {
     "mxfp8": ("MXFP8", "group 32"),
     "mxfp4": ("MXFP4", "group 32"),
 }
-# the second one from before compressed-tensors 0.4
-_KEYS = ("quantization_config", "compression_config")
+KEY = "quantization_config"
 # Files that tools write beside config.json or in place of its field, and the
 # `quant_method` that they leave out.
 _BESIDE = {
@@ -76,69 +75,48 @@ class Quantisation:
     @property
     def label(self) -> str:
         """For people: the scheme and what sets it apart from others of its name."""
-        details = [] if self.algorithm is None else [self.algorithm]
-        if self.per is not None:
-            details.append(
-                f"per {self.per}" if self.per in ("channel", "tensor") else self.per
-            )
-        if not self.symmetric:
-            details.append("asymmetric")
-        if self.activation_order is not None:
-            details.append(
-                "act order" if self.activation_order == "group" else "static act order"
-            )
-        if self.stated_in is not None:
-            details.append(f"by {self.stated_in}")
-        return f"{self.scheme} ({', '.join(details)})" if details else self.scheme
+        orders = {"group": "act order", "static": "static act order"}
+        per = f"per {self.per}" if self.per in ("channel", "tensor") else self.per
+        details = [
+            self.algorithm,
+            per,
+            None if self.symmetric else "asymmetric",
+            orders.get(self.activation_order or ""),
+            self.stated_in and f"by {self.stated_in}",
+        ]
+        listed = ", ".join(filter(None, details))
+        return f"{self.scheme} ({listed})" if listed else self.scheme
 
 
 def described(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """config.json with the quantisation that another file describes. Raises
-    InputError if both do, and differ."""
-    own = next((config[key] for key in _KEYS if config.get(key) is not None), None)
-    whole, inner = dict(config), (config.get("text_config") or {}).get(_KEYS[0])
-    if own is None and inner is not None:
-        return whole | {_KEYS[0]: inner | {STATED_IN: "text_config"}}
+    """config.json with the quantisation that another file or section describes, if it
+    has none itself."""
+    whole = dict(config)
+    inner = (config.get("text_config") or {}).get(KEY)
+    if config.get(KEY) is not None:
+        return whole
+    if inner is not None:
+        return whole | {KEY: inner | {STATED_IN: "text_config"}}
     for name, method in _BESIDE.items():
         file = path / name
-        if not file.is_file():
-            continue
-        settings = of_kind(parse(read_bytes(file), str(file)), dict, str(file))
-        library = str(settings.get("quant_method", method)).lower()
-        if own is None:
-            whole[_KEYS[0]] = settings | {"quant_method": library, STATED_IN: name}
-            continue
-        one, other = (
-            read_quantisation(path, config),
-            _READERS.get(library, _by_bits)(library, settings, str(file)),
-        )
-        if one is not None and one.scheme != other.scheme:
-            raise InputError(
-                f"{file}: describes {other.scheme}, but config.json {one.scheme}:"
-                " remove the wrong one"
-            )
+        if file.is_file():
+            settings = of_kind(parse(read_bytes(file), str(file)), dict, str(file))
+            library = str(settings.get("quant_method", method)).lower()
+            whole[KEY] = settings | {"quant_method": library, STATED_IN: name}
     return whole
 
 
 def read_quantisation(path: Path, config: Mapping[str, Any]) -> Quantisation | None:
     """How a checkpoint is quantised; None: dense. Raises InputError that names file,
     field and value."""
-    key = next((key for key in _KEYS if config.get(key) is not None), None)
-    if key is None:
+    if config.get(KEY) is None:
         return None
-    settings = of_kind(config[key], dict, f"{path / 'config.json'}: {key}")
+    place = f"{path / 'config.json'}: {KEY}"
+    settings = of_kind(config[KEY], dict, place)
     stated = settings.get(STATED_IN)
-    place = (
-        str(path / stated) if stated in _BESIDE else f"{path / 'config.json'}: {key}"
-    )
-    # Before it was named in the configuration, compressed-tensors was the only one that
-    # wrote config_groups.
-    named = "quant_method" in settings or "config_groups" not in settings
-    library = (
-        field(settings, "quant_method", str, place).lower()
-        if named
-        else COMPRESSED_TENSORS
-    )
+    if stated in _BESIDE:
+        place = str(path / stated)
+    library: str = field(settings, "quant_method", str, place).lower()
     if library == COMPRESSED_TENSORS:
         return _compressed_tensors(path, settings, place)
     quantisation = _READERS.get(library, _by_bits)(library, settings, place)
@@ -148,12 +126,10 @@ def read_quantisation(path: Path, config: Mapping[str, Any]) -> Quantisation | N
 def online_scheme(config: Mapping[str, Any]) -> str | None:
     """What vLLM is to make of the plain weights of a checkpoint while it loads them,
     by its own name; None: nothing."""
-    settings = config.get(_KEYS[0])
-    return (
-        str(settings.get("scheme"))
-        if isinstance(settings, dict) and settings.get("quant_method") == ONLINE
-        else None
-    )
+    settings = config.get(KEY)
+    if isinstance(settings, dict) and settings.get("quant_method") == ONLINE:
+        return str(settings.get("scheme"))
+    return None
 
 
 def _compressed_tensors(
@@ -166,22 +142,19 @@ def _compressed_tensors(
             groups.append(_of_group(group, where))
     if not groups:
         raise InputError(f"{place}: field 'config_groups' quantises no weights")
+    orders = filter(None, (group.activation_order for group in groups))
     sparse = settings.get("sparsity_config") or {}
-    place = f"{place}.sparsity_config"
+    sparse_format: str | None = None
+    if sparse.get("targets"):
+        sparse_format = field(sparse, "format", str, f"{place}.sparsity_config")
     return Quantisation(
         library=COMPRESSED_TENSORS,
         scheme=" and ".join(dict.fromkeys(group.scheme for group in groups)),
         algorithm=_of_recipe(path / _RECIPE),
         per=groups[0].per if len({group.per for group in groups}) == 1 else None,
         symmetric=all(group.symmetric for group in groups),
-        activation_order=next(
-            (group.activation_order for group in groups if group.activation_order), None
-        ),
-        sparse_format=(
-            field(sparse, "format", str, place)
-            if sparse and sparse.get("targets")
-            else None
-        ),
+        activation_order=next(orders, None),
+        sparse_format=sparse_format,
     )
 
 
@@ -190,44 +163,32 @@ def _of_group(group: Mapping[str, Any], place: str) -> Quantisation:
     weights = of_kind(group["weights"], dict, f"{place}.weights")
     inputs = group.get("input_activations")
     bits = _bits(weights, "num_bits", f"{place}.weights")
-    activations = (
-        _NO_ACTIVATION_BITS
-        if inputs is None
-        else _bits(inputs, "num_bits", f"{place}.inputs")
-    )
-    strategy, size, block = (
-        weights.get(name) for name in ("strategy", "group_size", "block_structure")
-    )
+    activations = _NO_ACTIVATION_BITS
+    if inputs is not None:
+        activations = _bits(inputs, "num_bits", f"{place}.inputs")
+    size = weights.get("group_size")
+    strategy = weights.get("strategy")
     if strategy is None:
-        strategy = (
-            "group" if size and size > 0 else "channel" if size == -1 else "tensor"
-        )
-    if weights.get("type", "int") != "float":
-        scheme = f"W{bits}A{activations}"
-    elif bits == 4:
-        scheme = f"{'NVFP4' if size == 16 else 'MXFP4'}{'' if activations == 4 else f' W4A{activations}'}"
-    elif strategy == "group" and size == 32:
-        scheme = "MXFP8"
-    else:
-        scheme = "FP8" if activations == 8 else f"FP8 W{bits}A{activations}"
-    per: str | None = str(strategy)
-    if isinstance(block, list | tuple) and len(block) == 2:
-        per = f"block {block[0]}x{block[1]}"
-    elif strategy in ("group", "tensor_group"):
-        per = None if size is None else f"group {size}"
-    order = weights.get("actorder")
+        strategy = "channel" if size == -1 else "group" if size else "tensor"
+    scheme = f"W{bits}A{activations}"
+    if weights.get("type", "int") == "float":
+        if bits == 4:
+            suffix = "" if activations == 4 else f" W4A{activations}"
+            scheme = f"{'NVFP4' if size == 16 else 'MXFP4'}{suffix}"
+        elif strategy == "group" and size == 32:
+            scheme = "MXFP8"
+        else:
+            scheme = "FP8" if activations == 8 else f"FP8 {scheme}"
+    per = _by_block(weights.get("block_structure")) or str(strategy)
+    if strategy in ("group", "tensor_group"):
+        per = "" if size is None else f"group {size}"
+    orders = {"None": None, "static": "static", "weight": "static"}
     return Quantisation(
         library=COMPRESSED_TENSORS,
         scheme=scheme,
-        per=per,
+        per=per or None,
         symmetric=bool(weights.get("symmetric", True)),
-        activation_order=(
-            None
-            if not order
-            else "static"
-            if order in ("static", "weight")
-            else "group"
-        ),
+        activation_order=orders.get(str(weights.get("actorder")), "group"),
     )
 
 
@@ -252,6 +213,7 @@ def _integers(library: str, settings: Mapping[str, Any], place: str) -> Quantisa
     """GPTQ, AWQ and AutoRound. AWQ's first files had other names."""
     bits = "w_bit" if library in _AWQ and "bits" not in settings else "bits"
     activations = settings.get("act_bits") or _NO_ACTIVATION_BITS
+    dataset = settings.get("dataset")  # a list holds the texts themselves
     symmetric = settings.get("sym", True)
     if library in _AWQ:
         symmetric = not settings.get("zero_point", True)
@@ -262,24 +224,13 @@ def _integers(library: str, settings: Mapping[str, Any], place: str) -> Quantisa
         per=_by_size(settings.get("group_size", settings.get("q_group_size"))),
         symmetric=bool(symmetric),
         activation_order="group" if settings.get("desc_act") else None,
-        calibration=_data_set(settings),
+        calibration=dataset if isinstance(dataset, str) and dataset else None,
     )
-
-
-def _data_set(settings: Mapping[str, Any]) -> str | None:
-    """The name of the data set. A list holds the texts themselves."""
-    named = settings.get("dataset")
-    return named if isinstance(named, str) and named else None
 
 
 def _fp8(library: str, settings: Mapping[str, Any], place: str) -> Quantisation:
-    block = settings.get("weight_block_size")
-    per = (
-        f"block {block[0]}x{block[1]}"
-        if isinstance(block, list | tuple) and len(block) == 2
-        else "tensor"
-    )
-    return Quantisation(library=library, scheme="FP8", per=per if block else None)
+    per = _by_block(settings.get("weight_block_size"))
+    return Quantisation(library=library, scheme="FP8", per=per)
 
 
 def _bitsandbytes(
@@ -345,6 +296,12 @@ def _bits(settings: Any, name: str, place: str) -> int:
     if type(bits) is not int or not 1 <= bits <= _NO_ACTIVATION_BITS:
         raise InputError(f"{place}: field {name!r} is {bits!r}, not a number of bits")
     return bits
+
+
+def _by_block(block: object) -> str | None:
+    if isinstance(block, list) and len(block) == 2:
+        return f"block {block[0]}x{block[1]}"
+    return None
 
 
 def _by_size(size: object) -> str | None:

@@ -1,25 +1,32 @@
 """The safetensors files of a checkpoint, checked byte by byte before anything is loaded
 from them.
 
-The headers are parsed here because the safetensors package reports neither a tensor's
-position nor the damaged tensor. The format: the header's length in 8 bytes,
-little-endian; the header as JSON; the tensors' bytes, without gaps.
+The safetensors package checks the header, but does not tell a tensor's position, which
+is read here. The format: the header's length in 8 bytes, little-endian; the header as
+JSON; the tensors' bytes, without gaps.
 """
 
 import hashlib
 import json
 import math
 import re
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
-from evaluator.checkpoints.files import FileStates, is_plain
-from evaluator.core.errors import InputError, field, of_kind, parse, read_bytes
+from evaluator.checkpoints.files import FileStates, is_plain, write_json
+from evaluator.core.errors import (
+    InputError,
+    field,
+    of_kind,
+    one_line,
+    parse,
+    read_bytes,
+)
 from evaluator.core.liveness import HEARTBEAT
 
 if TYPE_CHECKING:
@@ -28,26 +35,6 @@ if TYPE_CHECKING:
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 
-_BITS = {
-    **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
-    **dict.fromkeys(("F32", "I32", "U32"), 32),
-    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 16),
-    **dict.fromkeys(
-        (
-            "F8_E4M3",
-            "F8_E5M2",
-            "F8_E8M0",
-            "F8_E4M3FNUZ",
-            "F8_E5M2FNUZ",
-            "I8",
-            "U8",
-            "BOOL",
-        ),
-        8,
-    ),
-    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
-    "F4": 4,
-}
 # The bits that are all set in a NaN or infinity: the exponent, and in F8_E4M3, which
 # has no infinity, the mantissa too.
 NOT_FINITE: Mapping[str, tuple[str, int]] = {
@@ -60,10 +47,6 @@ NOT_FINITE: Mapping[str, tuple[str, int]] = {
 }
 # what can be pruned, and torch's name of it
 FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-_LONGEST_HEADER = 100_000_000  # bytes; the format's own limit
-_MOST_DIMENSIONS = 64  # torch's own limit
-# above every size and offset: products of larger numbers may take any time
-_LARGEST = 2**63
 # bytes of a tensor that are held at a time; a multiple of every dtype's size
 _CHUNK = 1 << 24
 
@@ -88,28 +71,22 @@ class Tensor:
                 stream.seek(self.start)
                 for done in range(0, self.size, _CHUNK):
                     chunk = buffer[: min(_CHUNK, self.size - done)]
-                    filled = 0
-                    while filled < len(chunk):
-                        count = stream.readinto(chunk[filled:])
-                        if not count:
-                            raise InputError(
-                                f"{self.file}: became shorter while it was read"
-                            )
-                        filled += count
+                    if stream.readinto(chunk) < len(chunk):
+                        raise InputError(
+                            f"{self.file}: became shorter while it was read"
+                        )
                     if self.dtype in NOT_FINITE:
-                        kind, mask = NOT_FINITE[self.dtype]
-                        if bool(
-                            ((np.frombuffer(chunk, dtype=kind) & mask) == mask).any()
-                        ):
-                            raise InputError(
-                                f"{self.file}: tensor {self.name!r} holds NaN or"
-                                " infinity"
-                            )
+                        self._check_finite(chunk)
                     yield chunk
         except OSError as error:
             raise InputError(
                 f"{self.file}: cannot be read ({error.strerror})"
             ) from error
+
+    def _check_finite(self, chunk: memoryview) -> None:
+        kind, mask = NOT_FINITE[self.dtype]
+        if bool(((np.frombuffer(chunk, dtype=kind) & mask) == mask).any()):
+            raise InputError(f"{self.file}: tensor {self.name!r} holds NaN or infinity")
 
     def read(self, dtype: "torch.dtype | None" = None) -> "torch.Tensor":
         """A copy in memory, in `dtype` or else its own, one of FLOATS."""
@@ -143,28 +120,8 @@ def read_tensors(checkpoint: Path) -> list[Tensor]:
     """Every tensor, sorted by name. Raises InputError for a file or tensor that is
     missing, cut, twice or ambiguous."""
     index = checkpoint / INDEX
-    files = sorted(checkpoint.glob("*.safetensors"))
     if not index.is_file():
-        if (checkpoint / SINGLE) in files:  # whatever other weights lie beside it
-            return _by_name(read_header(checkpoint / SINGLE))
-        if not files:
-            others = [
-                file.name
-                for each in ("*.bin", "*.pt", "*.pth", "*.gguf")
-                for file in checkpoint.glob(each)
-            ]
-            hint = (
-                f" (weights are read from safetensors only, not from {min(others)})"
-                if others
-                else ""
-            )
-            raise InputError(f"{checkpoint}: holds no *.safetensors file{hint}")
-        if len(files) > 1:
-            raise InputError(
-                f"{checkpoint}: holds {len(files)} *.safetensors files and no"
-                f" {INDEX} that lists them"
-            )
-        return _by_name(read_header(files[0]))
+        return _by_name(read_header(_only_file(checkpoint)))
     document = parse(read_bytes(index), str(index))
     weight_map: dict[str, Any] = field(document, "weight_map", dict, str(index))
     shards = {
@@ -178,14 +135,14 @@ def read_tensors(checkpoint: Path) -> list[Tensor]:
             f"{checkpoint}: holds {SINGLE} and an {INDEX} that names other files;"
             " remove one of them"
         )
+    tensors: list[Tensor] = []
     for shard in sorted(shards):
         if not is_plain(shard) or not (checkpoint / shard).is_file():
             raise InputError(
                 f"{index}: field 'weight_map' names {shard!r}, which is missing"
             )
-    tensors = _by_name(
-        tensor for shard in sorted(shards) for tensor in read_header(checkpoint / shard)
-    )
+        tensors += read_header(checkpoint / shard)
+    tensors = _by_name(tensors)
     homes = {tensor.name: tensor.file.name for tensor in tensors}
     for name, shard in weight_map.items():
         if homes.get(name) != shard:
@@ -194,6 +151,31 @@ def read_tensors(checkpoint: Path) -> list[Tensor]:
                 " there"
             )
     return tensors
+
+
+def _only_file(checkpoint: Path) -> Path:
+    """The file of a checkpoint without an index."""
+    if (checkpoint / SINGLE).exists():  # whatever other weights lie beside it
+        return checkpoint / SINGLE
+    check_listed(checkpoint)
+    file = next(checkpoint.glob("*.safetensors"), None)
+    if file is None:
+        raise InputError(
+            f"{checkpoint}: holds no *.safetensors file (weights are read from"
+            " safetensors only)"
+        )
+    return file
+
+
+def check_listed(checkpoint: Path) -> None:
+    """Raises InputError for several files that no index lists: an engine would load
+    them all."""
+    count = len(list(checkpoint.glob("*.safetensors")))
+    if count > 1 and not (checkpoint / INDEX).is_file():
+        raise InputError(
+            f"{checkpoint}: holds {count} *.safetensors files and no {INDEX} that lists"
+            " them"
+        )
 
 
 def _by_name(tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -211,77 +193,31 @@ def read_header(file: Path) -> list[Tensor]:
     """The tensors of one safetensors file. Raises InputError for a file that is
     missing, truncated or damaged."""
     try:
-        size = file.stat().st_size
+        with safe_open(file, framework="np"):  # whole, as the library sees it
+            pass
         with file.open("rb") as stream:
-            prefix = stream.read(8)
-            length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
-            # A length that the file cannot hold is not read: it could request any
-            # amount of memory.
-            text = stream.read(length) if length <= min(size, _LONGEST_HEADER) else b""
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror})") from error
-    if not text or len(text) < length:
+            length = int.from_bytes(stream.read(8), "little")
+            header = parse(stream.read(length), f"{file}: header")
+    except (OSError, SafetensorError) as error:
         raise InputError(
-            f"{file}: truncated, or not a safetensors file: {size} bytes hold no whole"
-            " header"
-        )
-    header = of_kind(parse(text, f"{file}: header"), dict, f"{file}: header")
-    entries = [
-        (name, value) for name, value in header.items() if name != "__metadata__"
-    ]
-    if not entries:
+            f"{file}: truncated, or not a safetensors file ({one_line(error)})"
+        ) from error
+    header.pop("__metadata__", None)
+    if not header:
         raise InputError(f"{file}: holds no tensor")
-    tensors = [_tensor(file, name, entry, 8 + length) for name, entry in entries]
-    expected = 8 + length
-    for tensor in sorted(tensors, key=lambda tensor: (tensor.start, tensor.size)):
-        if tensor.start != expected:
-            raise InputError(
-                f"{file}: tensor {tensor.name!r} starts at byte {tensor.start}, not at"
-                f" {expected}"
-            )
-        expected += tensor.size
-    if size < expected:
-        raise InputError(
-            f"{file}: truncated: {size} bytes of the {expected} that its header"
-            " describes"
+    tensors = []
+    for name, entry in header.items():
+        start, end = entry["data_offsets"]
+        tensor = Tensor(
+            name=name,
+            file=file,
+            dtype=entry["dtype"],
+            shape=tuple(entry["shape"]),
+            start=8 + length + start,
+            size=end - start,
         )
-    if size > expected:
-        raise InputError(f"{file}: {size} bytes, but its header describes {expected}")
+        tensors.append(tensor)
     return tensors
-
-
-def _tensor(file: Path, name: str, entry: Any, data_start: int) -> Tensor:
-    place = f"{file}: tensor {name!r}"
-    dtype: str = field(entry, "dtype", str, place)
-    shape, offsets = (
-        field(entry, "shape", list, place),
-        field(entry, "data_offsets", list, place),
-    )
-    if dtype not in _BITS:
-        raise InputError(
-            f"{place}: field 'dtype' is {dtype!r} (known: {', '.join(sorted(_BITS))})"
-        )
-    counts = all(
-        type(number) is int and 0 <= number < _LARGEST for number in (*shape, *offsets)
-    )
-    if not counts or len(offsets) != 2 or len(shape) > _MOST_DIMENSIONS:
-        raise InputError(
-            f"{place}: fields 'shape' and 'data_offsets' are {shape} and {offsets}, not"
-            " counts"
-        )
-    start, end = offsets
-    if (end - start) * 8 != math.prod(shape) * _BITS[dtype]:
-        raise InputError(
-            f"{place}: {end - start} bytes do not hold shape {shape} of {dtype}"
-        )
-    return Tensor(
-        name=name,
-        file=file,
-        dtype=dtype,
-        shape=tuple(shape),
-        start=data_start + start,
-        size=end - start,
-    )
 
 
 # What quantised matrices have beside their values: scales, zero points, orders, shapes.
@@ -297,22 +233,30 @@ def count_weights(tensors: Iterable[Tensor], scheme: str | None) -> int:
     if scheme is None:
         return sum(math.prod(tensor.shape) for tensor in tensors)
     by_name = {tensor.name: tensor for tensor in tensors}
-    known = re.match(r"W(\d+)A", scheme)
-    found = 0
+    bits = re.match(r"W(\d+)A", scheme)
+    weights = 0
     for name, tensor in by_name.items():
-        stated = by_name.get(f"{name.removesuffix('_packed')}_shape")
         if BESIDE.search(name):
             continue
-        if stated is not None:
-            kind = f"<i{stated.size // math.prod(stated.shape)}"
-            found += math.prod(np.frombuffer(b"".join(stated.chunks()), kind).tolist())
+        stored = by_name.get(f"{name.removesuffix('_packed')}_shape")
+        if stored is not None:
+            kind = f"<i{stored.size // math.prod(stored.shape)}"
+            shape = np.frombuffer(b"".join(stored.chunks()), kind)
+            weights += math.prod(shape.tolist())
         elif tensor.dtype == "U8":  # FP4, NF4, MXFP4: two in a byte
-            found += 2 * tensor.size
-        elif tensor.dtype == "I32" and known is not None:
-            found += 8 * tensor.size // int(known[1])
+            weights += 2 * tensor.size
+        elif tensor.dtype == "I32" and bits is not None:
+            weights += 8 * tensor.size // int(bits[1])
         else:
-            found += math.prod(tensor.shape)
-    return found
+            weights += math.prod(tensor.shape)
+    return weights
+
+
+def write_index(folder: Path, homes: Mapping[str, str], size: int) -> None:
+    """The file that says in which shard each tensor is; `size`: bytes of all."""
+    weight_map = dict(sorted(homes.items()))
+    index = {"metadata": {"total_size": size}, "weight_map": weight_map}
+    write_json(folder / INDEX, index)
 
 
 def identity(tensor: Tensor) -> bytes:

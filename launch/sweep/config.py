@@ -62,9 +62,9 @@ from pruning.config import (
     Repair,
 )
 from pruning.methods.patterns import Group
-from quantising.config import IGNORED
 from quantising.config import MethodName as QuantiseName
 from quantising.methods import METHODS
+from quantising.methods.base import IGNORED
 
 SCHEMA_VERSION = 1
 # engines that share a GPU: `bench host` measures that two on one device idle less than

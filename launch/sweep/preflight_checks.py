@@ -202,7 +202,10 @@ def _stand_ins(
     for number, job in enumerate(jobs):
         config = job.quantise
         assert config is not None
-        key = (job.model, config.method == ONLINE, config.wanted)
+        key = (
+            *(job.model, config.method == ONLINE, config.scheme),
+            *(config.group_size, config.ignore),
+        )
         if key in seen:
             continue
         seen.add(key)
@@ -211,7 +214,7 @@ def _stand_ins(
         made.mkdir()
         source = Checkpoint(first_layer(dense[job.model].path, shortened))
         METHODS[ONLINE if config.method == ONLINE else "rtn"].write(
-            source, made, config.wanted, ()
+            source, made, config, ()
         )
         for file in source.path.iterdir():
             if (
@@ -305,7 +308,7 @@ def _in_groups(
     }.items():
         if columns % group:
             yield (
-                f"{columns} columns of {name}, which scheme {scheme.name}'s groups of"
+                f"{columns} columns of {name}, which scheme {quantise.scheme}'s groups of"
                 f" {group} do not divide"
             )
 

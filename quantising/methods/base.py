@@ -14,13 +14,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from pydantic import Field
 
 from evaluator.core.errors import InputError
+from pruning.config import JobConfig
+from quantising.schemes import config_groups
 
 if TYPE_CHECKING:
     from evaluator.checkpoints.checkpoint import Checkpoint
 
 Sequences = Sequence[Sequence[int]]  # of token ids
+
+
+# by llm-compressor's own examples: the output head stays as it is
+IGNORED = ("lm_head",)
+
+
+class Settings(JobConfig):
+    """What a method reads of a job's configuration (`QuantiseConfig`)."""
+
+    method: str
+    scheme: str
+    # weights of a row that share a scale; None: the scheme's own
+    group_size: int | None = Field(default=None, ge=1)
+    # modules that stay as they are, or patterns after `re:`
+    ignore: tuple[str, ...] = IGNORED
+    # the text of llm-compressor's recipe, for method `recipe`
+    recipe: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,32 +50,17 @@ class Modifier:
     quantises: bool = False  # it takes the scheme and what is ignored
 
 
-def recipe_of(modifiers: Sequence[Modifier], wanted: Wanted) -> str:
+def recipe_of(modifiers: Sequence[Modifier], config: Settings) -> str:
     """The recipe that applies modifiers in their order."""
-    scheme: dict[str, Any] = {"targets": ["Linear"], "scheme": wanted.scheme}
-    if wanted.group_size is not None:
-        from quantising.schemes import preset
-
-        own = preset(wanted.scheme, wanted.group_size)
-        scheme = {
-            "config_groups": {"group_0": own.model_dump(mode="json", exclude_none=True)}
-        }
-    scheme["ignore"] = list(wanted.ignore)
-    stated = {
-        each.name: {**(scheme if each.quantises else {}), **each.settings}
-        for each in modifiers
-    }
+    scheme: dict[str, Any] = {"targets": ["Linear"], "scheme": config.scheme}
+    if config.group_size is not None:
+        scheme = {"config_groups": config_groups(config.scheme, config.group_size)}
+    scheme["ignore"] = list(config.ignore)
+    stated = {}
+    for modifier in modifiers:
+        settings = scheme if modifier.quantises else {}
+        stated[modifier.name] = {**settings, **modifier.settings}
     return yaml.safe_dump({"quant_stage": {"quant_modifiers": stated}}, sort_keys=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """The settings of one quantisation."""
-
-    scheme: str
-    group_size: int | None  # None: the scheme's own
-    ignore: tuple[str, ...]
-    recipe: str | None = None  # llm-compressor's YAML, for the method that takes one
 
 
 class Method(ABC):
@@ -74,7 +79,7 @@ class Method(ABC):
         time."""
         return
 
-    def check(self, checkpoint: Checkpoint, wanted: Wanted) -> None:
+    def check(self, checkpoint: Checkpoint, config: Settings) -> None:
         """Raises InputError for a checkpoint that cannot be quantised so; reads no
         weights."""
         if checkpoint.quantisation is not None:
@@ -84,7 +89,11 @@ class Method(ABC):
 
     @abstractmethod
     def write(
-        self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequences
+        self,
+        checkpoint: Checkpoint,
+        folder: Path,
+        config: Settings,
+        sequences: Sequences,
     ) -> dict[str, str]:
         """Fill `folder` with config.json, weights as safetensors, their index if there
         are several, and recipe.yaml.

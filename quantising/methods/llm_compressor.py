@@ -20,7 +20,7 @@ from evaluator.core.errors import InputError, JobError
 from evaluator.core.isolated import run_isolated
 from evaluator.core.liveness import HEARTBEAT
 from quantising.environment import pins, python_of
-from quantising.methods.base import Method, Modifier, Sequences, Wanted, recipe_of
+from quantising.methods.base import Method, Modifier, Sequences, Settings, recipe_of
 from quantising.schemes import SCHEMES
 
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ NAME = "llm-compressor"
 REQUIREMENT = "llmcompressor==0.14.0.1"
 LOCK = Path(__file__).parents[2] / "requirements" / "llm-compressor.lock"
 _JOB = Path(__file__).with_name("llm_compressor_job.py")
-_OFFLINE = {
+_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "HF_DATASETS_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
 }
-_QUIET = {"TOKENIZERS_PARALLELISM": "false"}
 # in the names of variables
 _SECRETS = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIAL")
 
@@ -80,17 +80,16 @@ def apply_recipe(
         ending = run_isolated(
             [str(python), "-I", str(_JOB), str(request)],
             log,
-            env=kept | _OFFLINE | _QUIET,
+            env=kept | _ENVIRONMENT,
             cwd=Path(scratch),
             meanwhile=_beat_while_growing(log, folder),
         )
         print(log.read_text(encoding="utf-8", errors="replace"), file=sys.stderr)
         if ending.code or not answer.exists():
-            has_said = ending.code is not None and ending.code > 0 and ending.last_line
-            raise JobError(
-                f"{NAME}:"
-                f" {ending.last_line if has_said else f'its process {ending.how}'}"
-            )
+            reason = f"its process {ending.how}"
+            if ending.code is not None and ending.code > 0 and ending.last_line:
+                reason = ending.last_line
+            raise JobError(f"{NAME}: {reason}")
         versions: dict[str, str] = json.loads(answer.read_text(encoding="utf-8"))
         return versions
 
@@ -123,9 +122,13 @@ class _Modifiers(Method):
         environment()
 
     def write(
-        self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequences
+        self,
+        checkpoint: Checkpoint,
+        folder: Path,
+        config: Settings,
+        sequences: Sequences,
     ) -> dict[str, str]:
-        recipe = wanted.recipe or recipe_of(self.modifiers, wanted)
+        recipe = config.recipe or recipe_of(self.modifiers, config)
         versions = apply_recipe(recipe, checkpoint.path, folder, sequences)
         # as it was asked for
         (folder / "recipe.yaml").write_text(recipe, encoding="utf-8")

@@ -3,13 +3,13 @@ vLLM's online quantisation."""
 
 from __future__ import annotations
 
-import json
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evaluator.checkpoints.files import write_json
 from evaluator.checkpoints.quantisation import ONLINE, ONLINE_SCHEMES
-from quantising.methods.base import Method, Modifier, Sequences, Wanted, recipe_of
+from quantising.methods.base import Method, Modifier, Sequences, Settings, recipe_of
 from quantising.schemes import SCHEMES
 
 if TYPE_CHECKING:
@@ -23,20 +23,22 @@ class RTN(Method):
     help = "each weight rounded to the nearest value; needs no data"
     schemes = tuple(SCHEMES)
 
-    def check(self, checkpoint: Checkpoint, wanted: Wanted) -> None:
+    def check(self, checkpoint: Checkpoint, config: Settings) -> None:
         from quantising.methods import rounding
 
-        rounding.matrices(checkpoint, wanted.scheme, wanted.group_size, wanted.ignore)
+        rounding.matrices(checkpoint, config)
 
     def write(
-        self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequences
+        self,
+        checkpoint: Checkpoint,
+        folder: Path,
+        config: Settings,
+        sequences: Sequences,
     ) -> dict[str, str]:
         from quantising.methods import rounding
 
-        rounding.write(
-            checkpoint, folder, wanted.scheme, wanted.group_size, wanted.ignore
-        )
-        recipe = recipe_of([Modifier("QuantizationModifier", quantises=True)], wanted)
+        rounding.write(checkpoint, folder, config)
+        recipe = recipe_of([Modifier("QuantizationModifier", quantises=True)], config)
         (folder / "recipe.yaml").write_text(recipe, encoding="utf-8")
         return {name: version(name) for name in ("compressed-tensors", "torch")}
 
@@ -50,13 +52,15 @@ class Online(Method):
     takes_group = False
 
     def write(
-        self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequences
+        self,
+        checkpoint: Checkpoint,
+        folder: Path,
+        config: Settings,
+        sequences: Sequences,
     ) -> dict[str, str]:
-        quantisation = {"quant_method": ONLINE, "scheme": wanted.scheme}
         for file in filter(None, (*checkpoint.shards, checkpoint.index)):
             (folder / file.name).symlink_to(file.resolve())
-        config = checkpoint.stored_config | {"quantization_config": quantisation}
-        (folder / "config.json").write_text(
-            json.dumps(config, indent=2) + "\n", encoding="utf-8"
-        )
+        quantisation = {"quant_method": ONLINE, "scheme": config.scheme}
+        settings = checkpoint.stored_config | {"quantization_config": quantisation}
+        write_json(folder / "config.json", settings)
         return {}

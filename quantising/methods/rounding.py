@@ -6,9 +6,8 @@ dtype as llm-compressor keeps them; weights are divided by what is kept. Scales,
 rounding and layout are compressed-tensors' functions. No data is needed.
 """
 
-import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,16 @@ import torch
 from torch import Tensor
 
 from evaluator.checkpoints.checkpoint import Checkpoint
-from evaluator.checkpoints.tensors import INDEX
+from evaluator.checkpoints.files import write_json
+from evaluator.checkpoints.tensors import write_index
 from evaluator.core.errors import InputError
 from pruning.model.architectures import architecture_of
 from pruning.model.decoder import Decoder
-from quantising.schemes import SCHEMES, preset, quantization_config
+from quantising.methods.base import Settings
+from quantising.schemes import SCHEMES, config_groups, preset
 
 
-def matrices(
-    checkpoint: Checkpoint, scheme: str, group_size: int | None, ignore: Sequence[str]
-) -> list[str]:
+def matrices(checkpoint: Checkpoint, config: Settings) -> list[str]:
     """The matrices to quantise, by layer. Raises InputError for another kind, a
     group that leaves a rest, or none."""
     architecture, file = architecture_of(checkpoint), checkpoint.config_file
@@ -39,121 +38,102 @@ def matrices(
             f"{file}: its router or gates would have to stay as they are: rounding"
             " quantises whole layers"
         )
-    decoder = Decoder(checkpoint, torch.device("cpu"))
-    found = {
-        name: shape
-        for name, shape in decoder.matrices().items()
-        if not ignored(name.removesuffix(".weight"), ignore)
-    }
-    if not found:
-        raise InputError(
-            f"compress: ignore: {', '.join(ignore)}: leaves no matrix to quantise"
-        )
-    group = group_size or SCHEMES[scheme].group
-    for name, (_, columns) in found.items():
+    group = config.group_size or SCHEMES[config.scheme].group
+    chosen = []
+    for name, (_, columns) in (
+        Decoder(checkpoint, torch.device("cpu")).matrices().items()
+    ):
+        if ignored(name.removesuffix(".weight"), config.ignore):
+            continue
         if group is not None and columns % group:
             raise InputError(
-                f"{checkpoint.path}: scheme {scheme}: group_size {group} does not"
-                f" divide the {columns} columns of {name}; set group_size"
+                f"{checkpoint.path}: scheme {config.scheme}: group_size {group} does"
+                f" not divide the {columns} columns of {name}; set group_size"
             )
-    return list(found)
+        chosen.append(name)
+    if not chosen:
+        raise InputError(
+            f"compress: ignore: {', '.join(config.ignore)}: leaves no matrix to"
+            " quantise"
+        )
+    return chosen
 
 
 def ignored(module: str, patterns: Iterable[str]) -> bool:
     """Whether `ignore`, as llm-compressor reads it, names a module: by its name, or
     by a pattern after `re:`."""
-    return any(
-        (
-            re.match(pattern.removeprefix("re:"), module)
-            if pattern.startswith("re:")
-            else pattern == module
-        )
-        for pattern in patterns
-    )
+    for pattern in patterns:
+        if pattern == module:
+            return True
+        if pattern.startswith("re:") and re.match(pattern.removeprefix("re:"), module):
+            return True
+    return False
 
 
-def write(
-    checkpoint: Checkpoint,
-    folder: Path,
-    scheme: str,
-    group_size: int | None,
-    ignore: Sequence[str],
-) -> None:
-    """Fill `folder`, one shard in memory; recipe.yaml names the algorithm. Raises
-    InputError as `matrices` does."""
-    from safetensors import safe_open
-    from safetensors.torch import save_file
+def write(checkpoint: Checkpoint, folder: Path, config: Settings) -> None:
+    """Fill `folder`, one shard in memory. Raises InputError as `matrices` does."""
+    from safetensors.torch import load_file, save_file
 
-    chosen = set(matrices(checkpoint, scheme, group_size, ignore))
-    how = preset(scheme, group_size)
+    chosen = set(matrices(checkpoint, config))
+    how = preset(config.scheme, config.group_size)
+    layout = SCHEMES[config.scheme].format
     homes: dict[str, str] = {}
     size = 0
     for file in checkpoint.shards:
         shard: dict[str, Tensor] = {}
-        with safe_open(file, framework="pt") as opened:
-            for name in opened.keys():  # noqa: SIM118  (not a dict)
-                weight = opened.get_tensor(name)
-                if name in chosen:
-                    base = name.removesuffix("weight")
-                    shard |= {
-                        f"{base}{part}": each
-                        for part, each in rounded(weight, how, scheme).items()
-                    }
-                else:
-                    shard[name] = weight
+        for name, weight in load_file(file).items():
+            if name not in chosen:
+                shard[name] = weight
+                continue
+            base = name.removesuffix("weight")
+            for part, tensor in rounded(weight, how, layout).items():
+                shard[base + part] = tensor
         homes |= dict.fromkeys(shard, file.name)
-        size += sum(each.nbytes for each in shard.values())
+        size += sum(tensor.nbytes for tensor in shard.values())
         save_file(shard, folder / file.name, metadata={"format": "pt"})
     if checkpoint.index is not None:
-        index = {
-            "metadata": {"total_size": size},
-            "weight_map": dict(sorted(homes.items())),
-        }
-        (folder / INDEX).write_text(
-            json.dumps(index, indent=2) + "\n", encoding="utf-8"
-        )
-    config = checkpoint.stored_config | {
-        "quantization_config": quantization_config(scheme, group_size, ignore)
+        write_index(folder, homes, size)
+    quantisation = {
+        "quant_method": "compressed-tensors",
+        "format": layout,
+        "quantization_status": "compressed",
+        "global_compression_ratio": None,
+        "kv_cache_scheme": None,
+        "config_groups": config_groups(config.scheme, config.group_size),
+        "ignore": list(config.ignore),
     }
-    (folder / "config.json").write_text(
-        json.dumps(config, indent=2) + "\n", encoding="utf-8"
-    )
+    settings = checkpoint.stored_config | {"quantization_config": quantisation}
+    write_json(folder / "config.json", settings)
 
 
-def rounded(weight_OI: Tensor, how: Any, scheme: str) -> dict[str, Tensor]:
+def rounded(weight_OI: Tensor, how: Any, layout: str) -> dict[str, Tensor]:
     """The tensors of one matrix, by the last part of their names. `how`: see
     `schemes.preset`."""
     from compressed_tensors.compressors.base import BaseCompressor
     from compressed_tensors.quantization.utils import calculate_qparams
 
-    dtype, exact_OI = weight_OI.dtype, weight_OI.float()
+    exact_OI = weight_OI.float()
     low, high = _ranges(exact_OI, how.weights)
     scale, zero_point = calculate_qparams(low, high, how.weights)
-    scale = scale.to(dtype)
+    scale = scale.to(weight_OI.dtype)
     given = {
         "weight": exact_OI,
         "weight_scale": scale.float(),
         "weight_zero_point": zero_point,
     }
-    made: dict[str, Tensor] = BaseCompressor.get_value_from_registry(
-        SCHEMES[scheme].format
-    ).compress(given, how)
-    return {
-        name: each.contiguous()
-        for name, each in (made | {"weight_scale": scale}).items()
-    }
+    compressor = BaseCompressor.get_value_from_registry(layout)
+    made = compressor.compress(given, how) | {"weight_scale": scale}
+    return {name: tensor.contiguous() for name, tensor in made.items()}
 
 
 def _ranges(weight_OI: Tensor, arguments: Any) -> tuple[Tensor, Tensor]:
     """The smallest and the largest of the weights that share a scale: [O, 1], [O,
     groups] or [blocks, blocks]."""
-    strategy = str(getattr(arguments.strategy, "value", arguments.strategy))
-    if strategy == "channel":
+    if arguments.strategy == "channel":
         return weight_OI.amin(1, keepdim=True), weight_OI.amax(1, keepdim=True)
-    if strategy == "group":
+    if arguments.strategy == "group":
         grouped = weight_OI.reshape(len(weight_OI), -1, arguments.group_size)
         return grouped.amin(-1), grouped.amax(-1)
-    assert strategy == "block", strategy
     height, width = arguments.block_structure
     rows, columns = weight_OI.shape
     padded = torch.nn.functional.pad(

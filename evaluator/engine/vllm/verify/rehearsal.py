@@ -222,7 +222,7 @@ def _read_by_vllm(checkpoint: Path) -> Rehearsal:
         kind = get_quantization_config(ONLINE)
     else:
         config = dict(served_config(config))
-        layout = dict(config.get("quantization_config") or config["compression_config"])
+        layout = dict(config["quantization_config"])
         method = str(layout.get("quant_method", "compressed-tensors"))
         kind = get_quantization_config(method.lower())
         kind.from_config(layout)

@@ -80,7 +80,7 @@ def test_manifest_lists_own_files(tmp_path, name):
 
 def test_names_inside_and_outside():
     assert all(map(is_inside, ("a", "a/b.json", "..a", "a..b")))
-    outside = ("", ".", "/", "/a", "..", "a/..", "../a", "a/../../b", "a\0b")
+    outside = ("", ".", "/", "/a", "..", "a/..", "../a", "a/../../b")
     assert not any(map(is_inside, outside))
 
 

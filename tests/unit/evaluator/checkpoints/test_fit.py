@@ -73,14 +73,8 @@ def test_architectures_pass_misfits_do_not(tmp_path, kind):
         change(tmp_path / "good", tmp_path / "less", {name: None})
     )
     layer = {name.replace(".1.", ".7."): torch.ones(1)}
-    message = only_error(change(tmp_path / "good", tmp_path / "layer", layer))
-    assert (
-        f"'{next(iter(layer))}'" in message
-        or "field 'num_hidden_layers' is 2" in message
-    )
-    lora = {name.replace("weight", "lora_A.weight"): torch.ones(2, 2)}
-    assert f"'{next(iter(lora))}'" in only_error(
-        change(tmp_path / "good", tmp_path / "more", lora)
+    assert f"'{next(iter(layer))}'" in only_error(
+        change(tmp_path / "good", tmp_path / "layer", layer)
     )
 
 
@@ -114,11 +108,30 @@ def test_misfits_of_one_tensor(tmp_path, tiny, weights, part):
     assert part in only_error(change(tiny["qwen3"], tmp_path / "bad", weights))
 
 
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ({"vocab_size": 7}, "of shape [7, 64], but the files have [384, 64]"),
+        (
+            {"num_hidden_layers": 1, "layer_types": None},
+            "has no tensor 'model.layers.1",
+        ),
+        (
+            {"num_hidden_layers": 3, "layer_types": None},
+            "the files lack tensor 'model.layers.2",
+        ),
+        ({"hidden_size": "8"}, "not a qwen3 configuration"),
+    ],
+)
+def test_sizes_of_config_are_compared(tmp_path, tiny, fields, part):
+    assert part in only_error(change(tiny["qwen3"], tmp_path / "bad", **fields))
+
+
 @pytest.mark.parametrize("prefix", ["_orig_mod.", "base_model.model.", "module."])
-def test_wrapped_models_are_refused_by_prefix(tmp_path, tiny, prefix):
+def test_wrapped_models_are_refused(tmp_path, tiny, prefix):
     held = load_file(tiny["qwen3"] / SINGLE)
     wrapped = {f"{prefix}{name}": tensor for name, tensor in held.items()}
-    assert f"the prefix '{prefix}'" in only_error(
+    assert "save the model without its wrapper" in only_error(
         change(tiny["qwen3"], tmp_path / "w", wrapped | dict.fromkeys(held, None))
     )
 
@@ -211,13 +224,6 @@ def test_quantisations_beside_config_json_count(tmp_path, tiny, name):
             ].items()
             >= said.items()
         )
-    (copy / "config.json").write_text(
-        json.dumps(
-            json.loads((copy / "config.json").read_text())
-            | {"quantization_config": {"quant_method": "gptq", "bits": 8}}
-        )
-    )
-    assert f"{copy / name}: describes" in only_error(copy)
 
 
 @pytest.mark.parametrize(

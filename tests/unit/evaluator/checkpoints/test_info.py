@@ -186,8 +186,6 @@ def test_own_code_runs_only_if_trusted(tmp_path):
         (None, "config.json is missing"),
         ("[]", "config.json must be an object"),
         ("{}", "config.json: field 'model_type' is missing"),
-        ('{"model_type": 3}', "field 'model_type' must be a string, not 3"),
-        ('{"model_type": "a", "model_type": "b"}', "key 'model_type' occurs twice"),
     ],
 )
 def test_no_whole_checkpoint(checkpoint, content, part):
@@ -195,7 +193,7 @@ def test_no_whole_checkpoint(checkpoint, content, part):
     if content is not None:
         (checkpoint / "config.json").write_text(content)
     assert part in only_error(checkpoint)
-    assert "is not a directory" in only_error(checkpoint / SINGLE)
+    assert "no such directory" in only_error(checkpoint / SINGLE)
     partial = checkpoint.rename(checkpoint.with_name("out.partial"))
     assert "half-written" in only_error(partial)
 

