@@ -13,10 +13,13 @@ A prompt over its token cap loses the end of its context, never its question: se
 """
 
 import hashlib
+import json
+import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import cached_property
 from typing import Any
 
 from evaluator.asking.template_checks import LONGEST
@@ -229,6 +232,24 @@ class Prompter:
         return Prompt(
             text=text, token_ids=ids, truncated=prompt.truncated, thought=thought
         )
+
+    def quoted(self, text: str) -> str:
+        """A text as one line in double quotes that it cannot close, and without any
+        special token."""
+        if self._special is not None:
+            text = self._special.sub(
+                lambda token: f"{token.group()[0]} {token.group()[1:]}", text
+            )
+        return json.dumps(text, ensure_ascii=False)
+
+    @cached_property
+    def _special(self) -> re.Pattern[str] | None:
+        """Matches the tokenizer's special tokens, the longest first."""
+        tokenizer = self._tokenizer
+        tokens = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
+        longer = [re.escape(token) for token in tokens if len(token.strip()) > 1]
+        longer.sort(key=len, reverse=True)
+        return re.compile("|".join(longer)) if longer else None
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of generated ids, without special tokens and with unchanged white

@@ -1,5 +1,4 @@
-"""The verdicts of matcher models on a run's responses and on control pairs, and what
-still needs one.
+"""The verdicts of judges on a run's responses and on control pairs.
 
     RUN/verdicts/<matcher>/<checkpoint>/<task>.parquet     one row per judged record,
                                                            sorted by its key
@@ -14,19 +13,22 @@ longer makes their pair (another reference, fewer pairs requested).
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from io import BytesIO
 from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from evaluator.core.errors import InputError, parse
+from evaluator.core.errors import InputError, ResurfaceError, parse
 from evaluator.core.files import write_atomically, write_parquet
 from evaluator.core.grading import strip_thinking
 from evaluator.core.records import Item
 from evaluator.core.reducing import by_its_rule
-from evaluator.judging.controls import Control
+from evaluator.judging.controls import controls_of
 from evaluator.judging.matcher import Claim, Match
 from evaluator.store import schema
 from evaluator.store.reading import read_all, read_part
@@ -34,38 +36,33 @@ from evaluator.store.records import RecordStore
 
 # the values of KEY or CONTROL_KEY: what names a record or a control pair
 Key = tuple[str | int, ...]
-Part = tuple[str, str]  # checkpoint, task
+# a matcher's file: ("verdicts", checkpoint, task) or ("controls", task)
+File = tuple[str, ...]
+Wanted = dict[File, dict[Key, Claim]]
 CONTROL_KEY = ("language", "item_id", "control", "response")
+# by the first part of a file
+_KEYS = {"verdicts": schema.KEY, "controls": CONTROL_KEY}
+_SCHEMAS = {"verdicts": schema.VERDICTS, "controls": schema.CONTROLS}
+_COLUMNS = {"verdicts": schema.VERDICT_COLUMNS, "controls": schema.CONTROL_COLUMNS}
 _GRADES = ("contains", "contains_paper", "grading")
 _PANEL = Path("controls/panel.json")
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """A record's key, and the claim that a matcher judges: question, gold answers
-    and response."""
-
-    key: Key
-    claim: Claim
-
-
-def responses(
-    run_dir: Path, probes: Sequence[str], *, everything: bool
-) -> dict[Part, list[Answered]]:
+def responses(run_dir: Path, probes: Sequence[str], *, everything: bool) -> Wanted:
     """The responses to judge, thinking removed; `everything`: right ones too. Raises
     InputError for a missing item."""
-    found: dict[Part, list[Answered]] = {}
+    wanted: Wanted = {}
     items: dict[str, dict[tuple[str, str], Item]] = {}
     for checkpoint, task, path in RecordStore(run_dir).tables():
         table = read_part(
             path, [*schema.KEY, "status", "text", *_GRADES], schema.RECORD_COLUMNS
         )
         records = by_its_rule(table.to_pandas())
-        asked_of = records["probe"].isin(probes) & records["contains"].notna()
-        asked_of &= (records["probe"] != "greedy") | (records["index"] == 0)  # as it is
+        judged = records["probe"].isin(probes) & records["contains"].notna()
+        judged &= (records["probe"] != "greedy") | (records["index"] == 0)  # as it is
         if not everything:
-            asked_of &= records["contains"].eq(False)
-        for row in records[asked_of].to_dict("records"):
+            judged &= records["contains"].eq(False)
+        for row in records[judged].to_dict("records"):
             if task not in items:
                 items[task] = {
                     (item.language, item.item_id): item
@@ -78,11 +75,23 @@ def responses(
                     f" {row['item_id']!r} is missing"
                 )
             text = strip_thinking(row["text"] or "").strip()
-            claim = Claim(question=item.question, answers=item.answers, response=text)
-            found.setdefault((checkpoint, task), []).append(
-                Answered(tuple(row[name] for name in schema.KEY), claim)
+            key = tuple(row[name] for name in schema.KEY)
+            wanted.setdefault(("verdicts", checkpoint, task), {})[key] = Claim(
+                question=item.question, answers=item.answers, response=text
             )
-    return found
+    return wanted
+
+
+def control_pairs(run_dir: Path, per_language: int) -> Wanted:
+    """The control pairs of each task with gradable answers."""
+    wanted: Wanted = {}
+    for path in sorted((run_dir / "items").glob("*.parquet")):
+        questions = read_questions(run_dir, path.stem)
+        for control in controls_of(questions, per_language):
+            claim = control.claim
+            key = (control.language, control.item_id, control.kind, claim.response)
+            wanted.setdefault(("controls", path.stem), {})[key] = claim
+    return wanted
 
 
 def read_questions(run_dir: Path, task: str) -> list[Item]:
@@ -108,126 +117,132 @@ def read_questions(run_dir: Path, task: str) -> list[Item]:
     ]
 
 
-class VerdictStore:
-    """The verdicts of one matcher on one run's responses. `digest`: of the matcher's
-    weights."""
+class Verdicts(RecordStore):
+    """One judge's verdicts on a run. As the store of its records, it turns them into
+    verdicts, and writes a file as soon as nothing in it is left to judge."""
 
-    folder, key, arrow, columns = (
-        "verdicts",
-        schema.KEY,
-        schema.VERDICTS,
-        schema.VERDICT_COLUMNS,
-    )
+    def __init__(self, run_dir: Path, judge: str, digest: str, wanted: Wanted) -> None:
+        """`digest`: of the judge's weights. Raises InputError for an unreadable file
+        and for responses that another judge of that name has judged."""
+        super().__init__(run_dir)
+        self._run_dir = run_dir
+        self._measured = False  # whether any claim has a verdict now
+        self._same = {"matcher": judge, "matcher_digest": digest}
+        self.rows = {file: self._read(file) for file in wanted}
+        self._left: defaultdict[File, set[Key]] = defaultdict(set)
+        self._unsaved: set[File] = set()
+        self._places: dict[Claim, list[tuple[File, Key]]] = {}
+        known: dict[Claim, Match] = {}
+        for file, claims in wanted.items():
+            for key, claim in claims.items():
+                match = self.rows[file].get(key)
+                if match is not None and not match.failed:
+                    known[claim] = match
+        for file, claims in wanted.items():
+            for key, claim in claims.items():
+                match = self.rows[file].get(key)
+                if claim not in known:
+                    self._places.setdefault(claim, []).append((file, key))
+                    self._left[file].add(key)
+                elif match is None or match.failed:
+                    self.rows[file][key] = known[claim]
+                    self._unsaved.add(file)
+        # each once, although several checkpoints may have given the response
+        self.claims = tuple(self._places)
 
-    def __init__(self, run_dir: Path, matcher: str, digest: str) -> None:
-        self._root = run_dir / self.folder / matcher
-        self._matcher = matcher
-        self._digest = digest
-
-    def read(self, part: tuple[str, ...]) -> dict[Key, Match]:
-        """One part's verdicts. Raises InputError if unreadable or another matcher's;
-        its controls are left out."""
-        path = self._path(part)
-        rows = (
-            read_part(path, self.arrow.names, self.columns).to_pylist()
-            if path.exists()
-            else []
-        )
-        own = [row for row in rows if row["matcher_digest"] == self._digest]
-        if len(own) < len(rows) and self.folder == "verdicts":
-            other = next(
-                row["matcher_digest"]
-                for row in rows
-                if row["matcher_digest"] != self._digest
-            )
-            raise InputError(
-                f"{path}: matcher_digest: verdicts of another matcher named"
-                f" {self._matcher!r} ({other[:12]}..., this one is"
-                f" {self._digest[:12]}...); remove them, or give the matcher's"
-                " directory another name"
-            )
-        return {
-            tuple(row[name] for name in self.key): Match(
-                verdict=row["verdict"],
-                probability=row["probability"],
-                status=row["status"],
-            )
-            for row in own
-        }
-
-    def write(self, part: tuple[str, ...], verdicts: Mapping[Key, Match]) -> Path:
-        """Replace the verdicts of one checkpoint and task, whole or not at all."""
-        same = {
-            "task": part[-1],
-            "matcher": self._matcher,
-            "matcher_digest": self._digest,
-        }
-        rows = [
-            same | dict(zip(self.key, key, strict=True)) | asdict(verdict)
-            for key, verdict in sorted(verdicts.items(), key=lambda item: item[0])
+    @property
+    def summary(self) -> str:
+        """What this call judged, and all verdicts on responses, in one line."""
+        places = self._places.values()
+        now = sum(any(file[0] == "verdicts" for file, _ in each) for each in places)
+        matches = [
+            match
+            for file, rows in self.rows.items()
+            for match in rows.values()
+            if file[0] == "verdicts"
         ]
-        path = self._path(part)
-        write_parquet(pa.Table.from_pylist(rows, schema=self.arrow), path)
-        return path
+        statuses = Counter(match.status for match in matches)
+        verdicts = Counter(match.verdict for match in matches)
+        line = (
+            f"{now} pairs of item and response judged now; of"
+            f" {verdicts[True] + verdicts[False]} responses with a verdict"
+            f" {verdicts[True]} match the reference"
+        )
+        if too_long := statuses["excluded"]:
+            line += f"; {too_long} are too long for the matcher's prompt"
+        if failed := statuses["engine_error"]:
+            line += f"; on {failed} the engine failed: the same command repeats them"
+        return line
 
-    def _path(self, part: tuple[str, ...]) -> Path:
-        return self._root.joinpath(*part[:-1], f"{part[-1]}.parquet")
+    def append(
+        self, checkpoint: str, task: str, shard: str, part: pa.Table | bytes
+    ) -> Path:
+        assert isinstance(part, bytes)
+        columns = ["item_id", "logprob", "status"]
+        rows = pq.read_table(BytesIO(part), columns=columns).to_pylist()
+        with self._changed:
+            if self._closed:
+                raise ResurfaceError("verdicts came after the judging had ended")
+            for row in rows:
+                match = Match.of(row["logprob"], row["status"])
+                self._measured |= match.verdict is not None
+                for file, key in self._places[self.claims[int(row["item_id"])]]:
+                    self.rows[file][key] = match
+                    self._left[file].discard(key)
+                    self._unsaved.add(file)
+            self._save([file for file in self._unsaved if not self._left[file]])
+        return self.root
 
+    def measured(self, checkpoint: str, task: str | None = None) -> bool:
+        return self._measured
 
-class ControlStore(VerdictStore):
-    """The same for control pairs. A part is a task alone."""
+    def close(self) -> None:
+        """Write what an unfinished judging has; later appends fail."""
+        super().close()
+        self._save(list(self._unsaved))
 
-    folder, key, arrow, columns = (
-        "controls",
-        CONTROL_KEY,
-        schema.CONTROLS,
-        schema.CONTROL_COLUMNS,
-    )
+    def _save(self, files: Iterable[File]) -> None:
+        for file in files:
+            kind = file[0]
+            rows = [
+                {"task": file[-1]}
+                | self._same
+                | dict(zip(_KEYS[kind], key, strict=True))
+                | asdict(match)
+                for key, match in sorted(
+                    self.rows[file].items(), key=lambda row: row[0]
+                )
+            ]
+            table = pa.Table.from_pylist(rows, schema=_SCHEMAS[kind])
+            write_parquet(table, self._path(file))
+            self._unsaved.discard(file)
 
+    def _read(self, file: File) -> dict[Key, Match]:
+        kind, path = file[0], self._path(file)
+        if not path.exists():
+            return {}
+        rows = read_part(path, _SCHEMAS[kind].names, _COLUMNS[kind]).to_pylist()
+        verdicts = {}
+        for row in rows:
+            digest, wanted = row["matcher_digest"], self._same["matcher_digest"]
+            if digest == wanted:
+                verdicts[tuple(row[name] for name in _KEYS[kind])] = Match(
+                    verdict=row["verdict"],
+                    probability=row["probability"],
+                    status=row["status"],
+                )
+            elif kind == "verdicts":  # control pairs are judged again
+                raise InputError(
+                    f"{path}: matcher_digest: verdicts of another matcher named"
+                    f" {self._same['matcher']!r} ({digest[:12]}..., this one is"
+                    f" {wanted[:12]}...); remove them, or give the matcher's directory"
+                    " another name"
+                )
+        return verdicts
 
-def control_key(control: Control) -> Key:
-    return control.language, control.item_id, control.kind, control.claim.response
-
-
-@dataclass(frozen=True, eq=False)
-class Pending:
-    """The claims of one part that a matcher still has to judge, each distinct one
-    once."""
-
-    # judged before, in this part or as the same claim elsewhere
-    known: Mapping[Key, Match]
-    claims: tuple[Claim, ...]
-    keys: tuple[tuple[Key, ...], ...]  # for each claim, its records
-
-    def complete(self, verdicts: Sequence[Match]) -> dict[Key, Match]:
-        """All verdicts of the part, given the verdicts on `claims`."""
-        new = {
-            key: judged
-            for keys, judged in zip(self.keys, verdicts, strict=True)
-            for key in keys
-        }
-        return {**self.known, **new}
-
-
-def pending(
-    answered: Iterable[Answered],
-    done: Mapping[Key, Match],
-    elsewhere: dict[Claim, Match],
-) -> Pending:
-    """The claims without a verdict or with a failed one; adds `done` to `elsewhere`,
-    all checkpoints' verdicts."""
-    waiting: dict[Claim, list[Key]] = {}
-    known = dict(done)
-    for each in answered:
-        if each.key in done and not done[each.key].failed:
-            elsewhere[each.claim] = done[each.key]
-        elif each.claim in elsewhere:
-            known[each.key] = elsewhere[each.claim]
-        else:
-            waiting.setdefault(each.claim, []).append(each.key)
-    return Pending(
-        known, tuple(waiting), tuple(tuple(keys) for keys in waiting.values())
-    )
+    def _path(self, file: File) -> Path:
+        folder = self._run_dir / file[0] / self._same["matcher"]
+        return folder.joinpath(*file[1:-1], f"{file[-1]}.parquet")
 
 
 def read_controls(run_dir: Path) -> pd.DataFrame | None:

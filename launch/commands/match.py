@@ -47,8 +47,8 @@ def match(
     chosen, config = match_request(
         probes, {"kind": engine, "dtype": dtype, "trust_remote_code": trust_remote_code}
     )
-    from launch.matching import MatchRequest, match_run
     from launch.process import captured
+    from launch.run.work.judging import MatchRequest, judge_run
 
     request = MatchRequest(
         probes=chosen, everything=everything, controls=controls, fit_only=fit_only
@@ -57,7 +57,7 @@ def match(
         captured(console, run / "logs" / "match.log"),
         console.status("matching") as status,
     ):
-        matched = match_run(
+        judged = judge_run(
             run,
             matcher,
             request,
@@ -65,26 +65,11 @@ def match(
             tell=lambda now: status.update(escape(now)),
             warn=warn,
         )
-    for each in matched:
-        unjudged = (
-            f"; {each.too_long} are too long for the matcher's prompt"
-            if each.too_long
-            else ""
-        )
-        if each.failed:
-            unjudged += (
-                f"; on {each.failed} the engine failed: the same command repeats them"
-            )
-        print_plain(
-            f"{each.matcher}: {each.asked} pairs of item and response judged now; of"
-            f" {each.verdicts} responses with a verdict {each.yes} match the"
-            f" reference{unjudged}"
-        )
+    for name, verdicts in judged.items():
+        print_plain(f"{name}: {verdicts.summary}")
     from evaluator.metrics.tables.judges import words
     from evaluator.store.verdicts import read_controls
 
-    for line in words(
-        read_controls(run), [each.matcher for each in matched], fit_only=fit_only
-    ):
+    for line in words(read_controls(run), list(judged), fit_only=fit_only):
         print_plain(line)
     finish(console, run, headline=False)

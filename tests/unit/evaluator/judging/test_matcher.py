@@ -1,19 +1,18 @@
 """Verdicts come from two log-likelihoods alone, and control pairs are right about
 whether they match."""
 
-import math
 from zlib import crc32
 
 import pytest
 
 from evaluator.checkpoints.tokenizer import load_tokenizer
-from evaluator.core.errors import EngineError
 from evaluator.core.text import normalise
 from evaluator.engine.base import Response, Score
 from evaluator.judging.controls import controls_of, paraphrases
-from evaluator.judging.matcher import Claim, Match, Matcher
+from evaluator.judging.matcher import Claim
 from launch.sweep.models import BUNDLED_MODEL
-from tests.support.fake import FakeEngine, FakeLM
+from tests.support.fake import FakeEngine
+from tests.support.judging import judged
 from tests.support.stamps import make_item
 
 TEMPLATE = (
@@ -68,103 +67,67 @@ def given(request, logprob):
 
 
 @pytest.mark.parametrize("template", [None, TEMPLATE])
-def test_likelier_word_is_the_verdict(tokenizer, template):
+def test_odds_of_yes(tokenizer, template):
+    """Of all tokens of each word, whether the judge has a chat template or not."""
     tokenizer.chat_template = template
-    says = {
-        "in Peru": (-3.0, -1.0),
-        "in Kenya": (-1.0, -2.0),
-        "even": (-1.5, -1.5),
-        "sure": (-1, -5000),
-    }
-    found = Matcher(tokenizer, prompt_tokens=512).verdicts(
-        scripted(tokenizer, says), [*map(pair, says)]
-    )
-    assert [verdict.verdict for verdict in found] == [False, True, False, True]
-    wanted = [
-        math.exp(-3) / (math.exp(-3) + math.exp(-1)),
-        math.exp(-1) / (math.exp(-1) + math.exp(-2)),
-        0.5,
-        1.0,
-    ]
-    assert [verdict.probability for verdict in found] == pytest.approx(wanted)
-    assert {verdict.status for verdict in found} == {"ok"}
+    says = {"in Peru": (-3.0, -1.0), "in Kenya": (-1.0, -2.0), "even": (-1.5, -1.5)}
+    engine = scripted(tokenizer, says)
+    records = judged([*map(pair, says)], engine, tokenizer)
+    assert [record.logprob for record in records] == pytest.approx([-2.0, 1.0, 0.0])
+    assert {record.status for record in records} == {"ok"}
 
 
 @pytest.mark.parametrize("template", [None, TEMPLATE])
 @pytest.mark.parametrize("response", HOSTILE)
 def test_response_stays_in_its_quotes(tokenizer, template, response):
     tokenizer.chat_template = template
-    matcher = Matcher(tokenizer, prompt_tokens=512)
-    yes, no = matcher.requests(pair(response, "Kenya", 'the "Republic"'), "0")[0]
+    answers = "Kenya", 'the "Republic"'
+    requests = []
+
+    def answer(request):
+        requests.append(request)
+        return given(request, -1.0)
+
+    claims = [pair(response, *answers), pair("x", *answers)]
+    judged(claims, FakeEngine(answer), tokenizer)
+    yes, no, plain, _ = requests
     assert '"Kenya"; "the \\"Republic\\""' in tokenizer.decode(yes.prompt_ids)
     assert yes.prompt_ids == no.prompt_ids
     assert yes.continuation_ids != no.continuation_ids
-    plain = matcher.requests(pair("x", "Kenya", 'the "Republic"'), "0")[0][0]
     special = set(tokenizer.all_special_ids)
     # the turns of the template are all the special tokens that there are
     assert sum(token in special for token in yes.prompt_ids) == sum(
         token in special for token in plain.prompt_ids
     )
-    prompt, harmless = (
-        tokenizer.decode(each.prompt_ids, skip_special_tokens=False)
-        for each in (yes, plain)
+    hostile, harmless = (
+        tokenizer.decode(request.prompt_ids, skip_special_tokens=False)
+        for request in (yes, plain)
     )
-    assert prompt.count("\n") == harmless.count("\n")
-    for verdict, scores in ((False, (-9.0, -1.0)), (True, (-1.0, -9.0))):
-        engine = FakeEngine(
-            lambda each, scores=scores: given(
-                each, scores[each.request_id.endswith("/no")]
-            )
-        )
-        assert matcher.verdicts(engine, [pair(response)])[0].verdict is verdict
+    assert hostile.count("\n") == harmless.count("\n")
 
 
-def test_truncated_and_failed_verdicts(tokenizer):
-    engine = FakeEngine(FakeLM(vocabulary=len(tokenizer)).answer)
-    matcher = Matcher(tokenizer, prompt_tokens=300)
-    long = Claim(question="word " * 500, answers=("a",), response="b")
-    cut, excluded, whole = matcher.verdicts(
-        engine, [pair("word " * 500), long, pair("short")]
-    )
-    assert (cut.status, excluded.status, whole.status) == (
-        "truncated",
-        "excluded",
-        "ok",
-    )
-    assert cut.verdict is not None
-    assert excluded == Match(verdict=None, probability=None, status="excluded")
-    assert (
-        max(
-            len(score.prompt_ids)
-            for score in matcher.requests(pair("word " * 500), "0")[0]
-        )
-        <= 300
-    )
+def test_long_and_failed_claims(tokenizer):
+    """A response is cut to fit; a question that is too long is not judged."""
+    lengths = []
 
     def answer(request):
-        if request.request_id == "0/no":
+        lengths.append(len(request.prompt_ids))
+        if request.request_id == "0/judge/no":
             return Response(
                 request_id=request.request_id, status="engine_error", error="broke"
             )
         return given(request, -1.0)
 
-    found = Matcher(tokenizer, prompt_tokens=512).verdicts(
-        FakeEngine(answer), [pair("x"), pair("y")]
-    )
-    assert found[0] == Match(verdict=None, probability=None, status="engine_error")
-    assert found[1].verdict is False
-
-    class Forgetful(FakeEngine):
-        def run(self, source):
-            return (
-                response
-                for response in super().run(source)
-                if not response.request_id.endswith("/no")
-            )
-
-    engine = Forgetful(lambda request: given(request, -1.0))
-    with pytest.raises(EngineError, match="scored yes only"):
-        Matcher(tokenizer, prompt_tokens=512).verdicts(engine, [pair("x")])
+    long = Claim(question="word " * 500, answers=("a",), response="b")
+    claims = [pair("x"), pair("word " * 500), long, pair("short")]
+    records = judged(claims, FakeEngine(answer), tokenizer, tokens=300)
+    assert [(record.status, record.logprob) for record in records] == [
+        ("engine_error", None),
+        ("truncated", 0.0),
+        ("excluded", None),
+        ("ok", 0.0),
+    ]
+    assert max(lengths) == 300
 
 
 def posed(number, *answers, language="english"):

@@ -1,225 +1,224 @@
 """Which responses are judged, that each is judged once, and that verdicts survive
 being interrupted and extended."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from evaluator.core.errors import EngineError
-from evaluator.judging.controls import controls_of
+from evaluator.core.errors import ResurfaceError
 from evaluator.judging.matcher import Claim, Match
-from evaluator.store import verdicts as stored
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import CONTROLS, VERDICTS
 from evaluator.store.verdicts import (
-    ControlStore,
-    VerdictStore,
+    Verdicts,
+    control_pairs,
     read_controls,
     read_fit_only,
     responses,
     write_fit_only,
 )
-from launch.matching import match_controls, match_parts
+from tests.support.judging import answer
 from tests.support.stamps import make_item, stamped
 from tests.support.sweeps import refused
 from tests.support.synthetic import write_run
 
 CHECKPOINTS = ("dense", "wanda-0.6")
-
-YES = Match(verdict=True, probability=0.9, status="ok")
-FAILED = Match(verdict=None, probability=None, status="engine_error")
+MANY = ["greedy", "beam", "sample"]
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path: Path) -> Path:
     return write_run(tmp_path, 6, CHECKPOINTS, languages=("english", "arabic"))
 
 
-class Judge:
-    """Says yes to short responses, remembers what it was asked, and dies when told
-    to."""
-
-    def __init__(self, dies_after=10**6):
-        self.asked: list[Claim] = []
-        self._left = dies_after
-
-    def __call__(self, pairs):
-        if self._left == 0:
-            raise EngineError("died")
-        self._left -= 1
-        self.asked += pairs
-        return [
-            Match(verdict=len(pair.response) < 12, probability=0.5, status="ok")
-            for pair in pairs
-        ]
+def short(claim: Claim) -> float:
+    return 1.0 if len(claim.response) < 12 else -1.0
 
 
-def judged(run, judge, *, everything=False, probes=("greedy",)):
-    store = VerdictStore(run, "m", "digest")
-    return match_parts(
-        store, responses(run, probes, everything=everything), judge, lambda what: None
-    )[0]
+def opened(
+    run: Path,
+    probes: Sequence[str] = ("greedy",),
+    everything: bool = False,
+    digest: str = "d",
+) -> Verdicts:
+    return Verdicts(run, "m", digest, responses(run, probes, everything=everything))
 
 
-def contents(run):
-    return {
-        str(path.relative_to(run)): path.read_bytes()
-        for path in sorted((run / "verdicts").rglob("*.parquet"))
-    }
+def judge(run: Path, **wanted: object) -> set[Claim]:
+    """Judge all that is left; returns it."""
+    verdicts = opened(run, **wanted)
+    answer(verdicts, short)
+    verdicts.close()
+    return set(verdicts.claims)
 
 
-def test_only_what_grading_denies_is_judged_once_and_judging_all_adds_to_it(run):
+def contents(run: Path) -> dict[Path, bytes]:
+    paths = (run / "verdicts").rglob("*.parquet")
+    return {path.relative_to(run): path.read_bytes() for path in paths}
+
+
+def test_denied_responses_are_judged(run: Path) -> None:
+    """`everything` adds those that contain a gold answer."""
     records = pq.read_table(run / "records").to_pylist()
-    greedy = [
-        row
-        for row in records
-        if row["probe"] == "greedy" and row["contains"] is not None
-    ]
-    few, all_ = (
-        responses(run, ["greedy"], everything=everything)
-        for everything in (False, True)
-    )
-    assert sum(map(len, all_.values())) == len(greedy)
-    assert sum(map(len, few.values())) == sum(not row["contains"] for row in greedy) > 0
+    graded = [row for row in records if row["contains"] is not None]
+    greedy = [row for row in graded if row["probe"] == "greedy"]
+    few = responses(run, ["greedy"], everything=False)
+    assert set(few) == {("verdicts", name, "gazetteer") for name in CHECKPOINTS}
+    denied = [row for row in greedy if not row["contains"]]
+    assert sum(map(len, few.values())) == len(denied) > 0
+    every = responses(run, ["greedy"], everything=True)
+    assert sum(map(len, every.values())) == len(greedy)
     more = responses(run, ["greedy", "sample"], everything=False)
-    assert sum(map(len, more.values())) > sum(map(len, few.values()))
-    judge = Judge()
-    assert (
-        judged(run, judge, probes=["greedy", "beam", "sample"])
-        == len(judge.asked)
-        == len(set(judge.asked))
-    )
-    rows = pq.read_table(run / "verdicts" / "m" / "dense" / "gazetteer.parquet")
-    assert rows.schema.equals(VERDICTS)
-    found = [
-        each
-        for part in responses(
-            run, ["greedy", "beam", "sample"], everything=False
-        ).values()
-        for each in part
-    ]
-    assert len(judge.asked) == len({each.claim for each in found}) < len(found)
-    for path in (run / "verdicts").rglob("*.parquet"):
-        path.unlink()
-    first, second = Judge(), Judge()
-    judged(run, first)
-    judged(run, second, everything=True)
-    assert second.asked
-    assert not set(first.asked) & set(second.asked)
-    at_once = contents(run)
-    for path in (run / "verdicts").rglob("*.parquet"):
-        path.unlink()
-    judged(run, Judge(), everything=True)
-    assert contents(run) == at_once
+    assert sum(map(len, more.values())) > len(denied)
 
 
-def test_an_interrupted_call_goes_on_and_ends_as_an_uninterrupted_one(
-    run, tmp_path_factory
-):
-    whole = write_run(
-        tmp_path_factory.mktemp("whole"),
-        6,
-        CHECKPOINTS,
-        languages=("english", "arabic"),
-    )
-    judged(whole, Judge())
-    first = Judge(dies_after=1)
-    with pytest.raises(EngineError):
-        judged(run, first)
-    assert len(contents(run)) == 1
-    second = Judge()
-    judged(run, second)
-    assert not set(first.asked) & set(second.asked)
-    assert contents(run) == contents(whole)
+def test_equal_claims_are_judged_once(run: Path) -> None:
+    wanted = responses(run, MANY, everything=False)
+    claims = [claim for rows in wanted.values() for claim in rows.values()]
+    asked = opened(run, MANY).claims
+    assert len(asked) == len(set(claims)) < len(claims)
+    assert set(asked) == set(claims)
+    judge(run, probes=MANY)
+    path = run / "verdicts" / "m" / "dense" / "gazetteer.parquet"
+    assert pq.read_table(path).schema.equals(VERDICTS)
+    verdicts = opened(run, MANY)
+    assert verdicts.claims == ()
+    for file, rows in wanted.items():
+        for key, claim in rows.items():
+            assert verdicts.rows[file][key] == Match.of(short(claim), "ok")
 
 
-def test_what_failed_is_asked_again_and_what_was_judged_is_not(run):
-    class Flaky(Judge):
-        def __call__(self, pairs):
-            return [
-                FAILED,
-                replace(FAILED, status="excluded"),
-                *super().__call__(pairs)[2:],
-            ][: len(pairs)]
+def test_later_call_adds_verdicts(run: Path) -> None:
+    """In two calls or in one: the files are the same."""
+    first = judge(run)
+    second = judge(run, everything=True)
+    assert second
+    assert not first & second
+    in_two = contents(run)
+    for path in in_two:
+        (run / path).unlink()
+    judge(run, everything=True)
+    assert contents(run) == in_two
 
-    first, second, third = Flaky(), Judge(), Judge()
-    many = ["greedy", "beam", "sample"]
-    judged(run, first, probes=many)
-    parts = len(contents(run))
-    judged(run, second, probes=many)
-    assert 0 < len(second.asked) <= parts  # one pair of each part had failed
-    assert set(second.asked) <= set(first.asked)
-    assert {row["status"] for row in pq.read_table(run / "verdicts").to_pylist()} == {
-        "ok",
-        "excluded",
-    }
+
+def test_interrupted_judging_goes_on(run: Path) -> None:
+    judge(run)
+    whole = contents(run)
+    for path in whole:
+        (run / path).unlink()
+    first = opened(run)
+    half = first.claims[: len(first.claims) // 2]
+    answer(first, short, half)
+    first.close()
+    with pytest.raises(ResurfaceError, match="after the judging had ended"):
+        answer(first, short, half)
+    assert judge(run) == set(first.claims) - set(half)
+    assert contents(run) == whole
+
+
+def test_file_is_written_when_complete(run: Path) -> None:
+    verdicts = opened(run)
+    for claim in verdicts.claims:
+        answer(verdicts, short, [claim])
+        complete = {
+            Path(kind, "m", name, "gazetteer.parquet")
+            for (kind, name, _), rows in responses(
+                run, ["greedy"], everything=False
+            ).items()
+            if rows.keys() <= verdicts.rows[kind, name, "gazetteer"].keys()
+        }
+        assert contents(run).keys() == complete
+
+
+def test_failed_claims_are_judged_again(run: Path) -> None:
+    first = opened(run)
+    fails = first.claims[0]
+    assert not first.measured("m", "claims")
+    answer(first, lambda claim: None, [fails])
+    assert not first.measured("m", "claims")
+    answer(first, short, first.claims[1:])
+    assert first.measured("m", "claims")
+    assert "on 1 the engine failed: the same command repeats them" in first.summary
     before = contents(run)
-    assert judged(run, third, probes=many) == len(third.asked) == 0
-    assert contents(run) == before
+    again = opened(run)
+    assert again.claims == (fails,)
+    answer(again, short)
+    assert contents(run) != before
+    assert opened(run).claims == ()
 
 
-def test_verdicts_of_another_matcher_of_that_name_and_damaged_files_are_named(run):
-    judged(run, Judge())
-    store = VerdictStore(run, "m", "other digest")
-    asked = responses(run, ["greedy"], everything=False)
-    told = refused(match_parts, store, asked, Judge(), lambda what: None)
-    assert "matcher_digest: verdicts of another matcher named 'm'" in told
-    judged(run, Judge())
+def test_summary_counts_responses(run: Path) -> None:
+    wanted = control_pairs(run, 4) | responses(run, ["greedy"], everything=False)
+    verdicts = Verdicts(run, "m", "d", wanted)
+    answer(verdicts, short)
+    rows = [row for file, row in verdicts.rows.items() if file[0] == "verdicts"]
+    matches = [match for row in rows for match in row.values()]
+    claims = {claim for file in wanted if file[0] == "verdicts" for claim in wanted[file].values()}  # fmt: skip
+    assert verdicts.summary == (
+        f"{len(claims)} pairs of item and response judged now; of {len(matches)}"
+        f" responses with a verdict {sum(match.verdict for match in matches)} match"
+        " the reference"
+    )
+
+
+def test_odds_make_a_verdict() -> None:
+    match = Match.of(-2.0, "ok")
+    assert match.verdict is False
+    assert match.probability == pytest.approx(math.exp(-2) / (1 + math.exp(-2)))
+    even = Match(verdict=False, probability=0.5, status="truncated")
+    assert Match.of(0.0, "truncated") == even
+    assert Match.of(5000.0, "ok").probability == 1.0
+    excluded = Match(verdict=None, probability=None, status="excluded")
+    assert Match.of(None, "excluded") == excluded
+
+
+def test_unusable_verdicts_are_named(run: Path) -> None:
+    """Those of another matcher with the name, damaged ones, and a lost question."""
+    judge(run)
+    other = refused(opened, run, digest="other")
+    assert "matcher_digest: verdicts of another matcher named 'm'" in other
     path = run / "verdicts" / "m" / "dense" / "gazetteer.parquet"
     path.write_bytes(b"PAR1")
-    assert "cannot be read" in refused(judged, run, Judge())
+    assert "cannot be read" in refused(opened, run)
     (run / "items" / "gazetteer.parquet").unlink()
     missing = "gazetteer.parquet: missing: a matcher needs the questions"
     assert missing in refused(responses, run, ["greedy"], everything=False)
-    assert read_controls(run) is None
-    ControlStore(run, "judge", "digest").write(("gazetteer",), {}).write_bytes(b"PAR1")
-    assert "gazetteer.parquet: cannot be read as Parquet" in refused(read_controls, run)
 
 
-def test_thinking_is_no_part_of_a_response(run):
+def test_thinking_is_no_response(run: Path) -> None:
     item = replace(make_item(), task="gazetteer", item_id="english-0001")
-    record = stamped(
-        item,
-        "greedy",
-        checkpoint="t",
-        text="<think>Lima?</think> Quito. ",
-        contains=False,
-    )
+    text = "<think>Lima?</think> Quito. "
+    record = stamped(item, "greedy", checkpoint="t", text=text, contains=False)
     RecordStore(run).append("t", "gazetteer", "0", to_table([record]))
-    assert (
-        responses(run, ["greedy"], everything=False)["t", "gazetteer"][0].claim.response
-        == "Quito."
-    )
+    wanted = responses(run, ["greedy"], everything=False)
+    (claim,) = wanted["verdicts", "t", "gazetteer"].values()
+    assert claim.response == "Quito."
 
 
-def test_what_was_said_is_read_back_and_only_the_rest_is_asked(run):
-    pairs = controls_of(stored.read_questions(run, "gazetteer"), 4)
-    assert {each.kind for each in pairs} == {"same", "paraphrase", "other"}
-    said = {stored.control_key(each): YES for each in pairs[1:]} | {
-        stored.control_key(pairs[-1]): FAILED
-    }
-    store = ControlStore(run, "judge", "digest")
-    assert store.read(("gazetteer",)) == {}
-    path = store.write(("gazetteer",), said)
-    assert path == run / "controls" / "judge" / "gazetteer.parquet"
-    assert pq.read_table(path).schema.equals(CONTROLS)
-    assert store.read(("gazetteer",)) == said
-    asked = []
-    match_controls(
-        store,
-        {"gazetteer": pairs},
-        lambda claims: asked.extend(claims) or [YES] * len(claims),
-        str,
-    )
-    assert asked == [pairs[0].claim, pairs[-1].claim]
-    assert ControlStore(run, "judge", "other weights").read(("gazetteer",)) == {}
+def test_control_pairs_are_kept(run: Path) -> None:
+    """Another matcher of the same name judges them again."""
+    assert read_controls(run) is None
+    pairs = control_pairs(run, 4)
+    ((file, claims),) = pairs.items()
+    assert file == ("controls", "gazetteer")
+    assert {key[2] for key in claims} == {"same", "paraphrase", "other"}
+    verdicts = Verdicts(run, "judge", "d", pairs)
+    answer(verdicts, short)
+    table = pq.read_table(run / "controls" / "judge" / "gazetteer.parquet")
+    assert table.schema.equals(CONTROLS)
+    assert table.num_rows == len(claims)
     frame = read_controls(run)
-    assert len(frame) == len(pairs)
-    assert (set(frame["matcher"]), frame["verdict"].all()) == ({"judge"}, True)
+    assert frame is not None
+    assert (set(frame["matcher"]), len(frame)) == ({"judge"}, len(claims))
+    assert Verdicts(run, "judge", "d", pairs).claims == ()
+    assert Verdicts(run, "judge", "other", pairs).claims == verdicts.claims
 
 
-def test_who_has_a_vote_is_kept_until_it_is_said_otherwise(run):
+def test_panel_setting_is_kept(run: Path) -> None:
     assert not read_fit_only(run)
     write_fit_only(run, False)
     assert not (run / "controls").exists()
@@ -228,8 +227,5 @@ def test_who_has_a_vote_is_kept_until_it_is_said_otherwise(run):
     write_fit_only(run, False)
     assert not read_fit_only(run)
     (run / "controls" / "panel.json").write_text('{"fit_only": "yes"}')
-    assert "panel.json: field 'fit_only' must be true or false, is 'yes'" in refused(
-        read_fit_only, run
-    )
-    write_fit_only(run, False)  # what was kept is not asked
-    assert not read_fit_only(run)
+    named = "panel.json: field 'fit_only' must be true or false, is 'yes'"
+    assert named in refused(read_fit_only, run)

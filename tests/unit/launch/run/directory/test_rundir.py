@@ -15,16 +15,17 @@ import pyarrow as pa
 import pytest
 
 from evaluator.core.errors import InputError
-from evaluator.judging.matcher import Match
+from evaluator.judging.matcher import Claim
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.run_json import Failure
 from evaluator.store.schema import KEY, VERDICTS
-from evaluator.store.verdicts import ControlStore, VerdictStore
+from evaluator.store.verdicts import Verdicts
 from launch.run.directory.rundir import (
     RunDirectory,
     set_damaged_aside,
     set_verdicts_aside,
 )
+from tests.support.judging import answer
 from tests.support.run_directories import opened
 from tests.support.stamps import make_item, stamped
 from tests.support.sweeps import refused
@@ -367,21 +368,20 @@ def test_present_distributions_need_nothing(store: RecordStore, tmp_path: Path) 
 @pytest.mark.parametrize("kind", ["verdicts", "controls"])
 def test_damaged_verdicts_are_moved(kind: str, tmp_path: Path) -> None:
     """The file of another matcher, and one that is whole, stay."""
-    yes = Match(verdict=True, probability=0.9, status="ok")
-    judged = {
-        tuple(
+    claim = Claim(question="q", answers=("a",), response="a")
+    key: tuple[str | int, ...] = ("english", "i0", "same", "a")
+    if kind == "verdicts":
+        key = tuple(
             0 if pa.types.is_integer(VERDICTS.field(name).type) else name
             for name in KEY
-        ): yes
-    }
-    pairs = {("english", "i0", "gold", "a"): yes}
+        )
 
     def written(matcher: str, task: str) -> Path:
-        if kind == "verdicts":
-            return VerdictStore(tmp_path, matcher, "digest").write(
-                ("dense", task), judged
-            )
-        return ControlStore(tmp_path, matcher, "digest").write((task,), pairs)
+        file = (kind, "dense", task) if kind == "verdicts" else (kind, task)
+        verdicts = Verdicts(tmp_path, matcher, "digest", {file: {key: claim}})
+        answer(verdicts, lambda claim: 1.0)
+        folder = tmp_path / kind / matcher
+        return folder.joinpath(*file[1:-1], f"{task}.parquet")
 
     cut, whole, others = (
         written("judge", "cut"),

@@ -10,22 +10,23 @@ import pandas as pd
 import pytest
 
 from evaluator.checkpoints.tokenizer import load_tokenizer
+from evaluator.core.files import parquet_bytes
 from evaluator.core.text import normalise
 from evaluator.engine.base import Request, Response
-from evaluator.judging.matcher import Matcher
 from evaluator.metrics.tables.judges import judges
 from evaluator.metrics.tables.matching import PANEL
 from evaluator.report import Report, page, write_report
+from evaluator.store.records import to_table
 from evaluator.store.verdicts import (
-    ControlStore,
-    VerdictStore,
+    Verdicts,
+    control_pairs,
     read_controls,
     responses,
     write_fit_only,
 )
-from launch.matching import controls_by_task, match_controls, match_parts
 from launch.sweep.models import BUNDLED_MODEL
 from tests.support.fake import FakeEngine
+from tests.support.judging import judged as judged_claims
 from tests.support.synthetic import write_run
 
 _QUOTED = re.compile(
@@ -70,26 +71,13 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("dense", "wanda-0.6"),
         languages=("english", "russian"),
     )
-    controls = controls_by_task(run, _PER_LANGUAGE)
+    wanted = control_pairs(run, _PER_LANGUAGE)
+    wanted |= responses(run, ["greedy"], everything=False)
+    tokenizer = load_tokenizer(BUNDLED_MODEL)
     for name, judge in JUDGES.items():
-        matcher, engine = (
-            Matcher(load_tokenizer(BUNDLED_MODEL), prompt_tokens=1024),
-            engine_of(judge),
-        )
-
-        def ask(claims, matcher=matcher, engine=engine):
-            return matcher.verdicts(engine, claims)
-
-        store = ControlStore(run, name, name)
-        asked = match_controls(store, controls, ask, lambda what: None)
-        assert asked == sum(map(len, controls.values())) > 0
-        assert match_controls(store, controls, ask, lambda what: None) == 0
-        match_parts(
-            VerdictStore(run, name, name),
-            responses(run, ["greedy"], everything=False),
-            ask,
-            lambda what: None,
-        )
+        verdicts = Verdicts(run, name, name, wanted)
+        records = judged_claims(verdicts.claims, engine_of(judge), tokenizer, 1024)
+        verdicts.append(name, "claims", "0", parquet_bytes(to_table(records)))
     return run
 
 

@@ -1,0 +1,219 @@
+"""Judges over a run's responses: each judge is a checkpoint whose claims the board
+hands to one engine.
+
+A judge decides control pairs first. Their answer is known, so they show whether it is
+fit to judge. The same command resumes, and repeats only claims on which the engine
+failed. A judge decides a response once, even if several checkpoints gave it. The run
+stays locked meanwhile, as it does for its driver.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import date
+from functools import cache
+from pathlib import Path
+
+import ray
+
+from evaluator.asking.prompts import Prompter
+from evaluator.asking.template_checks import try_template
+from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
+from evaluator.checkpoints.tokenizer import load_tokenizer
+from evaluator.core.errors import EngineError, InputError
+from evaluator.core.lease import Lease
+from evaluator.engine.config import EngineConfig, check_served
+from evaluator.judging.matcher import Claim, JudgeConfig, posed, prompt_of
+from evaluator.store.reading import day_of
+from evaluator.store.verdicts import Verdicts, control_pairs, responses, write_fit_only
+from launch.run.decide.assignments import Assignment, EngineSetup, origin_of, shards_of
+from launch.run.decide.board import Board
+from launch.run.decide.failures import Ledger
+from launch.run.decide.nodes import Placement
+from launch.run.directory.rundir import set_verdicts_aside
+from launch.run.events import Advanced, Event, Starting, Warned
+from launch.run.work.cluster import Cluster, cluster
+from launch.run.work.fleet import Fleet
+from launch.run.work.workers import EngineWorker
+from launch.sweep.config import Resources
+from launch.sweep.models import names_of, resolve_model
+from launch.sweep.prepared_tasks import PreparedTask
+
+_PROMPT_TOKENS = 2048  # room for long references; a response has some tens of tokens
+# " yes" and " no" in the worst vocabulary, and room for a moved token boundary
+_VERDICT_TOKENS = 8
+_POLL_SECONDS = 0.2  # between two checks of the engine
+
+Tell = Callable[[str], None]
+CheckedJudge = tuple[CheckpointInfo, JudgeConfig]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchRequest:
+    """The claims of a call: `controls` control pairs for each language, then the
+    responses to some probes.
+
+    Without `everything`, responses that contain a gold answer are left out.
+    `fit_only` affects only the report: unfit judges have no vote."""
+
+    probes: Sequence[str]
+    everything: bool
+    controls: int
+    fit_only: bool
+
+
+def judge_run(
+    run_dir: Path,
+    judges: Sequence[str],
+    request: MatchRequest,
+    *,
+    engine: EngineConfig,
+    tell: Tell,
+    warn: Tell,
+) -> dict[str, Verdicts]:
+    """Judge, with every judge, what it has not judged yet; the verdicts by its name.
+    Raises InputError, or ResurfaceError if the work fails."""
+    day = day_of(run_dir)
+    checked = []
+    for name, path in names_of(judges, "--matcher").items():
+        trust = engine.trust_remote_code
+        info = inspect_checkpoint(resolve_model(path), name, trust_remote_code=trust)
+        checked.append(_checked(info, engine, day))
+    infos = [info for info, _ in checked]
+    check_served(engine, infos, here=not os.environ.get("RAY_ADDRESS"))
+    with ExitStack() as stack:
+        stack.callback(Lease(run_dir).release)
+        wanted = control_pairs(run_dir, request.controls)
+        wanted |= responses(run_dir, request.probes, everything=request.everything)
+        for info in infos:
+            set_verdicts_aside(run_dir, info.name, warn)
+        write_fit_only(run_dir, request.fit_only)
+
+        @cache
+        # only if a claim has no verdict: else a run needs no Ray
+        def machines() -> Cluster:
+            return stack.enter_context(cluster(run_dir / "logs"))
+
+        found = {}
+        for judge in checked:
+            info, _ = judge
+            verdicts = Verdicts(run_dir, info.name, info.weights_digest, wanted)
+            verdicts.clean()
+            try:
+                if verdicts.claims:
+                    log = (run_dir / "logs" / f"matcher-{info.name}.log").absolute()
+                    _judge(judge, verdicts, machines(), engine, log, tell, warn)
+            finally:
+                verdicts.close()
+            found[info.name] = verdicts
+        return found
+
+
+def _checked(
+    info: CheckpointInfo, engine: EngineConfig, day: date | None
+) -> CheckedJudge:
+    """Raises InputError for an unusable tokenizer, chat template or context length,
+    before Ray starts."""
+    tokenizer = load_tokenizer(info.path, trust_remote_code=engine.trust_remote_code)
+    chat = bool(tokenizer.chat_template)
+    if chat:
+        try_template(tokenizer)
+    positions = Checkpoint(info.path).positions(
+        unknown=_PROMPT_TOKENS + _VERDICT_TOKENS, least=_VERDICT_TOKENS + 1
+    )
+    room = min(_PROMPT_TOKENS, positions - _VERDICT_TOKENS)
+    prompter = Prompter(
+        tokenizer, chat=chat, prompt_tokens=room, one_shot_prompt_tokens=room, date=day
+    )
+    shortest = Claim(question="x", answers=("x",), response="x")
+    if prompt_of(posed([shortest])[0].item, prompter) is None:
+        raise InputError(
+            f"{info.path / 'config.json'}: field 'max_position_embeddings' leaves a"
+            f" prompt {room} tokens, in which not even a response of one letter can"
+            " be judged"
+        )
+    # engines run in other directories
+    info = replace(info, path=info.path.absolute())
+    return info, JudgeConfig.of(chat=chat, prompt_tokens=room, day=day)
+
+
+def _judge(
+    judge: CheckedJudge,
+    verdicts: Verdicts,
+    machines: Cluster,
+    engine: EngineConfig,
+    log: Path,
+    tell: Tell,
+    warn: Tell,
+) -> None:
+    """Judge all claims with one engine. Raises InputError or EngineError if the judge
+    is set aside, ResurfaceError if Ray fails."""
+    info, config = judge
+    resources, key = Resources(), config.task
+    questions = posed(verdicts.claims)
+    task = PreparedTask(name=key, key=key, config=config, questions=questions)
+    board = Board(Ledger(attempts=resources.attempts), questions={key: questions})
+    board.add(
+        [
+            Assignment(
+                checkpoint=info,
+                task=key,
+                task_key=key,
+                config=config,
+                origin=origin_of(info, None),
+                shards=shards_of(task, (), resources.shard_items),
+            )
+        ]
+    )
+    tokens = config.prompt_tokens + _VERDICT_TOKENS
+    engine = engine.model_copy(update={"max_model_len": tokens})
+    references = {key: ray.put(questions)}
+    judged = 0
+
+    def report(event: Event) -> None:
+        nonlocal judged
+        match event:
+            case Starting():
+                tell(f"{info.name}: starting the engine")
+            case Advanced():
+                judged += event.items
+                tell(f"{info.name}: {judged} of {len(questions)} responses")
+            case Warned():
+                warn(event.text)
+
+    def worker(number: int, place: Placement) -> EngineWorker:
+        return EngineWorker(
+            number,
+            EngineSetup(config=engine, log_path=log, place=place),
+            board=board,
+            store=verdicts,
+            questions=references,
+            report=report,
+            resources=resources,
+        )
+
+    fleet = Fleet(
+        machines.nodes(),
+        board,
+        worker,
+        tensor_parallel=engine.tensor_parallel,
+        wanted=1,
+    )
+    try:
+        while fleet.working or not board.over:
+            fleet.start()
+            fleet.join(_POLL_SECONDS)
+            machines.check()
+            fleet.check(resources.placement_seconds)
+        fleet.check(resources.placement_seconds)  # the engine may have failed meanwhile
+    finally:
+        board.stop()
+    for failure in board.failures:
+        if failure.stage != "item":  # an item's verdict tells of its failure
+            kind = InputError if failure.mendable else EngineError
+            raise kind(
+                f"matcher {info.name!r} failed: {failure.reason}; see {log}; the same"
+                " command resumes"
+            )
