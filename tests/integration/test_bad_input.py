@@ -220,7 +220,7 @@ def test_commands(desk, arguments, named):
     [
         ({"max_position_embeddings": 40}, ["'max_position_embeddings'", "32 tokens"]),
         ({"max_position_embeddings": 4}, ["'max_position_embeddings' is 4"]),
-        ({"hidden_size": 96}, ["'hidden_size' is 96", "embed_tokens"]),
+        ({"hidden_size": 96}, ["embed_tokens", "[384, 96]"]),
     ],
 )
 def test_matchers(desk, changes, named):
