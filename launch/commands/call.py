@@ -38,7 +38,6 @@ from launch.commands.report import finish
 from launch.commands.terminal import console, errors, warn
 from launch.process import stop_in_order
 from launch.provenance import count_gpus
-from launch.run.bus import Bus
 from launch.run.decide.nodes import Node, place_engines
 from launch.run.directory.event_log import EventLog
 from launch.run.directory.lock import hold, need_place
@@ -52,13 +51,13 @@ from launch.run.events import (
     Started,
     TookOver,
 )
+from launch.run.state import Bus
 from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep
 from launch.sweep.models import BUNDLED
 
 if TYPE_CHECKING:
     from evaluator.store.run_json import Failure
-    from launch.run.bus import Listener
-    from launch.run.state import RunState
+    from launch.run.state import Listener, RunState
     from launch.trackers.tracking import Tracker
 
 WITH_FAILURES = 3  # exit code

@@ -1,29 +1,32 @@
-"""What a run is doing: a fold of its events.
+"""What a run is doing: a fold of its events, and the bus that makes it.
 
     state = advance(RunState(), Planned({("dense", "xquad"): 40}), now=0.0)
     state = advance(state, Began(engine=0, checkpoint="dense", task="xquad", items=40), now=1.0)
 
-Driver, progress lines, `status`, trackers and metrics.prom read it. Pure.
+Driver, progress lines, `status`, trackers and metrics.prom read it. `advance` is pure.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from evaluator.core.errors import one_line
 from evaluator.store.run_json import Failure
 from launch.run import events
-from launch.run.events import Event, OfEngine, Part
+from launch.run.events import Advanced, Completed, Decided, Event, OfEngine, Part
 
 PartState = Literal["done", "running", "failed", "waiting", "decided early"]
 _WINDOW_SECONDS = 300.0  # for the measured pace
 ERRORS = 5  # the last ones
-# an engine's state after an event without a checkpoint
+# an engine's state after an event without a task
 _STATES: Mapping[type[Event], str] = {
     events.Starting: "starting",
+    events.Loading: "loading",
     events.Placed: "idle",
     events.Ended: "idle",
     events.Unplaced: "waiting for a place",
@@ -94,76 +97,79 @@ class RunState:
     def parts(self) -> list[PartStatus]:
         """Planned parts first, then parts with records only, then checkpoints without
         a plan: they were unusable when the run began."""
-        busy = {each.part for each in self.engines.values()}
-        found = []
-        for part in dict.fromkeys([*self.planned, *self.done]):
-            done, total = self.done.get(part, 0), self.planned.get(part)
-            complete = self.is_done(part)
-            state: PartState = "done" if complete else "waiting"
-            if part in self.early:
-                state = "decided early"
-            elif part in busy and not complete:
-                state = "running"
-            elif part in self.lost or (part[0], "") in self.lost:
-                state = "failed"  # also if all its records exist
-            found.append(
-                PartStatus(
-                    checkpoint=part[0],
-                    task=part[1],
-                    state=state,
-                    done=done,
-                    total=total,
-                )
+        known = dict.fromkeys([*self.planned, *self.done])
+        rows = [
+            PartStatus(
+                checkpoint=part[0],
+                task=part[1],
+                state=self._state_of(part),
+                done=self.done.get(part, 0),
+                total=self.planned.get(part),
             )
-        known = {part.checkpoint for part in found}
-        unusable = dict.fromkeys(name for name, _ in self.lost if name not in known)
-        return found + [
-            PartStatus(checkpoint=name, task="", state="failed", done=0, total=0)
-            for name in unusable
+            for part in known
         ]
+        for name in dict.fromkeys(name for name, _ in self.lost):
+            if name not in {checkpoint for checkpoint, _ in known}:
+                row = PartStatus(
+                    checkpoint=name, task="", state="failed", done=0, total=0
+                )
+                rows.append(row)
+        return rows
+
+    def _state_of(self, part: Part) -> PartState:
+        if part in self.early:
+            return "decided early"
+        complete = self.is_done(part)
+        if not complete and any(part == each.part for each in self.engines.values()):
+            return "running"
+        if part in self.lost or (part[0], "") in self.lost:
+            return "failed"  # also if all its records exist
+        return "done" if complete else "waiting"
 
     def checkpoints(self) -> Counter[str]:
         """The number of checkpoints in each state."""
         by_name: dict[str, set[PartState]] = {}
         for part in self.parts():
             by_name.setdefault(part.checkpoint, set()).add(part.state)
-        states = Counter(done=0, running=0, waiting=0, failed=0)
-        for found in by_name.values():
-            order = [each for each in ("running", "failed", "waiting") if each in found]
-            states[order[0] if order else "done"] += 1
-        return states
+        counts = Counter(done=0, running=0, waiting=0, failed=0)
+        for states in by_name.values():
+            for state in ("running", "failed", "waiting", "done"):
+                if state in states or state == "done":
+                    counts[state] += 1
+                    break
+        return counts
 
 
 def advance(state: RunState, event: Event, now: float) -> RunState:
     """The state after an event."""
-    state = replace(state, counts=state.counts + Counter([event.kind]))
+    counts = state.counts.copy()
+    counts[event.kind] += 1
+    state = replace(state, counts=counts)
     match event:
         case events.Planned():
             state = replace(state, started=now, planned=event.items)
             for failure in event.failures:
-                state = _give_up(state, events.GaveUp(failure))
+                state = _with_failure(state, failure)
+        case events.GaveUp():
+            state = _with_failure(state, event.failure)
         case events.Recorded():
             done = {**state.done, (event.checkpoint, event.task): event.items}
-            return replace(state, done=done)
-        case events.Decided():
+            state = replace(state, done=done)
+        case Decided():
             part = event.checkpoint, event.task
             total = max(event.items, state.done.get(part, 0))
             planned = {**state.planned, part: total}
-            return replace(state, planned=planned, early=state.early | {part})
-        case events.GaveUp():
-            return _give_up(state, event)
-        case events.Made():
-            compressed = (event.items, event.total) if event.total else None
-            return replace(state, compressed=compressed)
+            state = replace(state, planned=planned, early=state.early | {part})
+        case events.Made() if event.total:
+            state = replace(state, compressed=(event.items, event.total))
         case events.Warned() | events.Retried() if event.text:
-            return _with_error(state, event.text)
+            state = _with_error(state, event.text)
         case OfEngine():
-            return _of_engine(state, event, now)
+            state = _of_engine(state, event, now)
     return state
 
 
-def _give_up(state: RunState, event: events.GaveUp) -> RunState:
-    failure = event.failure
+def _with_failure(state: RunState, failure: Failure) -> RunState:
     lost = dict(state.lost)
     if failure.lost:
         lost[failure.checkpoint, failure.task] = failure
@@ -176,38 +182,74 @@ def _with_error(state: RunState, text: str) -> RunState:
 
 def _of_engine(state: RunState, event: OfEngine, now: float) -> RunState:
     engine = state.engines.get(event.engine, EngineState(state=""))
-    gpu = event.text if isinstance(event, events.Placed) else engine.gpu
     match event:
-        case events.Loading(checkpoint=name):
-            engine = EngineState(state="loading", since=now, gpu=gpu, checkpoint=name)
-            state = replace(state, began={name: now, **state.began})
+        case events.Loaded():
+            return state
+        case Advanced():
+            engine = replace(engine, done=engine.done + event.items)
+            state = _advanced(state, engine.part, event.items, now)
         case events.Began():
             engine = EngineState(
                 state="evaluating",
                 since=now,
-                gpu=gpu,
+                gpu=engine.gpu,
                 checkpoint=event.checkpoint,
                 task=event.task,
                 items=event.items,
             )
             state = replace(state, pace=state.pace or ((now, 0),))
-        case events.Advanced():
-            engine = replace(engine, done=engine.done + event.items)
-            state = _advanced(state, engine, event.items, now)
-        case events.Loaded():
-            return state
         case _:
-            engine = EngineState(state=_STATES[type(event)], since=now, gpu=gpu)
-    if isinstance(event, events.Died):
-        state = _with_error(state, f"engine {event.engine} died ({event.text})")
+            gpu = event.text if isinstance(event, events.Placed) else engine.gpu
+            name = event.checkpoint if isinstance(event, events.Loading) else None
+            engine = EngineState(
+                state=_STATES[type(event)], since=now, gpu=gpu, checkpoint=name
+            )
+            if name is not None:
+                state = replace(state, began={name: now, **state.began})
+            if isinstance(event, events.Died):
+                died = f"engine {event.engine} died ({event.text})"
+                state = _with_error(state, died)
     return replace(state, engines={**state.engines, event.engine: engine})
 
 
-def _advanced(state: RunState, engine: EngineState, items: int, now: float) -> RunState:
-    done = {**state.done, engine.part: state.done.get(engine.part, 0) + items}
+def _advanced(state: RunState, part: Part, items: int, now: float) -> RunState:
+    done = {**state.done, part: state.done.get(part, 0) + items}
     total = state.items + items
     pace = (*state.pace, (now, total))
-    old = 0
-    while len(pace) - old > 2 and pace[old + 1][0] <= now - _WINDOW_SECONDS:
-        old += 1
-    return replace(state, done=done, items=total, pace=pace[old:])
+    while len(pace) > 2 and pace[1][0] <= now - _WINDOW_SECONDS:
+        pace = pace[1:]
+    return replace(state, done=done, items=total, pace=pace)
+
+
+Listener = Callable[[Event, RunState], None]
+
+
+class Bus:
+    """Each event advances the state, and all listeners get both, in the thread that
+    reports. Thread-safe."""
+
+    def __init__(
+        self, *listeners: Listener, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.listeners = list(listeners)
+        self.clock = clock
+        self.state = RunState()
+        self._lock = threading.Lock()
+
+    def report(self, event: Event) -> None:
+        now = self.clock()
+        with self._lock:
+            self.state = state = advance(self.state, event, now)
+        for listener in list(self.listeners):
+            listener(event, state)
+        match event:
+            case Advanced():
+                part = state.engines[event.engine].part
+            case Decided():
+                part = event.checkpoint, event.task
+            case _:
+                return
+        name = part[0]
+        if state.is_done(part) and state.is_complete(name):
+            seconds = now - state.began.get(name, state.started)
+            self.report(Completed(checkpoint=name, seconds=round(seconds, 3)))

@@ -22,9 +22,9 @@ from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.errors import InputError
 from evaluator.probes.config import EvalConfig
 from evaluator.store.records import RecordStore
-from launch.run.bus import Bus
 from launch.run.decide.assignments import Outcome, origin_of
 from launch.run.directory.lock import hold
+from launch.run.state import Bus
 from launch.run.work.driver import open_run, run_sweep
 from launch.run.work.progress import Progress
 from launch.run.work.workers import EngineWorker

@@ -18,10 +18,9 @@ from pydantic import TypeAdapter, ValidationError
 from evaluator.core.errors import InputError, json_text
 from evaluator.core.files import write_atomically
 from evaluator.store.run_json import Served
-from launch.run.bus import Bus
 from launch.run.directory.event_log import read_history
 from launch.run.events import State
-from launch.run.state import RunState
+from launch.run.state import Bus, RunState
 
 NAME, METRICS = "live.json", "metrics.prom"
 _EVERY_SECONDS = 3.0

@@ -23,7 +23,6 @@ from evaluator.core.lease import Lease, LeaseLost
 from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Failure, Served
 from launch.process import captured
-from launch.run.bus import Bus
 from launch.run.decide.assignments import (
     NO_BASE,
     OTHER_TOKENIZER,
@@ -60,6 +59,7 @@ from launch.run.events import (
     State,
     Warned,
 )
+from launch.run.state import Bus
 from launch.run.work.cluster import Cluster, cluster, least_gpu_memory, remove_leftovers
 from launch.run.work.compress_tasks import CompressTasks
 from launch.run.work.fleet import Fleet

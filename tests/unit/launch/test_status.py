@@ -19,10 +19,10 @@ from rich.console import Console
 from evaluator.core.lease import FOLDER, Lease
 from evaluator.core.liveness import LeaseClaim, Owner, Pace, this_process
 from launch.commands.status import _page
-from launch.run.bus import Bus
 from launch.run.directory.event_log import History
 from launch.run.directory.live import EngineStatus, Live, LiveFiles
 from launch.run.events import Advanced, Began
+from launch.run.state import Bus
 from launch.status import (
     Driver,
     RunDocument,

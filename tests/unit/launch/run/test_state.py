@@ -3,7 +3,6 @@
 import pytest
 
 from evaluator.store.run_json import Failure
-from launch.run.bus import Bus
 from launch.run.events import (
     Advanced,
     Began,
@@ -24,7 +23,7 @@ from launch.run.events import (
     Unplaced,
     Warned,
 )
-from launch.run.state import RunState, advance
+from launch.run.state import Bus, RunState, advance
 
 DENSE, WANDA = ("dense", "xquad"), ("wanda", "xquad")
 PLAN = Planned({DENSE: 40, WANDA: 40})

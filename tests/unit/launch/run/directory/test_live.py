@@ -16,7 +16,6 @@ import pytest
 
 from evaluator.core.errors import InputError, ResurfaceError
 from evaluator.store.run_json import Failure, Served
-from launch.run.bus import Bus
 from launch.run.directory import live
 from launch.run.directory.event_log import EventLog, History, read_history
 from launch.run.directory.live import LiveFiles, live_of, read_live
@@ -38,6 +37,7 @@ from launch.run.events import (
     Refused,
     Started,
 )
+from launch.run.state import Bus
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from evaluator.store.run_json import Failure
 from launch.process import captured
-from launch.run.bus import Bus
 from launch.run.events import (
     Advanced,
     Began,
@@ -29,6 +28,7 @@ from launch.run.events import (
     Retried,
     Unplaced,
 )
+from launch.run.state import Bus
 from launch.run.work.progress import Progress
 
 BEGAN = Began(engine=0, checkpoint="dense", task="gazetteer", items=40)
@@ -148,7 +148,7 @@ def test_closed_output_stops_no_run(tmp_path: Path) -> None:
     program = f"""
 from pathlib import Path
 from launch.commands.terminal import console
-from launch.run.bus import Bus
+from launch.run.state import Bus
 from launch.run.events import Phase, Warned
 from launch.run.work.progress import Progress
 from launch.process import any_output, captured
