@@ -43,6 +43,11 @@ class _Busy:
     # be idle
     ask_after: float = 0.0
 
+    @property
+    def rest(self) -> Assignment:
+        """What is left of the assignment."""
+        return replace(self.assignment, shards=tuple(self.unfinished.values()))
+
 
 class Source(Protocol):
     """Adds work to the board, and closes after its last addition."""
@@ -56,9 +61,8 @@ class Board:
     """Thread-safe. Other threads may read the public fields at any time."""
 
     ledger: Ledger = field(default_factory=Ledger)
-    questions: Mapping[str, Sequence[Posed]] = field(
-        default_factory=dict
-    )  # by task key
+    # by task key
+    questions: Mapping[str, Sequence[Posed]] = field(default_factory=dict)
     sources: Sequence[Source] = ()  # `take` waits for the open ones
     short: bool = False  # prune jobs wait for GPUs that engines hold
     stopped: bool = False
@@ -93,41 +97,33 @@ class Board:
         """The type of device that all remaining work needs, if engines exist but
         none has it."""
         with self._changed:
-            devices = self.ledger.devices
-            if (
-                self.stopped
-                or self._busy
-                or self._open
-                or not self._waiting
-                or not devices.engines
-            ):
+            if self.stopped or self._busy or self._open or not self.ledger.engines:
                 return None
             names = [each.checkpoint.name for each in self._waiting]
-            return (
-                None
-                if any(devices.others(None, name) for name in names)
-                else devices.wanted(names[0])
-            )
+            if not names or any(self.ledger.others(None, name) for name in names):
+                return None
+            return self.ledger.wanted(names[0])
 
     @property
     def unfinished(self) -> set[Part]:
         """The parts on the board that do not have all their records yet."""
         with self._changed:
-            unfinished = {each.part for each in self._waiting}
-            return unfinished | {
-                busy.assignment.part for busy in self._busy.values() if busy.unfinished
-            }
+            parts = {each.part for each in self._waiting}
+            for busy in self._busy.values():
+                if busy.unfinished:
+                    parts.add(busy.assignment.part)
+            return parts
 
     def bind(self, checkpoint: str, family: str, devices: Iterable[str]) -> None:
         """Evaluate a checkpoint where its family's `devices` are. Raises InputError
         if these are of several types."""
         with self._changed:
-            self.ledger.devices.bind(checkpoint, family, devices)
+            self.ledger.bind(checkpoint, family, devices)
 
     def add(self, assignments: Sequence[Assignment]) -> None:
         """Make work available. Without any, wake the engines: a source has closed."""
         with self._changed:
-            self._waiting += [a for a in assignments if a.shards]
+            self._waiting += [each for each in assignments if each.shards]
             self._leave_out(())
             self._changed.notify_all()
 
@@ -145,15 +141,16 @@ class Board:
     def join(self, engine: int, device: str = "", host: str = "") -> None:
         """An engine has a process: it may try work that failed on others."""
         with self._changed:
-            self.ledger.devices.engines[engine] = device
+            self.ledger.engines[engine] = device
             self.ledger.hosts[engine].add(host)
 
     def leave(self, engine: int, *, for_good: bool = False) -> None:
         """An engine has no process, perhaps for good; `for_good`: it receives no
         more work."""
         with self._changed:
-            self.ledger.devices.engines.pop(engine, None)
-            self._dismissed |= {engine} if for_good else set()
+            self.ledger.engines.pop(engine, None)
+            if for_good:
+                self._dismissed.add(engine)
             self._changed.notify_all()
 
     def take(
@@ -172,46 +169,42 @@ class Board:
         The engine calls `begin` after it has loaded the assignment's checkpoint, and
         `failed` or `end` in any case.
         """
+        idle_since = time.monotonic()
         with self._changed:
-            devices, idle_since = self.ledger.devices, time.monotonic()
             while not self.stopped and engine not in self._dismissed:
-                assignment = self._nearest(engine, held, architecture) or self._relieve(
-                    engine
-                )
+                assignment = self._nearest(engine, held, architecture)
+                assignment = assignment or self._relieve(engine)
                 if assignment is not None:
-                    devices.begin(engine, assignment.checkpoint.name)
-                    self._busy[engine] = _Busy(
-                        assignment, {shard.name: shard for shard in assignment.shards}
-                    )
+                    self.ledger.begin(engine, assignment.checkpoint.name)
+                    unfinished = {shard.name: shard for shard in assignment.shards}
+                    self._busy[engine] = _Busy(assignment, unfinished)
                     return assignment
                 long = time.monotonic() - idle_since > IDLE_SECONDS
-                useless = not self._waiting and (long or not self._busy)
-                if self._open:
-                    useless = long and self.short
-                    useless = useless and not any(
-                        devices.fits(engine, each.checkpoint.name)
-                        for each in self._waiting
-                    )
-                if useless:
+                if self._is_useless(engine, long):
                     return None
                 self._changed.wait(timeout=_WAKE_SECONDS)
         return None
+
+    def _is_useless(self, engine: int, long: bool) -> bool:
+        """Whether an engine without work should end. `long`: it has waited long."""
+        if not self._open:
+            return not self._waiting and (long or not self._busy)
+        names = [each.checkpoint.name for each in self._waiting]
+        fits = any(self.ledger.fits(engine, name) for name in names)
+        return long and self.short and not fits
 
     def upcoming(
         self, engine: int, held: str, architecture: str | None
     ) -> CheckpointInfo | None:
         """The waiting checkpoint that an engine with `held` would load next; None
         without one."""
-        other, fits = None, self.ledger.devices.fits
         with self._changed:
-            for each in self._waiting:
-                away = distance(each.checkpoint, held, architecture)
-                if not away or not fits(engine, each.checkpoint.name):
-                    continue
-                if away == 1:
-                    return each.checkpoint
-                other = other or each.checkpoint
-        return other
+            infos = [each.checkpoint for each in self._waiting]
+            infos = [each for each in infos if self.ledger.fits(engine, each.name)]
+        others = [each for each in infos if distance(each, held, architecture)]
+        return min(
+            others, key=lambda each: distance(each, held, architecture), default=None
+        )
 
     def loaded(self, engine: int, checkpoint: CheckpointInfo) -> None:
         with self._changed:
@@ -234,9 +227,8 @@ class Board:
             if not self.ledger.doubts(engine, name, assignment.doubted_by):
                 return False
             del busy.unfinished[shard.name]
-            self._waiting.append(
-                replace(assignment, shards=(shard,), doubted_by=engine)
-            )
+            again = replace(assignment, shards=(shard,), doubted_by=engine)
+            self._waiting.append(again)
             self._changed.notify_all()
             return True
 
@@ -247,24 +239,21 @@ class Board:
         part so far failed."""
         with self._changed:
             busy = self._busy[engine]
-            part = busy.assignment.part
+            part = name, task = busy.assignment.part
             del busy.unfinished[shard.name]
-            self.ledger.went_well(engine, part[0])
+            self.ledger.went_well(engine, name)
             if unmeasured is None:
                 self.unmeasured.pop(part, None)
             else:
                 self.unmeasured[part] = unmeasured
             if busy.unfinished or part in self.unfinished:
                 return
-            if part in self.unmeasured:
-                self._give_up(
-                    Failure(
-                        checkpoint=part[0],
-                        stage="evaluate",
-                        task=part[1],
-                        reason=self.unmeasured[part],
-                    )
+            reason = self.unmeasured.get(part)
+            if reason is not None:
+                failure = Failure(
+                    checkpoint=name, stage="evaluate", task=task, reason=reason
                 )
+                self.failures.append(self.ledger.located(failure))
                 self._leave_out([part])
             self._changed.notify_all()  # other work may have waited for it
 
@@ -272,11 +261,9 @@ class Board:
         """The engine has ended its assignment, or itself ends."""
         with self._changed:
             busy = self._busy.pop(engine, None)
-            self.ledger.devices.end(engine)
+            self.ledger.end(engine)
             if busy is not None and busy.unfinished:
-                self._waiting.insert(
-                    0, replace(busy.assignment, shards=tuple(busy.unfinished.values()))
-                )
+                self._waiting.insert(0, busy.rest)
                 self._leave_out(())
             self._changed.notify_all()
 
@@ -289,29 +276,22 @@ class Board:
         """Record a failure of the engine's checkpoint, which ends its assignment;
         returns what to do with the engine."""
         with self._changed:
-            busy = self._busy.pop(engine)
-            assignment = replace(
-                busy.assignment, shards=tuple(busy.unfinished.values())
-            )
+            assignment = self._busy.pop(engine).rest
             name = assignment.checkpoint.name
             given_up = self.ledger.failed(engine, failure)
-            self.ledger.devices.end(engine)
+            self.ledger.end(engine)
             if failure.stage == "load" or failure.mendable:
                 self._waiting.append(assignment)
             elif self._examine(assignment, failure):
                 given_up = True
             self._waiting = [each for each in self._waiting if each.shards]
             # Another engine may still succeed with this checkpoint.
-            if given_up and not any(
-                busy.assignment.checkpoint.name == name for busy in self._busy.values()
-            ):
-                self._give_up(failure)
+            holders = [busy.assignment.checkpoint.name for busy in self._busy.values()]
+            if given_up and name not in holders:
+                self.failures.append(self.ledger.located(failure))
                 self._leave_out(part for part in self.unfinished if part[0] == name)
             self._changed.notify_all()
             return self.ledger.remedy(engine)
-
-    def _give_up(self, failure: Failure) -> None:
-        self.failures.append(self.ledger.located(failure))
 
     def _examine(self, assignment: Assignment, failure: Failure) -> bool:
         """Put a dead engine's unfinished shards back; returns whether to set the
@@ -327,55 +307,44 @@ class Board:
         if guilty == "an item" and assignment.refusal is None:
             given_up = self.ledger.lost_item(name)
             item = self.questions[assignment.task_key][left[0].questions[0]].item
-            self._give_up(
-                replace(
-                    failure,
-                    stage="item",
-                    task=task,
-                    language=item.language,
-                    item=item.item_id,
-                )
+            lost = replace(
+                failure,
+                stage="item",
+                task=task,
+                language=item.language,
+                item=item.item_id,
             )
+            self.failures.append(self.ledger.located(lost))
             assignment = replace(assignment, refusal=failure.reason)
         if guilty == "unknown":
-            self._waiting.insert(
-                0,
-                replace(
-                    assignment,
-                    shards=tuple(shard for shard in left if shard not in suspects),
-                ),
-            )
-        self._waiting += [
-            replace(assignment, shards=(each,), suspect=True) for each in suspects
-        ]
+            others = tuple(shard for shard in left if shard not in suspects)
+            self._waiting.insert(0, replace(assignment, shards=others))
+        for shard in suspects:
+            self._waiting.append(replace(assignment, shards=(shard,), suspect=True))
         return given_up
 
     def _leave_out(self, parts: Iterable[Part]) -> None:
         """Take parts off the board, together with the work that would read their
         answers."""
         self._without |= set(parts)
-        while orphans := [
-            (each.part, after[0])
-            for each in self._waiting
-            if (after := each.after) is not None
-            and after in self._without
-            and each.part not in self._without
-        ]:
-            for (name, task), base in orphans:
-                reason = f"its base {base!r} was set aside"
-                self.failures.append(
-                    Failure(
-                        checkpoint=name,
-                        task=task,
-                        stage="evaluate",
-                        reason=reason,
-                        attempts=0,
-                    )
+        while True:
+            left = [each for each in self._waiting if each.part not in self._without]
+            orphans = {each.part: each for each in left if each.after in self._without}
+            self._waiting = left
+            if not orphans:
+                return
+            for (name, task), orphan in orphans.items():
+                assert orphan.base is not None
+                reason = f"its base {orphan.base.name!r} was set aside"
+                failure = Failure(
+                    checkpoint=name,
+                    task=task,
+                    stage="evaluate",
+                    reason=reason,
+                    attempts=0,
                 )
-            self._without |= {part for part, _ in orphans}
-        self._waiting = [
-            each for each in self._waiting if each.part not in self._without
-        ]
+                self.failures.append(failure)
+            self._without |= orphans.keys()
 
     def _nearest(
         self, engine: int, held: str | None, architecture: str | None
@@ -405,30 +374,25 @@ class Board:
     def _relieve(self, engine: int) -> Assignment | None:
         """Take over half of the unfinished shards of another engine that has at
         least two and has not begun them."""
-        awaited, now = {each.after for each in self._waiting}, time.monotonic()
-        able = [
-            busy
-            for busy in self._busy.values()
-            if len(busy.unfinished) > 1 and now >= busy.ask_after
-        ]
-        able.sort(
-            key=lambda busy: (busy.assignment.part in awaited, len(busy.unfinished)),
-            reverse=True,
-        )
-        for busy in able:
+        awaited = {each.after for each in self._waiting}
+
+        def need(busy: _Busy) -> tuple[bool, int]:
+            return busy.assignment.part in awaited, len(busy.unfinished)
+
+        for busy in sorted(self._busy.values(), key=need, reverse=True):
             assignment, count = busy.assignment, len(busy.unfinished) // 2
-            if not self.ledger.may_take(
-                engine, assignment.checkpoint.name, assignment.doubted_by
-            ):
+            name = assignment.checkpoint.name
+            if not count or time.monotonic() < busy.ask_after:
                 continue
-            shards = (
-                tuple(busy.unfinished.values())[-count:]
-                if busy.hand_back is None
-                else tuple(busy.hand_back(count))
-            )
+            if not self.ledger.may_take(engine, name, assignment.doubted_by):
+                continue
+            if busy.hand_back is None:
+                shards = tuple(busy.unfinished.values())[-count:]
+            else:
+                shards = tuple(busy.hand_back(count))
             for shard in shards:
                 del busy.unfinished[shard.name]
-            busy.ask_after = 0.0 if shards else time.monotonic() + 1.0
             if shards:
                 return replace(assignment, shards=shards)
+            busy.ask_after = time.monotonic() + 1.0
         return None

@@ -43,27 +43,48 @@ _DEADLY_ITEMS = 8  # limit for one checkpoint: each costs several engines
 _RETIRED = 2  # retired engines, after which their node may be at fault
 
 
-@dataclass(slots=True)
-class Devices:
-    """The engines with a process, their types of device, and the families that are
-    bound to one type."""
+def _sets() -> defaultdict[int, set[str]]:
+    return defaultdict(set)
 
-    engines: dict[int, str] = field(default_factory=dict)
-    families: dict[str, str] = field(default_factory=dict)  # by checkpoint
-    # the type of device, by family
-    _bound: dict[str, str] = field(default_factory=dict)
-    # families that have records, and so are bound for good
-    recorded: set[str] = field(default_factory=set)
-    # the family that an engine works on
-    _at: dict[int, str] = field(default_factory=dict)
+
+@dataclass(slots=True)
+class Ledger:
+    attempts: int = 3
+    known: CheckpointInfo | None = None  # a checkpoint that has loaded
+    engines: dict[int, str] = field(default_factory=dict)  # with a process: its device
+    # the nodes on which an engine's processes ran, by name
+    hosts: defaultdict[int, set[str]] = field(default_factory=_sets)
+    # with `same_device`: the family of each checkpoint, and the device of its records
+    families: dict[str, str] = field(default_factory=dict)
+    _recorded: dict[str, str] = field(default_factory=dict)
+    # the checkpoint that an engine works on, and the engine's device
+    _at: dict[int, tuple[str, str]] = field(default_factory=dict)
+    # Checkpoints that failed to load and have finished no shard since: others go first.
+    doubtful: set[str] = field(default_factory=set)
+    # failures in a row: of a checkpoint, of one on an engine, of a job that makes one,
+    # and of an engine's process to start
+    _row: Counter[str] = field(default_factory=Counter)
+    _between: Counter[tuple[str, int]] = field(default_factory=Counter)
+    _not_made: Counter[str] = field(default_factory=Counter)
+    _starts: Counter[int] = field(default_factory=Counter)
+    # the checkpoints with which an engine failed in a row
+    _streak: defaultdict[int, set[str]] = field(default_factory=_sets)
+    # pairs of a checkpoint and an engine, in the checkpoint's row
+    _failed_on: set[tuple[str, int]] = field(default_factory=set)
+    # deaths in which a shard was in flight
+    _suspected: Counter[tuple[Part, str]] = field(default_factory=Counter)
+    _lost_items: Counter[str] = field(default_factory=Counter)
+    # checkpoints whose answers failed on two engines alike
+    _believed: set[str] = field(default_factory=set)
+
+    # ---- types of device
 
     def bind(self, checkpoint: str, family: str, devices: Iterable[str]) -> None:
         """A checkpoint belongs to a family, and has records from `devices`. Raises
         InputError if these differ."""
         self.families[checkpoint] = family
         for device in sorted(devices):
-            self.recorded.add(family)
-            bound = self._bound.setdefault(family, device)
+            bound = self._recorded.setdefault(family, device)
             if bound != device:
                 raise InputError(
                     f"resources.same_device: {family!r} and its compressed checkpoints"
@@ -72,26 +93,21 @@ class Devices:
                 )
 
     def begin(self, engine: int, checkpoint: str) -> None:
-        """An engine receives a checkpoint that it fits. A family without a type is
-        now bound to the engine's."""
-        if engine in self.engines and checkpoint in self.families:
-            self._at[engine] = self.families[checkpoint]
-            self._bound.setdefault(self._at[engine], self.engines[engine])
+        self._at[engine] = checkpoint, self.engines.get(engine, "")
 
     def end(self, engine: int) -> None:
-        """An engine has ended its work. If its family has no records, another type
-        may now try."""
-        family = self._at.pop(engine, None)
-        if (
-            family is not None
-            and family not in self.recorded
-            and family not in self._at.values()
-        ):
-            self._bound.pop(family, None)
+        self._at.pop(engine, None)
 
     def wanted(self, checkpoint: str) -> str | None:
-        """The type of device that a checkpoint is bound to."""
-        return self._bound.get(self.families.get(checkpoint, ""))
+        """The type of device that a checkpoint is bound to: that of its family's
+        records, or else of an engine that works on its family."""
+        family = self.families.get(checkpoint)
+        if family is None or family in self._recorded:
+            return self._recorded.get(family or "")
+        for name, device in self._at.values():
+            if device and self.families.get(name) == family:
+                return device
+        return None
 
     def fits(self, engine: int, checkpoint: str) -> bool:
         """Whether an engine has the type of device that a checkpoint is bound to."""
@@ -100,93 +116,56 @@ class Devices:
 
     def others(self, engine: int | None, checkpoint: str) -> set[int]:
         """The other engines that fit a checkpoint."""
-        return {
-            other
-            for other in self.engines
-            if other != engine and self.fits(other, checkpoint)
-        }
+        fitting = {each for each in self.engines if self.fits(each, checkpoint)}
+        return fitting - {engine}
 
-
-@dataclass(slots=True)
-class Ledger:
-    attempts: int = 3
-    known: CheckpointInfo | None = None  # a checkpoint that has loaded
-    devices: Devices = field(default_factory=Devices)
-    # the nodes on which an engine's processes ran, by name
-    hosts: defaultdict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
-    # Checkpoints that failed to load and have finished no shard since: others go first.
-    doubtful: set[str] = field(default_factory=set)
-    # failures of a checkpoint in a row
-    _row: Counter[str] = field(default_factory=Counter)
-    _lost_items: Counter[str] = field(default_factory=Counter)
-    # in that row
-    _failed_on: defaultdict[str, set[int]] = field(
-        default_factory=lambda: defaultdict(set)
-    )
-    # failures in a row, by checkpoint and engine
-    _between: Counter[tuple[str, int]] = field(default_factory=Counter)
-    # deaths in which a shard was in flight
-    _suspected: Counter[tuple[Part, str]] = field(default_factory=Counter)
-    _streak: defaultdict[int, set[str]] = field(
-        default_factory=lambda: defaultdict(set)
-    )
-    # failures of an engine's process to start, in a row
-    _starts: Counter[int] = field(default_factory=Counter)
-    # of jobs to make a checkpoint
-    _not_made: Counter[str] = field(default_factory=Counter)
-    # checkpoints whose answers failed on two engines alike
-    _believed: set[str] = field(default_factory=set)
+    # ---- engines and checkpoints
 
     def may_take(
         self, engine: int, checkpoint: str, doubted_by: int | None = None
     ) -> bool:
         """Whether an engine may try a checkpoint: those that failed with it, and
         `doubted_by`, go last."""
-        if not self.devices.fits(engine, checkpoint):
+        if not self.fits(engine, checkpoint):
             return False
-        if engine != doubted_by and not self._unfit(engine, checkpoint):
+        if engine == doubted_by:
+            return not self.others(engine, checkpoint)
+        if not self._unfit(engine, checkpoint):
             return True
-        others = self.devices.others(engine, checkpoint)
-        return (
-            not others
-            if engine == doubted_by
-            else all(self._unfit(other, checkpoint) for other in others)
-        )
+        others = self.others(engine, checkpoint)
+        return all(self._unfit(other, checkpoint) for other in others)
 
     def _unfit(self, engine: int, checkpoint: str) -> bool:
-        return (
-            engine in self._failed_on[checkpoint]
-            or self._between[checkpoint, engine] >= self.attempts
-        )
+        pair = checkpoint, engine
+        return pair in self._failed_on or self._between[pair] >= self.attempts
 
     def located(self, failure: Failure) -> Failure:
         """A failure with the engines and nodes on which the checkpoint has failed,
         and the number of its failures in a row."""
-        engines = []
-        hosts: set[str] = set()
-        for (name, engine), count in sorted(self._between.items()):
-            if name == failure.checkpoint and count:
-                engines.append(str(engine))
-                hosts |= self.hosts[engine]
+        name = failure.checkpoint
+        engines = sorted(each for of, each in +self._between if of == name)
+        hosts = set().union(*(self.hosts[engine] for engine in engines))
         return replace(
             failure,
-            engine=", ".join(engines),
+            engine=", ".join(map(str, engines)),
             node=", ".join(sorted(hosts)),
-            attempts=max(1, self._row[failure.checkpoint]),
+            attempts=max(1, self._row[name]),
         )
 
     def failed(self, engine: int, failure: Failure) -> bool:
         """Count an engine's failure; returns whether to set the checkpoint aside."""
         checkpoint = failure.checkpoint
         self._row[checkpoint] += 1
-        self._failed_on[checkpoint].add(engine)
+        self._failed_on.add((checkpoint, engine))
         self._between[checkpoint, engine] += 1
         self._streak[engine].add(checkpoint)
         tries = self._row[checkpoint]
         if failure.mendable:  # another engine may be on another machine
-            return tries >= 2 or not (
-                self.devices.others(engine, checkpoint) - self._failed_on[checkpoint]
+            others = self.others(engine, checkpoint)
+            untried = any(
+                (checkpoint, other) not in self._failed_on for other in others
             )
+            return tries >= 2 or not untried
         if failure.stage == "load":
             self.doubtful.add(checkpoint)
             return tries >= self.attempts
@@ -204,7 +183,7 @@ class Ledger:
         """Whether another engine must confirm that all of a shard's answers fail."""
         if doubted_by is not None:
             self._believed.add(checkpoint)
-        others = self.devices.others(engine, checkpoint)
+        others = self.others(engine, checkpoint)
         return bool(others) and checkpoint not in self._believed
 
     @staticmethod
@@ -241,12 +220,15 @@ class Ledger:
         self._starts[engine] = 0
 
     def went_well(self, engine: int, checkpoint: str) -> None:
-        self.devices.recorded.add(self.devices.families.get(checkpoint, checkpoint))
+        if checkpoint in self.families:
+            self._recorded.setdefault(self.families[checkpoint], self._at[engine][1])
         self._row[checkpoint] = 0
         self.doubtful.discard(checkpoint)
-        self._failed_on.pop(checkpoint, None)
+        self._failed_on = {pair for pair in self._failed_on if pair[0] != checkpoint}
         self._between[checkpoint, engine] = 0
         self._streak[engine].clear()
+
+    # ---- deaths
 
     def examine(
         self, part: Part, left: Sequence[Shard], items: int

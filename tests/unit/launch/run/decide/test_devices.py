@@ -101,12 +101,12 @@ def test_records_bind_a_family() -> None:
         board.take(engine, None, None)
     _fail(board)
     # the other one is still at it
-    assert board.ledger.devices.wanted("dense") == "A100"
+    assert board.ledger.wanted("dense") == "A100"
     board.end(2)
-    assert board.ledger.devices.wanted("dense") is None
+    assert board.ledger.wanted("dense") is None
     assert [_take(board, 1) for _ in FAMILY] == ["wanda", "gptq", "other"]
     assert _take(board, 1) == "dense"
-    assert board.ledger.devices.wanted("dense") == "H100"
+    assert board.ledger.wanted("dense") == "H100"
     board = _board("A100", "H100", wanda="H100")
     assert _take(board, 0) == "other"
     assert _take(board, 0) is None
