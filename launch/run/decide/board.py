@@ -194,7 +194,7 @@ class Board:
         return long and self.short and not fits
 
     def upcoming(
-        self, engine: int, held: str, architecture: str | None
+        self, engine: int, held: str | None, architecture: str | None
     ) -> CheckpointInfo | None:
         """The waiting checkpoint that an engine with `held` would load next; None
         without one."""

@@ -82,12 +82,10 @@ class EngineActor:
         self._waiting: deque[Shard] = deque()  # shards that are not begun
         self._lock = threading.Lock()
         self._items = 0  # finished since the process began
-        self._thread: int | None = None  # the thread that computes
 
     def load(self, checkpoint: CheckpointInfo) -> LoadReport:
         """Serve a checkpoint. Raises InputError if its files have changed since it
         was inspected."""
-        self._need_one_thread()
         if self._engine is None:
             self._engine = build_engine(
                 self._config.model_copy(update={"kv_cache": checkpoint.kv_cache})
@@ -120,17 +118,13 @@ class EngineActor:
         from evaluator.probes.stream import Evaluation
         from evaluator.store.records import failed_throughout, to_table
 
-        self._need_one_thread()
-        engine, config, checkpoint = (
-            self._engine,
-            assignment.config,
-            assignment.checkpoint.path,
-        )
+        engine, config = self._engine, assignment.config
         assert engine is not None, "load comes before evaluate"
+        tokenizer = load_tokenizer(
+            assignment.checkpoint.path, trust_remote_code=self._config.trust_remote_code
+        )
         prompter = Prompter(
-            load_tokenizer(
-                checkpoint, trust_remote_code=self._config.trust_remote_code
-            ),
+            tokenizer,
             chat=config.chat,
             prompt_tokens=config.prompt_tokens,
             one_shot_prompt_tokens=config.one_shot_prompt_tokens,
@@ -156,33 +150,20 @@ class EngineActor:
             base=None if base is None else base.of,
             references=assignment.references,
         )
-        serving = (
-            engine
-            if assignment.refusal is None
-            else RefusingEngine(engine.name, assignment.refusal)
-        )
+        serving: Any = engine
+        if assignment.refusal is not None:
+            serving = RefusingEngine(engine.name, assignment.refusal)
         for item, records in evaluation.run(serving):
             self._items += 1
             complete = collector.add(item, records)
             if complete is not None:
-                shard, of_shard = complete
-                table = to_table(of_shard)
-                part, failed = parquet_bytes(table), failed_throughout(table)
+                table = to_table(complete[1])
                 yield ShardResult(
-                    shard=shard, part=part, failed=failed, stats=engine.stats()
+                    shard=complete[0],
+                    part=parquet_bytes(table),
+                    failed=failed_throughout(table),
+                    stats=engine.stats(),
                 )
-
-    def _need_one_thread(self) -> None:
-        """Raises EngineError on another thread than before: vLLM's CUDA stream
-        belongs to a thread."""
-        here = threading.get_ident()
-        self._thread = here if self._thread is None else self._thread
-        if here != self._thread:
-            raise EngineError(
-                f"Ray {ray.__version__} calls an engine's load and evaluate on"
-                " different threads, which vLLM does not allow; install the Ray of"
-                " requirements/"
-            )
 
     def _begin(
         self,
@@ -248,27 +229,23 @@ class EngineActor:
 
     @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
     def pulse(self) -> tuple[int, ...]:
-        stats = None if self._engine is None else self._engine.stats()
-        counted = (
-            ()
-            if stats is None
-            else (stats.steps, stats.requests, stats.generated_tokens)
-        )
-        return self._items, *counted
+        if self._engine is None:
+            return (0,)
+        stats = self._engine.stats()
+        return self._items, stats.steps, stats.requests, stats.generated_tokens
 
 
 def start_actor(actor: type, setup: EngineSetup, **options: Any) -> Any:
     """Start an engine's actor on the node of `setup` if it lives and has room, else
     on any node with room."""
-    # the user's setting, which the process inherits
-    if "OMP_NUM_THREADS" in os.environ:
-        setup = replace(setup, place=replace(setup.place, threads=None))
+    place = setup.place
+    if "OMP_NUM_THREADS" in os.environ:  # the user's, which the process inherits
+        place = replace(place, threads=None)
+    devices: Mapping[str, Any] = NO_GPUS
+    if place.gpus:
+        devices = {"num_gpus": place.gpus * part_of_gpu(place.sharing)}
     return ray.remote(
-        **(
-            {"num_gpus": setup.place.gpus * part_of_gpu(setup.place.sharing)}
-            if setup.place.gpus
-            else NO_GPUS
-        ),
+        **devices,
         # an engine that held a CPU for the whole run could block the prune tasks that
         # it waits for
         num_cpus=0,
@@ -277,10 +254,10 @@ def start_actor(actor: type, setup: EngineSetup, **options: Any) -> Any:
         # name. One byte is enough.
         memory=1,
         scheduling_strategy=NodeAffinitySchedulingStrategy(
-            setup.place.node_id, soft=True, _spill_on_unavailable=setup.place.gpus > 0
+            place.node_id, soft=True, _spill_on_unavailable=place.gpus > 0
         ),
         **options,
-    )(actor).remote(setup)
+    )(actor).remote(replace(setup, place=place))
 
 
 def end_process(where: Where) -> None:

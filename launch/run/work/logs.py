@@ -2,8 +2,6 @@
 if the process is gone.
 """
 
-import contextlib
-import os
 import re
 from pathlib import Path
 
@@ -13,7 +11,6 @@ from evaluator.core.errors import ResurfaceError, one_line
 from evaluator.core.liveness import Hung
 
 _TAIL_BYTES = 2**16
-_MOST_BYTES = 2**25  # above this size, only the end of a log is kept
 _ERROR = re.compile(
     # Python: the last line of a traceback
     r"\b(?:[A-Za-z_][\w.]*(?:Error|Exception)\b:\s+\S.*"
@@ -31,18 +28,19 @@ def last_words(error: Exception, log: Path, start: int) -> str:
     """The cause of an error in one line; if Ray only knows that a process is gone,
     from its log after byte `start`."""
     cause = error.cause if isinstance(error, RayTaskError) else error
-    text = str(cause) if isinstance(cause, ResurfaceError | Hung) else ""
-    if text and not _EMPTY.search(text):
-        return one_line(text, 300)
     if isinstance(cause, OutOfMemoryError):
         return "its process was ended by Ray, as its node was running out of memory"
-    if text or isinstance(cause, RayError):
-        text = last_error(tail(log, start)) or text
-        return one_line(
-            text or "its process ended without a word: it was killed, or out of memory",
-            300,
+    if isinstance(cause, ResurfaceError | Hung):
+        text = str(cause)
+        if _EMPTY.search(text):
+            text = last_error(tail(log, start)) or text
+    elif isinstance(cause, RayError):
+        text = last_error(tail(log, start)) or (
+            "its process ended without a word: it was killed, or out of memory"
         )
-    return f"{type(cause).__name__}: {one_line(cause, 300)}"
+    else:
+        text = f"{type(cause).__name__}: {cause}"
+    return one_line(text, 300)
 
 
 def last_error(log: str) -> str | None:
@@ -59,21 +57,6 @@ def size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def cut(path: Path) -> bool:
-    """Shorten a log that has grown too long to its end; returns whether it had. Its
-    process appends to the rest."""
-    if size(path) <= _MOST_BYTES:
-        return False
-    kept = tail(path, 0)
-    with contextlib.suppress(OSError):
-        os.truncate(path, 0)
-        with path.open("a", encoding="utf-8") as log:
-            log.write(
-                f"(what came before was dropped at {_MOST_BYTES >> 20} MiB)\n{kept}"
-            )
-    return True
 
 
 def tail(path: Path, start: int) -> str:

@@ -8,10 +8,11 @@ ended, and counts as dead. The board decides what follows from a failure. A work
 with a faulty engine is retired, and the others do its work."""
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import ray
 from ray.exceptions import RayError, RayTaskError
@@ -21,7 +22,8 @@ from evaluator.core.errors import EngineError, InputError, ResurfaceError
 from evaluator.core.liveness import HangWatch, Hung
 from evaluator.engine.base import EngineStats, LoadReport
 from evaluator.store.records import RecordStore
-from evaluator.store.run_json import Failure, Served
+from evaluator.store.run_json import Failure, Served, Stage
+from launch.run import events
 from launch.run.decide.assignments import (
     Assignment,
     BaseAnswers,
@@ -32,21 +34,7 @@ from launch.run.decide.assignments import (
 )
 from launch.run.decide.board import Board
 from launch.run.decide.failures import Remedy
-from launch.run.events import (
-    Advanced,
-    Began,
-    Died,
-    Ended,
-    EngineEnded,
-    Loaded,
-    Loading,
-    Placed,
-    Report,
-    Retried,
-    Starting,
-    Unplaced,
-    Warned,
-)
+from launch.run.events import Report
 from launch.run.work.actors import GROUPS, EngineActor, end_process, start_actor
 from launch.run.work.cluster import (
     OUT_OF_REACH,
@@ -57,7 +45,7 @@ from launch.run.work.cluster import (
     outcome_of_actor,
 )
 from launch.run.work.fleet import Worker
-from launch.run.work.logs import cut, last_words, size
+from launch.run.work.logs import last_words, size
 from launch.sweep.config import Resources
 
 _POLL_SECONDS = 2.0  # between two checks of an actor's progress
@@ -74,7 +62,8 @@ class Tally(NamedTuple):
     weights share a load."""
 
     where: Where
-    stats: EngineStats
+    report: LoadReport
+    stats: EngineStats = EngineStats()
     items: int = 0  # whose records were stored in that time
 
 
@@ -99,16 +88,15 @@ class EngineWorker(Worker):
         self._questions = questions
         self._report = report
         self._actor: Any = None
-        self._loaded: str | None = None
-        self._architecture: str | None = None
+        # the digest and the architecture of what the actor holds
+        self._held: tuple[str | None, str | None] = None, None
+        self._load_report: LoadReport | None = None  # of the present load
+        self._counted = EngineStats()  # of the present load, as last noted
         self._loads = 0
+        self.tallies: dict[tuple[int, str], Tally] = {}  # by load and checkpoint
         self._log_start = 0  # the byte of the log at which this actor's output begins
         self._loading = HangWatch(resources.load_seconds)
         self._working = HangWatch(resources.stall_seconds)
-        self.tallies: dict[tuple[int, str], Tally] = {}  # by load and checkpoint
-        self._counted = EngineStats()  # of the present load, as last noted
-        self._reports: dict[int, LoadReport] = {}  # by load
-        self._stage: Literal["load", "evaluate"] = "load"
         self._ahead: str | None = None  # the checkpoint that the actor last read ahead
 
     def run(self) -> None:
@@ -121,16 +109,16 @@ class EngineWorker(Worker):
         finally:
             self._kill()
             self.board.leave(self.number)
-            self._report(EngineEnded(engine=self.number))
+            self._report(events.EngineEnded(engine=self.number))
+
+    # ---- a process
 
     def _next(self) -> Assignment | None:
         """Wait for a process and for work; None if there will never be both."""
         while not self._over() and self.retired is None:
             try:
                 if self._has_place():
-                    return self.board.take(
-                        self.number, self._loaded, self._architecture
-                    )
+                    return self.board.take(self.number, *self._held)
             except _FAILURES as error:
                 if not self.board.stopped and not self._lost_node(error):
                     self._not_started(error, "its process did not start")
@@ -140,50 +128,61 @@ class EngineWorker(Worker):
         """Whether no work can follow: the node is lost, or the run has ended."""
         return self.gone or self.board.over
 
-    def _has_place(self, seconds: float | None = None) -> bool:
+    def _has_place(self, seconds: float = math.inf) -> bool:
         """Whether the actor has its node and GPUs. Waits for them for `seconds`, or
         until the run is over."""
         if self.where is not None:
             return True
         if self._actor is None:
             self._log_start = size(self._setup.log_path)
-            self._report(Starting(engine=self.number))
+            self._report(events.Starting(engine=self.number))
             self._actor = start_actor(
                 EngineActor, self._setup, concurrency_groups=GROUPS
             )
-        started, warned = time.monotonic(), False
         pending = self._actor.where.remote()
+        started, warned = time.monotonic(), False
         while not self._over():
-            found, _ = ray.wait([pending], timeout=1.0)
+            ready, _ = ray.wait([pending], timeout=1.0)
             waited = time.monotonic() - started
-            if found:
-                where: Where = ray.get(pending)
-                self.where = where
-                self.board.join(self.number, where.device, where.node)
-                self._report(
-                    Placed(engine=self.number, text=where.gpu, seconds=round(waited, 3))
-                )
+            if ready:
+                self._placed(ray.get(pending), waited)
                 return True
-            if seconds is not None and waited > seconds:
+            if waited > seconds:
                 return False
             if not warned and waited > _TELL_SECONDS:
                 warned = True
                 self.board.leave(self.number)
-                self._report(Unplaced(engine=self.number, text=self.place.needs))
+                text = self.place.needs
+                self._report(events.Unplaced(engine=self.number, text=text))
         return False
 
+    def _placed(self, where: Where, waited: float) -> None:
+        self.where = where
+        self.board.join(self.number, where.device, where.node)
+        seconds = round(waited, 3)
+        self._report(events.Placed(engine=self.number, text=where.gpu, seconds=seconds))
+
+    def _kill(self) -> None:
+        """Kill the actor: an engine frees its memory only when its process ends."""
+        if self._actor is not None:
+            with contextlib.suppress(RayError):
+                ray.kill(self._actor)
+        self._actor, self.where, self._held = None, None, (None, None)
+
+    # ---- failures
+
     def _serve(self, assignment: Assignment) -> None:
-        self._stage = "load"
+        stage: Stage = "load"
         try:
             if self._load(assignment.checkpoint):
-                self._stage = "evaluate"
+                stage = "evaluate"
                 self._evaluate(assignment)
         except _FAILURES as error:
-            self._handle(error, assignment)
+            self._handle(error, assignment, stage)
         finally:
             self.board.end(self.number)  # any engine may now take the unfinished shards
 
-    def _handle(self, error: Exception, assignment: Assignment) -> None:
+    def _handle(self, error: Exception, assignment: Assignment, stage: Stage) -> None:
         """Follow the board's decision on a failure. Raises an error that is no
         engine's and no checkpoint's fault."""
         if self.board.stopped:
@@ -202,23 +201,20 @@ class EngineWorker(Worker):
         if self._lost_node(error):
             return
         cause = error.cause if isinstance(error, RayTaskError) else error
-        mendable = isinstance(cause, InputError)
-        if (
-            isinstance(cause, ResurfaceError)
-            and not isinstance(cause, EngineError)
-            and not mendable
+        if isinstance(cause, ResurfaceError) and not isinstance(
+            cause, EngineError | InputError
         ):
             raise cause from None
         name, task = assignment.part
         failure = Failure(
             checkpoint=name,
-            stage=self._stage,
+            stage=stage,
             reason=self._end_actor(error),
-            mendable=mendable,
+            mendable=isinstance(cause, InputError),
         )
         remedy = self.board.failed(self.number, failure)
         if assignment.part in self.board.unfinished:
-            self._report(Retried(engine=self.number, checkpoint=name, task=task))
+            self._report(events.Retried(engine=self.number, checkpoint=name, task=task))
         self._apply(
             remedy,
             "it failed with one checkpoint after another, last with"
@@ -235,10 +231,10 @@ class EngineWorker(Worker):
     def _lost_node(self, error: Exception) -> bool:
         """Whether an error comes from the loss of the actor's node, and so is no
         engine's fault."""
-        if not self.gone and not isinstance(error, RayTaskError):
-            self.gone = isinstance(error, NodeLost) or (
-                isinstance(error, RayError) and not lives(self.node_id)
-            )
+        if isinstance(error, NodeLost):
+            self.gone = True
+        elif isinstance(error, RayError) and not isinstance(error, RayTaskError):
+            self.gone = self.gone or not lives(self.node_id)
         if self.gone:
             self.board.leave(self.number)
             self._warn(f"engine {self.number}: its node is gone; others do its work")
@@ -251,11 +247,11 @@ class EngineWorker(Worker):
             # Ray requests a process to end itself; a hung process may never react
             end_process(self.where)
         self._kill()
-        self._report(Died(engine=self.number, text=reason))
+        self._report(events.Died(engine=self.number, text=reason))
         return reason
 
     def _warn(self, text: str) -> None:
-        self._report(Warned(text))
+        self._report(events.Warned(text))
 
     def _apply(self, remedy: Remedy, why: str) -> None:
         """Retire the engine, or first test whether it can still load a checkpoint
@@ -277,19 +273,20 @@ class EngineWorker(Worker):
             self.board.leave(self.number)
             self._warn(f"engine {self.number} is given no more work: {why}")
 
+    # ---- a checkpoint
+
     def _load(self, info: CheckpointInfo) -> bool:
         """Load a checkpoint, unless loaded. False: it needs a new actor, which must
         wait for GPUs."""
-        if info.engine_keys == (self._loaded, self._architecture):
+        if info.engine_keys == self._held:
             return True
-        # On a GPU, only the end of a process reliably frees the memory that another
-        # engine needs.
-        alone = (
-            self._architecture is not None
-            and self.place.gpus > 0
-            and not self._setup.config.swap
+        architecture = self._held[1]
+        fresh = architecture != info.engine_keys[1] or (
+            # On a GPU, only the end of a process reliably frees the memory that
+            # another engine needs.
+            self.place.gpus > 0 and not self._setup.config.swap
         )
-        if alone or self._architecture not in (None, info.engine_keys[1]):
+        if architecture is not None and fresh:
             self._kill()
             if not self._has_place(_RESTART_SECONDS):
                 return False
@@ -299,7 +296,7 @@ class EngineWorker(Worker):
     def _hold(self, info: CheckpointInfo) -> None:
         """Load a checkpoint, whatever the actor holds. Raises Hung if it takes too
         long."""
-        self._report(Loading(engine=self.number, checkpoint=info.name))
+        self._report(events.Loading(engine=self.number, checkpoint=info.name))
         pending = self._actor.load.remote(info)
         self._loading.begin(time.monotonic())
         try:
@@ -309,21 +306,99 @@ class EngineWorker(Worker):
             self._loading.moved(time.monotonic())
         finally:
             self._loading.end()
-        self._loaded, self._architecture = info.engine_keys
+        self._held, self._load_report = info.engine_keys, report
         self._loads, self._counted = self._loads + 1, EngineStats()
-        swapped, seconds = report.swapped, round(report.seconds, 3)
         self._report(
-            Loaded(
+            events.Loaded(
                 engine=self.number,
                 checkpoint=info.name,
-                swapped=swapped,
-                seconds=seconds,
+                swapped=report.swapped,
+                seconds=round(report.seconds, 3),
             )
         )
         for note in report.notes:
             self._warn(f"{info.name}: {note}")
-        self._reports[self._loads] = report
         self.board.loaded(self.number, info)
+
+    def _read_ahead(self) -> None:
+        """Let the actor read the next checkpoint's files into the page cache, once."""
+        upcoming = self.board.upcoming(self.number, *self._held)
+        if upcoming is not None and upcoming.weights_digest != self._ahead:
+            self._ahead = upcoming.weights_digest
+            self._actor.read_ahead.remote(upcoming.path)
+
+    def _check(self, watch: HangWatch) -> None:
+        """Raises Hung or NodeLost if no answer will come."""
+        if self.gone and not lives(self.node_id):
+            raise NodeLost
+        watch.check(time.monotonic())
+
+    # ---- shards
+
+    def _evaluate(self, assignment: Assignment) -> None:
+        """Evaluate the assignment's shards, and store each one's records as soon as
+        it is finished."""
+        shards = self.board.begin(self.number, self._hand_back)
+        assignment = replace(assignment, shards=shards)
+        name, task = assignment.part
+        self._report(
+            events.Began(
+                engine=self.number, checkpoint=name, task=task, items=assignment.items
+            )
+        )
+        began, items = time.monotonic(), 0
+        try:
+            self._read_ahead()
+            questions = self._questions[assignment.task_key]
+            stream = self._actor.evaluate.options(num_returns="streaming").remote(
+                assignment, questions, self._answers_of_base(assignment)
+            )
+            for result in self._results(stream):
+                kept = self._keep(assignment, result)
+                self._note(name, result.stats, kept)
+                if kept:
+                    items += kept
+                    self._report(events.Advanced(engine=self.number, items=kept))
+                    # the next checkpoint may only just have been pruned
+                    self._read_ahead()
+            stats = ray.get(self._actor.stats.remote(), timeout=_CONTROL_SECONDS)
+            self._note(name, stats)
+        finally:
+            ended = events.Ended(
+                engine=self.number,
+                checkpoint=name,
+                task=task,
+                items=items,
+                seconds=round(time.monotonic() - began, 3),
+            )
+            self._report(ended)
+
+    def _hand_back(self, count: int) -> list[Shard]:
+        """Shards that the actor has not begun, for another engine's thread. A late
+        answer does no harm: the actor skips these shards, so they stay unfinished and
+        are assigned again."""
+        actor = self._actor  # None while it is being replaced
+        # it may hang, and the board waits
+        silent = self._working.silence(time.monotonic()) > _CONTROL_SECONDS
+        if actor is None or self.gone or silent:
+            return []
+        try:
+            shards: list[Shard] = ray.get(
+                actor.hand_back.remote(count), timeout=_CONTROL_SECONDS
+            )
+        except RayError:
+            return []
+        return shards
+
+    def _answers_of_base(self, assignment: Assignment) -> BaseAnswers | None:
+        """They are complete: the board holds the assignment back until then."""
+        source = assignment.base
+        if source is None:
+            return None
+        table = None
+        if source.name is not None:
+            table = self._store.greedy_answers(source.name, assignment.task)
+        return BaseAnswers(source, table)
 
     def _results(self, stream: Any) -> Iterator[ShardResult]:
         """Yield the actor's results. Raises Hung if for too long neither a shard nor
@@ -351,100 +426,38 @@ class EngineWorker(Worker):
         finally:
             watch.end()
 
-    def _check(self, watch: HangWatch) -> None:
-        """Raises Hung or NodeLost if no answer will come. Also keeps the engine's
-        log short."""
-        if cut(self._setup.log_path):
-            self._log_start = 0
-        if self.gone and not lives(self.node_id):
-            raise NodeLost
-        watch.check(time.monotonic())
-
-    def _evaluate(self, assignment: Assignment) -> None:
-        """Evaluate the assignment's shards, and store each one's records as soon as
-        it is finished."""
-
-        def hand_back(count: int) -> list[Shard]:
-            actor = self._actor  # None while it is being replaced
-            if (
-                actor is None
-                or self.gone
-                or self._working.silence(time.monotonic()) > _CONTROL_SECONDS
-            ):
-                return []  # it may hang, and the board waits
-            # A late answer does no harm: the actor skips these shards, so they stay
-            # unfinished and are assigned again.
-            with contextlib.suppress(RayError):
-                given: list[Shard] = ray.get(
-                    actor.hand_back.remote(count), timeout=_CONTROL_SECONDS
-                )
-                return given
-            return []
-
-        assignment = replace(
-            assignment, shards=self.board.begin(self.number, hand_back)
-        )
-        (name, task), source, answers = assignment.part, assignment.base, None
-        self._report(
-            Began(
-                engine=self.number, checkpoint=name, task=task, items=assignment.items
-            )
-        )
-        began, items = time.monotonic(), 0
-        try:
-            self._read_ahead()
-            # its answers are complete: the board holds the assignment back until then
-            if source is not None:
-                base = source.name
-                answers = BaseAnswers(
-                    source,
-                    None if base is None else self._store.greedy_answers(base, task),
-                )
-            questions = self._questions[assignment.task_key]
-            stream = self._actor.evaluate.options(num_returns="streaming").remote(
-                assignment, questions, answers
-            )
-            for result in self._results(stream):
-                kept = self._keep(assignment, result)
-                self._note(
-                    name, result.stats, len(result.shard.questions) if kept else 0
-                )
-                if kept:
-                    items += len(result.shard.questions)
-                    self._report(
-                        Advanced(engine=self.number, items=len(result.shard.questions))
-                    )
-                    # the next checkpoint may only just have been pruned
-                    self._read_ahead()
-            self._note(
-                name, ray.get(self._actor.stats.remote(), timeout=_CONTROL_SECONDS)
-            )
-        finally:
-            ended = Ended(
-                engine=self.number,
-                checkpoint=name,
-                task=task,
-                items=items,
-                seconds=round(time.monotonic() - began, 3),
-            )
-            self._report(ended)
+    def _keep(self, assignment: Assignment, result: ShardResult) -> int:
+        """Write a shard's records; returns their items. None if every answer failed
+        and another engine can try first."""
+        (name, task), failed, shard = assignment.part, result.failed, result.shard
+        unsure = failed is not None and assignment.refusal is None
+        if unsure and self.board.doubts(self.number, shard):
+            self._report(events.Retried(engine=self.number, checkpoint=name, task=task))
+            return 0
+        self._store.append(name, task, shard.name, result.part)
+        first = failed is not None and assignment.part not in self.board.unmeasured
+        if first and self._store.measured(name, task):
+            failed = None
+        self.board.finished(self.number, shard, failed)
+        return len(shard.questions)
 
     def _note(self, name: str, stats: EngineStats | None, items: int = 0) -> None:
         """Add what the engine counted since the last note. A death or an
         interruption loses only what follows."""
-        if stats is not None and self.where is not None:
-            load = self._loads, name
-            before = self.tallies.get(load, Tally(self.where, EngineStats()))
-            more, self._counted = stats.since(self._counted), stats
-            self.tallies[load] = Tally(
-                self.where, before.stats.plus(more), before.items + items
-            )
+        if stats is None or self.where is None or self._load_report is None:
+            return
+        load = self._loads, name
+        before = self.tallies.get(load, Tally(self.where, self._load_report))
+        more, self._counted = stats.since(self._counted), stats
+        self.tallies[load] = before._replace(
+            where=self.where, stats=before.stats.plus(more), items=before.items + items
+        )
 
     def served(self) -> list[Served]:
         """A row for each load and checkpoint."""
         rows = []
-        for (load, name), (where, stats, items) in list(self.tallies.items()):
-            report, shares = self._reports[load], stats.shares()
+        for (_, name), (where, report, stats, items) in list(self.tallies.items()):
+            shares: dict[str, Any] = stats.shares()
             rows.append(
                 Served(
                     engine=self.number,
@@ -458,50 +471,8 @@ class EngineWorker(Worker):
                     notes=list(report.notes),
                     setup=dict(report.setup),
                     kv_scales=report.kv_scales,
-                    idle_share=shares["idle_share"],
-                    waiting_share=shares["waiting_share"],
                     **asdict(stats),
+                    **shares,
                 )
             )
         return rows
-
-    def _keep(self, assignment: Assignment, result: ShardResult) -> bool:
-        """Write a shard's records, unless every answer failed and another engine can
-        try first."""
-        (name, task), failed = assignment.part, result.failed
-        if (
-            failed is not None
-            and assignment.refusal is None
-            and self.board.doubts(self.number, result.shard)
-        ):
-            self._report(Retried(engine=self.number, checkpoint=name, task=task))
-            return False
-        self._store.append(name, task, result.shard.name, result.part)
-        if (
-            failed is not None
-            and assignment.part not in self.board.unmeasured
-            and self._store.measured(name, task)
-        ):
-            failed = None
-        self.board.finished(self.number, result.shard, failed)
-        return True
-
-    def _read_ahead(self) -> None:
-        """Let the actor read the next checkpoint's files into the page cache, once."""
-        assert self._loaded is not None
-        upcoming = self.board.upcoming(self.number, self._loaded, self._architecture)
-        if upcoming is not None and upcoming.weights_digest != self._ahead:
-            self._ahead = upcoming.weights_digest
-            self._actor.read_ahead.remote(upcoming.path)
-
-    def _kill(self) -> None:
-        """Kill the actor: an engine frees its memory only when its process ends."""
-        if self._actor is not None:
-            with contextlib.suppress(RayError):
-                ray.kill(self._actor)
-        self._actor, self.where, self._loaded, self._architecture = (
-            None,
-            None,
-            None,
-            None,
-        )

@@ -2,14 +2,12 @@
 
 import contextlib
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from evaluator.core.errors import EngineError
 from evaluator.engine.config import EngineConfig
 from launch.run.decide.assignments import EngineSetup
 from launch.run.decide.nodes import GPU_SHARE, Placement
@@ -75,34 +73,3 @@ def test_job_takes_its_share_of_a_gpu(monkeypatch, tmp_path: Path, share) -> Non
         SimpleNamespace(), tmp_path, None, {}, {}, tmp_path / "log", tmp_path / "pulse"
     )
     assert done == [*([] if share is None else [0.45]), "pruned"]
-
-
-@pytest.mark.usefixtures("process")
-def test_engine_refuses_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded: list[Path] = []
-    engine = SimpleNamespace(
-        load=lambda path: loaded.append(path) or SimpleNamespace(kv_scales=None)
-    )
-    monkeypatch.setattr(actors, "build_engine", lambda config: engine)
-    monkeypatch.setattr(
-        actors, "verify_unchanged", lambda checkpoint, trust_remote_code: None
-    )
-    monkeypatch.setattr(actors, "file_states", lambda path: None)
-    monkeypatch.setattr(actors, "changed_file", lambda before, after: None)
-    actor, checkpoint = (
-        EngineActor(_setup()),
-        SimpleNamespace(path=Path("dense"), kv_cache="auto"),
-    )
-    actor.load(checkpoint)
-    actor.load(checkpoint)
-    with ThreadPoolExecutor(1) as elsewhere:
-        for call in (
-            lambda: actor.load(checkpoint),
-            lambda: next(actor.evaluate(None, [], None)),
-        ):
-            with pytest.raises(
-                EngineError,
-                match=r"^Ray .* calls an engine's load and evaluate on different",
-            ):
-                elsewhere.submit(call).result()
-    assert len(loaded) == 2

@@ -7,8 +7,7 @@ from ray.exceptions import ActorDiedError, OutOfMemoryError, RayTaskError
 
 from evaluator.core.errors import EngineError
 from evaluator.core.liveness import Hung
-from launch.run.work import logs
-from launch.run.work.logs import cut, last_error, last_words, size, tail
+from launch.run.work.logs import last_error, last_words, size, tail
 
 DIED = ActorDiedError()
 CANCELLED = EngineError("vLLM died in a step: RuntimeError: cancelled")
@@ -126,17 +125,3 @@ def test_log_is_read_from_its_start(tmp_path: Path) -> None:
     log.write_bytes(b"x" * 10**6 + b"\nValueError: last\n")
     assert last_error(tail(log, 0)) == "ValueError: last"
     assert len(tail(log, 0)) < 10**5
-    # Of a log that has grown too long the end is kept, and its process writes on.
-    log = tmp_path / "engine-0.log"
-    assert not cut(log)
-    with log.open("ab", buffering=0) as process:
-        process.write(b"the first line\n" + b"x" * logs._MOST_BYTES)
-        process.write(b"\nthe last line\n")
-        assert cut(log)
-        assert not cut(log)
-        process.write(b"KeyError: later\n")
-    text = log.read_text()
-    assert text.startswith("(what came before was dropped at 32 MiB)\n")
-    assert text.endswith("x\nthe last line\nKeyError: later\n")
-    assert len(text) < 10**5
-    assert last_error(tail(log, 0)) == "KeyError: later"

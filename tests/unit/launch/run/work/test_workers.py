@@ -198,7 +198,7 @@ def test_engine_out_of_reach(board, told, monkeypatch, fates, gone, blamed) -> N
         "failed",
         lambda self, engine, failure: failed.append(failure) or "go on",
     )
-    worker._handle(UNAVAILABLE, assignment)
+    worker._handle(UNAVAILABLE, assignment, "evaluate")
     assert [each.checkpoint for each in failed] == ["dense"] * blamed
     # others have the work while the second answer is waited for
     assert at_once == [False, True][: len(at_once)]
@@ -241,7 +241,7 @@ def test_fresh_engine_on_a_gpu(board, monkeypatch, gpus, swap, processes) -> Non
     worker = _worker(board, [], config=EngineConfig(swap=swap), gpus=gpus)
 
     def hold(info) -> None:
-        worker._loaded, worker._architecture = info.engine_keys
+        worker._held = info.engine_keys
 
     monkeypatch.setattr(worker, "_hold", hold)
     assert worker._has_place()
@@ -251,22 +251,15 @@ def test_fresh_engine_on_a_gpu(board, monkeypatch, gpus, swap, processes) -> Non
     assert ray.killed == processes - 1
 
 
-def test_long_log_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = tmp_path / "engine-1.log"
-    log.write_bytes(b"x" * 2**26)
-    worker = _worker(Board(), [], log)
-    worker._log_start = 2**25
-    worker._check(worker._working)
-    assert log.stat().st_size < 10**5
-    assert worker._log_start == 0
-
-
 def test_counters_of_each_checkpoint(board, told) -> None:
     """Shards are noted as they come. A checkpoint with equal weights is not loaded
     again, but counted apart."""
     worker = _worker(board, told)
     worker._note("dense", EngineStats(requests=1), 20)  # no process, so nothing to note
     worker.where, worker._loads = Where(node="a", node_id="a", device="cpu"), 1
+    worker._load_report = LoadReport(
+        checkpoint=Path("dense"), swapped=False, tensors=1, seconds=0.0
+    )
 
     def engine(
         requests: int, busy: float | None, peak: int | None = None
