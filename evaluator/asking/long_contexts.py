@@ -17,7 +17,6 @@ whatever the length and the other items.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 from evaluator.asking.prompts import Prompter
@@ -34,13 +33,6 @@ TOO_FEW_OTHERS = (
 )
 _BYTES = 64  # of text per token, generously: passages beyond are never needed
 _ANSWERS = 500  # of a language, to order its passages by
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lengthened:
-    text: str
-    # the share of the added characters before the own passage; None: none were added
-    depth: float | None
 
 
 def in_order(pool: Sequence[Item], tokens: int) -> tuple[str, ...]:
@@ -66,9 +58,10 @@ def in_order(pool: Sequence[Item], tokens: int) -> tuple[str, ...]:
 
 def lengthened(
     item: Item, others: Sequence[str], tokens: int, prompter: Prompter
-) -> Lengthened:
-    """The item's context with other passages. Raises InputError with the reason why
-    there is none of this length."""
+) -> tuple[str, float | None]:
+    """The item's context with other passages, and the share of their characters
+    before its own passage (None: none were added). Raises InputError with the reason
+    why there is none of this length."""
     left, gap = tokens - prompter.count(item.context), prompter.count(GAP)
     if left < 0:
         raise InputError(OWN_TOO_LONG)
@@ -105,7 +98,7 @@ def lengthened(
         raise InputError(TOO_FEW_OTHERS)
     total = sum(map(len, added))
     depth = sum(map(len, added[:before])) / total if total else None
-    return Lengthened(text=long, depth=depth)
+    return long, depth
 
 
 def _passages_before(item: Item, added: Sequence[str]) -> int:

@@ -29,6 +29,10 @@ NO_EXEMPLAR = (
 TOO_LONG_CONTEXT = "the prompt with context_tokens is longer than its cap or the model"
 TOO_LONG = "the prompt is over its token cap even without the context"
 NOTHING_PREDICTED = "a window of a single token: nothing in it is predicted"
+NOT_OPEN = (
+    "it needs the base's greedy answer to the open prompt, and the format open is not"
+    " asked"
+)
 TEXT_LANGUAGE = "text"  # the language of every window
 
 

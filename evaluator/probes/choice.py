@@ -9,8 +9,8 @@ the gold answer."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from evaluator.asking.questions import NO_DISTRACTOR, Question
 from evaluator.core.reducing import KEY, pack_shares, where_measured
@@ -19,7 +19,6 @@ from evaluator.probes.item import scored
 from evaluator.tasks.answer_types import answer_type
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
     from evaluator.probes.item import ItemRun, Settings
@@ -99,43 +98,56 @@ class Choice(ItemProbe):
         others = {f"{self.options} distractor {number}" for number in range(3)}
         return Cost(scored=frozenset({"gold", *others}))
 
+    def outcome(self, options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """The values of `columns` for the scored options of one item: the gold one
+        first, then the others in their order."""
+        import numpy as np
+        import pandas as pd
+
+        scores = [option["logprob"] for option in options]
+        texts = [option["option_text"] for option in options]
+        lengths = [_length(option["token_ids"]) for option in options]
+        words = [text.split() for text in texts]
+        kinds = [answer_type(text, options[0]["language"]) for text in texts]
+        best = max(scores)
+        likelihoods = np.array([math.exp(score - best) for score in scores])
+        hashes = pd.util.hash_array(np.array(texts, dtype=object)) % 2**31
+        return {
+            "options": len(options),
+            "recognised": _gold_leads(scores),
+            "recognised_per_token": _gold_leads(scores, lengths),
+            "recognised_per_byte": _gold_leads(
+                scores, [len(text.encode()) for text in texts]
+            ),
+            "choice_margin": scores[0] - max(scores[1:]),
+            "picked": min(
+                option["index"] for option in options if option["logprob"] == best
+            ),
+            "same_kind": kinds.count(kinds[0]) - 1,
+            "option_shares": pack_shares(likelihoods / likelihoods.sum()),
+            "option_tokens": sum(lengths) or None,
+            "option_words": sum(map(len, words)),
+            "option_characters": sum(len("".join(parts)) for parts in words),
+            "options_digest": int(hashes.sum()),
+        }
+
     def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd
 
-        won = _Winners(records)
-        lengths = _sizes(records["token_ids"])
-        texts = records["option_text"].map(
-            lambda text: text if isinstance(text, str) else ""
+        rows = []
+        items = _options_by_item(records)
+        for options in items.values():
+            golds = [option["is_gold"] for option in options].count(True)
+            scores = [option["logprob"] for option in options]
+            # Without exactly one gold option and a rival there is nothing to win.
+            decided = golds == 1 and len(options) > 1 and not math.isnan(sum(scores))
+            rows.append(self.outcome(options) if decided else {})
+        index = pd.MultiIndex.from_tuples(items, names=list(KEY))
+        reduced = pd.DataFrame(rows, index, list(self.columns))
+        value = next(name for name in self.columns if name.endswith("recognised"))
+        return where_measured(
+            reduced.astype(dict(self.columns)), records, self.name, value
         )
-        kinds = list(map(answer_type, texts, records["language"]))
-        hashes = pd.util.hash_array(texts.to_numpy(object)) % 2**31
-        counts = {
-            "options_digest": pd.Series(hashes, index=records.index),
-            "option_tokens": lengths,
-            "option_words": texts.map(lambda text: float(len(text.split()))),
-            "option_characters": texts.map(
-                lambda text: float(len("".join(text.split())))
-            ),
-        }
-        reduced = pd.DataFrame(
-            {
-                "options": won.options,
-                "recognised": won.by(won.score),
-                "recognised_per_token": won.by(won.score / lengths),
-                "recognised_per_byte": won.by(
-                    won.score / _sizes(texts.map(str.encode))
-                ),
-                "choice_margin": won.margin(won.score),
-                "picked": won.picked(records["index"]),
-                "same_kind": won.like_gold(
-                    pd.Series(kinds, index=records.index)
-                ).astype("Int64"),
-                "option_shares": won.shares(records["index"]),
-            }
-        )
-        for name, count in counts.items():
-            reduced[name] = won.total(count).round().astype("Int64")
-        return where_measured(reduced, records, self.name, "recognised", won.decided)
 
 
 class HardChoice(Choice):
@@ -150,8 +162,9 @@ class HardChoice(Choice):
     def options_of(self, question: Question) -> Options | None:
         return question.hard_options
 
-    def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
-        return _recognised(records, self.name, "hard_recognised")
+    def outcome(self, options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        scores = [option["logprob"] for option in options]
+        return {"hard_recognised": _gold_leads(scores)}
 
 
 class AlignedChoice(Choice):
@@ -163,95 +176,41 @@ class AlignedChoice(Choice):
     after_base = needs_thinking = True
     columns: Mapping[str, str] = {"aligned_recognised": "boolean"}
 
-    def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
-        return _recognised(records, self.name, "aligned_recognised")
+    def outcome(self, options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        scores = [option["logprob"] for option in options]
+        return {"aligned_recognised": _gold_leads(scores)}
 
 
-def _recognised(records: pd.DataFrame, probe: str, column: str) -> pd.DataFrame:
-    import pandas as pd
-
-    won = _Winners(records)
-    reduced = pd.DataFrame({column: won.by(won.score)})
-    return where_measured(reduced, records, probe, column, won.decided)
-
-
-class _Winners:
-    """Who wins the choices of some records."""
-
-    def __init__(self, records: pd.DataFrame) -> None:
-        # Grouping by an item's number takes a fifth of the time that grouping by six
-        # columns takes.
-        groups = records.groupby(list(KEY))
-        self._item: pd.Series = groups.ngroup()
-        sizes = groups.size()
-        self._items: pd.Index = sizes.index
-        self.score: pd.Series = records["logprob"].astype("float64")
-        is_gold = records["is_gold"].astype("boolean").fillna(False)
-        self._gold: np.ndarray = is_gold.astype(bool).to_numpy()
-        self.options = sizes.astype("Int64")
-        golds = is_gold.astype(int).groupby(self._item).sum().set_axis(self._items)
-        # Without exactly one gold option and a rival there is nothing to win.
-        self.decided = (golds == 1) & (self.options > 1)
-
-    def by(self, score: pd.Series) -> pd.Series:
-        """Whether the gold option's score is strictly the highest: a tie is wrong, a
-        missing score is unknown."""
-        return (self.margin(score) > 0).astype("boolean").where(self._complete(score))
-
-    def margin(self, score: pd.Series) -> pd.Series:
-        """The gold option's score minus the best other one's; NaN where a score is
-        missing."""
-        best_gold = score.where(self._gold).groupby(self._item).max()
-        best_other = score.where(~self._gold).groupby(self._item).max()
-        return self._named(best_gold - best_other).where(self._complete(score))
-
-    def picked(self, number: pd.Series) -> pd.Series:
-        """The number of the option with the highest summed score, the first of those
-        that share it."""
-        best = self.score == self.score.groupby(self._item).transform("max")
-        picked = number.where(best).groupby(self._item).min().astype("Int64")
-        return self._named(picked).where(self._complete(self.score))
-
-    def like_gold(self, value: pd.Series) -> pd.Series:
-        """How many of an item's other options have the value of its gold option."""
-        gold = value.where(self._gold).groupby(self._item).transform("first")
-        return self._named(((value == gold) & ~self._gold).groupby(self._item).sum())
-
-    def total(self, count: pd.Series) -> pd.Series:
-        """Summed over an item's options; NaN if no option has a value."""
-        return self._named(count.groupby(self._item).sum(min_count=1))
-
-    def shares(self, number: pd.Series) -> pd.Series:
-        """The softmax of the summed scores, packed: the gold option first, the
-        others in their order."""
-        import numpy as np
-        import pandas as pd
-
-        best = self.score.groupby(self._item).transform("max")
-        likelihood = (self.score - best).map(math.exp, na_action="ignore")
-        share = (
-            likelihood / likelihood.groupby(self._item).transform("sum")
-        ).to_numpy()
-        item = self._item.to_numpy()  # in the order of a reduced frame's rows
-        order = np.lexsort((number.to_numpy(), ~self._gold, item))
-        begins = np.flatnonzero(np.diff(item[order], prepend=-1))
-        items = np.split(share[order], begins[1:])
-        packed = [pack_shares(shares.tolist()) for shares in items]
-        complete = self._complete(self.score)
-        return pd.Series(packed, index=complete.index, dtype="string").where(complete)
-
-    def _complete(self, score: pd.Series) -> pd.Series:
-        return self._named(score.notna().groupby(self._item).all())
-
-    def _named(self, of_items: pd.Series) -> pd.Series:
-        """A value of each item, by its number, under KEY as a reduced frame has it."""
-        return of_items.set_axis(self._items)
+def _gold_leads(
+    scores: Sequence[float], lengths: Sequence[int] | None = None
+) -> bool | None:
+    """Whether the gold option's score (by length) is strictly the highest: a tie is
+    wrong, a missing length is unknown."""
+    if lengths is None:
+        return scores[0] > max(scores[1:])
+    if 0 in lengths:
+        return None
+    pairs = zip(scores, lengths, strict=True)
+    return _gold_leads([score / length for score, length in pairs])
 
 
-def _sizes(values: pd.Series) -> pd.Series:
-    """The length of each list of ids or bytes; NaN for none, so that a division by
-    it is undefined."""
-    sizes = values.map(
-        lambda value: 0 if value is None or isinstance(value, float) else len(value)
+def _length(ids: Any) -> int:
+    return 0 if ids is None or isinstance(ids, float) else len(ids)
+
+
+def _options_by_item(
+    records: pd.DataFrame,
+) -> dict[tuple[Any, ...], list[dict[Any, Any]]]:
+    is_gold = records["is_gold"].astype("boolean").fillna(False).astype(bool)
+    scored = records[[*KEY, "index", "token_ids"]].assign(
+        is_gold=is_gold,
+        logprob=records["logprob"].astype("float64"),
+        option_text=records["option_text"].fillna(""),
     )
-    return sizes.astype("float64").where(sizes > 0)
+    ordered = scored.sort_values(
+        ["is_gold", "index"], ascending=[False, True], kind="stable"
+    )
+    items: dict[tuple[Any, ...], list[dict[Any, Any]]] = {}
+    for record in ordered.to_dict(orient="records"):
+        items.setdefault(tuple(record[name] for name in KEY), []).append(record)
+    return items

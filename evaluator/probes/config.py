@@ -9,7 +9,7 @@ from evaluator.asking.prompts import CAPPED_FORMATS
 from evaluator.asking.templates import PromptTemplate, lists_options
 from evaluator.probes.base import PROBES, ItemProbe, TextProbe
 from evaluator.probes.item import Settings, each_once
-from evaluator.tasks import TASKS, Source
+from evaluator.tasks import TASKS, Source, Task
 from evaluator.tasks.distractors import DrawnOptions
 
 SHORTEST_PROMPT = 32  # tokens: a cap below it would leave every item out
@@ -51,9 +51,20 @@ class EvalConfig(Settings, Source):
         each_once(value)
         return value
 
+    @model_validator(mode="before")
+    @classmethod
+    def _probes_of_thoughts(cls, given: Any) -> Any:
+        """By default the probes of thoughts run too, where there are any."""
+        if not isinstance(given, dict) or given.get("probes") is not None:
+            return given
+        thinks = given.get("thinking", "off") not in ("off", False)
+        more = [each.name for each in PROBES if each.needs_thinking and thinks]
+        return given | {"probes": (*cls.model_fields["probes"].default, *more)}
+
     @model_validator(mode="after")
-    def _probes_of_its_kind(self) -> "EvalConfig":
-        """A text has no questions, and questions have no windows."""
+    def _probes_fit(self) -> "EvalConfig":
+        """A text has no questions, and questions have no windows. A thought begins in
+        a chat template. Distributions are compared along answers without one."""
         for probe in (PROBES[name] for name in self.probes):
             if self.is_text and probe.reads != "text":
                 able = [each.name for each in PROBES if each.reads == "text"]
@@ -67,23 +78,6 @@ class EvalConfig(Settings, Source):
                     f"probe {probe.name} takes a text, as in task"
                     f" {' or '.join(texts)}, not {self.task!r}"
                 )
-        return self
-
-    @model_validator(mode="before")
-    @classmethod
-    def _probes_of_thoughts(cls, given: Any) -> Any:
-        """By default the probes of thoughts run too, where there are any."""
-        if not isinstance(given, dict) or given.get("probes") is not None:
-            return given
-        thinks = given.get("thinking", "off") not in ("off", False)
-        more = [each.name for each in PROBES if each.needs_thinking and thinks]
-        return given | {"probes": (*cls.model_fields["probes"].default, *more)}
-
-    @model_validator(mode="after")
-    def _thoughts(self) -> "EvalConfig":
-        """A thought begins in a chat template. Distributions are compared along
-        answers without one."""
-        for probe in (PROBES[name] for name in self.probes):
             if probe.needs_thinking and not self.thinks:
                 raise ValueError(
                     f"thinking: off: the probe {probe.name} needs it on, or a budget"
@@ -93,6 +87,11 @@ class EvalConfig(Settings, Source):
                     f"thinking: the probe {probe.name} needs answers without thoughts;"
                     " use thinking: off"
                 )
+            if probe.after_base and not self.is_text and "greedy" not in self.probes:
+                raise ValueError(
+                    f"probe {probe.name} reads the base's greedy answers: it needs the"
+                    " probe greedy too"
+                )
         if self.thinks and not self.chat:
             raise ValueError(
                 "thinking: thoughts begin in the chat template: set chat: true (--chat)"
@@ -100,30 +99,11 @@ class EvalConfig(Settings, Source):
         return self
 
     @model_validator(mode="after")
-    def _is_lengthened(self) -> "EvalConfig":
-        """A text has no items, and a capped format cuts what was added."""
-        capped = [form for form in self.formats if form in CAPPED_FORMATS]
-        if any(self.context_tokens) and (self.is_text or capped):
-            what = (
-                f"format {capped[0]} cuts them"
-                if capped
-                else f"task {self.task!r} is a text"
-            )
-            raise ValueError(
-                f"context_tokens: {max(self.context_tokens)}: contexts cannot be"
-                f" longer: {what}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _of_its_data(self) -> "EvalConfig":
-        """`data` describes exactly one data set. A data set of endings has no
-        answers to write."""
-        name = self.task.partition(":")[0]
-        if name not in TASKS:
-            return self
-        task = TASKS[name]
-        if task.data is None and self.given():
+    def _task_fits(self) -> "EvalConfig":
+        """`data` describes exactly one data set. A data set of endings has no answers
+        to write. Only whole contexts of items can be lengthened."""
+        task = self._task
+        if task and task.data is None and self.given():
             raise ValueError(
                 f"{', '.join(self.given())}: task {self.task!r} is no data set of which"
                 " that can be said"
@@ -133,22 +113,17 @@ class EvalConfig(Settings, Source):
             if isinstance(probe, ItemProbe) and not probe.needs_thinking:
                 choosing += [probe.name] if probe.options is not None else []
         other = [name for name in self.probes if name not in choosing]
-        if task.choice_only and other:
+        if task and task.choice_only and other:
             raise ValueError(
                 f"task {self.task!r} takes the probes {' and '.join(choosing)} only,"
                 f" not {', '.join(other)}: {task.open}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _greedy_answers_are_recorded(self) -> "EvalConfig":
-        """A probe that reads the base reads its records of the probe greedy."""
-        for probe in self.item_probes:
-            if probe.after_base and "greedy" not in self.probes:
-                raise ValueError(
-                    f"probe {probe.name} reads the base's greedy answers: it needs the"
-                    " probe greedy too"
-                )
+        capped = [form for form in self.formats if form in CAPPED_FORMATS]
+        if any(self.context_tokens) and (self.is_text or capped):
+            raise ValueError(
+                f"context_tokens: {max(self.context_tokens)}: only the contexts of"
+                f" questions can be longer, and not where formats cut them: {capped}"
+            )
         return self
 
     @property
@@ -172,8 +147,13 @@ class EvalConfig(Settings, Source):
     @property
     def is_text(self) -> bool:
         """Whether the task is running text, which is asked window by window."""
-        kind = self.task.partition(":")[0]
-        return kind in TASKS and TASKS[kind].kind == "text"
+        return self._task is not None and self._task.kind == "text"
+
+    @property
+    def _task(self) -> Task | None:
+        """None: no such task, which the reader of its data reports."""
+        name = self.task.partition(":")[0]
+        return next((task for task in TASKS if task.name == name), None)
 
     @property
     def item_probes(self) -> tuple[ItemProbe, ...]:

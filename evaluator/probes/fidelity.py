@@ -26,11 +26,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluator.asking.questions import NOTHING_PREDICTED, Question
+from evaluator.asking.questions import NOT_OPEN, NOTHING_PREDICTED, Question
 from evaluator.core.reducing import KEY, pack, where_measured
-from evaluator.engine.base import Divergence, Reference, Response, Score
+from evaluator.engine.base import Reference, Response, Score
 from evaluator.probes.base import Cost, ItemProbe, Steps, TextProbe
-from evaluator.probes.item import ItemRun, References, failed, total_cached
+from evaluator.probes.item import ItemRun, References, failed, failure_of, total_cached
 from evaluator.tasks.loading import gold_option
 
 if TYPE_CHECKING:
@@ -38,25 +38,25 @@ if TYPE_CHECKING:
 
     from evaluator.probes.item import Settings
 
+PIECE = 64  # tokens of one request
 # Why it is not defined: the text of an excluded record.
-NOT_OPEN = (
-    "it needs the base's greedy answer to the open prompt, and the format open is not"
-    " asked"
-)
 NO_PLACE = "there is no run directory in which the base could keep its distributions"
+NO_DIVERGENCES = "the engine compared no distributions"
 
 _GOLD = 9  # tokens of a gold answer, for the cost
 ANSWERS = ("greedy", "gold")  # of the `fidelity` records with index 0 and 1
-_SUMMED = (
+# the columns of a Divergence's fields, in their order
+_COLUMNS = (
     "kld",
     "kld_reverse",
     "acceptance",
     "same_top",
     "top_agreement",
-    "delta_p",
-    "delta_p_squared",
-    "delta_nll",
+    "base_token_logprobs",
+    "base_confidence",
 )
+_DIVERGENCES = _COLUMNS[:5]
+_SUMMED = (*_DIVERGENCES, "delta_p", "delta_p_squared", "delta_nll")
 
 
 def columns_of(prefix: str) -> dict[str, str]:
@@ -87,41 +87,42 @@ class Fidelity(ItemProbe):
 
     def run(self, item: ItemRun) -> Steps:
         references, base = item.references or References(missing=NO_PLACE), item.base
+        keep, compare = references.keep, references.compare
         why = references.missing or (None if base is None else base.missing)
         if "open" not in item.config.formats:
-            return [item.record(self.name, status="excluded", text=NOT_OPEN)]
-        if why is not None and not references.keep:
+            why, keep = NOT_OPEN, ""
+        if why is not None and not keep:
             return [item.record(self.name, status="excluded", text=why)]
-        twice = references.keep == references.compare
+        in_the_middle = keep not in ("", compare)  # it is a base and has one
         greedy = None
-        if base is None or (references.keep and not twice):
+        if base is None or in_the_middle:
             (greedy,) = yield [item.greedy()]
         own_ids = greedy.token_ids if greedy and greedy.status == "ok" else None
-        # by the answer, with "own " before it where it is kept for others alone
-        passages: dict[str, Passage] = {}
+        passages: list[Passage] = []
         if why is None:
             answer = own_ids if base is None else base.token_ids
-            keep = references.keep if twice else ""
-            compared = References(compare=references.compare, keep=keep)
-            passages |= _passages(item, "", answer, compared)
-        if references.keep and not twice:
-            kept = References(keep=references.keep)
-            passages |= _passages(item, "own ", own_ids, kept)
-        measured = yield from _measured(list(passages.values()))
+            passages = _passages(item, answer, compare, "" if in_the_middle else keep)
+        if in_the_middle:
+            passages += _passages(item, own_ids, "", keep)
+        measured = yield from _measured(passages)
         if why is not None:  # kept for others, but there is nothing to compare with
             return [item.record(self.name, status="excluded", text=why)]
-        columns_of = dict(zip(passages, measured, strict=True))
-        records = []
-        for index, name in enumerate(ANSWERS):
-            columns: dict[str, Any] = {"index": index, "is_gold": name == "gold"}
-            if name in passages:
-                columns["token_ids"] = passages[name].continuation_ids
-                columns["prompt_tokens"] = len(passages[name].prompt_ids)
-                columns |= columns_of[name]
-            elif greedy is not None:
-                columns |= failed(greedy.error)
-            records.append(item.record(self.name, **columns))
-        return records
+        compared = {}
+        for passage, columns in zip(passages, measured, strict=True):
+            if passage.compare:
+                columns["token_ids"] = passage.continuation_ids
+                columns["prompt_tokens"] = len(passage.prompt_ids)
+                compared[passage.name[-1]] = columns
+        no_answer = failed(greedy.error) if greedy else {}
+        return [
+            item.record(
+                self.name,
+                index=index,
+                is_gold=name == "gold",
+                **compared.get(name, no_answer),
+            )
+            for index, name in enumerate(ANSWERS)
+        ]
 
     def cost(self, config: Settings) -> Cost:
         """Of a checkpoint with a base; the base asks everything twice."""
@@ -147,25 +148,25 @@ class Fidelity(ItemProbe):
 
 
 def _passages(
-    item: ItemRun, prefix: str, greedy: tuple[int, ...] | None, references: References
-) -> dict[str, Passage]:
-    """The passages of an item: the gold answer, and a greedy answer, EOS included,
-    unless it is None."""
+    item: ItemRun, greedy: tuple[int, ...] | None, compare: str, keep: str
+) -> list[Passage]:
+    """The gold answer, and a greedy answer, EOS included, unless it is None."""
     gold = item.score(gold_option(item.item))
     answers = {"gold": (gold.prompt_ids, gold.continuation_ids)}
     if greedy is not None:
         answers["greedy"] = (item.prompts["open"].token_ids, greedy)
-    return {
-        prefix + answer: Passage(
+    return [
+        Passage(
             name=(item.item.language, item.item.item_id, answer),
-            request_id=item.request_id("fidelity", prefix + answer),
+            request_id=item.request_id("fidelity", answer),
             prompt_ids=before,
             continuation_ids=ids,
-            references=references,
+            compare=compare,
+            keep=keep,
             top=item.config.fidelity_top,
         )
         for answer, (before, ids) in answers.items()
-    }
+    ]
 
 
 class TextFidelity(TextProbe):
@@ -179,37 +180,24 @@ class TextFidelity(TextProbe):
     columns: Mapping[str, str] = columns_of("text_fidelity")
 
     def run(self, item: ItemRun) -> Steps:
-        """The tokens are the same for all checkpoints, so the kept passages are also
-        the compared ones."""
         ids = tuple(item.window.token_ids)
         references = item.references or References(missing=NO_PLACE)
         if len(ids) < 2:
             references = References(missing=NOTHING_PREDICTED)
-        kept = {"compared": references}
-        if references.keep != references.compare:
-            kept = {
-                "compared": References(compare=references.compare),
-                "own": References(keep=references.keep),
-            }
-        passages = [
-            Passage(
-                name=(item.item.item_id,),
-                request_id=item.request_id(self.name, name),
-                prompt_ids=ids[:1],
-                continuation_ids=ids[1:],
-                references=wanted,
-                top=item.config.fidelity_top,
-            )
-            for name, wanted in kept.items()
-            if wanted.compare or wanted.keep
-        ]
-        measured = yield from _measured(passages)
-        columns: dict[str, Any] = {"index": item.window.number}
+        passage = Passage(
+            name=(item.item.item_id,),
+            request_id=item.request_id(self.name, "text"),
+            prompt_ids=ids[:1],
+            continuation_ids=ids[1:],
+            compare=references.compare,
+            keep=references.keep,
+            top=item.config.fidelity_top,
+        )
+        (columns,) = yield from _measured([passage])
+        columns["prompt_tokens"] = len(ids) - 1
         if references.missing is not None:
-            columns |= {"status": "excluded", "text": references.missing}
-        else:
-            columns |= {"prompt_tokens": len(ids) - 1, **measured[0]}
-        return [item.record(self.name, **columns)]
+            columns = {"status": "excluded", "text": references.missing}
+        return [item.record(self.name, index=item.window.number, **columns)]
 
     def cost(self, tokens: int, config: Settings) -> Cost:
         """Of a checkpoint with a base; the base asks everything twice."""
@@ -237,7 +225,7 @@ def reduced(records: pd.DataFrame, prefix: str) -> pd.DataFrame:
 
     rows, keys = [], []
     for record in records[records["kld"].notna()].to_dict(orient="records"):
-        sums = {name: np.sum(record[name], dtype=np.float64) for name in _SUMMED[:5]}
+        sums = {name: np.sum(record[name], dtype=np.float64) for name in _DIVERGENCES}
         own = np.asarray(record["token_logprobs"], dtype=np.float64)
         base = np.asarray(record["base_token_logprobs"], dtype=np.float64)
         delta_p = np.exp(own) - np.exp(base)
@@ -245,87 +233,61 @@ def reduced(records: pd.DataFrame, prefix: str) -> pd.DataFrame:
         sums["delta_p_squared"] = (delta_p**2).sum()
         sums["delta_nll"] = (base - own).sum()
         packed = pack(record["kld"], record["same_top"], record["base_confidence"])
-        keys.append(tuple(record[name] for name in KEY))
+        keys.append([record[name] for name in KEY])
         rows.append({"positions": len(own), **sums, "packed": packed})
-    if keys:
-        index = pd.MultiIndex.from_tuples(keys, names=list(KEY))
-    else:
-        index = pd.MultiIndex.from_frame(records[list(KEY)][:0])
+    index = pd.MultiIndex.from_frame(pd.DataFrame(keys, columns=list(KEY)))
     frame = pd.DataFrame(rows, index=index, columns=["positions", *_SUMMED, "packed"])
     return frame.add_prefix(f"{prefix}_").astype(columns_of(prefix))
 
 
-PIECE = 64  # tokens of one request
-NO_DIVERGENCES = "the engine compared no distributions"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """A passage to compare, and the file of its base's distributions. `name`
-    identifies it within the task."""
+    """A passage to compare, and the folders of distributions: one to compare with and
+    one to keep them in; empty: none. `name` identifies it within the task."""
 
     name: tuple[str, ...]
     request_id: str  # what those of its requests begin with
     prompt_ids: tuple[int, ...]
     continuation_ids: tuple[int, ...]
-    references: References  # an unwanted path is empty
+    compare: str
+    keep: str
     top: int  # Settings.fidelity_top
 
     def scores(self, *, keep: bool) -> list[Score]:
         """The requests for distributions, if there is a folder; the last first,
         whose prompt the others find cached."""
-        folder = self.references.keep if keep else self.references.compare
+        folder, verb = (self.keep, "keep") if keep else (self.compare, "compare")
         if not folder:
             return []
-        continuation, verb = self.continuation_ids, "keep" if keep else "compare"
         requests = []
-        for start in reversed(range(0, len(continuation), PIECE)):
+        for start in reversed(range(0, len(self.continuation_ids), PIECE)):
             # Names of items may be anything, those of files may not.
             name = "\x1f".join((*self.name, str(start))).encode()
             file = f"{hashlib.blake2b(name, digest_size=16).hexdigest()}.safetensors"
+            path = str(Path(folder) / file)
             requests.append(
                 Score(
                     request_id=f"{self.request_id}/{verb}/{start}",
-                    prompt_ids=self.prompt_ids + continuation[:start],
-                    continuation_ids=continuation[start : start + PIECE],
-                    reference=Reference(
-                        path=str(Path(folder) / file), keep=keep, top=self.top
-                    ),
+                    prompt_ids=self.prompt_ids + self.continuation_ids[:start],
+                    continuation_ids=self.continuation_ids[start : start + PIECE],
+                    reference=Reference(path=path, keep=keep, top=self.top),
                 )
             )
         return requests
 
     def columns(self, pieces: Sequence[Response]) -> dict[str, Any]:
-        failures = [piece.error for piece in pieces if piece.status != "ok"]
-        if failures:
-            return failed(failures[0])
-        divergences: list[Divergence] = []
-        logprobs: list[float] = []
-        for piece in pieces:
-            divergences += piece.divergences
-            logprobs += piece.logprobs
-        if len(divergences) != len(self.continuation_ids):
+        if failure := failure_of(pieces):
+            return failure
+        divergences = list(chain.from_iterable(piece.divergences for piece in pieces))
+        logprobs = tuple(chain.from_iterable(piece.logprobs for piece in pieces))
+        if not divergences or len(divergences) != len(self.continuation_ids):
             return failed(NO_DIVERGENCES)
-        columns = {
+        return {
             "logprob": sum(logprobs),
             "cached_tokens": total_cached(pieces),
-            "token_logprobs": tuple(logprobs),
+            "token_logprobs": logprobs,
+            **dict(zip(_COLUMNS, zip(*divergences, strict=True), strict=True)),
         }
-        for place, name in enumerate(_COLUMNS):
-            columns[name] = tuple([divergence[place] for divergence in divergences])
-        return columns
-
-
-# the columns of a Divergence's fields, in their order
-_COLUMNS = (
-    "kld",
-    "kld_reverse",
-    "acceptance",
-    "same_top",
-    "top_agreement",
-    "base_token_logprobs",
-    "base_confidence",
-)
 
 
 def _measured(
@@ -333,24 +295,25 @@ def _measured(
 ) -> Generator[Sequence[Score], Sequence[Response], list[dict[str, Any]]]:
     """Keep the distributions of passages, then compare with what is kept. Returns
     the columns of each passage."""
-    kept = yield from _answered(passages, keep=True)
-    columns: list[dict[str, Any]] = []
-    sound = []
+    kept = yield from _answered([passage.scores(keep=True) for passage in passages])
+    failures = []
     for passage, pieces in zip(passages, kept, strict=True):
-        failures = [piece.error for piece in pieces if piece.status != "ok"]
-        columns.append(failed(failures[0]) if failures else {})
-        if not failures:
-            sound.append(passage)
-    compared = yield from _answered(sound, keep=False)
-    measured = map(Passage.columns, sound, compared)
-    return [known or next(measured) for known in columns]
+        with_itself = passage.keep == passage.compare
+        failures.append(failure_of(pieces) if with_itself else {})
+    requests = []
+    for passage, failure in zip(passages, failures, strict=True):
+        requests.append([] if failure else passage.scores(keep=False))
+    compared = yield from _answered(requests)
+    measured = map(Passage.columns, passages, compared)
+    return [
+        failure or columns for failure, columns in zip(failures, measured, strict=True)
+    ]
 
 
 def _answered(
-    passages: Sequence[Passage], *, keep: bool
+    requests: Sequence[Sequence[Score]],
 ) -> Generator[Sequence[Score], Sequence[Response], list[list[Response]]]:
     """The responses of each passage, in the order of its pieces."""
-    by_passage = [passage.scores(keep=keep) for passage in passages]
-    requests = list(chain.from_iterable(by_passage))
-    responses = iter((yield requests) if requests else ())
-    return [list(islice(responses, len(own)))[::-1] for own in by_passage]
+    together = list(chain.from_iterable(requests))
+    responses = iter((yield together) if together else ())
+    return [list(islice(responses, len(own)))[::-1] for own in requests]

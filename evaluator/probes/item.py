@@ -366,6 +366,14 @@ def failed(error: str | None) -> dict[str, Any]:
     return {"status": "excluded" if too_long else "engine_error", "text": error}
 
 
+def failure_of(responses: Iterable[Response]) -> dict[str, Any]:
+    """The columns of the first response that failed; empty: none did."""
+    for response in responses:
+        if response.status != "ok":
+            return failed(response.error)
+    return {}
+
+
 def total_cached(responses: Iterable[Response]) -> int | None:
     """The prompt tokens that the cache answered; None where the engine does not
     count them."""

@@ -23,7 +23,7 @@ from evaluator.core.errors import InputError
 from evaluator.core.reducing import first_of, where_measured
 from evaluator.engine.base import Score
 from evaluator.probes.base import Cost, Steps, TextProbe
-from evaluator.probes.item import failed, total_cached
+from evaluator.probes.item import failure_of, total_cached
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,20 +57,20 @@ class Perplexity(TextProbe):
             for start in reversed(range(1, len(ids), PIECE))
         ]
         pieces = pieces[::-1]
-        columns: dict[str, Any] = {
-            "index": item.window.number,
-            "prompt_tokens": len(ids) - 1,
-        }
-        failures = [piece.error for piece in pieces if piece.status != "ok"]
-        if failures:
-            columns |= failed(failures[0])
-        elif not pieces:
-            columns |= {"status": "excluded", "text": NOTHING_PREDICTED}
-        else:
+        columns = failure_of(pieces)
+        if not pieces:
+            columns = {"status": "excluded", "text": NOTHING_PREDICTED}
+        elif not columns:
             logprobs = chain.from_iterable(piece.logprobs for piece in pieces)
-            columns["logprob"] = sum(logprobs)
-            columns["cached_tokens"] = total_cached(pieces)
-        return [item.record(self.name, **columns)]
+            columns = {"logprob": sum(logprobs), "cached_tokens": total_cached(pieces)}
+        return [
+            item.record(
+                self.name,
+                index=item.window.number,
+                prompt_tokens=len(ids) - 1,
+                **columns,
+            )
+        ]
 
     def cost(self, tokens: int, config: Settings) -> Cost:
         return Cost(

@@ -7,12 +7,18 @@ tokenised once for all checkpoints that share a tokenizer."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from evaluator.asking.long_contexts import in_order, lengthened
-from evaluator.asking.questions import NO_DISTRACTOR, TOO_LONG_CONTEXT, Posed, Question
+from evaluator.asking.questions import (
+    NO_DISTRACTOR,
+    NO_UNRELATED,
+    TOO_LONG_CONTEXT,
+    Posed,
+    Question,
+)
 from evaluator.core.errors import InputError
 from evaluator.core.records import Format, Item
 from evaluator.core.text import normalise
@@ -30,8 +36,6 @@ from evaluator.tasks.loading import DEEP_ITEMS, TaskData, is_excluded, select
 
 if TYPE_CHECKING:
     from evaluator.asking.prompts import Continuation, Prompt, Prompter
-
-_T = TypeVar("_T")
 
 
 def exemplars_of(pool: Sequence[Item], subset: Sequence[Item]) -> list[Item]:
@@ -62,16 +66,7 @@ def questions_of(
     `refuse`, raises InputError if so no probe can evaluate any.
     """
     questions = []
-    refusals: list[InputError] = []
     hard_options = any(probe.options == "hard" for probe in config.item_probes)
-
-    def drawn(wanted: bool, choose: Callable[..., _T], *arguments: object) -> _T | None:
-        try:
-            return choose(*arguments) if wanted else None
-        except InputError as error:
-            refusals.append(error)
-            return None
-
     for pool in data.pools.values():
         subset = select(pool, config.items)
         exemplars = exemplars_of(pool, subset) if "one_shot" in config.formats else []
@@ -79,34 +74,16 @@ def questions_of(
         by_type = config.draws_options and config.options != "any"
         kinds = by_kind(pool) if by_type else None
         for position, item in enumerate(subset):
+            options = hard = None
+            unrelated: tuple[str, ...] = ()
             excluded = is_excluded(item)
             why = "" if excluded else ambiguous(item)
-            if why and config.draws_options:
-                refusals.append(
-                    InputError(f"task {item.task!r}, item {item.item_id!r}: {why}")
-                )
-            options = drawn(
-                config.draws_options and not (excluded or why),
-                choose_options,
-                item,
-                pool,
-                config.seed,
-                kinds,
-            )
-            hard = drawn(
-                hard_options and not excluded,
-                choose_hard_options,
-                item,
-                pool,
-                config.seed,
-            )
-            unrelated = drawn(
-                "unrelated" in config.formats and not excluded,
-                unrelated_candidates,
-                item,
-                data.every_pool,
-                config.seed,
-            )
+            if config.draws_options and not excluded and not why:
+                options = choose_options(item, pool, config.seed, kinds)
+            if hard_options and not excluded:
+                hard = choose_hard_options(item, pool, config.seed)
+            if "unrelated" in config.formats and not excluded:
+                unrelated = unrelated_candidates(item, data.every_pool, config.seed)
             questions.append(
                 Question(
                     item=item,
@@ -121,23 +98,34 @@ def questions_of(
                     others=others,
                 )
             )
-    if refuse and refusals and not _can_evaluate(questions, config):
-        raise refusals[0]
+    if refuse:
+        _need_one_to_ask(questions, config)
     return questions
 
 
-def _can_evaluate(questions: Sequence[Question], config: EvalConfig) -> bool:
-    """Whether any probe fits any question."""
-    for question in questions:
-        for probe in () if question.excluded else config.item_probes:
-            if probe.fits(question, config):
-                return True
-    return False
+def _need_one_to_ask(questions: Sequence[Question], config: EvalConfig) -> None:
+    """Raises InputError if no probe can evaluate any question for want of
+    candidates."""
+    gradable = [question for question in questions if not question.excluded]
+    for question in gradable:
+        if any(probe.fits(question, config) for probe in config.item_probes):
+            return
+    hard = any(probe.options == "hard" for probe in config.item_probes)
+    for question in gradable:
+        lacks = None
+        if config.draws_options or hard:
+            lacks = question.no_options
+        elif "unrelated" in config.formats:
+            lacks = NO_UNRELATED
+        if lacks and question.options is None and question.hard_options is None:
+            item = question.item
+            raise InputError(f"task {item.task!r}, item {item.item_id!r}: {lacks}")
 
 
 def _candidates(
-    options: Options | None, unrelated: tuple[str, ...] | None, config: EvalConfig
+    options: Options | None, unrelated: tuple[str, ...], config: EvalConfig
 ) -> dict[Format, tuple[str, ...]]:
+    """What the prompts of each format list, for those that have something to list."""
     listed: dict[Format, tuple[str, ...]] = {}
     if options is not None:
         if config.lists_options:
@@ -147,7 +135,7 @@ def _candidates(
         if "distractors_only" in config.formats:
             before, after = options.texts[: options.gold], options.texts[options.gold :]
             listed["distractors_only"] = before + after[1:]
-    if unrelated is not None:
+    if unrelated:
         listed["unrelated"] = unrelated
     return listed
 
@@ -166,39 +154,38 @@ def tokenised(posed: Posed, prompter: Prompter, config: EvalConfig) -> Posed:
     depth = None
     if config.length:
         try:
-            long = lengthened(item, question.others, config.length, prompter)
+            context, depth = lengthened(item, question.others, config.length, prompter)
         except InputError as error:
             return replace(question, unfit=str(error))
-        item, depth = replace(item, context=long.text), long.depth
+        item = replace(item, context=context)
         # says why any prompt is left out below
         question = replace(question, unfit=TOO_LONG_CONTEXT)
 
-    def build(format: Format, **options: Any) -> Prompt | None:
-        candidates = question.candidates.get(format, ())
+    def build(format: Format, *, thinking: bool = True) -> Prompt | None:
+        if not question.can_pose(format):
+            return None
         with contextlib.suppress(InputError):
             return prompter.build(
                 item,
                 format,
-                candidates=candidates,
+                candidates=question.candidates.get(format, ()),
                 exemplar=question.exemplar,
-                **options,
+                thinking=thinking,
             )
         return None
 
     prompts: dict[Format, Prompt] = {}
     for format in sorted(formats):
-        prompt = build(format) if question.can_pose(format) else None
+        prompt = build(format)
         # the cut may take the item's own passage
         if prompt is not None and not (config.length and prompt.truncated):
             prompts[format] = prompt
     direct = None
     scored: dict[str, Continuation] = {}
     if "open" in prompts:
-        if config.thinks:
-            direct = build("open", thinking=False)
-        if answers:
-            continuations = prompter.continuations(prompts["open"], answers)
-            scored = dict(zip(answers, continuations, strict=True))
+        direct = build("open", thinking=False) if config.thinks else None
+        continuations = prompter.continuations(prompts["open"], answers)
+        scored = dict(zip(answers, continuations, strict=True))
     return replace(
         question, prompts=prompts, scored=scored, context_depth=depth, direct=direct
     )

@@ -33,12 +33,10 @@ even if k splits a tag or a slice begins after its tag.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
-from evaluator.asking.questions import Question
+from evaluator.asking.questions import NOT_OPEN, Question
 from evaluator.core.grading import contains, thinking_spans
-from evaluator.core.records import Grading, Item
 from evaluator.core.reducing import first_of, where_measured
 from evaluator.engine.base import Score
 from evaluator.probes.base import Cost, ItemProbe, Steps
@@ -50,12 +48,8 @@ if TYPE_CHECKING:
 
     from evaluator.probes.item import ItemRun, Settings
 
-# Why it is not defined: the text of an excluded record.
+# why it is not defined: the text of an excluded record
 NOT_SAID = "the base's greedy answer contains no gold answer"
-NOT_OPEN = (
-    "it needs the base's greedy answer to the open prompt, and the format open is not"
-    " asked"
-)
 
 
 class Rank(ItemProbe):
@@ -117,7 +111,11 @@ class AlignedRank(ItemProbe):
         answer_ids = greedy.token_ids if base is None else base.token_ids
         if answer_ids and answer_ids[-1] in item.eos_ids:
             answer_ids = answer_ids[:-1]
-        is_right = partial(right, item.item, item.config.grading)
+        answers, language = item.item.answers, item.item.language
+
+        def is_right(text: str) -> bool:
+            return contains(text, answers, language, item.config.grading)
+
         aligned = align(answer_ids, is_right, item.decode)
         if aligned is None:
             return [item.record(self.name, status="excluded", text=NOT_SAID)]
@@ -146,10 +144,6 @@ class AlignedRank(ItemProbe):
         columns = {"aligned_rank": records["rank"], "aligned_margin": records["margin"]}
         first = first_of(records, columns, self.columns)
         return where_measured(first, records, self.name, "aligned_rank")
-
-
-def right(item: Item, rule: Grading, text: str) -> bool:
-    return contains(text, item.answers, item.language, rule)
 
 
 def align(

@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from evaluator.core.reducing import hits, majority
-from evaluator.engine.base import Generate, Response
+from evaluator.engine.base import Generate
 from evaluator.probes.base import Cost, ItemProbe, Steps
-from evaluator.probes.item import failed
+from evaluator.probes.item import failure_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from evaluator.asking.prompts import Prompt
     from evaluator.probes.item import ItemRun, Settings
 
 
@@ -43,39 +42,52 @@ class Sample(ItemProbe):
 
     def run(self, item: ItemRun) -> Steps:
         config, open_prompt = item.config, item.question.prompts["open"]
-        samples = [
-            _Drawn(item, seed, number, open_prompt)
-            for seed in config.seeds
-            for number in range(config.samples)
-        ]
+        samples = [(seed, n) for seed in config.seeds for n in range(config.samples)]
+        drawn: dict[tuple[int, int], dict[str, Any]] = {
+            (seed, number): {
+                "temperature": config.temperature,
+                "top_p": config.top_p,
+                "seed": sample_seed(seed, item.item.item_id, number),
+            }
+            for seed, number in samples
+        }
+        prompts = dict.fromkeys(samples, open_prompt)
+        columns: dict[tuple[int, int], dict[str, Any]] = {}
         if config.thinks:  # each its own thought
-            thoughts = yield [sample.think() for sample in samples]
+            thoughts = yield [
+                item.think(
+                    f"sample/{seed}/{number}", open_prompt, **drawn[seed, number]
+                )
+                for seed, number in samples
+            ]
             for sample, response in zip(samples, thoughts, strict=True):
-                sample.take_thought(response)
-        unanswered = [sample for sample in samples if not sample.columns]
+                thought = item.thought_of(open_prompt, response)
+                prompts[sample] = item.prompter.after(open_prompt, thought)
+                columns[sample] = failure_of([response]) or item.cut(thought)
+        unanswered = [sample for sample in samples if not columns.get(sample)]
         responses = yield [
             Generate(
-                request_id=item.request_id(self.name, sample.name),
-                prompt_ids=sample.prompt.token_ids,
+                request_id=item.request_id(self.name, f"{seed}/{number}"),
+                prompt_ids=prompts[seed, number].token_ids,
                 max_tokens=config.max_new_tokens,
-                **sample.drawn,
+                **drawn[seed, number],
             )
-            for sample in unanswered
+            for seed, number in unanswered
         ]
         # until the item's other requests are answered: they show whether its
         # log-probabilities are NaN
         yield ()
         for sample, response in zip(unanswered, responses, strict=True):
-            sample.columns = item.generated(response)
+            columns[sample] = item.generated(response)
         return [
             item.record(
                 self.name,
-                prompt=sample.prompt,
-                index=sample.number,
-                seed=sample.seed,
-                **sample.columns,
+                prompt=prompts[seed, number],
+                index=number,
+                seed=seed,
+                **columns[seed, number],
             )
-            for sample in samples
+            for seed, number in samples
         ]
 
     def cost(self, config: Settings) -> Cost:
@@ -91,34 +103,6 @@ class Sample(ItemProbe):
         return counted.assign(
             sample_majority=voted.where(counted["sample_hit"].notna())
         )
-
-
-class _Drawn:
-    """One sample of an item."""
-
-    def __init__(self, item: ItemRun, seed: int, number: int, prompt: Prompt) -> None:
-        self._item = item
-        self.seed, self.number, self.prompt = seed, number, prompt
-        self.name = f"{seed}/{number}"
-        self.drawn: dict[str, Any] = {
-            "temperature": item.config.temperature,
-            "top_p": item.config.top_p,
-            "seed": sample_seed(seed, item.item.item_id, number),
-        }
-        self.columns: dict[str, Any] = {}  # of its record, once they are known
-
-    def think(self) -> Generate:
-        return self._item.think(f"sample/{self.name}", self.prompt, **self.drawn)
-
-    def take_thought(self, response: Response) -> None:
-        """Answer after this thought, unless it failed or was cut."""
-        item = self._item
-        thought = item.thought_of(self.prompt, response)
-        self.prompt = item.prompter.after(self.prompt, thought)
-        if response.status != "ok":
-            self.columns = failed(response.error)
-        else:
-            self.columns = item.cut(thought)
 
 
 def sample_seed(run_seed: int, item_id: str, number: int) -> int:

@@ -14,8 +14,8 @@ log-probabilities, token by token.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -98,9 +98,9 @@ class Evaluation:
         self._active = 0  # items
         # the probes that wait for a request, by its id
         self._readers: dict[str, list[ProbeRun]] = {}
-        self._ready: deque[Request] = deque()
+        # by id; requests that follow from a response go before the others
+        self._ready: OrderedDict[str, Request] = OrderedDict()
         self._cancels: list[Request | Cancel] = []
-        self._waiting: set[str] = set()  # requests in `_ready` that were not cancelled
         # of probes that gather, until they have ended
         self._gathering: list[ProbeRun] = []
         self._ended: deque[ItemRun] = deque()  # items whose records are not given out
@@ -124,7 +124,7 @@ class Evaluation:
 
     @property
     def idle(self) -> bool:
-        return not self._active and not self._ready
+        return not self._active
 
     def recorded(self) -> Iterator[tuple[Item, list[Record]]]:
         """The items that have ended since the last call, with their records."""
@@ -147,15 +147,11 @@ class Evaluation:
         self._gathering = [run for run in self._gathering if run.records is None]
         taken, self._cancels = self._cancels, []
         limit += len(taken)
-        while len(taken) < limit and (
-            self._ready or (self._active < self._in_flight and self._start_next())
-        ):
-            if not self._ready:  # an item that needs no request
-                continue
-            request = self._ready.popleft()
-            if request.request_id in self._waiting:
-                self._waiting.remove(request.request_id)
-                taken.append(request)
+        while len(taken) < limit:
+            if self._ready:
+                taken.append(self._ready.popitem(last=False)[1])
+            elif self._active >= self._in_flight or not self._start_next():
+                break
         return taken
 
     def handle(self, response: Response) -> None:
@@ -163,10 +159,7 @@ class Evaluation:
         items not yet started."""
         name = response.request_id
         readers = self._readers.pop(name, None)
-        if readers is None:
-            serial = name.partition("/")[0]
-            if not serial.isdecimal() or int(serial) >= self._serial:
-                raise EngineError(f"engine answered an unknown request {name!r}")
+        if readers is None:  # cancelled meanwhile
             return
         item = readers[0].item
         item.open -= 1
@@ -223,9 +216,7 @@ class Evaluation:
                 readers = self._readers.setdefault(name, [])
                 if run not in readers[-1:]:  # two of its texts may be the same tokens
                     readers.append(run)
-        item.open += len(requests)
-        self._waiting.update(requests)
-        self._ready.extendleft(reversed(requests.values()))
+        self._send(item, requests.values())
         self._settle(item)
 
     def _step(
@@ -262,14 +253,20 @@ class Evaluation:
     def _advance(self, run: ProbeRun, responses: Sequence[Response] = ()) -> None:
         """Let a probe go on, and send its requests. They are its own: no other probe
         shares those of a later step."""
-        for request in reversed(self._step(run, responses)):
+        requests: list[Request] = []
+        for request in self._step(run, responses):
             if isinstance(request, Cancel):
                 self._cancel(run, request)
-                continue
-            self._readers[request.request_id] = [run]
-            run.item.open += 1
-            self._waiting.add(request.request_id)
-            self._ready.appendleft(request)
+            else:
+                self._readers[request.request_id] = [run]
+                requests.append(request)
+        self._send(run.item, requests)
+
+    def _send(self, item: ItemRun, requests: Collection[Request]) -> None:
+        item.open += len(requests)
+        for request in reversed(list(requests)):
+            self._ready[request.request_id] = request
+            self._ready.move_to_end(request.request_id, last=False)
 
     def _cancel(self, run: ProbeRun, request: Cancel) -> None:
         name = request.request_id
@@ -281,9 +278,7 @@ class Evaluation:
             return
         del self._readers[name]
         run.item.open -= 1
-        if name in self._waiting:  # the engine never gets it
-            self._waiting.remove(name)
-        else:
+        if self._ready.pop(name, None) is None:  # the engine has it
             self._cancels.append(request)
 
     def _settle(self, item: ItemRun) -> None:

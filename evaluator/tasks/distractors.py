@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from evaluator.core.errors import InputError, one_line
+from evaluator.core.errors import one_line
 from evaluator.core.grading import alike, grade
 from evaluator.core.records import Item
 from evaluator.tasks.answer_types import answer_type
@@ -54,46 +54,38 @@ def by_kind(pool: Iterable[Item]) -> ByKind:
 
 def choose_options(
     item: Item, pool: Sequence[Item], seed: int, kinds: ByKind | None = None
-) -> Options:
+) -> Options | None:
     """The gold option among three distractors from the pool (or as many as it has), or
-    among the item's own options.
+    among the item's own options; None without a single distractor.
 
     With `kinds` (the pool `by_kind`), distractors resemble the answer as far as the
     pool allows: same kind and similar length, same kind, similar length, any; each
     group is drawn at random. Of an item's own options, all are used, without
-    repetitions and gold answers. Raises InputError without a single distractor.
+    repetitions and gold answers.
     """
     rng = random.Random(f"{seed}:{item.item_id}")
     if item.options:
         distractors = _own_distractors(item)
+    elif kinds is not None:
+        distractors = _distinct(_like_the_answer(item, kinds, rng), item, DISTRACTORS)
     else:
-        if kinds is None:
-            others = [other for other in pool if other.item_id != item.item_id]
-            candidates = _drawn([others], rng)
-        else:
-            candidates = _like_the_answer(item, kinds, rng)
-        distractors = _distinct(candidates, item, DISTRACTORS)
-    return _arranged(item, distractors, pool, rng)
+        others = [other for other in pool if other.item_id != item.item_id]
+        distractors = _distinct(_drawn([others], rng), item, DISTRACTORS)
+    return _arranged(item, distractors, rng)
 
 
-def choose_hard_options(item: Item, pool: Sequence[Item], seed: int) -> Options:
-    """The gold option among hard distractors of the pool, even with own options.
-    Raises InputError if there is none."""
+def choose_hard_options(item: Item, pool: Sequence[Item], seed: int) -> Options | None:
+    """The gold option among hard distractors of the pool, even with own options."""
     rng = random.Random(f"{seed}:{item.item_id}")
-    return _arranged(item, hard_distractors(item, pool), pool, rng)
+    return _arranged(item, hard_distractors(item, pool), rng)
 
 
 def _arranged(
-    item: Item, distractors: Sequence[str], pool: Sequence[Item], rng: random.Random
-) -> Options:
-    """The gold option and the distractors in an order drawn from `rng`. Raises
-    InputError without a distractor."""
+    item: Item, distractors: Sequence[str], rng: random.Random
+) -> Options | None:
+    """The gold option and the distractors in an order drawn from `rng`."""
     if not distractors:
-        raise InputError(
-            f"task {item.task!r}, language {item.language!r}, item {item.item_id!r}: no"
-            " distractor differs from its gold answers (items in the language:"
-            f" {len(pool)})"
-        )
+        return None
     texts = [gold_option(item), *distractors]
     order = list(range(len(texts)))
     rng.shuffle(order)
@@ -103,18 +95,10 @@ def _arranged(
 def unrelated_candidates(
     item: Item, pools: Mapping[str, Sequence[Item]], seed: int
 ) -> tuple[str, ...]:
-    """Four answers, or fewer, of all other languages in `pools`, equally likely.
-    Raises InputError without any."""
+    """Four answers, or fewer, of all other languages in `pools`, equally likely."""
     rng = random.Random(f"{seed}:{item.item_id}")
     others = [pool for language, pool in pools.items() if language != item.language]
-    found = _distinct(_drawn(others, rng), item, UNRELATED)
-    if not found:
-        raise InputError(
-            f"task {item.task!r}, item {item.item_id!r}: format 'unrelated' lists"
-            " answers of other languages, and the task has none beside"
-            f" {item.language!r}"
-        )
-    return found
+    return _distinct(_drawn(others, rng), item, UNRELATED)
 
 
 def hard_distractors(item: Item, pool: Sequence[Item]) -> tuple[str, ...]:

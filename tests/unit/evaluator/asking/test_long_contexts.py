@@ -44,28 +44,27 @@ def test_long_context_has_no_other_answer(prompter, language):
     order, shared = in_order(pool, TOKENS), []
     assert in_order(pool[::-1], TOKENS) == order
     for item in pool[:25]:
-        found = lengthened(item, order, TOKENS, prompter)
-        assert LEAST * TOKENS <= len(prompter.ends(found.text)) <= TOKENS
-        before, after = found.text.split(item.context)
+        text, depth = lengthened(item, order, TOKENS, prompter)
+        assert LEAST * TOKENS <= len(prompter.ends(text)) <= TOKENS
+        before, after = text.split(item.context)
         assert not grade(before + after, item.answers, language)["contains"]
-        assert found.depth == pytest.approx(
+        assert depth == pytest.approx(
             sum(map(len, before.split(GAP)))
             / sum(map(len, [*before.split(GAP), *after.split(GAP)]))
         )
         # The passages are those of the shared order, without the skipped ones; the last
         # is cut.
-        passages = [text for text in (before + after).split(GAP) if text]
+        passages = list(filter(None, (before + after).split(GAP)))
         skipped = [
-            text for text in order if grade(text, item.answers, language)["contains"]
+            each for each in order if grade(each, item.answers, language)["contains"]
         ]
-        assert [text for text in order if text not in skipped][: len(passages) - 1] == [
+        assert [each for each in order if each not in skipped][: len(passages) - 1] == [
             *passages[:-1]
         ]
         assert order[len(passages) - 1 :] == () or passages[-1] in "".join(order)
-        assert lengthened(item, order, 2 * TOKENS, prompter).depth == pytest.approx(
-            found.depth, abs=0.15
-        )
-        shared.append((found.depth, before))
+        _, deeper = lengthened(item, order, 2 * TOKENS, prompter)
+        assert deeper == pytest.approx(depth, abs=0.15)
+        shared.append((depth, before))
     shared.sort()
     assert shared[0][0] < 1 / 3 < 2 / 3 < shared[-1][0]
     same = [
@@ -97,14 +96,14 @@ def test_too_short_pools_give_reasons(prompter):
         "It rains.",
     )
     whole = prompter.count(GAP.join([others[0], item.context, others[2]]))
-    found = lengthened(item, others, whole, prompter)
-    assert "Kalo is a river" not in found.text
-    assert "It rains" in found.text
+    text, _ = lengthened(item, others, whole, prompter)
+    assert "Kalo is a river" not in text
+    assert "It rains" in text
     for tokens, why in ((5, OWN_TOO_LONG), (100, TOO_FEW_OTHERS)):
         with pytest.raises(InputError, match=why):
             lengthened(item, others, tokens, prompter)
     alone = lengthened(item, (), prompter.count(item.context), prompter)
-    assert (alone.text, alone.depth) == (item.context, None)
+    assert alone == (item.context, None)
 
 
 def test_tokenised_long_context_is_whole(prompter):
@@ -119,11 +118,11 @@ def test_tokenised_long_context_is_whole(prompter):
     questions = questions_of(load_task("gazetteer", ("english",)), config)
     plans = [tokenised(question, prompter, config) for question in questions]
     for question, plan in zip(questions, plans, strict=True):
-        found = lengthened(question.item, question.others, TOKENS, prompter)
-        assert found.text in plan.prompts["open"].text
+        text, depth = lengthened(question.item, question.others, TOKENS, prompter)
+        assert text in plan.prompts["open"].text
         assert not plan.prompts["open"].truncated
         record = item_run(plan, prompter, config).record("greedy")
-        assert (record.context_tokens, record.context_depth) == (TOKENS, found.depth)
+        assert (record.context_tokens, record.context_depth) == (TOKENS, depth)
     tight = Prompter(
         load_tokenizer(resolve_model("bundled")),
         chat=False,

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evaluator.asking.questions import NOT_OPEN
 from evaluator.core.grading import grade
 from evaluator.engine.base import Generate, Response, Score
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import BaseAnswer
-from evaluator.probes.rank import NOT_OPEN, NOT_SAID, align
+from evaluator.probes.rank import NOT_SAID, align
 from tests.support import letters
 from tests.support.fake import FakeEngine, FakeLM
 from tests.support.letters import (

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from evaluator.asking.questions import NOTHING_PREDICTED, Window
+from evaluator.asking.questions import NOT_OPEN, NOTHING_PREDICTED, Window
 from evaluator.core.reducing import BANDS, unpack
 from evaluator.engine.base import Generate, Response, Score
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.fidelity import NO_DIVERGENCES, NO_PLACE, NOT_OPEN, PIECE
+from evaluator.probes.fidelity import NO_DIVERGENCES, NO_PLACE, PIECE
 from evaluator.probes.item import BaseAnswer, References
 from evaluator.store.outcomes import reduce_records
 from evaluator.store.records import to_table

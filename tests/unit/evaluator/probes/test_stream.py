@@ -168,8 +168,7 @@ def test_dying_engine_keeps_ended_items():
     assert 0 < len(ended) < 12
 
 
-def test_late_and_unknown_responses():
-    """A response of an ended item is ignored and an unknown one is an error."""
+def test_late_response_is_ignored():
     config = CONFIG.model_copy(update={"probes": ("greedy",), "formats": ("open",)})
     stream = letters.letter_stream(config, 1)
     (request,) = stream.take(8)
@@ -178,9 +177,6 @@ def test_late_and_unknown_responses():
     assert stream.idle
     stream.handle(letter_model().answer(request))
     assert stream.idle
-    for unknown in ("7/greedy/open", "x/greedy/open"):
-        with pytest.raises(EngineError, match="unknown request"):
-            stream.handle(Response(request_id=unknown))
 
 
 @pytest.mark.parametrize("room", [1, 2, 5, 64])
