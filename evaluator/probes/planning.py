@@ -98,28 +98,25 @@ def questions_of(
                     others=others,
                 )
             )
-    if refuse:
-        _need_one_to_ask(questions, config)
+    drawn = config.draws_options or hard_options
+    if refuse and (drawn or "unrelated" in config.formats):
+        _need_one_to_ask(questions, config, NO_UNRELATED if not drawn else None)
     return questions
 
 
-def _need_one_to_ask(questions: Sequence[Question], config: EvalConfig) -> None:
+def _need_one_to_ask(
+    questions: Sequence[Question], config: EvalConfig, lacks: str | None
+) -> None:
     """Raises InputError if no probe can evaluate any question for want of
     candidates."""
     gradable = [question for question in questions if not question.excluded]
     for question in gradable:
         if any(probe.fits(question, config) for probe in config.item_probes):
             return
-    hard = any(probe.options == "hard" for probe in config.item_probes)
     for question in gradable:
-        lacks = None
-        if config.draws_options or hard:
-            lacks = question.no_options
-        elif "unrelated" in config.formats:
-            lacks = NO_UNRELATED
-        if lacks and question.options is None and question.hard_options is None:
-            item = question.item
-            raise InputError(f"task {item.task!r}, item {item.item_id!r}: {lacks}")
+        if question.options is None and question.hard_options is None:
+            item, why = question.item, lacks or question.no_options
+            raise InputError(f"task {item.task!r}, item {item.item_id!r}: {why}")
 
 
 def _candidates(
@@ -184,8 +181,9 @@ def tokenised(posed: Posed, prompter: Prompter, config: EvalConfig) -> Posed:
     scored: dict[str, Continuation] = {}
     if "open" in prompts:
         direct = build("open", thinking=False) if config.thinks else None
-        continuations = prompter.continuations(prompts["open"], answers)
-        scored = dict(zip(answers, continuations, strict=True))
+        if answers:
+            continuations = prompter.continuations(prompts["open"], answers)
+            scored = dict(zip(answers, continuations, strict=True))
     return replace(
         question, prompts=prompts, scored=scored, context_depth=depth, direct=direct
     )
