@@ -1,10 +1,7 @@
 """Prompts to the letter, their token caps, and the laws of the answer boundary."""
 
-import json
-import shutil
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, settings
@@ -14,9 +11,7 @@ from tokenizers import decoders as token_decoders
 from transformers import PreTrainedTokenizerFast
 
 from evaluator.asking.prompts import Prompt, Prompter, prompt_text
-from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.probes.planning import exemplars_of
-from tests.support.models import save_tiny_model
 from tests.support.stamps import make_item
 from tests.support.sweeps import refused
 
@@ -75,20 +70,6 @@ def merging():
     )
     tokenizer.train_from_iterator(CORPUS * 3, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture
-def checkpoint(saved, tmp_path):
-    """A checkpoint that the test may break."""
-    return Path(shutil.copytree(saved, tmp_path / "checkpoint"))
-
-
-DAYS = (date(2026, 1, 31), date(2026, 2, 1))
 
 
 def prompter(tokenizer, *, chat=False, cap=512, one_shot_cap=1024, date=None):
@@ -246,19 +227,6 @@ def test_chat_prompt_is_one_user_turn():
     assert cut.text.startswith("<bos><|im_start|>user\nContext: CC")
 
 
-def test_chat_templates_have_fixed_date():
-    """Chat templates with system turns and dates are the same every day."""
-    tokenizer = byte_tokenizer()
-    tokenizer.chat_template = (
-        "{% if date_string is not defined %}{% set date_string = strftime_now('%d %b"
-        " %Y') %}{% endif %}Today: {{ date_string }}\n[INST] {{ messages[0].content |"
-        " trim }} [/INST]"
-    )
-    prompt = prompter(tokenizer, chat=True).build(make_item(0, context="x"), "open")
-    assert prompt.text.startswith("Today: 26 Jul 2024\n[INST] Context: x\n")
-    assert prompt.text.endswith("few words: [/INST]")
-
-
 @pytest.mark.parametrize(
     "template", ["{{ strftime_now('%d %b %Y') }}", "{{ date_string }}"]
 )
@@ -267,17 +235,10 @@ def test_chat_templates_read_the_runs_date(template):
     tokenizer.chat_template = template + " {{ messages[0].content }}"
     made = [
         prompter(tokenizer, chat=True, date=day).build(make_item(0), "open")
-        for day in DAYS
+        for day in (None, date(2026, 1, 31))
     ]
-    assert [prompt.text[:11] for prompt in made] == ["31 Jan 2026", "01 Feb 2026"]
-    assert len(made[0].token_ids) == len(made[1].token_ids)
-    assert (
-        made[0].digest
-        != made[1].digest
-        == prompter(tokenizer, chat=True, date=DAYS[1])
-        .build(make_item(0), "open")
-        .digest
-    )
+    assert [prompt.text[:11] for prompt in made] == ["26 Jul 2024", "31 Jan 2026"]
+    assert made[0].digest != made[1].digest
 
 
 def test_bad_chat_templates_are_refused():
@@ -294,47 +255,6 @@ def test_bad_chat_templates_are_refused():
         assert message in refused(
             lambda: prompter(tokenizer, chat=True).build(ITEM, "open")
         )
-
-
-@pytest.mark.parametrize(
-    ("generation", "config", "expected"),
-    [
-        (None, {}, {0}),
-        ({"eos_token_id": 5}, {"eos_token_id": 7}, {0, 5}),
-        ({"eos_token_id": [5, 6]}, {}, {0, 5, 6}),
-        ({"eos_token_id": None}, {"eos_token_id": 7}, {0, 7}),
-        ({}, {"eos_token_id": [7]}, {0, 7}),
-        (None, {"eos_token_id": 7}, {0, 7}),
-    ],
-)
-def test_eos_ids(checkpoint, generation, config, expected):
-    (checkpoint / "generation_config.json").unlink()
-    if generation is not None:
-        (checkpoint / "generation_config.json").write_text(json.dumps(generation))
-    whole = json.loads((checkpoint / "config.json").read_text())
-    whole.pop("eos_token_id", None)
-    (checkpoint / "config.json").write_text(json.dumps(whole | config))
-    assert prompter(load_tokenizer(checkpoint)).eos_ids == expected
-
-
-@pytest.mark.parametrize(
-    "content", ["{", '{"eos_token_id": "x"}', '{"eos_token_id": [1, null]}', "[]"]
-)
-def test_a_bad_generation_config_is_named(checkpoint, content):
-    (checkpoint / "generation_config.json").write_text(content)
-    assert "generation_config.json" in refused(prompter, load_tokenizer(checkpoint))
-
-
-@pytest.mark.parametrize("content", [None, "{", "{}"])
-def test_broken_tokenizer_is_one_line(checkpoint, content):
-    (checkpoint / "tokenizer.json").unlink()
-    if content is None:
-        (checkpoint / "tokenizer_config.json").unlink()
-    else:
-        (checkpoint / "tokenizer.json").write_text(content)
-    told = refused(load_tokenizer, checkpoint)
-    assert str(checkpoint) in told
-    assert "tokenizer cannot be loaded" in told or "tokenizer has no vocabulary" in told
 
 
 TEXT = st.text(
@@ -377,18 +297,6 @@ def test_cap_cuts_only_the_context(merging, context, question, room):
         ).input_ids
     )
     check_cut(prompter(merging, cap=shortest + room), merging, item, shortest + room)
-
-
-@settings(max_examples=40, deadline=None)
-@given(context=CONTEXT, room=st.integers(0, 200))
-def test_cap_with_several_tokens_per_character(context, room):
-    tokenizer = byte_tokenizer(template="<bos> $A")
-    item = make_item(0, context=context, question="q")
-    cap = (
-        len(tokenizer("Context: \n\nQuestion: q\n\nAnswer in a few words:").input_ids)
-        + room
-    )
-    check_cut(prompter(tokenizer, cap=cap), tokenizer, item, cap)
 
 
 def check_boundary(built, tokenizer, prompt, answer, separator=" "):
@@ -444,16 +352,3 @@ def test_merge_across_boundary_moves_split():
     assert "answer '' has no tokens of its own" in refused(
         chat.continuations, prompt, [""]
     )
-
-
-def test_empty_prompt_needs_bos():
-    """An empty prompt is the bos and where there is none nothing can follow it."""
-    bare = prompter(byte_tokenizer())
-    empty = bare.pose("", "", "")
-    assert (empty.token_ids, bare.continuations(empty, [])) == ((), [])
-    assert "after the prompt" in refused(bare.continuations, empty, ["Nile"])
-    tokenizer = byte_tokenizer(template="<bos> $A")
-    opened = prompter(tokenizer)
-    scored = opened.continuations(opened.pose("", "", ""), ["Nile"])[0]
-    assert scored.prompt_ids == (tokenizer.bos_token_id,)
-    assert opened.decode(scored.continuation_ids) == " Nile"

@@ -1,8 +1,6 @@
 """On real vocabularies: the answer boundary for the gold answers of all of XQuAD,
 and chat templates."""
 
-import copy
-
 import pytest
 
 from evaluator.asking.prompts import Prompter
@@ -71,63 +69,3 @@ def test_boundaries_of_xquad_gold_answers(name, chat):
     finally:
         tokenizer.chat_template = before
     assert flagged == dict.fromkeys(LANGUAGES, 0) | FLAGGED.get((name, chat), {})
-
-
-BEFORE = {"qwen": "<|im_start|>user\n", "mistral": "<s>[INST] ", "phi3": "<|user|>\n"}
-AFTER = {"mistral": " [/INST]", "phi3": "<|end|>\n<|assistant|>\n"}
-AFTER["qwen"] = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
-MARKS = {
-    "qwen": ("<|im_start|>", "<|im_end|>"),
-    "mistral": ("<s>",),
-    "phi3": ("<|user|>", "<|end|>", "<|assistant|>"),
-}
-
-
-@pytest.fixture(params=TEMPLATES)
-def model(request):
-    """A model's name and its vocabulary, with the special tokens of its turns and a
-    template."""
-    name: str = request.param
-    if absent(name) or not (SHARED / "xquad").is_dir():
-        pytest.skip(
-            f"the shared vocabulary of {name} or the shared XQuAD files are not here"
-        )
-    # that one is shared with other tests
-    tokenizer = copy.deepcopy(real_tokenizer(name))
-    if name != "mistral":
-        end = {"qwen": "<|im_end|>", "phi3": "<|end|>"}[name]
-        tokenizer.add_special_tokens(
-            {"additional_special_tokens": list(MARKS[name]), "eos_token": end}
-        )
-    tokenizer.chat_template = TEMPLATES[name]
-    return name, tokenizer
-
-
-def items():
-    """The first item of each language of XQuAD, and one with a long context."""
-    return [
-        pool[0] for pool in load_task(f"xquad:{SHARED / 'xquad'}", None).pools.values()
-    ]
-
-
-def prompter(tokenizer, cap=512):
-    return Prompter(tokenizer, chat=True, prompt_tokens=cap, one_shot_prompt_tokens=cap)
-
-
-def test_turn_stands_between_template_marks(model):
-    name, tokenizer = model
-    for item in items():
-        prompt = prompter(tokenizer, 4096).build(item, "open")
-        turn = (
-            f"Context: {item.context}\n\nQuestion: {item.question}\n\nAnswer in a few"
-            " words:"
-        )
-        assert prompt.text == BEFORE[name] + turn + AFTER[name]
-        # one id each, as often as it is written: no second BOS, no closing EOS
-        for mark in MARKS[name]:
-            assert (
-                prompt.token_ids.count(tokenizer.convert_tokens_to_ids(mark))
-                == prompt.text.count(mark)
-                > 0
-            )
-        assert not prompt.truncated

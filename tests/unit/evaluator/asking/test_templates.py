@@ -56,15 +56,6 @@ def test_every_field():
     assert not lists_options(TERSE)
 
 
-def test_template_text_is_not_escaped():
-    """Nothing is escaped and one line break at the end is dropped."""
-    item = make_item(question='Is "a < b" & true?')
-    assert (
-        wording("<b>{{ question }}</b>\n\n").whole(item, "", ())
-        == '<b>Is "a < b" & true?</b>\n'
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "around"),
     [
@@ -262,15 +253,3 @@ def test_a_solved_example(tokenizer):
         item, "one_shot", exemplar=exemplar
     )
     assert "\nA:\nAnn\n\n" in lines.text
-
-
-def test_answer_after_white_space(tokenizer):
-    """After white space an answer has none of its own."""
-    mine = prompter(tokenizer, TERSE + "\n\n")
-    prompt = mine.build(ITEM, "open")
-    assert prompt.text.endswith("\nA:\n")
-    [scored] = mine.continuations(prompt, ["Nile"])
-    assert (
-        mine.decode([*scored.prompt_ids, *scored.continuation_ids])
-        == prompt.text + "Nile"
-    )

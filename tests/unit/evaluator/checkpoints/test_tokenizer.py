@@ -75,3 +75,17 @@ def test_eos_must_be_an_id(checkpoint, value):
     assert "field 'eos_token_id' must be a token id" in refused(
         eos_ids_of, load_tokenizer(checkpoint)
     )
+
+
+@pytest.mark.parametrize(
+    ("generation", "config", "ids"),
+    [(None, 7, {7}), (5, 7, {5}), ([5, 6], None, {5, 6})],
+)
+def test_eos_ids(checkpoint, generation, config, ids):
+    """The tokenizer's own, and those of the generation config or else the config."""
+    own = {load_tokenizer(checkpoint).eos_token_id}
+    for name, value in (("generation_config", generation), ("config", config)):
+        file = checkpoint / f"{name}.json"
+        whole = json.loads(file.read_text()) | {"eos_token_id": value}
+        file.write_text(json.dumps(whole))
+    assert eos_ids_of(load_tokenizer(checkpoint)) == own | ids

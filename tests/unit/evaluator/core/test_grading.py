@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.core.errors import InputError
-from evaluator.core.grading import gradable, grade, grades, strip_thinking
+from evaluator.core.grading import gradable, grade, grades, loops, strip_thinking
 from evaluator.core.plain import plain
 from evaluator.core.text import (
     code_of,
@@ -105,6 +105,14 @@ def test_grades_worked_out_by_hand(text, answers, language, expected):
         *expected[:2],
         pytest.approx(expected[2], abs=1e-12),
     )
+
+
+def test_loops_are_repeated_runs_of_words():
+    assert not loops(" ".join(["one"] * 15), "english")
+    assert loops(" ".join(["one"] * 16), "english")
+    sentence = "the river flows from the north to the sea in spring"
+    assert loops(" ".join([sentence] * 3), "english")
+    assert not loops(sentence + " while " + sentence.replace("the", "a"), "english")
 
 
 def test_unspaced_scripts_split_into_characters():

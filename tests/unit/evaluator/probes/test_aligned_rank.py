@@ -201,54 +201,27 @@ class Pieces:
             ("The river is", " Nile"),
         ),
         (("Nile",), ["Nile"], ("", "Nile")),
-        # case and punctuation do not count; punctuation before the answer belongs to
-        # the lead-in
+        # punctuation before the answer belongs to the lead-in
         (("It", " is", ' "', "NI", "LE", '"'), ["Nile"], ('It is "', "NILE")),
-        (("U", ".", "S", ".", " Army"), ["US"], ("", "U.S")),
-        (("in", " New", "  ", "York", " City"), ["new york"], ("in", " New  York")),
         # the first mention ends the answer; within it, the last place where it can
         # begin begins it
         (("Nile", ", the", " Nile"), ["Nile"], ("", "Nile")),
         (("ni", " ni", "le"), ["Nile"], ("ni", " nile")),
-        (("an", "an", "as"), ["anas"], ("an", "anas")),
-        # of several answers the one that is complete first, however they are listed; of
-        # two at once the shorter
+        # of several answers the one that is complete first; of two the shorter
         (("the", " White", " Nile"), ["White Nile", "White"], ("the", " White")),
         (("the", " White", " Nile"), ["White Nile", "Nile"], ("the White", " Nile")),
         # a token that holds more than the answer is taken whole
         (("about", " sixty", "Nileometres"), ["Nile"], ("about sixty", "Nileometres")),
         # answers that normalise to nothing are in no text
-        (("well", "?!"), ["?!"], None),
         (("well", "?!", " Nile"), ["?!", "Nile"], ("well?!", " Nile")),
         (("the", " Congo"), ["Nile"], None),
-        ((), ["Nile"], None),
-        # cut by the token limit, before or after the answer is complete
-        (("the", " Ni"), ["Nile"], None),
-        (("the", " Ni", "le in Eg"), ["Nile"], ("the", " Nile in Eg")),
+        # a character in two tokens, and a limit in the middle of one
+        (("это ", b"\xd0", b"\xbe", "нти", "."), ["Онти"], ("это ", "онти")),
+        (("Nile", b"\xf0\x9f"), ["Nile"], ("", "Nile")),
     ],
 )
 def test_the_rule_on_words(pieces, answers, expected):
     assert Pieces(*pieces).cut(*answers) == expected
-
-
-def test_split_characters_are_kept_whole():
-    first, *rest = [bytes([byte]) for byte in "о".encode()]
-    said = Pieces("это ", first, *rest, "нти", ".")
-    assert said.cut("Онти") == ("это ", "онти")
-    assert Pieces("это ", first, *rest, "нт").cut("Онти") is None
-    # an answer that ends in the middle of a character is complete before it
-    emoji = "🌊".encode()
-    assert Pieces("the ", emoji[:2], emoji[2:], "Nile", emoji[:3]).cut("Nile") == (
-        "the 🌊",
-        "Nile",
-    )
-    # a letter whose accent follows as a token of its own, and a gold answer with both
-    # as one code point
-    said = Pieces("un ", "cafe", "\N{COMBINING ACUTE ACCENT}", " noir")
-    assert said.cut("caf\N{LATIN SMALL LETTER E WITH ACUTE}") == (
-        "un ",
-        "cafe\N{COMBINING ACUTE ACCENT}",
-    )
 
 
 @pytest.mark.parametrize(
@@ -256,20 +229,11 @@ def test_split_characters_are_kept_whole():
     [
         # thoughts are not said
         (("<think>", "Nile", "</think>", "Po"), "Nile", None),
-        (("<think>", "Nile"), "Nile", None),
         (
             ("<think>", "Nile", "</think>", "the ", "Nile"),
             "Nile",
             ("<think>Nile</think>the ", "Nile"),
         ),
-        (("Nile", "<think>", "Po", "</think>"), "Nile", ("", "Nile")),
-        # a tag in pieces does not show what it says
-        (
-            ("<", "think", ">", "a", "</", "think", ">", "I ", "think"),
-            "think",
-            ("<think>a</think>I ", "think"),
-        ),
-        (("<", "think", ">", "a", "</", "think", ">", "I know"), "think", None),
         # an answer on both sides of a thought; the thought holds it too, and must not
         # be taken for it
         (
@@ -282,12 +246,6 @@ def test_split_characters_are_kept_whole():
             ("<thi", "nk>Ni", "le</thi", "nk>the Ni", "le"),
             "Nile",
             ("<think>Nile</thi", "nk>the Nile"),
-        ),
-        # two thoughts
-        (
-            ("<think>x</think>", "<think>Nile</think>", "Nile"),
-            "Nile",
-            ("<think>x</think><think>Nile</think>", "Nile"),
         ),
     ],
 )

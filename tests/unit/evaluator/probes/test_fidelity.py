@@ -185,16 +185,6 @@ def test_middle_base_keeps_own_answers(questions, tmp_path):
         check(last[name, 1], OTHER, third, prompt, last[name, 1].token_ids)
 
 
-def test_fidelity_top_gives_lower_bound(questions, tmp_path):
-    found, _, base = beside_its_base(
-        questions, tmp_path, CONFIG.model_copy(update={"fidelity_top": 5})
-    )
-    for name, prompt, _ in posed(questions):
-        whole = divergences(letter_model(), OTHER, prompt, base[name].token_ids)
-        assert all(np.array(found[name, 0].kld) <= whole[0] + 1e-6)
-        assert sum(found[name, 0].kld) < sum(whole[0])
-
-
 def test_why_it_is_not_defined(questions, tmp_path):
     def reasons(references, base=None, config=CONFIG):
         found, _ = run(letter_model().answer, questions, references, base, config)

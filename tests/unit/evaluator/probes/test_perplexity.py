@@ -121,11 +121,10 @@ def test_windows_begin_with_tokenizers_bos(name):
     bare = tokenizer(TEXT, add_special_tokens=False)["input_ids"]
     bos = [tokenizer.bos_token_id] if name == "mistral" else []
     windows = windows_of("book", TEXT, tokenizer, 64, 4096)
-    assert all(list(window.token_ids)[: len(bos)] == bos for window in windows)
-    assert [
-        token for window in windows for token in list(window.token_ids)[len(bos) :]
-    ] == bare
-    assert all(len(window.token_ids) == 64 + len(bos) for window in windows[:-1])
+    ids = [list(window.token_ids) for window in windows]
+    assert [len(each) for each in ids[:-1]] == [64 + len(bos)] * (len(ids) - 1)
+    assert {tuple(each[: len(bos)]) for each in ids} == {tuple(bos)}
+    assert [token for each in ids for token in each[len(bos) :]] == bare
     # as many as fit the model's positions, the BOS among them
     assert (
         max(

@@ -213,6 +213,18 @@ def test_own_error_is_passed_on(again, monkeypatch):
         ({"task": "xquad", "window": 1}, "greater than or equal to 2"),
         ({"task": "xquad", "temperature": 2.1}, "less than or equal to 2"),
         ({"task": "xquad", "temperature": 0.001}, "greater than or equal to 0.01"),
+        ({"task": "xquad", "thinking": "maybe"}, "must be off, on, or"),
+        ({"task": "xquad", "thinking": 0}, "must be off, on, or"),
+        ({"task": "xquad", "thinking": "on"}, "set chat: true"),
+        ({"task": "xquad", "probes": ["direct"]}, "the probe direct needs it on"),
+        (
+            {"task": "xquad", "thinking": "on", "probes": ["greedy", "fidelity"]},
+            "use thinking: off",
+        ),
+        (
+            {"task": "xquad", "context_tokens": 9, "formats": ["one_shot"]},
+            "only the contexts of questions can be longer",
+        ),
     ],
 )
 def test_what_is_refused(settings, message):

@@ -10,7 +10,6 @@ from evaluator.asking.questions import NO_GOLD
 from evaluator.core.errors import EngineError
 from evaluator.engine.base import Cancel, Generate, Response, Score
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.rank import NOT_SAID
 from tests.support import letters
 from tests.support.fake import FakeEngine
 from tests.support.letters import (
@@ -146,16 +145,6 @@ def test_failed_request_is_its_probes_status(part, lost, rest):
     }
 
 
-def test_cut_context_is_recorded():
-    """A cut context is said in status and column."""
-    first, *others = letter_items(5)
-    questions = letter_questions([replace(first, item_id="cut"), *others], CONFIG)
-    cut = [question for question in questions if question.item.item_id == "cut"]
-    records = _evaluate(FakeEngine(letter_model().answer), cut, CONFIG)
-    assert {r.status for r in records if r.text != NOT_SAID} == {"truncated"}
-    assert all(r.truncated for r in records)
-
-
 def test_dying_engine_keeps_ended_items():
     """A dying engine is an error and what ended before is kept."""
     questions = letter_questions(letter_items(12), CONFIG)
@@ -166,17 +155,6 @@ def test_dying_engine_keeps_ended_items():
     with pytest.raises(EngineError, match="died"):
         ended.extend(stream.run(FakeEngine(letter_model().answer, fail_after=120)))
     assert 0 < len(ended) < 12
-
-
-def test_late_response_is_ignored():
-    config = CONFIG.model_copy(update={"probes": ("greedy",), "formats": ("open",)})
-    stream = letters.letter_stream(config, 1)
-    (request,) = stream.take(8)
-    assert isinstance(request, Generate)
-    stream.handle(letter_model().answer(request))
-    assert stream.idle
-    stream.handle(letter_model().answer(request))
-    assert stream.idle
 
 
 @pytest.mark.parametrize("room", [1, 2, 5, 64])
@@ -251,9 +229,3 @@ def test_open_greedy_request_is_shared(probes):
         (request.stream, request.top_logprobs) == (None, 0)
         for request in run(("greedy",))[0]
     )
-
-
-def test_search_cancels_only_unshared_greedy():
-    """A search ends the greedy request only where nothing else waits for it."""
-    assert not [name for name in run(("greedy", "beam"))[1] if "/greedy/" in name]
-    assert [name for name in run(("beam",))[1] if "/greedy/" in name]

@@ -1,9 +1,6 @@
 """Thoughts before answers, on a random language model of letters, against loops that
 are written out."""
 
-import random
-from collections import deque
-
 import pytest
 from tokenizers import Regex, Tokenizer
 from tokenizers.decoders import Fuse
@@ -14,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from evaluator.asking.prompts import Prompter
 from evaluator.asking.thoughts import Thoughts
 from evaluator.core.errors import InputError
-from evaluator.core.grading import grade, loops
+from evaluator.core.grading import grade
 from evaluator.engine.base import Generate
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import BaseAnswer
@@ -253,50 +250,12 @@ def test_both_searches_share_greedy_stream():
     assert sum(each.prompt_ids in first for each in searched) == 12
 
 
-def test_no_thinking_no_thought():
-    """Without thinking no record has a thought and none changes."""
-    plain = Run(
-        QWEN,
-        config=config_of(thinking="off", probes=("greedy", "choice")).model_copy(
-            update={"thought_limit": 0}
-        ),
-    )
-    assert {
-        (each.thought_state, each.thought_tokens, each.index)
-        for each in plain.of("greedy")
-    } == {(None, None, 0)}
-    for record in plain.of("greedy"):
-        assert (
-            plain.plans[record.item_id]
-            .prompts["open"]
-            .text.endswith("<think>\n\n</think>\n\n")
-        )
-
-
 @pytest.mark.parametrize("thinking", ["on", True, "64", 64, {"budget": 64}])
 def test_spellings_of_thinking(thinking):
     config = EvalConfig(task="toy", chat=True, thinking=thinking)
     assert config.thinks
     assert config.expected_thought in (64, 1000)
     assert {"direct", "aligned_beam", "aligned_choice"} <= set(config.probes)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"thinking": "maybe"}, "must be off, on, or"),
-        ({"thinking": 0}, "must be off, on, or"),
-        ({"thinking": "on", "chat": False}, "set chat: true"),
-        (
-            {"thinking": "off", "probes": ["greedy", "direct"]},
-            "the probe direct needs it on",
-        ),
-        ({"thinking": "on", "probes": ["greedy", "fidelity"]}, "use thinking: off"),
-    ],
-)
-def test_impossible_settings(settings, message):
-    with pytest.raises(ValueError, match=message):
-        EvalConfig(**{"task": "toy", "chat": True} | settings)
 
 
 def test_formats_of_templates():
@@ -334,13 +293,8 @@ def test_skipped_thought_by_format(template, end):
     """An answer without a thought begins after an empty one or the formats words."""
     tokenizer = tokenizer_of(template)
     tokenizer.add_tokens(list(CHANNELS))
-    prompter = Prompter(
-        tokenizer,
-        chat=True,
-        thinking=True,
-        prompt_tokens=512,
-        one_shot_prompt_tokens=512,
-    )
+    caps = {"prompt_tokens": 512, "one_shot_prompt_tokens": 512}
+    prompter = Prompter(tokenizer, chat=True, thinking=True, **caps)
     [item] = letter_items(1)
     assert prompter.build(item, "open", thinking=False).text.endswith(end)
     prompt = prompter.build(item, "open")
@@ -351,60 +305,3 @@ def test_skipped_thought_by_format(template, end):
     assert bare.token_ids == tuple(
         tokenizer.encode(bare.text, add_special_tokens=False)
     )
-
-
-def test_short_thoughts_do_not_loop():
-    assert not loops(" ".join(["one"] * 15), "english")
-    assert loops(" ".join(["one"] * 16), "english")
-
-
-def test_loops_are_repeated_runs_of_words():
-    sentence = "the river flows from the north to the sea in spring"
-    assert loops(" ".join([sentence] * 3), "english")
-    assert not loops(sentence + " while " + sentence.replace("the", "a"), "english")
-
-
-def test_long_thoughts_keep_batch_full():
-    """A device that computes 256 rows at a time has idle rows only once the last
-    item has begun."""
-    config = config_of(probes=("greedy", "choice", "rank"))
-    prompter = Prompter(
-        tokenizer_of(QWEN),
-        chat=True,
-        thinking=True,
-        prompt_tokens=512,
-        one_shot_prompt_tokens=512,
-    )
-    items, draw = letter_items(1000), random.Random(0)
-    plans = deque(
-        tokenised(each, prompter, config) for each in letter_questions(items, config)
-    )
-    stream = Evaluation(
-        (plans.popleft() for _ in range(len(plans))),
-        config=config,
-        prompter=prompter,
-        columns=STAMP,
-    )
-    lm, rows, busy, steps = (
-        FakeLM(vocabulary=len(tokenizer_of(QWEN)), eos_ids={1}),
-        {},
-        0,
-        0,
-    )
-    while plans:
-        for request in stream.take(256 - len(rows)):
-            thinks = isinstance(request, Generate) and request.stop_ids
-            rows[request.request_id] = (
-                request,
-                draw.randrange(500, 1500) if thinks else 8,
-            )
-        advance = min(tokens for _, tokens in rows.values())
-        busy, steps = busy + advance * len(rows), steps + advance
-        rows = {
-            name: (request, tokens - advance)
-            for name, (request, tokens) in rows.items()
-        }
-        for name in [name for name, (_, tokens) in rows.items() if not tokens]:
-            stream.handle(lm.answer(rows.pop(name)[0]))
-        assert all(records for _, records in stream.recorded())
-    assert busy / (256 * steps) > 0.9
