@@ -17,7 +17,6 @@ rules depends on the items' ids alone."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from zlib import crc32
 
 from evaluator.core.grading import alike, gradable
@@ -26,89 +25,65 @@ from evaluator.core.text import ARTICLES, main_code
 from evaluator.judging.matcher import Claim
 from evaluator.tasks.answer_types import answer_type
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Control:
-    """A claim with its known verdict."""
-
-    language: str
-    item_id: str
-    kind: ControlKind
-    claim: Claim
+# what names a record or, by language, item id, kind and response, a control pair
+Key = tuple[str | int, ...]
 
 
-def controls_of(items: Iterable[Item], per_language: int) -> list[Control]:
+def controls_of(items: Iterable[Item], per_language: int) -> dict[Key, Claim]:
     """The pairs of every possible kind from up to `per_language` gradable items of
     each language."""
     by_language: dict[str, list[Item]] = {}
     for item in items:
         if gradable(item.answers[:1], item.language):
             by_language.setdefault(item.language, []).append(item)
-    controls = []
-    # in an order that has nothing to do with the data set's own
-    for language in sorted(by_language):
-        drawn = sorted(
-            by_language[language],
-            key=lambda item: (crc32(item.item_id.encode()), item.item_id),
-        )
-        controls += _of_language(drawn, per_language)
+    controls: dict[Key, Claim] = {}
+    for _, of_language in sorted(by_language.items()):
+        # in an order that has nothing to do with the data set's own
+        of_language.sort(key=lambda item: (_checksum(item), item.item_id))
+        for place, item in enumerate(of_language[:per_language]):
+            # the next items first
+            others = of_language[place + 1 :] + of_language[:place]
+            for kind, response in _responses(item, others).items():
+                controls[item.language, item.item_id, kind, response] = Claim(
+                    question=item.question, answers=item.answers, response=response
+                )
     return controls
+
+
+def _checksum(item: Item) -> int:
+    return crc32(item.item_id.encode())
+
+
+def _responses(item: Item, others: Sequence[Item]) -> dict[ControlKind, str]:
+    """The response of each kind that an item can have."""
+    answer, language = item.answers[0], item.language
+    responses: dict[ControlKind, str] = {"same": answer}
+    forms = paraphrases(answer, language)
+    if forms:
+        responses["paraphrase"] = forms[_checksum(item) % len(forms)]
+    kind = answer_type(answer, language)
+    for other in others:
+        text = other.answers[0]
+        is_answer = any(alike(text, own, language) for own in item.answers)
+        if answer_type(text, language) == kind and not is_answer:
+            responses["other"] = text
+            break
+    return responses
 
 
 def paraphrases(answer: str, language: str) -> list[str]:
     """The answer in other forms of the same meaning, one for each rule that changes
     it."""
-    found = (rule(answer, language) for rule in _RULES)
-    return [each for each in found if each is not None and each != answer]
-
-
-def _of_language(items: Sequence[Item], per_language: int) -> list[Control]:
-    types: dict[str, list[int]] = {}
-    for at, item in enumerate(items):
-        types.setdefault(answer_type(item.answers[0], item.language), []).append(at)
-    found: list[Control] = []
-    for at, item in enumerate(items[:per_language]):
-        forms = paraphrases(item.answers[0], item.language)
-        typed = types[answer_type(item.answers[0], item.language)]
-        start = typed.index(at)
-        others = (items[other] for other in (*typed[start + 1 :], *typed[:start]))
-        texts = (other.answers[0] for other in others)
-        responses: dict[ControlKind, str | None] = {
-            "same": item.answers[0],
-            "paraphrase": (
-                forms[crc32(item.item_id.encode()) % len(forms)] if forms else None
-            ),
-            "other": next((text for text in texts if not _is_answer(text, item)), None),
-        }
-        for kind, response in responses.items():
-            if response is not None:
-                claim = Claim(
-                    question=item.question, answers=item.answers, response=response
-                )
-                found.append(
-                    Control(
-                        language=item.language,
-                        item_id=item.item_id,
-                        kind=kind,
-                        claim=claim,
-                    )
-                )
-    return found
-
-
-def _is_answer(text: str, item: Item) -> bool:
-    return any(alike(text, own, item.language) for own in item.answers)
+    forms = [rule(answer, language) for rule in _RULES]
+    return [form for form in forms if form is not None and form != answer]
 
 
 def _family_name_first(answer: str, language: str) -> str | None:
-    first, *rest = answer.split()
-    if (
-        len(rest) != 1
-        or answer_type(answer, language) != "name"
-        or _without_article(answer, language) is not None
-    ):
+    words = answer.split()
+    is_name = len(words) == 2 and answer_type(answer, language) == "name"
+    if not is_name or _without_article(answer, language) is not None:
         return None
-    return f"{rest[0]}, {first}"
+    return f"{words[1]}, {words[0]}"
 
 
 def _other_groups(answer: str, language: str) -> str | None:
@@ -117,26 +92,16 @@ def _other_groups(answer: str, language: str) -> str | None:
     if re.search(r"(?<![\d.,])\d{1,3}(,\d{3})+(?![\d.,])", answer):
         return re.sub(r"(?<=\d),(?=\d{3})", "", answer)
     long = re.search(r"(?<![\d.,])\d{4,15}(?![\d.,])", answer)
-    return (
-        None
-        if long is None
-        else answer.replace(long.group(), f"{int(long.group()):,}".replace(",", " "), 1)
-    )
+    if long is None:
+        return None
+    return answer.replace(long[0], f"{int(long[0]):,}".replace(",", " "), 1)
 
 
 def _without_article(answer: str, language: str) -> str | None:
-    articles = ARTICLES.get(main_code(language), ())
-    return (
-        next(
-            (
-                answer[len(each) :]
-                for each in articles
-                if answer.lower().startswith(each)
-            ),
-            None,
-        )
-        or None
-    )
+    for article in ARTICLES.get(main_code(language), ()):
+        if answer.lower().startswith(article):
+            return answer[len(article) :] or None
+    return None
 
 
 def _other_case(answer: str, _: str) -> str | None:

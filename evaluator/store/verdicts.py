@@ -28,22 +28,21 @@ from evaluator.core.files import write_atomically, write_parquet
 from evaluator.core.grading import strip_thinking
 from evaluator.core.records import Item
 from evaluator.core.reducing import by_its_rule
-from evaluator.judging.controls import controls_of
+from evaluator.judging.controls import Key, controls_of
 from evaluator.judging.matcher import Claim, Match
 from evaluator.store import schema
 from evaluator.store.reading import read_all, read_part
 from evaluator.store.records import RecordStore
 
-# the values of KEY or CONTROL_KEY: what names a record or a control pair
-Key = tuple[str | int, ...]
 # a matcher's file: ("verdicts", checkpoint, task) or ("controls", task)
 File = tuple[str, ...]
 Wanted = dict[File, dict[Key, Claim]]
 CONTROL_KEY = ("language", "item_id", "control", "response")
-# by the first part of a file
-_KEYS = {"verdicts": schema.KEY, "controls": CONTROL_KEY}
-_SCHEMAS = {"verdicts": schema.VERDICTS, "controls": schema.CONTROLS}
-_COLUMNS = {"verdicts": schema.VERDICT_COLUMNS, "controls": schema.CONTROL_COLUMNS}
+# by the first part of a file: its key, schema and columns
+_KINDS = {
+    "verdicts": (schema.KEY, schema.VERDICTS, schema.VERDICT_COLUMNS),
+    "controls": (CONTROL_KEY, schema.CONTROLS, schema.CONTROL_COLUMNS),
+}
 _GRADES = ("contains", "contains_paper", "grading")
 _PANEL = Path("controls/panel.json")
 
@@ -86,11 +85,9 @@ def control_pairs(run_dir: Path, per_language: int) -> Wanted:
     """The control pairs of each task with gradable answers."""
     wanted: Wanted = {}
     for path in sorted((run_dir / "items").glob("*.parquet")):
-        questions = read_questions(run_dir, path.stem)
-        for control in controls_of(questions, per_language):
-            claim = control.claim
-            key = (control.language, control.item_id, control.kind, claim.response)
-            wanted.setdefault(("controls", path.stem), {})[key] = claim
+        controls = controls_of(read_questions(run_dir, path.stem), per_language)
+        if controls:
+            wanted["controls", path.stem] = controls
     return wanted
 
 
@@ -203,39 +200,34 @@ class Verdicts(RecordStore):
 
     def _save(self, files: Iterable[File]) -> None:
         for file in files:
-            kind = file[0]
-            rows = [
-                {"task": file[-1]}
-                | self._same
-                | dict(zip(_KEYS[kind], key, strict=True))
-                | asdict(match)
-                for key, match in sorted(
-                    self.rows[file].items(), key=lambda row: row[0]
-                )
-            ]
-            table = pa.Table.from_pylist(rows, schema=_SCHEMAS[kind])
+            names, arrow, _ = _KINDS[file[0]]
+            rows = []
+            for key in sorted(self.rows[file]):
+                row = dict(zip(names, key, strict=True)) | asdict(self.rows[file][key])
+                rows.append(self._same | {"task": file[-1]} | row)
+            table = pa.Table.from_pylist(rows, schema=arrow)
             write_parquet(table, self._path(file))
             self._unsaved.discard(file)
 
     def _read(self, file: File) -> dict[Key, Match]:
-        kind, path = file[0], self._path(file)
+        names, arrow, columns = _KINDS[file[0]]
+        path, digest = self._path(file), self._same["matcher_digest"]
         if not path.exists():
             return {}
-        rows = read_part(path, _SCHEMAS[kind].names, _COLUMNS[kind]).to_pylist()
         verdicts = {}
-        for row in rows:
-            digest, wanted = row["matcher_digest"], self._same["matcher_digest"]
-            if digest == wanted:
-                verdicts[tuple(row[name] for name in _KEYS[kind])] = Match(
+        for row in read_part(path, arrow.names, columns).to_pylist():
+            other = row["matcher_digest"]
+            if other == digest:
+                verdicts[tuple(row[name] for name in names)] = Match(
                     verdict=row["verdict"],
                     probability=row["probability"],
                     status=row["status"],
                 )
-            elif kind == "verdicts":  # control pairs are judged again
+            elif file[0] == "verdicts":  # control pairs are judged again
                 raise InputError(
                     f"{path}: matcher_digest: verdicts of another matcher named"
-                    f" {self._same['matcher']!r} ({digest[:12]}..., this one is"
-                    f" {wanted[:12]}...); remove them, or give the matcher's directory"
+                    f" {self._same['matcher']!r} ({other[:12]}..., this one is"
+                    f" {digest[:12]}...); remove them, or give the matcher's directory"
                     " another name"
                 )
         return verdicts
@@ -253,11 +245,10 @@ def read_controls(run_dir: Path) -> pd.DataFrame | None:
 
 
 def write_fit_only(run_dir: Path, fit_only: bool) -> None:
-    """Store whether the panel leaves unfit matchers out. Write the file only if this
-    changes."""
-    path, content = run_dir / _PANEL, json.dumps({"fit_only": fit_only}).encode()
-    if (path.read_bytes() != content) if path.is_file() else fit_only:
-        write_atomically(path, content)
+    """Store whether the panel leaves unfit matchers out, which is not the default."""
+    path = run_dir / _PANEL
+    if fit_only or path.exists():
+        write_atomically(path, json.dumps({"fit_only": fit_only}).encode())
 
 
 def read_fit_only(run_dir: Path) -> bool:

@@ -26,19 +26,10 @@ pytestmark = pytest.mark.skipif(
     BROWSER is None, reason="no chromium, chromium-browser or google-chrome here"
 )
 FLAGS = (
-    *(
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-    ),
-    *(
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-    ),
-    *("--virtual-time-budget=20000", "--window-size=1280,900", "--dump-dom"),
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic"),
+    *("--no-first-run", "--disable-background-networking", "--disable-sync"),
+    *("--disable-component-update", "--virtual-time-budget=20000"),
+    *("--window-size=1280,900", "--dump-dom"),
 )
 LONG = (
     "smollm2-magnitude-0.3-2:4",
@@ -94,12 +85,12 @@ def test_item_view_opens_on_loss(opened):
     headings = (
         "greedy output",
         "choice: gold's share",
-        "rank",
         "aligned rank",
         "beams",
         "samples",
     )
-    assert [each for each in (*names, *headings) if each not in text_of(item)] == []
+    for heading in (*names, *headings):
+        assert heading in text_of(item)
     assert re.search(r"<p id=\"count\"[^>]*>\d+ of 20 items", dom)
     dom = opened("#ladder", "--accept-lang=ko-KR")
     assert "korean-" in article(dom)
@@ -225,57 +216,20 @@ def test_no_labels_of_a_figure_overlap(request, tmp_path, run, width):
     assert measured(page, tmp_path, OVERLAPS, f"--window-size={width},900") == "true"
 
 
-@pytest.mark.parametrize("range_", [0.0, 0.01, 0.3, 1.0])
-def test_no_names_of_dots_overlap(tmp_path, range_):
-    """Figures of tables `price` and `fertility`, with long names at equal, close and
-    distant places."""
+@pytest.mark.parametrize("distance", [0.0, 0.01, 0.3, 1.0])
+def test_no_names_of_dots_overlap(tmp_path, distance):
+    """Long names at equal, close and distant places."""
     rng, count = random.Random(0), 24
-    place = lambda start: [start * (1 + range_ * rng.random()) for _ in range(count)]  # noqa: E731
+    place = lambda: [1 + distance * rng.random() for _ in range(count)]  # noqa: E731
     names = [f"{LONG[1]}-{number}" for number in range(count)]
-    priced = {
-        "task": "t",
-        "of_base": "dense",
-        "machine": "m",
-        "is_base": [number == 0 for number in range(count)],
-    }
-    priced |= {
-        "checkpoint": names,
-        "kept": place(0.5),
-        "bytes": place(1e9),
-        "tokens_per_second": place(900.0),
-    }
-    cut = {
-        "task": "t",
-        "checkpoint": names[0],
-        "language": [f"{at:02} language" for at in range(count)],
-    }
-    cut |= {
-        "fertility": place(2.0),
-        "open_drop": place(0.1),
-        "unit": ["word", "character"] * (count // 2),
-    }
-    figures = [
-        *draw_each(TABLES["price"], pd.DataFrame(priced)),
-        *draw_each(TABLES["fertility"], pd.DataFrame(cut)),
-    ]
-    assert (
-        sum(figure.count(">00 ") + figure.count(">meta-llama") for figure in figures)
-        > 0
-    )
+    priced = {"task": "t", "of_base": "dense", "machine": "m", "checkpoint": names}
+    priced |= {"is_base": [name == names[0] for name in names], "kept": place()}
+    priced |= {"bytes": place(), "tokens_per_second": place()}
+    figures = draw_each(TABLES["price"], pd.DataFrame(priced))
+    assert ">meta-llama" in figures[0]
     page = tmp_path / "page.html"
-    page.write_text("<body>" + 6 * "".join(figures) + "</body>", encoding="utf-8")
+    page.write_text("<body>" + 12 * figures[0] + "</body>", encoding="utf-8")
     assert measured(page, tmp_path, OVERLAPS) == "true"
-
-
-def test_the_default_print_has_few_pages(page, tmp_path):
-    dom_of(
-        page.as_uri(), tmp_path / "profile", f"--print-to-pdf={tmp_path / 'page.pdf'}"
-    )
-    assert (
-        1
-        <= len(re.findall(rb"/Type\s*/Page\b", (tmp_path / "page.pdf").read_bytes()))
-        <= 12
-    )
 
 
 def axe() -> str:

@@ -64,17 +64,6 @@ def test_figures_without_a_base():
         assert drawn(name, lonely) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "measure"), [("overlap", "kappa"), ("matching", "scott_pi")]
-)
-def test_agreement_needs_interval(inputs, name, measure):
-    table, nan = TABLES[name], float("nan")
-    frame = table.fill(inputs).frame
-    unsure = frame.assign(**{f"{measure}_low": nan, f"{measure}_high": nan})
-    gone = unsure.assign(**{measure: nan})
-    assert draw(table, unsure) == draw(table, gone) != draw(table, frame)
-
-
 def test_labels_are_readable():
     """They are moved apart, and large numbers have plain digits."""
     thirds, approx = [0.1, 0.1, 0.1], pytest.approx

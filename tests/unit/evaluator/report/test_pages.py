@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from evaluator import report
 from evaluator.report import page, results, write_report
 from tests.support.synthetic import write_run
 
@@ -20,6 +19,9 @@ def folder(tmp_path_factory):
     figures, which take their time."""
     names, run = ("dense", *OTHERS), tmp_path_factory.mktemp("run")
     write_run(run, 3, names, languages=("english",))
+    old = run / "report" / "pages" / "009.html"  # of a run of more checkpoints
+    old.parent.mkdir(parents=True)
+    old.touch()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(results, "MOST", 2)
         patched.setattr(page, "draw_each", lambda *_: [])
@@ -51,32 +53,6 @@ def test_each_checkpoint_has_one_page(folder):
         assert part in index
     assert "<script" not in index
     assert 'id="fates"' not in index
-
-
-def test_old_pages_stay_until_replaced(tmp_path, monkeypatch):
-    before = tmp_path / "report" / "pages" / "009.html"
-    before.parent.mkdir(parents=True)
-    before.write_text("of a run that had more checkpoints")
-    there = []
-
-    def render(*_, **__):
-        there.append(before.exists())
-        return "page"
-
-    for name, fake in (
-        ("part_of", lambda *_: None),
-        ("without_tables", lambda _: None),
-        ("render_page", render),
-    ):
-        monkeypatch.setattr(report, name, fake)
-    monkeypatch.setattr(
-        report, "pages_of", lambda *_: [results.Page("pages/001.html", ("dense",))]
-    )
-    inputs = SimpleNamespace(run={}, items=None)
-    view = SimpleNamespace(sizes={}, index=lambda *_: "", chunks_of=lambda _: {})
-    report._write_pages(tmp_path, inputs, None, view)
-    assert there == [True, True]
-    assert [path.name for path in before.parent.iterdir()] == ["001.html"]
 
 
 @pytest.mark.parametrize(

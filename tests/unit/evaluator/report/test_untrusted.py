@@ -126,13 +126,7 @@ def test_no_cell_is_a_formula(tmp_path):
 
 @pytest.mark.parametrize(
     ("column", "name"),
-    [
-        ("checkpoint", "../../out"),
-        ("checkpoint", "/tmp/out"),
-        ("checkpoint", ".."),
-        ("checkpoint", "a\\b"),
-        ("task", "../../out"),
-    ],
+    [("checkpoint", "../../out"), ("checkpoint", "a\\b"), ("task", "../../out")],
 )
 def test_names_choose_no_folder(tmp_path, name, column):
     run = one_run(tmp_path / "run")
