@@ -47,6 +47,10 @@ class Kind:
     def __call__(self, *names: str, **options: Any) -> "tuple[Column, ...]":
         return tuple(Column(name, self, **options) for name in names)
 
+    def estimates(self, *names: str, **options: Any) -> "tuple[Column, ...]":
+        """Columns with intervals."""
+        return self(*names, interval=True, **options)
+
     def shown(self, value: object, *, unit: bool = True) -> str:
         """A value for people; a dash if it is null."""
         if value is None or pd.isna(value):  # type: ignore[call-overload]
@@ -198,10 +202,12 @@ SUBJECT = (
 LANGUAGE = Column("language", TEXT)
 BY_LANGUAGE = (*SUBJECT, LANGUAGE)
 REASON = Column("reason", TEXT)
+COUNTED = COUNT("n", "excluded", "engine_error")
 MCNEMAR = (
     Column("mcnemar_p", P_VALUE, "McNemar p"),
     Column("holm_p", P_VALUE, "Holm p"),
 )
+DROP = (*POINTS.estimates("drop"), *MCNEMAR)
 
 
 def names_of(columns: Iterable[Column]) -> list[str]:

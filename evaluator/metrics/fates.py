@@ -21,9 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-import evaluator.metrics.columns as col
 from evaluator.metrics.bootstrap import Kinds
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import PERCENTAGE, Column, Row
 from evaluator.metrics.exclusions import why_left_out
 from evaluator.metrics.inputs import SIDES, Comparison, in_language, statuses_of
 from evaluator.metrics.intervals import Floats
@@ -98,8 +97,7 @@ FATES = ("kept", "mc_only", "produced_only", "lost")
 NOT_KNOWN = "not_known"  # the dense model failed to produce it or to recognise it
 UNMEASURED = "unmeasured"
 RATES = tuple(
-    Column(f"{fate}_rate", col.PERCENTAGE, f"{fate} rate", interval=True)
-    for fate in FATES
+    Column(f"{fate}_rate", PERCENTAGE, f"{fate} rate", interval=True) for fate in FATES
 )
 BARS = {f"{fate}_rate": (fate, fate, 1.0) for fate in FATES}  # parts of a figure
 

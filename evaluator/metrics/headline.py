@@ -6,8 +6,20 @@ from typing import Any
 
 import pandas as pd
 
-import evaluator.metrics.columns as col
-from evaluator.metrics.columns import FEW, Column, Row, rounded, rows_with, typed_frame
+from evaluator.metrics.columns import (
+    COUNT,
+    FEW,
+    FLAG,
+    PERCENTAGE,
+    RANK,
+    RATIO,
+    TEXT,
+    Column,
+    Row,
+    rounded,
+    rows_with,
+    typed_frame,
+)
 from evaluator.metrics.fates import FATES
 from evaluator.metrics.inputs import ALL
 
@@ -18,89 +30,89 @@ _KNOWN = (
 _RANK = "mc_only: median rank of the answer's first token (1: likeliest)"
 _ALIGNED = "mc_only: the same after the dense model's own lead-in"
 COLUMNS = (
-    *col.TEXT("task", "checkpoint"),
-    Column("base", col.TEXT, csv_only=True),
-    Column("re_run", col.FLAG, csv_only=True),
-    Column("n", col.COUNT),
+    *TEXT("task", "checkpoint"),
+    Column("base", TEXT, csv_only=True),
+    Column("re_run", FLAG, csv_only=True),
+    *COUNT("n"),
     Column(
         "open_accuracy",
-        col.PERCENTAGE,
+        PERCENTAGE,
         short="open",
         meaning="% right when the model writes the answer",
     ),
     Column(
         "choice_accuracy",
-        col.PERCENTAGE,
+        PERCENTAGE,
         short="choice",
         meaning="% right when it picks the answer from options",
     ),
     Column(
         "hard_accuracy",
-        col.PERCENTAGE,
+        PERCENTAGE,
         "hard choice accuracy",
         short="hard",
         meaning="% right among the options most like the answer",
     ),
-    *col.PERCENTAGE("open_base", "open_paired", csv_only=True),
-    *col.PERCENTAGE("choice_base", "choice_paired", csv_only=True),
-    *col.COUNT("open_n_paired", "choice_n_paired", csv_only=True),
-    Column("known", col.COUNT, short="known", meaning=_KNOWN),
+    *PERCENTAGE("open_base", "open_paired", csv_only=True),
+    *PERCENTAGE("choice_base", "choice_paired", csv_only=True),
+    *COUNT("open_n_paired", "choice_n_paired", csv_only=True),
+    Column("known", COUNT, short="known", meaning=_KNOWN),
     Column(
         "kept",
-        col.PERCENTAGE,
+        PERCENTAGE,
         short="kept",
         of="known",
         meaning="still written and still picked",
     ),
     Column(
         "mc_only",
-        col.PERCENTAGE,
+        PERCENTAGE,
         "mc_only",
         short="mc_only",
         of="known",
         meaning="still picked, no longer written (the rest: the reverse)",
     ),
-    Column("produced_only", col.PERCENTAGE, "produced_only", of="known"),
+    Column("produced_only", PERCENTAGE, "produced_only", of="known"),
     Column(
         "lost",
-        col.PERCENTAGE,
+        PERCENTAGE,
         short="lost",
         of="known",
         meaning="neither written nor picked, which does not mean erased",
     ),
-    Column("recovery_n", col.COUNT, csv_only=True),
+    Column("recovery_n", COUNT, csv_only=True),
     Column(
         "beam_recoverability",
-        col.PERCENTAGE,
+        PERCENTAGE,
         "in any beam",
         short="beam",
         meaning="% with the answer in any beam of a beam search",
     ),
     Column(
         "sample_recoverability",
-        col.PERCENTAGE,
+        PERCENTAGE,
         "in any sample",
         short="sample",
         meaning="% with the answer in any random sample",
     ),
-    Column("failures", col.COUNT, csv_only=True),
-    Column("beam_recovered", col.PERCENTAGE, csv_only=True),
-    Column("sample_recovered", col.PERCENTAGE, of="failures"),
+    Column("failures", COUNT, csv_only=True),
+    Column("beam_recovered", PERCENTAGE, csv_only=True),
+    Column("sample_recovered", PERCENTAGE, of="failures"),
     Column(
         "mc_only_median_rank",
-        col.RANK,
+        RANK,
         "median rank of mc_only",
         short="rank",
         meaning=_RANK,
     ),
     Column(
         "mc_only_median_aligned_rank",
-        col.RANK,
+        RANK,
         "median aligned rank of mc_only",
         short="aligned",
         meaning=_ALIGNED,
     ),
-    Column("delta_pr", col.RATIO, "Delta_PR"),
+    Column("delta_pr", RATIO, "Delta_PR"),
 )
 
 SUMMED = ("accuracy", "fates", "recovery", "rank", "pr_gap", "hard_distractors")

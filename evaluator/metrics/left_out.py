@@ -9,17 +9,16 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-import evaluator.metrics.columns as col
-from evaluator.metrics.columns import Row, typed_frame
+from evaluator.metrics.columns import COUNT, REASON, TEXT, Row, typed_frame
 from evaluator.metrics.exclusions import NO_REASON, STATUSES
 from evaluator.metrics.inputs import Inputs, Part
 from evaluator.probes import PROBES
 from evaluator.probes.base import EVIDENCE
 
 COLUMNS = (
-    *col.TEXT("task", "checkpoint", "format", "probe", "language", "status"),
-    *col.COUNT("n", "asked"),
-    col.REASON,
+    *TEXT("task", "checkpoint", "format", "probe", "language", "status"),
+    *COUNT("n", "asked"),
+    REASON,
 )
 
 

@@ -15,20 +15,19 @@ from typing import Any
 
 import pandas as pd
 
-import evaluator.metrics.columns as col
 from evaluator.core.errors import rows_at
-from evaluator.metrics.columns import Column, Kind, Row, rows_with, typed_frame
+from evaluator.metrics.columns import COUNT, TEXT, Kind, Row, rows_with, typed_frame
 from evaluator.metrics.inputs import ALL, MEAN, settings_of
 
 # Each row has its own kind: that of the column `quantity` in the table `table` (see
 # `report.cells`).
 QUANTITY = Kind("quantity", lambda value: f"{float(value):.3g}")
 COLUMNS = (
-    *col.TEXT("table", "task", "checkpoint", "language", "cell", "quantity"),
-    Column("paper", QUANTITY),
-    Column("ours", QUANTITY, interval=True),
-    Column("n", col.COUNT),
-    Column("source", col.TEXT),
+    *TEXT("table", "task", "checkpoint", "language", "cell", "quantity"),
+    *QUANTITY("paper"),
+    *QUANTITY.estimates("ours"),
+    *COUNT("n"),
+    *TEXT("source"),
 )
 
 

@@ -14,7 +14,6 @@ from scipy.special import ndtr, ndtri
 
 from evaluator.metrics.bootstrap import DRAWS, intervals, language_intervals
 from evaluator.metrics.columns import Row
-from evaluator.metrics.fates import normalised
 from evaluator.metrics.intervals import Floats, ItemNumbers, Mean, Ratio
 from evaluator.metrics.measures import (
     Unbounded,
@@ -78,14 +77,11 @@ def _language_value(
     contexts: ItemNumbers, *values: Floats, of: Callable[..., Floats]
 ) -> float:
     languages = _languages(contexts)["language"].to_numpy()
-    return float(
-        np.mean(
-            [
-                of(*(np.asarray(each[languages == name].mean()) for each in values))
-                for name in "ab"
-            ]
-        )
-    )
+    parts = []
+    for name in "ab":
+        means = (np.asarray(each[languages == name].mean()) for each in values)
+        parts.append(of(*means))
+    return float(np.mean(parts))
 
 
 def _of_means(
@@ -152,12 +148,9 @@ def _known(normals: Floats, accuracy: float) -> Values:
     return [known, known * (1 - own[0]) * own[1], known * (1 - own[0]) * (1 - own[1])]
 
 
-def _posed(normals: Floats, accuracy: float, further: float = 0.05) -> Values:
+def _posed(normals: Floats, accuracy: float) -> Values:
     return _right(
-        normals,
-        accuracy,
-        max(0.0, accuracy - 0.4 * further),
-        max(0.0, accuracy - further),
+        normals, accuracy, max(0.0, accuracy - 0.02), max(0.0, accuracy - 0.05)
     )
 
 
@@ -181,13 +174,9 @@ def _shift(contexts: ItemNumbers, *right: Floats) -> Row:
 
 def _excess(contexts: ItemNumbers, dense: Floats, pruned: Floats) -> Row:
     mine = contexts % 3 == 0  # every third context's first kind of question
-    return apart(
-        "x",
-        *(
-            Mean((dense - pruned)[these], contexts[these], low=-1.0)
-            for these in (mine, ~mine)
-        ),
-    )
+    drops = dense - pruned
+    one = Mean(drops[mine], contexts[mine], low=-1.0)
+    return apart("x", one, Mean(drops[~mine], contexts[~mine], low=-1.0))
 
 
 def _excess_value(contexts: ItemNumbers, dense: Floats, pruned: Floats) -> float:
@@ -259,20 +248,15 @@ _CAPA = [(*kind[:3], 1 / 3) for kind in (*_ERRORS, (0, 0, 0))]
 STATISTICS = (
     Statistic("rate", 1, _right, lambda c, right: float(right.mean()), lambda c, right: rate("x", right, c)),
     Statistic("drop", 2, lambda z, p: _right(z, p, p * 0.9), lambda c, a, b: float((a - b).mean()), _drop),
-    Statistic("no drop", 2, lambda z, p: _right(z, p, p), lambda c, a, b: 0.0, _drop),
-    Statistic("mean over languages", 1, _right, partial(_language_value, of=lambda mean: mean),
-              lambda c, right: language_mean("x", right, _languages(c))),
     Statistic("drop, mean over languages", 2, lambda z, p: _right(z, p, p * 0.9),
               partial(_language_value, of=np.subtract),
               lambda c, a, b: language_mean("x", a - b, _languages(c), low=-1.0)),
     Statistic("mc_only, chance-corrected", 4, _known, lambda c, k, m, f: float((m - f / 3).sum() / k.sum()),
               lambda c, known, m, f: difference("x", (m - f / 3)[known == 1], c[known == 1], low=-1 / 3)),
-    Statistic("normalised drop", 2, _chosen, **_of_means(normalised, _QUARTER)),
     Statistic("Delta_PR", 4, lambda z, p: [*_opened(z[:2], p), *_chosen(z[2:], p)],
               **_of_means(delta_pr_of, [(*a, *b) for a, b in product(_ZERO, _QUARTER)])),
     Statistic("Delta_PR, mean over languages", 4, lambda z, p: [*_opened(z[:2], p), *_chosen(z[2:], p)],
               **_of_language_means(delta_pr_of, [(*a, *b) for a, b in product(_ZERO, _QUARTER)])),
-    Statistic("kappa", 2, _agreement, **_of_means(beyond_chance, _ERRORS)),
     Statistic("CAPA", 2, _options, **_of_means(beyond_chance, _CAPA)),
     Statistic("Scott's pi", 2, _agreement, **_of_means(scott_pi, _ERRORS)),
     Statistic("corrected", 3, _judged, lambda c, contained, accepted, right, chance: float(right.mean()), _corrected),
@@ -280,7 +264,6 @@ STATISTICS = (
               _extreme("worst")),
     Statistic("prompts, spread", 3, _posed, lambda c, *right: float(np.ptp([each.mean() for each in right])),
               _extreme("spread")),
-    Statistic("prompts alike, spread", 3, partial(_posed, further=0.0), lambda c, *right: 0.0, _extreme("spread")),
     Statistic("prompt_order, shift", 3, _posed, lambda c, a, b, d: float((a - b).mean()), _shift),
     Statistic("weak, excess", 2, lambda z, p: _right(z, p, p * 0.9), _excess_value, _excess),
     # Rank 1 with a probability that is not the accuracy's, so that the median is not

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from evaluator.core.records import Format, Record, Status
 
@@ -69,110 +69,80 @@ def records(
 ) -> pd.DataFrame:
     """`seen` maps "language/item" to what was seen. A pruned checkpoint is one with
     a base."""
+    pruning = dict.fromkeys(("method", "pattern", "sparsity"))
+    if base:
+        pruning = {"method": "wanda", "pattern": "unstructured", "sparsity": 0.5}
     rows: list[Record] = []
     for key, item in seen.items():
         language, item_id = key.split("/")
-        made = (
-            {"method": "wanda", "pattern": "unstructured", "sparsity": 0.5}
-            if base
-            else {}
-        )
         common: dict[str, Any] = {
             "checkpoint": checkpoint, "weights_digest": digest or checkpoint, "base": base, "calibration": calibration,
             "task": task, "language": language, "item_id": item_id, "format": form, "seed": seed, "engine": "fake",
             "engine_version": "0", "dtype": dtype, "status": item.status, "truncated": item.truncated,
         }  # fmt: skip
-        rows += _records_of(
-            item, dict.fromkeys(("method", "pattern", "sparsity")) | common | made
-        )
+        rows += _records_of(item, pruning | common)
     return pd.DataFrame([asdict(row) for row in rows])
 
 
 def _records_of(item: Seen, common: dict[str, Any]) -> list[Record]:
-    measured = item.status in ("ok", "truncated")
     rows = []
 
-    def generated(probe: str, index: int, hit: bool) -> Record:
-        grade: dict[str, Any] = (
-            {"contains": hit, "exact_match": hit, "token_f1": float(hit)}
-            if measured
-            else {}
-        )
-        text = ("gold" if hit else "bad") if measured else item.why
-        return Record(**common, probe=probe, index=index, text=text, **grade)
+    def row(probe: str, index: int = 0, **columns: Any) -> None:
+        rows.append(Record(**{**common, "probe": probe, "index": index, **columns}))
 
     if item.greedy is not None:
-        rows.append(
-            replace(
-                generated("greedy", 0, item.greedy),
-                **(_greedy_of(item) if measured else {}),
-            )
-        )
+        row("greedy", **_answer(item, item.greedy, **_greedy_of(item)))
     for probe, hits in (("beam", item.beams), ("sample", item.samples)):
-        rows += [generated(probe, index, hit) for index, hit in enumerate(hits or ())]
+        for index, hit in enumerate(hits or ()):
+            row(probe, index, **_answer(item, hit))
     for probe, won in (("choice", item.choice), ("hard_choice", item.hard)):
-        if won is None:
-            continue
-        status = item.choice_status or item.status
-        for index, text in enumerate(item.option_texts[: item.options]):
-            best = {True: -1.0, False: -3.0, "tie": -2.0}[won]
-            best = best if item.gold_score is None else item.gold_score
-            own = best if index == 0 else -2.0
-            score = own if status in ("ok", "truncated") else None
-            option: dict[str, Any] = {
-                "is_gold": index == 0,
-                "option_text": text,
-                "token_ids": (1, 2),
-                "logprob": score,
-            }
-            option["text"] = None if status in ("ok", "truncated") else item.why
-            rows.append(
-                Record(
-                    **{**common, "status": status}, probe=probe, index=index, **option
-                )
-            )
+        for index, option in enumerate(_options_of(item, won)):
+            row(probe, index, **option)
     if item.window is not None:
         logprob, tokens = item.window
-        rows.append(
-            Record(
-                **common,
-                probe="perplexity",
-                index=0,
-                logprob=logprob,
-                prompt_tokens=tokens,
-            )
-        )
+        row("perplexity", logprob=logprob, prompt_tokens=tokens)
     if item.rank is not None:
-        rows.append(
-            Record(**common, probe="rank", index=0, rank=item.rank, margin=item.margin)
-        )
+        row("rank", rank=item.rank, margin=item.margin)
     if isinstance(item.aligned, int):
         place: dict[str, Any] = {
             "rank": item.aligned,
             "margin": -0.5 * (item.aligned - 1),
         }
-        rows.append(
-            Record(
-                **common,
-                probe="aligned_rank",
-                index=0,
-                text="It is ",
-                option_text="gold",
-                **place,
-            )
-        )
+        row("aligned_rank", text="It is ", option_text="gold", **place)
     elif item.aligned is not None:
-        rows.append(
-            Record(
-                **{**common, "status": "excluded"},
-                probe="aligned_rank",
-                index=0,
-                text=item.aligned,
-            )
-        )
+        row("aligned_rank", status="excluded", text=item.aligned)
     if item.fidelity is not None:
         rows += _compared(item, common)
     return rows
+
+
+def _answer(item: Seen, hit: bool, **columns: Any) -> dict[str, Any]:
+    if item.status not in ("ok", "truncated"):
+        return {"text": item.why}
+    grade = {"contains": hit, "exact_match": hit, "token_f1": float(hit)}
+    return grade | {"text": "gold" if hit else "bad"} | columns
+
+
+def _options_of(item: Seen, won: bool | str | None) -> list[dict[str, Any]]:
+    """The columns of each option: the gold one has the best score, or not."""
+    if won is None:
+        return []
+    status = item.choice_status or item.status
+    measured = status in ("ok", "truncated")
+    gold = {True: -1.0, False: -3.0, "tie": -2.0}[won]
+    if item.gold_score is not None:
+        gold = item.gold_score
+    options = []
+    for index, text in enumerate(item.option_texts[: item.options]):
+        score = -2.0 if index else gold
+        option: dict[str, Any] = {
+            "status": status,
+            "is_gold": index == 0,
+            "option_text": text,
+        }
+        option |= {"token_ids": (1, 2), "logprob": score if measured else None}
+        options.append(option | {"text": None if measured else item.why})
+    return options
 
 
 def _compared(item: Seen, common: dict[str, Any]) -> list[Record]:
@@ -203,12 +173,11 @@ def _compared(item: Seen, common: dict[str, Any]) -> list[Record]:
 
 def _greedy_of(item: Seen) -> dict[str, Any]:
     ids = (*range(10, 9 + item.tokens), EOS if item.ended else 9)
-    columns: dict[str, Any] = {
-        "token_ids": ids,
-        "logprob": item.certainty * item.tokens,
-        "prompt_tokens": item.prompt,
-    }
-    return columns | ({} if item.said is None else {"text": item.said})
+    columns: dict[str, Any] = {"token_ids": ids, "prompt_tokens": item.prompt}
+    columns["logprob"] = item.certainty * item.tokens
+    if item.said is not None:
+        columns["text"] = item.said
+    return columns
 
 
 def judged(
@@ -233,12 +202,6 @@ def judged(
         each_one = verdicts if isinstance(verdicts, list | tuple) else [verdicts]
         for index, verdict in enumerate(each_one):
             status = {None: "engine_error", "too long": "excluded"}.get(verdict, "ok")
-            rows.append(
-                row
-                | {
-                    "index": index,
-                    "verdict": verdict if status == "ok" else None,
-                    "status": status,
-                }
-            )
+            known = verdict if status == "ok" else None
+            rows.append(row | {"index": index, "verdict": known, "status": status})
     return pd.DataFrame(rows)

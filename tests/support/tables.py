@@ -81,16 +81,20 @@ def only(frame: pd.DataFrame, **equal: object) -> pd.Series:
     return rows.iloc[0]
 
 
-def has(row: pd.Series | Row, **values: object) -> None:
-    """Check a row's values: None for a missing value, whole numbers exactly, others
-    but for the rounding of a sum."""
-    for name, value in values.items():
-        if value is None:
-            assert pd.isna(row[name]), name
-        elif isinstance(value, float):
-            assert row[name] == pytest.approx(value, rel=1e-12), name
-        else:
-            assert row[name] == value, name
+def has(found: pd.DataFrame | pd.Series | Row, **values: object) -> None:
+    """Check a row's values, or the columns of a frame as lists: None for a missing
+    value, whole numbers exactly, others but for the rounding of a sum."""
+    for name, wanted in values.items():
+        pairs = [(found[name], wanted)]
+        if isinstance(wanted, list):
+            pairs = [*zip(found[name], wanted, strict=True)]
+        for value, expected in pairs:
+            if expected is None:
+                assert pd.isna(value), name
+            elif isinstance(expected, float):
+                assert value == pytest.approx(expected, rel=1e-12), name
+            else:
+                assert value == expected, name
 
 
 def whole_inputs(seen: Mapping[str, Mapping[str, Seen]]) -> Inputs:

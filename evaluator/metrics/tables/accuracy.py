@@ -12,8 +12,18 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-import evaluator.metrics.columns as col
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import (
+    COUNT,
+    DROP,
+    LANGUAGE,
+    PERCENTAGE,
+    RATIO,
+    SCORE,
+    SHARE,
+    SUBJECT,
+    TEXT,
+    Row,
+)
 from evaluator.metrics.exclusions import all_measured, joined_reasons, measured
 from evaluator.metrics.fates import (
     CORRECT,
@@ -49,7 +59,7 @@ _RATES = {
         "truncation": "truncated",
     },
 }
-_IDENTITY = (*col.SUBJECT, *col.TEXT("format", "probe"), col.LANGUAGE)
+_IDENTITY = (*SUBJECT, *TEXT("format", "probe"), LANGUAGE)
 _COUNTED = ("n", "excluded", "engine_error")
 
 
@@ -151,22 +161,16 @@ TABLE = Table(
     needs="the probe greedy or choice on any checkpoint",
     columns=(
         *_IDENTITY,
-        *col.COUNT(*_COUNTED, "truncated"),
-        *col.PERCENTAGE(
-            "accuracy",
-            "exact_match",
-            "per_token",
-            "per_byte",
-            "truncation",
-            interval=True,
+        *COUNT(*_COUNTED, "truncated"),
+        *PERCENTAGE.estimates(
+            "accuracy", "exact_match", "per_token", "per_byte", "truncation"
         ),
-        Column("token_f1", col.SCORE),
-        Column("n_paired", col.COUNT),
-        Column("dense_accuracy", col.PERCENTAGE),
-        Column("drop", col.POINTS, interval=True),
-        *col.MCNEMAR,
-        Column("floor", col.SHARE),
-        Column("normalised_drop", col.RATIO),
+        *SCORE("token_f1"),
+        *COUNT("n_paired"),
+        *PERCENTAGE("dense_accuracy"),
+        *DROP,
+        *SHARE("floor"),
+        *RATIO("normalised_drop"),
     ),
     compute=_rows,
     figure=(

@@ -20,9 +20,17 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 from msgspec.structs import replace
 
-import evaluator.metrics.columns as col
 from evaluator.core.text import code_of
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import (
+    COUNTED,
+    LANGUAGE,
+    PERCENTAGE,
+    POINTS,
+    SUBJECT,
+    TEXT,
+    Column,
+    Row,
+)
 from evaluator.metrics.exclusions import measured
 from evaluator.metrics.inputs import MEAN, Inputs, Part, Subject, in_language
 from evaluator.metrics.intervals import Floats
@@ -148,12 +156,12 @@ TABLE = Table(
     ),
     needs="the probes greedy and choice on a pruned checkpoint that was calibrated",
     columns=(
-        *col.SUBJECT,
-        Column("kind", col.TEXT),
-        col.LANGUAGE,
-        *col.COUNT("n", "excluded", "engine_error"),
-        *col.PERCENTAGE("open_accuracy", "choice_accuracy", interval=True),
-        Column("choice_minus_open", col.POINTS, "choice − open", interval=True),
+        *SUBJECT,
+        *TEXT("kind"),
+        LANGUAGE,
+        *COUNTED,
+        *PERCENTAGE.estimates("open_accuracy", "choice_accuracy"),
+        Column("choice_minus_open", POINTS, "choice − open", interval=True),
     ),
     compute=_rows,
     figure=(

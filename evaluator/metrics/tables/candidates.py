@@ -9,8 +9,15 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-import evaluator.metrics.columns as col
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import (
+    BY_LANGUAGE,
+    COUNTED,
+    MCNEMAR,
+    PERCENTAGE,
+    POINTS,
+    TEXT,
+    Row,
+)
 from evaluator.metrics.exclusions import all_measured, joined_reasons, measured
 from evaluator.metrics.inputs import ALL, Inputs, in_language
 from evaluator.metrics.measures import as_floats, paired_difference, rate
@@ -78,12 +85,12 @@ TABLE = Table(
         "the formats open, distractors_only, unrelated and shown with the probe greedy"
     ),
     columns=(
-        *col.BY_LANGUAGE,
-        Column("format", col.TEXT),
-        *col.COUNT("n", "excluded", "engine_error"),
-        Column("accuracy", col.PERCENTAGE, interval=True),
-        Column("difference", col.POINTS, interval=True),
-        *col.MCNEMAR,
+        *BY_LANGUAGE,
+        *TEXT("format"),
+        *COUNTED,
+        *PERCENTAGE.estimates("accuracy"),
+        *POINTS.estimates("difference"),
+        *MCNEMAR,
     ),
     compute=_rows,
     figure=(

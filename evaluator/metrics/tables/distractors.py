@@ -21,8 +21,18 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-import evaluator.metrics.columns as col
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import (
+    BY_LANGUAGE,
+    COUNT,
+    COUNTED,
+    DROP,
+    MCNEMAR,
+    PERCENTAGE,
+    POINTS,
+    TEXT,
+    Column,
+    Row,
+)
 from evaluator.metrics.exclusions import joined_reasons, measured
 from evaluator.metrics.fates import sides_of
 from evaluator.metrics.inputs import Comparison, Inputs, Part, statuses_of
@@ -85,14 +95,13 @@ DISTRACTORS = Table(
         " different extent"
     ),
     columns=(
-        *col.BY_LANGUAGE,
-        Column("same_kind", col.TEXT, "wrong options of the answer's kind"),
-        *col.COUNT("n", "excluded", "engine_error"),
-        Column("accuracy", col.PERCENTAGE, interval=True),
-        Column("n_paired", col.COUNT),
-        Column("base_accuracy", col.PERCENTAGE),
-        Column("drop", col.POINTS, interval=True),
-        *col.MCNEMAR,
+        *BY_LANGUAGE,
+        Column("same_kind", TEXT, "wrong options of the answer's kind"),
+        *COUNTED,
+        *PERCENTAGE.estimates("accuracy"),
+        *COUNT("n_paired"),
+        *PERCENTAGE("base_accuracy"),
+        *DROP,
     ),
     compute=_rows,
     corrections=(Holm(("task", "language", "same_kind")),),
@@ -155,16 +164,14 @@ HARD_DISTRACTORS = Table(
     ),
     needs="the probes choice and hard_choice, and greedy for the dissociation rates",
     columns=(
-        *col.BY_LANGUAGE,
-        *col.COUNT("n", "excluded", "engine_error"),
-        *col.PERCENTAGE(*(f"{kind}_accuracy" for kind in _RECOGNISED), interval=True),
-        Column("difference", col.POINTS, interval=True),
-        *col.MCNEMAR,
-        Column("known", col.COUNT),
-        *col.PERCENTAGE(
-            *(f"{kind}_dissociation" for kind in _RECOGNISED), interval=True
-        ),
-        Column("dissociation_difference", col.POINTS, interval=True),
+        *BY_LANGUAGE,
+        *COUNTED,
+        *PERCENTAGE.estimates(*(f"{kind}_accuracy" for kind in _RECOGNISED)),
+        *POINTS.estimates("difference"),
+        *MCNEMAR,
+        *COUNT("known"),
+        *PERCENTAGE.estimates(*(f"{kind}_dissociation" for kind in _RECOGNISED)),
+        *POINTS.estimates("dissociation_difference"),
     ),
     compute=_hard_rows,
     figure=(

@@ -11,8 +11,15 @@ measurement, the `noise_floor` in the rows of the pruned checkpoints of that bas
 
 from collections.abc import Iterator
 
-import evaluator.metrics.columns as col
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import (
+    COUNT,
+    FLAG,
+    LANGUAGE,
+    PERCENTAGE,
+    SUBJECT,
+    Column,
+    Row,
+)
 from evaluator.metrics.fates import BARS, FATES, RATES, UNMEASURED, item_fates
 from evaluator.metrics.inputs import Inputs, Part
 from evaluator.metrics.measures import as_floats, difference, rate
@@ -93,19 +100,16 @@ TABLE = Table(
         " names it as its base"
     ),
     columns=(
-        *col.SUBJECT,
-        Column("re_run", col.FLAG),
-        col.LANGUAGE,
-        *col.COUNT("n", "items", "excluded", "engine_error", "unpaired"),
-        *(Column(fate, col.COUNT, fate) for fate in FATES),
+        *SUBJECT,
+        *FLAG("re_run"),
+        LANGUAGE,
+        *COUNT("n", "items", "excluded", "engine_error", "unpaired"),
+        *(Column(fate, COUNT, fate) for fate in FATES),
         *RATES,
-        Column("dissociation_rate", col.PERCENTAGE, interval=True),
-        Column("noise_floor", col.PERCENTAGE, "noise floor (re-run)"),
+        *PERCENTAGE.estimates("dissociation_rate"),
+        Column("noise_floor", PERCENTAGE, "noise floor (re-run)"),
         Column(
-            "mc_only_corrected",
-            col.PERCENTAGE,
-            "mc_only, chance-corrected",
-            interval=True,
+            "mc_only_corrected", PERCENTAGE, "mc_only, chance-corrected", interval=True
         ),
     ),
     compute=_rows,

@@ -11,9 +11,17 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-import evaluator.metrics.columns as col
 from evaluator.core.text import without_spaces
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import (
+    AMOUNT,
+    BY_LANGUAGE,
+    COUNT,
+    POINTS,
+    RATIO,
+    TEXT,
+    Column,
+    Row,
+)
 from evaluator.metrics.exclusions import measured
 from evaluator.metrics.fates import CORRECT, floor_of, over_headroom, sides_of
 from evaluator.metrics.inputs import MEAN, Comparison, Inputs, Part
@@ -143,14 +151,14 @@ TABLE = Table(
     ),
     needs="the probe choice",
     columns=(
-        *col.BY_LANGUAGE,
-        *col.COUNT(*_SUMMED),
-        Column("unit", col.TEXT),
-        Column("fertility", col.AMOUNT, interval=True, stored="tokens per `unit`"),
-        Column("n_paired", col.COUNT),
-        Column("open_drop", col.POINTS, interval=True),
-        Column("open_normalised_drop", col.RATIO),
-        Column("choice_drop", col.POINTS, interval=True),
+        *BY_LANGUAGE,
+        *COUNT(*_SUMMED),
+        *TEXT("unit"),
+        Column("fertility", AMOUNT, interval=True, stored="tokens per `unit`"),
+        *COUNT("n_paired"),
+        *POINTS.estimates("open_drop"),
+        *RATIO("open_normalised_drop"),
+        *POINTS.estimates("choice_drop"),
     ),
     compute=_rows,
     figure=(_EACH,),

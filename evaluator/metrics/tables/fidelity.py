@@ -11,9 +11,18 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-import evaluator.metrics.columns as col
 from evaluator.core.reducing import BANDS, unpack
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import (
+    BY_LANGUAGE,
+    COUNT,
+    DIVERGENCE,
+    FLAG,
+    PERCENTAGE,
+    RATIO,
+    SCORE,
+    TEXT,
+    Row,
+)
 from evaluator.metrics.exclusions import joined_reasons, left_out_of, why_left_out
 from evaluator.metrics.fates import FATES, item_fates, known_share
 from evaluator.metrics.inputs import ALL, Inputs, Subject, settings_of
@@ -250,20 +259,20 @@ TABLE = Table(
         " what is compared with it"
     ),
     columns=(
-        *col.BY_LANGUAGE,
-        *col.TEXT("along", "group"),
-        Column("floor", col.FLAG),
-        *col.COUNT("n", "positions", "excluded", "engine_error"),
-        Column("kld", col.DIVERGENCE, interval=True),
-        Column("kld_floor", col.DIVERGENCE),
-        *col.DIVERGENCE(*PERCENTILES),
-        Column("kld_reverse", col.DIVERGENCE, interval=True),
-        Column("acceptance", col.SCORE, interval=True),
-        *col.PERCENTAGE("same_top", "top_agreement", interval=True),
-        Column("delta_p", col.RATIO, interval=True),
-        Column("delta_p_rms", col.SCORE),
-        Column("delta_nll", col.RATIO, interval=True),
-        *col.PERCENTAGE("accuracy", "mc_only_rate"),
+        *BY_LANGUAGE,
+        *TEXT("along", "group"),
+        *FLAG("floor"),
+        *COUNT("n", "positions", "excluded", "engine_error"),
+        *DIVERGENCE.estimates("kld"),
+        *DIVERGENCE("kld_floor"),
+        *DIVERGENCE(*PERCENTILES),
+        *DIVERGENCE.estimates("kld_reverse"),
+        *SCORE.estimates("acceptance"),
+        *PERCENTAGE.estimates("same_top", "top_agreement"),
+        *RATIO.estimates("delta_p"),
+        *SCORE("delta_p_rms"),
+        *RATIO.estimates("delta_nll"),
+        *PERCENTAGE("accuracy", "mc_only_rate"),
     ),
     compute=_rows,
     figure=tuple(

@@ -14,8 +14,16 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-import evaluator.metrics.columns as col
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import (
+    BY_LANGUAGE,
+    COUNT,
+    MCNEMAR,
+    NATS,
+    PERCENTAGE,
+    TEXT,
+    Column,
+    Row,
+)
 from evaluator.metrics.exclusions import joined_reasons
 from evaluator.metrics.fates import CORRECT, UNPAIRED, sides_of, why_unpaired
 from evaluator.metrics.inputs import ALL, Comparison, Inputs, Part
@@ -118,18 +126,16 @@ TABLE = Table(
     ),
     needs="the probe greedy or choice on a checkpoint and its base",
     columns=(
-        *col.BY_LANGUAGE,
-        *col.TEXT("probe", "margin"),
-        *col.NATS("margin_from", "margin_to"),
-        *col.COUNT("n", "excluded", "engine_error", "unpaired", "flips", *KINDS),
-        Column("flip_rate", col.PERCENTAGE, interval=True),
+        *BY_LANGUAGE,
+        *TEXT("probe", "margin"),
+        *NATS("margin_from", "margin_to"),
+        *COUNT("n", "excluded", "engine_error", "unpaired", "flips", *KINDS),
+        *PERCENTAGE.estimates("flip_rate"),
         *(
-            Column(
-                f"{name}_rate", col.PERCENTAGE, name.replace("_", " "), interval=True
-            )
+            Column(f"{name}_rate", PERCENTAGE, name.replace("_", " "), interval=True)
             for name in KINDS
         ),
-        *col.MCNEMAR,
+        *MCNEMAR,
     ),
     compute=_rows,
     figure=tuple(

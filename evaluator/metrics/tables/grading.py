@@ -10,9 +10,8 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-import evaluator.metrics.columns as col
 from evaluator.core.errors import one_line
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import COUNT, PERCENTAGE, TEXT, Column, Row
 from evaluator.metrics.exclusions import left_out_of
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.measures import rate
@@ -68,11 +67,11 @@ TABLE = Table(
     ),
     needs="the probe greedy, beam or sample",
     columns=(
-        *col.TEXT("task", "checkpoint", "probe"),
-        *col.COUNT("n", "excluded", "engine_error", "strict", "paper", "only_paper"),
-        Column("rate", col.PERCENTAGE, "strict rate", interval=True),
-        *col.PERCENTAGE("paper_rate"),
-        *col.TEXT("examples"),
+        *TEXT("task", "checkpoint", "probe"),
+        *COUNT("n", "excluded", "engine_error", "strict", "paper", "only_paper"),
+        Column("rate", PERCENTAGE, "strict rate", interval=True),
+        *PERCENTAGE("paper_rate"),
+        *TEXT("examples"),
     ),
     compute=_rows,
     page=_differing,

@@ -22,8 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-import evaluator.metrics.columns as col
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import COUNT, LANGUAGE, PERCENTAGE, TEXT, Column, Row
 from evaluator.metrics.exclusions import joined_reasons, left_out_of
 from evaluator.metrics.inputs import ALL, Inputs, in_language, slices
 from evaluator.metrics.intervals import Floats, Mean
@@ -84,18 +83,16 @@ TABLE = Table(
     ),
     needs="control pairs: run resurface match RUN --matcher CHECKPOINT",
     columns=(
-        Column("task", col.TEXT),
-        Column("checkpoint", col.TEXT, "judge"),
-        col.LANGUAGE,
-        *col.COUNT("n", "matching", "different", "excluded", "engine_error"),
-        *col.PERCENTAGE("sensitivity", "specificity", interval=True),
+        *TEXT("task"),
+        Column("checkpoint", TEXT, "judge"),
+        LANGUAGE,
+        *COUNT("n", "matching", "different", "excluded", "engine_error"),
+        *PERCENTAGE.estimates("sensitivity", "specificity"),
         *(
-            Column(
-                f"{kind}_accepted", col.PERCENTAGE, f"accepts: {kind}", interval=True
-            )
+            Column(f"{kind}_accepted", PERCENTAGE, f"accepts: {kind}", interval=True)
             for kind in _KINDS
         ),
-        Column("unfit", col.TEXT),
+        *TEXT("unfit"),
     ),
     compute=_rows,
     figure=(

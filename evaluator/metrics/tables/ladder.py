@@ -8,9 +8,16 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-import evaluator.metrics.columns as col
 from evaluator.metrics.bootstrap import intervals, language_intervals
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import (
+    BY_LANGUAGE,
+    COUNT,
+    DROP,
+    PERCENTAGE,
+    RATIO,
+    TEXT,
+    Row,
+)
 from evaluator.metrics.fates import floor_of, headroom, normalised, over_headroom
 from evaluator.metrics.inputs import ALL, MEAN, Comparison, Inputs
 from evaluator.metrics.measures import bounds, language_mean, paired_difference
@@ -128,14 +135,13 @@ TABLE = Table(
         " and its base"
     ),
     columns=(
-        *col.BY_LANGUAGE,
-        Column("rung", col.TEXT),
-        *col.COUNT("n", "excluded", "engine_error", "unpaired", "languages"),
-        *col.PERCENTAGE("dense", "pruned"),
-        Column("drop", col.POINTS, interval=True),
-        *col.MCNEMAR,
-        Column("normalised_drop", col.RATIO, interval=True),
-        Column("perplexity_task", col.TEXT),
+        *BY_LANGUAGE,
+        *TEXT("rung"),
+        *COUNT("n", "excluded", "engine_error", "unpaired", "languages"),
+        *PERCENTAGE("dense", "pruned"),
+        *DROP,
+        *RATIO.estimates("normalised_drop"),
+        *TEXT("perplexity_task"),
         *PERPLEXITY("perplexity_dense", "perplexity"),
     ),
     compute=_rows,

@@ -14,8 +14,16 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-import evaluator.metrics.columns as col
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import (
+    AMOUNT,
+    BY_LANGUAGE,
+    COUNT,
+    COUNTED,
+    FACTOR,
+    PERCENTAGE,
+    POINTS,
+    Row,
+)
 from evaluator.metrics.exclusions import joined_reasons
 from evaluator.metrics.fates import sides_of, why_unpaired
 from evaluator.metrics.inputs import Inputs, Part, settings_of
@@ -92,12 +100,13 @@ TABLE = Table(
     ),
     needs="the probe greedy on a checkpoint and its base",
     columns=(
-        *col.BY_LANGUAGE,
-        *col.COUNT("n", "excluded", "engine_error", "unpaired"),
-        *col.AMOUNT("base_tokens", "tokens", stored="tokens"),
-        Column("ratio", col.FACTOR, interval=True),
-        *col.PERCENTAGE("base_at_limit", "at_limit", interval=True),
-        Column("more_at_limit", col.POINTS, interval=True),
+        *BY_LANGUAGE,
+        *COUNTED,
+        *COUNT("unpaired"),
+        *AMOUNT("base_tokens", "tokens", stored="tokens"),
+        *FACTOR.estimates("ratio"),
+        *PERCENTAGE.estimates("base_at_limit", "at_limit"),
+        *POINTS.estimates("more_at_limit"),
     ),
     compute=_rows,
     figure=(

@@ -17,8 +17,17 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-import evaluator.metrics.columns as col
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import (
+    BY_LANGUAGE,
+    COUNT,
+    COUNTED,
+    DIVERGENCE,
+    DROP,
+    PERCENTAGE,
+    TEXT,
+    Column,
+    Row,
+)
 from evaluator.metrics.exclusions import (
     all_measured,
     joined_reasons,
@@ -134,22 +143,21 @@ TABLE = Table(
     ),
     needs="context_tokens, with the probe greedy or fidelity",
     columns=(
-        *col.BY_LANGUAGE,
-        Column("context_tokens", col.COUNT),
-        Column("depth", col.TEXT),
-        *col.COUNT("n", "excluded", "engine_error"),
-        Column("accuracy", col.PERCENTAGE, interval=True),
-        Column("n_paired", col.COUNT),
-        Column("dense_accuracy", col.PERCENTAGE),
-        Column("drop", col.POINTS, interval=True),
-        *col.MCNEMAR,
-        Column("known", col.COUNT),
+        *BY_LANGUAGE,
+        *COUNT("context_tokens"),
+        *TEXT("depth"),
+        *COUNTED,
+        *PERCENTAGE.estimates("accuracy"),
+        *COUNT("n_paired"),
+        *PERCENTAGE("dense_accuracy"),
+        *DROP,
+        *COUNT("known"),
         *(
-            Column(f"{fate}_rate", col.PERCENTAGE, fate, interval=True, of="known")
+            Column(f"{fate}_rate", PERCENTAGE, fate, interval=True, of="known")
             for fate in FATES
         ),
-        Column("kld_n", col.COUNT),
-        Column("kld", col.DIVERGENCE, interval=True),
+        *COUNT("kld_n"),
+        *DIVERGENCE.estimates("kld"),
     ),
     compute=_rows,
     figure=(

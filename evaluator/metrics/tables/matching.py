@@ -37,9 +37,17 @@ from itertools import combinations, cycle
 import numpy as np
 import pandas as pd
 
-import evaluator.metrics.columns as col
 from evaluator.metrics.bootstrap import DRAWS, intervals
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import (
+    COUNT,
+    LANGUAGE,
+    PERCENTAGE,
+    RATIO,
+    SUBJECT,
+    TEXT,
+    Column,
+    Row,
+)
 from evaluator.metrics.exclusions import (
     LEAST,
     all_measured,
@@ -388,15 +396,15 @@ TABLE = Table(
         " --matcher CHECKPOINT"
     ),
     columns=(
-        *col.SUBJECT,
-        *col.TEXT("format", "probe"),
-        col.LANGUAGE,
-        *col.TEXT("grader", "against"),
-        *col.COUNT("n", "excluded", "engine_error", "unjudged", "yes"),
-        Column("accuracy", col.PERCENTAGE, interval=True),
-        Column("corrected", col.PERCENTAGE, "corrected for its errors", interval=True),
-        Column("agreement", col.PERCENTAGE, interval=True),
-        Column("scott_pi", col.RATIO, "Scott's pi", interval=True),
+        *SUBJECT,
+        *TEXT("format", "probe"),
+        LANGUAGE,
+        *TEXT("grader", "against"),
+        *COUNT("n", "excluded", "engine_error", "unjudged", "yes"),
+        *PERCENTAGE.estimates("accuracy"),
+        Column("corrected", PERCENTAGE, "corrected for its errors", interval=True),
+        *PERCENTAGE.estimates("agreement"),
+        Column("scott_pi", RATIO, "Scott's pi", interval=True),
     ),
     compute=_rows,
     figure=(

@@ -8,8 +8,16 @@ The 0-shot format is `open_capped` if it was evaluated: its context is cut as th
 
 from collections.abc import Iterator
 
-import evaluator.metrics.columns as col
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import (
+    BY_LANGUAGE,
+    COUNT,
+    COUNTED,
+    P_VALUE,
+    PERCENTAGE,
+    POINTS,
+    TEXT,
+    Row,
+)
 from evaluator.metrics.exclusions import joined_reasons
 from evaluator.metrics.fates import why_unpaired
 from evaluator.metrics.inputs import ITEM, SIDES, Inputs, Part
@@ -73,17 +81,18 @@ TABLE = Table(
         " and its base"
     ),
     columns=(
-        *col.BY_LANGUAGE,
-        *col.COUNT("n", "excluded", "engine_error", "unpaired"),
-        Column("zero_shot_format", col.TEXT),
-        *col.PERCENTAGE(
-            *(f"{shot}_shot_{side}" for shot in SHOTS for side in SIDES), interval=True
+        *BY_LANGUAGE,
+        *COUNTED,
+        *COUNT("unpaired"),
+        *TEXT("zero_shot_format"),
+        *PERCENTAGE.estimates(
+            *(f"{shot}_shot_{side}" for shot in SHOTS for side in SIDES)
         ),
-        Column("zero_shot_gap", col.POINTS, interval=True),
-        *col.P_VALUE("zero_shot_mcnemar_p", "zero_shot_holm_p"),
-        Column("one_shot_gap", col.POINTS, interval=True),
-        *col.P_VALUE("one_shot_mcnemar_p", "one_shot_holm_p"),
-        Column("repaired", col.POINTS, interval=True),
+        *POINTS.estimates("zero_shot_gap"),
+        *P_VALUE("zero_shot_mcnemar_p", "zero_shot_holm_p"),
+        *POINTS.estimates("one_shot_gap"),
+        *P_VALUE("one_shot_mcnemar_p", "one_shot_holm_p"),
+        *POINTS.estimates("repaired"),
     ),
     compute=_rows,
     figure=(

@@ -33,17 +33,16 @@ are hard for every model do not count there. If accuracies differ between langua
 pooled items agree by more than chance. Intervals: `evaluator.metrics.bootstrap`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-import evaluator.metrics.columns as col
 from evaluator.core.reducing import unpack_shares
 from evaluator.metrics.bootstrap import intervals
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import COUNT, RATIO, SCORE, TEXT, Column, Row
 from evaluator.metrics.exclusions import LEAST, STATUSES, joined_reasons
 from evaluator.metrics.fates import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs, Subject
@@ -63,7 +62,6 @@ LOST = "right in the base"
 ALL_PAIRS = 100  # the most checkpoints of a task whose pairs are all compared
 # with more checkpoints, each is compared with this many next ones in either order
 NEAR = 5
-_AT_ONCE = 100  # checkpoints to compare with one in one product
 _SHOWN = 5  # pairs at either end of a page's table
 
 
@@ -88,16 +86,13 @@ def expected_agreement(first: Floats, second: Floats, other_options: Floats) -> 
 
 @dataclass(frozen=True, eq=False)
 class _Sheet:
-    """One checkpoint's answers to one probe, by the items' numbers within the task."""
+    """One checkpoint's answers to one probe, by the items' numbers within the task.
+    `flags` mark the items that are `right`, `measured`, `asked`, and left out."""
 
     subject: Subject
     shares_IK: Shares
     options: npt.NDArray[np.intp]  # how many an item has; 0 if it was not measured
-    right: Flags
-    measured: Flags
-    asked: Flags
-    excluded: Flags
-    failed: Flags
+    flags: Mapping[str, Flags]
 
     @property
     def name(self) -> str:
@@ -120,21 +115,13 @@ def _sheet(inputs: Inputs, subject: Subject, probe: str, measure: str) -> _Sheet
     shares_IK = np.zeros((items, shares.shape[1]), dtype=np.float32)
     options_I = np.zeros(items, dtype=np.intp)
     shares_IK[numbers], options_I[numbers] = shares, options
-
-    def flags(marked: pd.DataFrame) -> Flags:
-        return np.isin(np.arange(items), marked["item"])
-
-    excluded, failed = (flags(answers[status == name]) for name in STATUSES)
-    return _Sheet(
-        subject,
-        shares_IK,
-        options_I,
-        right=flags(done[right]),
-        measured=flags(done),
-        asked=flags(answers[status.notna()]),
-        excluded=excluded,
-        failed=failed,
-    )
+    marked = {"right": done[right], "measured": done, "asked": answers[status.notna()]}
+    for left_out in STATUSES:
+        marked[left_out] = answers[status == left_out]
+    flags = {}
+    for name, rows in marked.items():
+        flags[name] = np.isin(np.arange(items), rows["item"])
+    return _Sheet(subject, shares_IK, options_I, flags)
 
 
 def partners(subjects: Sequence[Subject]) -> list[list[int]]:
@@ -144,30 +131,26 @@ def partners(subjects: Sequence[Subject]) -> list[list[int]]:
     if many <= ALL_PAIRS:
         return [list(range(at + 1, many)) for at in range(many)]
     places = {subject.checkpoint: at for at, subject in enumerate(subjects)}
-    later: list[set[int]] = [set() for _ in subjects]
-
-    def pair(one: int, other: int) -> None:
-        later[min(one, other)].add(max(one, other))
-
-    of_base: dict[str | None, list[int]] = {}
+    pairs = set()
+    by_method, by_setting = [], []
     for at, subject in enumerate(subjects):
-        of_base.setdefault(subject.base, []).append(at)
         if subject.base in places:
-            pair(places[subject.base], at)
-    by_setting = [(*_setting(each), each.method or "") for each in subjects]
-    by_method = [(each.method or "", *_setting(each)) for each in subjects]
-    for members in of_base.values():
-        for keys in (by_method, by_setting):
-            ordered = sorted(members, key=lambda at: (keys[at], at))
-            for at, one in enumerate(ordered):
-                for other in ordered[at + 1 : at + 1 + NEAR]:
-                    pair(one, other)
-    return [sorted(places) for places in later]
-
-
-def _setting(subject: Subject) -> tuple[str, float, str]:
-    sparsity = subject.requested or 0.0
-    return subject.pattern or "", sparsity, subject.calibration or ""
+            pairs.add((places[subject.base], at))
+        sparsity = subject.requested or 0.0
+        setting = (subject.pattern or "", sparsity, subject.calibration or "")
+        base, method = subject.base or "", subject.method or ""
+        by_method.append((base, method, *setting, at))
+        by_setting.append((base, *setting, method, at))
+    for keys in (by_method, by_setting):
+        ordered = [int(key[-1]) for key in sorted(keys)]
+        for place, one in enumerate(ordered):
+            for other in ordered[place + 1 : place + 1 + NEAR]:
+                if subjects[one].base == subjects[other].base:
+                    pairs.add((one, other))
+    later: list[set[int]] = [set() for _ in subjects]
+    for one, other in pairs:
+        later[min(one, other)].add(max(one, other))
+    return [sorted(others) for others in later]
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
@@ -176,70 +159,62 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
         by_task.setdefault(subject.task, []).append(subject)
     for subjects in by_task.values():
         for probe, measure in _WAYS if len(subjects) > 1 else ():
-            sheets = [_sheet(inputs, each, probe, measure) for each in subjects]
-            sheets = [sheet for sheet in sheets if sheet.asked.any()]
+            sheets = [_sheet(inputs, subject, probe, measure) for subject in subjects]
+            sheets = [sheet for sheet in sheets if sheet.flags["asked"].any()]
             for row in _of_sheets(inputs, sheets, measure):
                 yield row | {"probe": probe, "measure": measure}
 
 
 def _of_sheets(inputs: Inputs, sheets: Sequence[_Sheet], measure: str) -> Iterator[Row]:
     """Every pair on all items, then every pair of one base on what that has right."""
-    places = partners([sheet.subject for sheet in sheets])
-    by_name = {sheet.name: sheet for sheet in sheets}
     fewer = None
     if len(sheets) > ALL_PAIRS:
         fewer = f"of {len(sheets)} checkpoints, not every pair is compared"
-    for bases in ({}, by_name):
-        for sheet, later in zip(sheets, places, strict=True):
+    bases = {sheet.name: sheet for sheet in sheets}
+    later = partners([sheet.subject for sheet in sheets])
+    for among in (ALL, LOST):
+        for sheet, places in zip(sheets, later, strict=True):
+            others = [sheets[place] for place in places]
+            items = np.ones_like(sheet.flags["right"])
             base = bases.get(sheet.subject.base or "")
-            others = [sheets[at] for at in later]
-            if base is not None:
+            if among == LOST:
+                if base is None:
+                    continue
                 others = [each for each in others if each.subject.base == base.name]
-            if base is not None or not bases:
-                for row in _pairs(inputs, sheet, others, base, measure):
-                    yield row | {"reason": joined_reasons(fewer, row["reason"])}
+                items = base.flags["right"]
+            for other, row in _pairs(inputs, sheet, others, items, measure):
+                notes = _notes(inputs, sheet.subject, other.subject)
+                row["reason"] = joined_reasons(fewer, *notes, row.get("reason"))
+                subject = {"task": sheet.subject.task, "checkpoint": sheet.name}
+                yield subject | {"other": other.name, "among": among} | row
+
+
+def _notes(inputs: Inputs, subject: Subject, other: Subject) -> list[str]:
+    """A row's own checkpoint has the note on few items in every table."""
+    notes = []
+    for of, reason in (
+        (other, inputs.decided_early.get(other.key)),
+        (subject, inputs.incomparable.get(subject.key)),
+        (other, inputs.incomparable.get(other.key)),
+    ):
+        if reason:
+            notes.append(f"{of.checkpoint}: {reason}")
+    return notes
 
 
 def _pairs(
-    inputs: Inputs,
-    sheet: _Sheet,
-    others: Sequence[_Sheet],
-    base: _Sheet | None,
-    measure: str,
-) -> Iterator[Row]:
-    """A checkpoint and each of others; with `base`, on what that has right. One
-    product serves all of equal items."""
-    among = base.right if base is not None else np.ones_like(sheet.right)
+    inputs: Inputs, sheet: _Sheet, others: Sequence[_Sheet], among: Flags, measure: str
+) -> list[tuple[_Sheet, Row]]:
+    """A checkpoint and each of others, on the items `among`. One product serves all
+    that measured the same items."""
     together: dict[bytes, list[_Sheet]] = {}
     for other in others:
-        together.setdefault(other.measured.tobytes(), []).append(other)
-    compared: dict[str, Row] = {}
-    for same in together.values():
-        for start in range(0, len(same), _AT_ONCE):
-            group = same[start : start + _AT_ONCE]
-            rows = _compared(inputs, sheet, group, among, measure)
-            for other, row in zip(group, rows, strict=True):
-                compared[other.name] = row
-    for other in others:
-        # A row's own checkpoint has the note on few items in every table.
-        notes = (
-            (other.name, inputs.decided_early.get(other.subject.key)),
-            (sheet.name, inputs.incomparable.get(sheet.subject.key)),
-            (other.name, inputs.incomparable.get(other.subject.key)),
-        )
-        row = compared[other.name]
-        reasons = []
-        for name, note in notes:
-            if note:
-                reasons.append(f"{name}: {note}")
-        yield {
-            "task": sheet.subject.task,
-            "checkpoint": sheet.name,
-            "other": other.name,
-            "among": ALL if base is None else LOST,
-            **row,
-            "reason": joined_reasons(*reasons, row.get("reason")),
-        }
+        together.setdefault(other.flags["measured"].tobytes(), []).append(other)
+    rows: dict[str, Row] = {}
+    for group in together.values():
+        compared = _compared(inputs, sheet, group, among, measure)
+        rows |= dict(zip([other.name for other in group], compared, strict=True))
+    return [(other, rows[other.name]) for other in others]
 
 
 def _compared(
@@ -247,48 +222,57 @@ def _compared(
 ) -> list[Row]:
     """A checkpoint and each of `others`, which measured the same items: counts,
     agreement, and kappa."""
-    numbers = np.flatnonzero(among & sheet.measured & others[0].measured)
+    both = sheet.flags["measured"] & others[0].flags["measured"]
+    numbers = np.flatnonzero(among & both)
     rows = _counts(sheet, others, among, numbers)
     if not len(numbers):
         return [row | {"reason": "no item was measured in both"} for row in rows]
-    for row, agreement in zip(
-        rows, _agreements(inputs, sheet, others, numbers), strict=True
-    ):
-        kappa = agreement.pop("kappa")
-        row |= agreement
+    values = _agreements(sheet, others, numbers)
+    means = [np.atleast_2d(each).mean(axis=1) for each in values]
+    expected, kappas = expected_agreement(*means[1:]), beyond_chance(*means)
+    # Agreement and each side's share of the gold option, for items that both, one or
+    # neither have right.
+    options = float(means[3][0])
+    kinds = [(1, 1, 1, options), (1, 0, 0, options)]
+    kinds += [(0, 1, 0, options), (0, 0, 1, options)]
+    if options < 1:
+        kinds.append((0, 0, 0, options))
+    contexts = inputs.contexts(sheet.subject.task, numbers)
+    found = intervals(beyond_chance, values, contexts, kinds)
+    for at, row in enumerate(rows):
+        row["observed"], row["expected"] = float(means[0][at]), float(expected[at])
         if few := _too_few(row, measure):
-            reason = f"no kappa: fewer than {LEAST} items {few} in one of the two"
-            row["reason"] = reason
-        elif not kappa:
+            row["reason"] = (
+                f"no kappa: fewer than {LEAST} items {few} in one of the two"
+            )
+        elif np.isnan(kappas[at]):
             row["reason"] = (
                 "both are sure of the same wrong option everywhere: kappa is undefined"
             )
         else:
-            row |= kappa
+            row |= {"kappa": float(kappas[at]), **bounds("kappa", found[at])}
     return rows
 
 
 def _counts(
     sheet: _Sheet, others: Sequence[_Sheet], among: Flags, numbers: ItemNumbers
 ) -> list[Row]:
-    def theirs(name: str) -> Flags:
-        return np.stack([getattr(other, name) for other in others])
-
-    excluded_OI = sheet.excluded | theirs("excluded")
-    failed_OI = sheet.failed | theirs("failed")
-    here, there_OI = sheet.right[numbers], theirs("right")[:, numbers]
-    flags = {
-        "excluded": excluded_OI & among,
-        "engine_error": failed_OI & ~excluded_OI & among,
-        "unpaired": (sheet.asked ^ theirs("asked")) & among,
-        "both_wrong": ~here & ~there_OI,
-        "wrong_here": ~here & there_OI,
-        "wrong_there": here & ~there_OI,
-    }
-    rows: list[Row] = [{"n": len(numbers)} for _ in others]
-    for name, flags_OI in flags.items():
-        for row, count in zip(rows, flags_OI.sum(axis=1).tolist(), strict=True):
-            row[name] = count
+    rows: list[Row] = []
+    here = sheet.flags["right"][numbers]
+    for other in others:
+        there = other.flags["right"][numbers]
+        excluded = sheet.flags["excluded"] | other.flags["excluded"]
+        failed = sheet.flags["engine_error"] | other.flags["engine_error"]
+        flags = {
+            "excluded": excluded & among,
+            "engine_error": failed & ~excluded & among,
+            "unpaired": (sheet.flags["asked"] ^ other.flags["asked"]) & among,
+            "both_wrong": ~here & ~there,
+            "wrong_here": ~here & there,
+            "wrong_there": here & ~there,
+        }
+        row = {name: int(marked.sum()) for name, marked in flags.items()}
+        rows.append(row | {"n": len(numbers)})
     return rows
 
 
@@ -304,10 +288,9 @@ def _too_few(row: Row, measure: str) -> str:
 
 
 def _agreements(
-    inputs: Inputs, sheet: _Sheet, others: Sequence[_Sheet], numbers: ItemNumbers
-) -> Iterator[Row]:
-    """Observed and expected agreement, and under `kappa` its columns; none if it is
-    undefined."""
+    sheet: _Sheet, others: Sequence[_Sheet], numbers: ItemNumbers
+) -> list[Floats]:
+    """The arguments of `beyond_chance`, as a number per item."""
     mine_IK = sheet.shares_IK[numbers]
     agreed, gold = [], []
     for other in others:
@@ -316,29 +299,9 @@ def _agreements(
         both = mine_IK[:, :width], shares_IK[:, :width]
         agreed.append(np.einsum("ik,ik->i", *both, dtype=np.float64))
         gold.append(shares_IK[:, 0].astype(np.float64))
-    values = [
-        np.stack(agreed),
-        mine_IK[:, 0].astype(np.float64),
-        np.stack(gold),
-        1.0 / (sheet.options[numbers] - 1),
-    ]
-    means = [np.atleast_2d(each).mean(axis=1) for each in values]
-    observed, options = means[0], float(means[3][0])
-    expected, kappas = expected_agreement(*means[1:]), beyond_chance(*means)
-    # Agreement and each side's share of the gold option, for items that both, one or
-    # neither have right.
-    kinds = [(1, 1, 1, options), (1, 0, 0, options)]
-    kinds += [(0, 1, 0, options), (0, 0, 1, options)]
-    if options < 1:
-        kinds.append((0, 0, 0, options))
-    contexts = inputs.contexts(sheet.subject.task, numbers)
-    found = intervals(beyond_chance, values, contexts, kinds)
-    for at, kappa in enumerate(kappas.tolist()):
-        row: Row = {"observed": float(observed[at]), "expected": float(expected[at])}
-        row["kappa"] = {}
-        if not np.isnan(kappa):
-            row["kappa"] = {"kappa": kappa, **bounds("kappa", found[at])}
-        yield row
+    mine = mine_IK[:, 0].astype(np.float64)
+    other_options = 1.0 / (sheet.options[numbers] - 1)
+    return [np.stack(agreed), mine, np.stack(gold), other_options]
 
 
 def _kappas(among: str) -> tuple[Series, ...]:
@@ -381,12 +344,12 @@ TABLE = Table(
     ),
     needs="the probe greedy or choice on two checkpoints of a task",
     columns=(
-        *col.TEXT("task", "checkpoint", "other", "probe", "measure", "among"),
-        *col.COUNT("n", "excluded", "engine_error", "unpaired", "both_wrong"),
-        Column("wrong_here", col.COUNT, "wrong in the first alone"),
-        Column("wrong_there", col.COUNT, "wrong in the other alone"),
-        *col.SCORE("observed", "expected"),
-        Column("kappa", col.RATIO, interval=True),
+        *TEXT("task", "checkpoint", "other", "probe", "measure", "among"),
+        *COUNT("n", "excluded", "engine_error", "unpaired", "both_wrong"),
+        Column("wrong_here", COUNT, "wrong in the first alone"),
+        Column("wrong_there", COUNT, "wrong in the other alone"),
+        *SCORE("observed", "expected"),
+        *RATIO.estimates("kappa"),
     ),
     compute=_rows,
     figure=(

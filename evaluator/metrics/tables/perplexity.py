@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-import evaluator.metrics.columns as col
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import AMOUNT, BY_LANGUAGE, COUNT, FACTOR, SUBJECT, Row
 from evaluator.metrics.exclusions import joined_reasons, left_out_of, why_left_out
 from evaluator.metrics.inputs import ALL, ITEM, MEAN, Inputs, Subject
 from evaluator.metrics.measures import Unbounded, bounds, exp
 from evaluator.metrics.table import Dots, Lack, Series, Table, amount
 
-PERPLEXITY = col.AMOUNT  # exp of nats per token
+PERPLEXITY = AMOUNT  # exp of nats per token
 _COUNTS = ("n", "excluded", "engine_error", "tokens")
 _RATIO = (Series("perplexity_ratio", "lost", "relative to the base"),)
 
@@ -99,7 +98,7 @@ def _reading(inputs: Inputs, subject: Subject, windows: pd.DataFrame) -> _Readin
 def _mean(readings: Sequence[_Reading]) -> Row:
     """The mean over the texts of one checkpoint; counts are sums. No two texts share
     a window."""
-    row = {column.name: readings[0].row[column.name] for column in col.SUBJECT}
+    row = {column.name: readings[0].row[column.name] for column in SUBJECT}
     row |= {"task": f"mean of {len(readings)} texts", "language": MEAN}
     for name in _COUNTS:
         row[name] = sum(each.row.get(name) or 0 for each in readings)
@@ -150,11 +149,11 @@ TABLE = Table(
     ),
     needs="the probe perplexity on a task text:FILE",
     columns=(
-        *col.BY_LANGUAGE,
-        *col.COUNT(*_COUNTS),
-        Column("perplexity", PERPLEXITY, interval=True),
-        Column("perplexity_dense", PERPLEXITY),
-        Column("perplexity_ratio", col.FACTOR, interval=True),
+        *BY_LANGUAGE,
+        *COUNT(*_COUNTS),
+        *PERPLEXITY.estimates("perplexity"),
+        *PERPLEXITY("perplexity_dense"),
+        *FACTOR.estimates("perplexity_ratio"),
     ),
     compute=_rows,
     figure=(

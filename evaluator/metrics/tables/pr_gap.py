@@ -12,9 +12,17 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-import evaluator.metrics.columns as col
 from evaluator.metrics.bootstrap import Kinds, intervals, language_intervals
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import (
+    BY_LANGUAGE,
+    COUNT,
+    MINUS,
+    PERCENTAGE,
+    RATIO,
+    SHARE,
+    Column,
+    Row,
+)
 from evaluator.metrics.exclusions import joined_reasons
 from evaluator.metrics.fates import headroom, normalised, over_headroom
 from evaluator.metrics.inputs import ALL, MEAN, Comparison, Inputs, Part, statuses_of
@@ -144,14 +152,14 @@ TABLE = Table(
     ),
     needs="the probes greedy and choice on a checkpoint and its base",
     columns=(
-        *col.BY_LANGUAGE,
-        *col.COUNT("n", "excluded", "engine_error", "unpaired", "languages"),
-        *col.PERCENTAGE("open_dense", "open_pruned"),
-        Column("d_open", col.RATIO, "d open"),
-        *col.PERCENTAGE("choice_dense", "choice_pruned"),
-        Column("choice_floor", col.SHARE),
-        Column("d_choice", col.RATIO),
-        Column("delta_pr", col.RATIO, "Delta_PR", interval=True),
+        *BY_LANGUAGE,
+        *COUNT("n", "excluded", "engine_error", "unpaired", "languages"),
+        *PERCENTAGE("open_dense", "open_pruned"),
+        Column("d_open", RATIO, "d open"),
+        *PERCENTAGE("choice_dense", "choice_pruned"),
+        *SHARE("choice_floor"),
+        *RATIO("d_choice"),
+        Column("delta_pr", RATIO, "Delta_PR", interval=True),
     ),
     compute=_rows,
     figure=(
@@ -162,7 +170,7 @@ TABLE = Table(
             "mc_only",
             width=1.15,
             negative="negative",
-            text=lambda value: f"{value:+.2f}".replace("-", col.MINUS),
+            text=lambda value: f"{value:+.2f}".replace("-", MINUS),
         ),
     ),
     plotted=lambda frame: frame[

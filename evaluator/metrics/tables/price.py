@@ -25,8 +25,17 @@ from functools import partial
 
 import pandas as pd
 
-import evaluator.metrics.columns as col
-from evaluator.metrics.columns import Column, Kind, Row, rounded
+from evaluator.metrics.columns import (
+    AMOUNT,
+    COUNT,
+    FLAG,
+    PERCENTAGE,
+    TEXT,
+    Column,
+    Kind,
+    Row,
+    rounded,
+)
 from evaluator.metrics.fates import known_share
 from evaluator.metrics.inputs import Inputs, Subject
 from evaluator.metrics.table import Lack, Scatter, Table
@@ -145,20 +154,20 @@ TABLE = Table(
     ),
     needs="run.json",
     columns=(
-        Column("task", col.TEXT, figure_only=True),
-        Column("checkpoint", col.TEXT),
-        Column("of_base", col.TEXT, figure_only=True),
-        Column("is_base", col.FLAG, figure_only=True),
-        Column("kept", col.PERCENTAGE, figure_only=True),
+        Column("task", TEXT, figure_only=True),
+        *TEXT("checkpoint"),
+        Column("of_base", TEXT, figure_only=True),
+        Column("is_base", FLAG, figure_only=True),
+        Column("kept", PERCENTAGE, figure_only=True),
         Column("bytes", BYTES, "on disk"),
-        Column("bits_a_weight", col.AMOUNT, stored="bits per weight"),
-        Column("parameters", col.COUNT),
-        Column("peak_memory", BYTES),
-        Column("tokens_per_second", col.AMOUNT, stored="tokens per second"),
-        Column("seconds_per_item", SECONDS),
-        Column("machine", col.TEXT),
-        Column("items", col.COUNT, figure_only=True),
-        Column("reason", col.TEXT, figure_only=True),
+        Column("bits_a_weight", AMOUNT, stored="bits per weight"),
+        *COUNT("parameters"),
+        *BYTES("peak_memory"),
+        Column("tokens_per_second", AMOUNT, stored="tokens per second"),
+        *SECONDS("seconds_per_item"),
+        *TEXT("machine"),
+        Column("items", COUNT, figure_only=True),
+        Column("reason", TEXT, figure_only=True),
     ),
     compute=_rows,
     figure=(

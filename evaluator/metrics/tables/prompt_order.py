@@ -37,8 +37,15 @@ import numpy as np
 import pandas as pd
 from scipy.special import chdtrc
 
-import evaluator.metrics.columns as col
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import (
+    COUNT,
+    FLAG,
+    MCNEMAR,
+    PERCENTAGE,
+    POINTS,
+    TEXT,
+    Row,
+)
 from evaluator.metrics.exclusions import all_measured, joined_reasons
 from evaluator.metrics.fates import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs, Subject
@@ -218,14 +225,14 @@ TABLE = Table(
     ),
     needs="prompts in the sweep, and the probe greedy or choice on two checkpoints",
     columns=(
-        *col.TEXT("task", "checkpoint", "other", "pair", "probe", "prompt"),
-        *col.COUNT("prompts", "n", "dropped"),
-        *col.PERCENTAGE("accuracy", "other_accuracy"),
-        *col.POINTS("difference", "shift", interval=True),
-        *col.MCNEMAR,
-        *col.TEXT("verdict", "conclusion"),
-        *col.TEXT(*(f"{verdict}_under" for verdict in VERDICTS), "shifted_under"),
-        Column("order_changes", col.FLAG),
+        *TEXT("task", "checkpoint", "other", "pair", "probe", "prompt"),
+        *COUNT("prompts", "n", "dropped"),
+        *PERCENTAGE("accuracy", "other_accuracy"),
+        *POINTS.estimates("difference", "shift"),
+        *MCNEMAR,
+        *TEXT("verdict", "conclusion"),
+        *TEXT(*(f"{verdict}_under" for verdict in VERDICTS), "shifted_under"),
+        *FLAG("order_changes"),
     ),
     compute=_rows,
     silent=True,

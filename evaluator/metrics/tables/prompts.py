@@ -16,8 +16,17 @@ from itertools import combinations, product
 
 import pandas as pd
 
-import evaluator.metrics.columns as col
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import (
+    COUNT,
+    LANGUAGE,
+    P_VALUE,
+    PERCENTAGE,
+    POINTS,
+    SUBJECT,
+    TEXT,
+    Column,
+    Row,
+)
 from evaluator.metrics.exclusions import joined_reasons, left_out_of, why_left_out
 from evaluator.metrics.fates import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs, Subject, in_language
@@ -152,16 +161,16 @@ TABLE = Table(
     ),
     needs="prompts in the sweep, and the probe greedy or choice",
     columns=(
-        *col.SUBJECT,
-        *col.TEXT("format", "probe"),
-        col.LANGUAGE,
-        Column("prompt", col.TEXT),
-        *col.COUNT("prompts", "n", "dropped", "excluded", "engine_error"),
-        *col.PERCENTAGE("accuracy", "worst", interval=True),
-        *col.TEXT("worst_prompt", "best_prompt"),
-        Column("spread", col.POINTS, interval=True),
-        Column("cochran_p", col.P_VALUE, "Cochran p"),
-        Column("against_base", col.TEXT),
+        *SUBJECT,
+        *TEXT("format", "probe"),
+        LANGUAGE,
+        *TEXT("prompt"),
+        *COUNT("prompts", "n", "dropped", "excluded", "engine_error"),
+        *PERCENTAGE.estimates("accuracy", "worst"),
+        *TEXT("worst_prompt", "best_prompt"),
+        *POINTS.estimates("spread"),
+        Column("cochran_p", P_VALUE, "Cochran p"),
+        *TEXT("against_base"),
     ),
     compute=_rows,
     figure=(

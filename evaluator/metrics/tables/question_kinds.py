@@ -38,9 +38,17 @@ from importlib.resources import files
 import numpy as np
 import pandas as pd
 
-import evaluator.metrics.columns as col
 from evaluator.core.text import main_code, normalise, split_tokens, without_spaces
-from evaluator.metrics.columns import Row
+from evaluator.metrics.columns import (
+    COUNTED,
+    FEW,
+    MCNEMAR,
+    PERCENTAGE,
+    POINTS,
+    SUBJECT,
+    TEXT,
+    Row,
+)
 from evaluator.metrics.exclusions import all_measured, left_out_of
 from evaluator.metrics.fates import CORRECT, sides_of
 from evaluator.metrics.inputs import ALL, Comparison, Inputs, statuses_of
@@ -83,8 +91,8 @@ def _of_sort(
         mine = done[sort] == kind
         row: Row = {**comparison.subject.row, "probe": probe, "by": sort, "kind": kind}
         row |= left_out_of(here, *statuses) | {"n": int(mine.sum())}
-        if row["n"] < col.FEW:
-            few = f"too few items: {row['n']} of the {col.FEW} that a kind needs"
+        if row["n"] < FEW:
+            few = f"too few items: {row['n']} of the {FEW} that a kind needs"
             yield row | {"reason": few}
         else:
             yield row | _drop(done[mine], done[~mine], probe)
@@ -142,12 +150,12 @@ TABLE = Table(
     ),
     needs="the probe greedy or choice on a checkpoint and its base",
     columns=(
-        *col.SUBJECT,
-        *col.TEXT("probe", "by", "kind"),
-        *col.COUNT("n", "excluded", "engine_error"),
-        *col.PERCENTAGE("base_accuracy", "accuracy"),
-        *col.POINTS("drop", "excess", interval=True),
-        *col.MCNEMAR,
+        *SUBJECT,
+        *TEXT("probe", "by", "kind"),
+        *COUNTED,
+        *PERCENTAGE("base_accuracy", "accuracy"),
+        *POINTS.estimates("drop", "excess"),
+        *MCNEMAR,
     ),
     compute=_rows,
     figure=(

@@ -15,8 +15,16 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-import evaluator.metrics.columns as col
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import (
+    BY_LANGUAGE,
+    COUNT,
+    COUNTED,
+    NATS,
+    PERCENTAGE,
+    RANK,
+    TEXT,
+    Row,
+)
 from evaluator.metrics.exclusions import left_out_of
 from evaluator.metrics.fates import UNMEASURED, item_fates
 from evaluator.metrics.inputs import Comparison, Inputs, Subject, slices
@@ -169,17 +177,17 @@ TABLE = Table(
     ),
     needs="the probe rank",
     columns=(
-        *col.BY_LANGUAGE,
-        *col.TEXT("group", "side"),
-        *col.COUNT("n", "excluded", "engine_error"),
-        Column("rank_median", col.RANK, interval=True),
-        *col.RANK("rank_q1", "rank_q3"),
-        *col.PERCENTAGE(*_BANDS, interval=True),
-        Column("margin_median", col.NATS, interval=True),
-        Column("aligned_n", col.COUNT),
-        Column("aligned_rank_median", col.RANK, interval=True),
-        *col.RANK("aligned_rank_q1", "aligned_rank_q3"),
-        *col.PERCENTAGE(
+        *BY_LANGUAGE,
+        *TEXT("group", "side"),
+        *COUNTED,
+        *RANK.estimates("rank_median"),
+        *RANK("rank_q1", "rank_q3"),
+        *PERCENTAGE.estimates(*_BANDS),
+        *NATS.estimates("margin_median"),
+        *COUNT("aligned_n"),
+        *RANK.estimates("aligned_rank_median"),
+        *RANK("aligned_rank_q1", "aligned_rank_q3"),
+        *PERCENTAGE(
             *(band.replace("rank", "aligned_rank") for band in _BANDS), interval=True
         ),
     ),

@@ -19,8 +19,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import gammaln
 
-import evaluator.metrics.columns as col
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import BY_LANGUAGE, COUNT, DROP, PERCENTAGE, TEXT, Row
 from evaluator.metrics.exclusions import STATUSES, all_measured, left_out_of
 from evaluator.metrics.fates import HIT, UNPAIRED, paired_drop
 from evaluator.metrics.inputs import Inputs, Part, statuses_of
@@ -172,13 +171,12 @@ TABLE = Table(
     ),
     needs="the probe beam or sample",
     columns=(
-        *col.BY_LANGUAGE,
-        *col.TEXT("population", "probe"),
-        *col.COUNT("tries", "n", "excluded", "engine_error", "hits"),
-        Column("rate", col.PERCENTAGE, interval=True),
-        Column("n_paired", col.COUNT),
-        Column("drop", col.POINTS, interval=True),
-        *col.MCNEMAR,
+        *BY_LANGUAGE,
+        *TEXT("population", "probe"),
+        *COUNT("tries", "n", "excluded", "engine_error", "hits"),
+        *PERCENTAGE.estimates("rate"),
+        *COUNT("n_paired"),
+        *DROP,
     ),
     compute=_rows,
     figure=(
@@ -252,10 +250,10 @@ RECOVERY_SEEDS = Table(
     ),
     needs="the probes greedy and sample, the latter under at least two run seeds",
     columns=(
-        *col.BY_LANGUAGE,
-        *col.COUNT("seeds", "n_min", "n_max", "excluded", "engine_error"),
-        Column("mean", col.PERCENTAGE, interval=True),
-        *col.PERCENTAGE("lowest", "highest"),
+        *BY_LANGUAGE,
+        *COUNT("seeds", "n_min", "n_max", "excluded", "engine_error"),
+        *PERCENTAGE.estimates("mean"),
+        *PERCENTAGE("lowest", "highest"),
     ),
     compute=_recovery_seeds_rows,
     figure=(

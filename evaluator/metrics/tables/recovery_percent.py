@@ -13,9 +13,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-import evaluator.metrics.columns as col
 from evaluator.metrics.bootstrap import Kinds, intervals, language_intervals
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import BY_LANGUAGE, COUNT, COUNTED, PERCENTAGE, TEXT, Row
 from evaluator.metrics.exclusions import joined_reasons
 from evaluator.metrics.fates import (
     CORRECT,
@@ -130,11 +129,12 @@ TABLE = Table(
     ),
     needs="the probe greedy or choice on a checkpoint and its base",
     columns=(
-        *col.BY_LANGUAGE,
-        Column("probe", col.TEXT),
-        *col.COUNT("n", "excluded", "engine_error", "unpaired"),
-        *col.PERCENTAGE("base_accuracy", "accuracy"),
-        *col.PERCENTAGE("recovery", "above_guessing", interval=True),
+        *BY_LANGUAGE,
+        *TEXT("probe"),
+        *COUNTED,
+        *COUNT("unpaired"),
+        *PERCENTAGE("base_accuracy", "accuracy"),
+        *PERCENTAGE.estimates("recovery", "above_guessing"),
     ),
     compute=_rows,
     figure=(

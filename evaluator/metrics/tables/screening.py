@@ -3,8 +3,7 @@ screened sweep."""
 
 from collections.abc import Iterator
 
-import evaluator.metrics.columns as col
-from evaluator.metrics.columns import Row
+from evaluator.metrics.columns import COUNT, PERCENTAGE, TEXT, Row
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.sequential_looks import BLOCK_LEVEL, PASS_LEVEL, nominal
 from evaluator.metrics.table import Table
@@ -45,9 +44,9 @@ TABLE = Table(
     ),
     needs="screen: in the sweep file",
     columns=(
-        *col.TEXT("task", "checkpoint", "base", "decision"),
-        *col.COUNT("look", "looks", "asked", "items"),
-        *col.PERCENTAGE("pass_level", "block_level"),
+        *TEXT("task", "checkpoint", "base", "decision"),
+        *COUNT("look", "looks", "asked", "items"),
+        *PERCENTAGE("pass_level", "block_level"),
     ),
     compute=_rows,
     counts="asked",

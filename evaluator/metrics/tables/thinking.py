@@ -19,8 +19,16 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-import evaluator.metrics.columns as col
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import (
+    AMOUNT,
+    BY_LANGUAGE,
+    COUNT,
+    FACTOR,
+    PERCENTAGE,
+    POINTS,
+    REASON,
+    Row,
+)
 from evaluator.metrics.exclusions import joined_reasons, measured
 from evaluator.metrics.fates import BARS, RATES, fate_rates, sides_of, why_unpaired
 from evaluator.metrics.inputs import Comparison, Inputs, settings_of
@@ -99,22 +107,17 @@ TABLE = Table(
     ),
     needs="a task with thinking on, and the probe greedy",
     columns=(
-        *col.BY_LANGUAGE,
-        *col.COUNT("n", "excluded", "engine_error", "n_paired"),
-        *col.AMOUNT("base_thought_tokens", "thought_tokens", stored="tokens"),
-        Column("ratio", col.FACTOR, interval=True),
-        *col.PERCENTAGE(
-            "cut",
-            "loops",
-            "accuracy",
-            "accuracy_forced",
-            "accuracy_direct",
-            interval=True,
+        *BY_LANGUAGE,
+        *COUNT("n", "excluded", "engine_error", "n_paired"),
+        *AMOUNT("base_thought_tokens", "thought_tokens", stored="tokens"),
+        *FACTOR.estimates("ratio"),
+        *PERCENTAGE.estimates(
+            "cut", "loops", "accuracy", "accuracy_forced", "accuracy_direct"
         ),
-        Column("gain", col.POINTS, interval=True),
-        Column("known", col.COUNT),
+        *POINTS.estimates("gain"),
+        *COUNT("known"),
         *RATES,
-        col.REASON,
+        REASON,
     ),
     compute=_rows,
     figure=(

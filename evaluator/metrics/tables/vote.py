@@ -33,8 +33,16 @@ import numpy as np
 import pandas as pd
 from msgspec.structs import replace
 
-import evaluator.metrics.columns as col
-from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.columns import (
+    AMOUNT,
+    COUNT,
+    PERCENTAGE,
+    RANK,
+    SUBJECT,
+    TEXT,
+    Column,
+    Row,
+)
 from evaluator.metrics.exclusions import all_measured, joined_reasons, left_out_of
 from evaluator.metrics.fates import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs, Subject
@@ -242,19 +250,19 @@ TABLE = Table(
     ),
     needs="the probe greedy or choice on two checkpoints, in two languages or tasks",
     columns=(
-        *col.SUBJECT,
-        Column("probe", col.TEXT),
-        *col.COUNT("voters", "n", "excluded", "engine_error"),
-        Column("accuracy", col.PERCENTAGE, "mean accuracy", interval=True),
-        Column("accuracy_place", col.COUNT, "place"),
-        Column("mean_rank", col.RANK),
-        Column("borda", col.AMOUNT, "Borda"),
-        Column("borda_place", col.COUNT, "place by Borda"),
-        Column("copeland", col.COUNT, "Copeland"),
-        Column("copeland_place", col.COUNT, "place by Copeland"),
-        *col.COUNT("worst_defeat"),
-        Column("minimax_place", col.COUNT, "place by minimax"),
-        Column("ties", col.TEXT, "shared places"),
+        *SUBJECT,
+        *TEXT("probe"),
+        *COUNT("voters", "n", "excluded", "engine_error"),
+        Column("accuracy", PERCENTAGE, "mean accuracy", interval=True),
+        Column("accuracy_place", COUNT, "place"),
+        *RANK("mean_rank"),
+        Column("borda", AMOUNT, "Borda"),
+        Column("borda_place", COUNT, "place by Borda"),
+        Column("copeland", COUNT, "Copeland"),
+        Column("copeland_place", COUNT, "place by Copeland"),
+        *COUNT("worst_defeat"),
+        Column("minimax_place", COUNT, "place by minimax"),
+        Column("ties", TEXT, "shared places"),
     ),
     compute=_rows,
     figure=(

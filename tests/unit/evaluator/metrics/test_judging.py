@@ -21,21 +21,14 @@ def controls(
 ) -> pd.DataFrame:
     """y and n are verdicts, - is none; every second matching pair is a paraphrase."""
     rows = []
+    verdicts = {"y": True, "n": False, "-": None}
     for kinds, said in ((("same", "paraphrase"), same), (("other",), other)):
         for number, letter in enumerate(said):
-            row = {
-                "task": task,
-                "matcher": matcher,
-                "language": language,
-                "item_id": f"{language}{number}",
-            }
-            row |= {
-                "control": kinds[number % len(kinds)],
-                "response": "x",
-                "status": "ok",
-            }
-            rows.append(row | {"verdict": {"y": True, "n": False, "-": None}[letter]})
-    return pd.DataFrame(rows)
+            kind = kinds[number % len(kinds)]
+            rows.append((f"{language}{number}", kind, verdicts[letter]))
+    frame = pd.DataFrame(rows, columns=["item_id", "control", "verdict"])
+    named = {"task": task, "matcher": matcher, "language": language}
+    return frame.assign(**named, response="x", status="ok")
 
 
 UNFIT = "unfit as a judge: it accepts"
@@ -104,45 +97,28 @@ CONTROLS = pd.concat([
 
 
 def test_judges_by_task_and_language():
-    """Judges are of a task and a language and an unfit one is named."""
-    assert judges(None, "t", "all") == {}
+    assert judges(None, "t", "all") == judges(CONTROLS, "u", "all") == {}
     assert list(judges(CONTROLS, "t", "all")) == ["good", "third", "yes"]
     assert judges(CONTROLS, "t", "korean")["good"] == Fitness(0, 20, 10, 10)
-    assert judges(CONTROLS, "u", "all") == {}
-    english = panel_fitness(CONTROLS, ["good", "third", "yes"], "t", "english")
-    assert english == Fitness(accepted=40, matching=40, denied=20, different=20)
+    three = ["good", "third", "yes"]
+    assert panel_fitness(CONTROLS, three, "t", "english") == Fitness(40, 40, 20, 20)
     two = panel_fitness(CONTROLS, ["good", "third"], "t", "english")
     assert two.accepted == 20  # a tie is a no
     # all three judged
-    assert (
-        panel_fitness(CONTROLS, ["good", "third", "yes"], "t", "korean").matching == 19
-    )
-    found = list(words(CONTROLS, ["yes"], fit_only=False))
-    assert found == [
-        (
-            "yes: control pairs of t: accepts 60 of 60 right answers, denies 0 of 30"
-            " wrong ones"
-        ),
-        (
-            "warning: yes is unfit as a judge: it accepts 30 of 30 wrong answers;"
-            " --fit-only keeps it out of the panel (t)"
-        ),
-    ]
-    mostly = pd.concat(
-        [
-            controls("m", "english", "y" * 90, "n" * 45),
-            controls("m", "korean", "n" * 10, "n" * 5),
-        ]
-    )
-    assert list(words(mostly, ["m"], fit_only=True)) == [
-        (
-            "m: control pairs of t: accepts 90 of 100 right answers, denies 50 of 50"
-            " wrong ones"
-        ),
-        (
-            "warning: m is, in korean, unfit as a judge: it accepts 0 of 10 right"
-            " answers (t)"
-        ),
+    assert panel_fitness(CONTROLS, three, "t", "korean").matching == 19
+
+
+def test_words_name_the_unfit():
+    assert list(words(CONTROLS, ["yes"], fit_only=False)) == [
+        "yes: control pairs of t: accepts 60 of 60 right answers, denies 0 of 30 wrong"
+        " ones",
+        "warning: yes is unfit as a judge: it accepts 30 of 30 wrong answers;"
+        " --fit-only keeps it out of the panel (t)",
     ]
     assert "has no vote" in list(words(CONTROLS, ["yes"], fit_only=True))[1]
-    assert list(words(None, ["m"], fit_only=True)) == []
+    english, korean = ("english", "y" * 90, "n" * 45), ("korean", "n" * 10, "n" * 5)
+    mostly = pd.concat([controls("m", *english), controls("m", *korean)])
+    assert list(words(mostly, ["m"], fit_only=True))[1:] == [
+        "warning: m is, in korean, unfit as a judge: it accepts 0 of 10 right answers"
+        " (t)"
+    ]

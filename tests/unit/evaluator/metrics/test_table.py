@@ -1,9 +1,9 @@
 """A table is one object: registered from here alone, it is computed, written, and
 shown on the page in its order."""
 
-import dataclasses
 import io
 import re
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -26,6 +26,7 @@ from evaluator.metrics.columns import (
     REASON,
     TEXT,
     Column,
+    names_of,
     typed_frame,
 )
 from evaluator.report import write_report
@@ -37,15 +38,14 @@ NAMES = TEXT("task", "checkpoint")
 
 
 def _lengths(inputs: Inputs) -> list[dict]:
-    return [
-        {
-            "task": each.task,
-            "checkpoint": each.checkpoint,
-            "n": len(inputs.outcomes_of(each.checkpoint, each.task)),
-        }
-        | {"half": 0.5, "half_low": 0.25, "half_high": 0.75, "more": -0.125}
-        for each in inputs.checkpoints
-    ]
+    rows = []
+    for each in inputs.checkpoints:
+        items = len(inputs.outcomes_of(each.checkpoint, each.task))
+        half = {"half": 0.5, "half_low": 0.25, "half_high": 0.75, "more": -0.125}
+        rows.append(
+            {"task": each.task, "checkpoint": each.checkpoint, "n": items} | half
+        )
+    return rows
 
 
 TOY = Table(
@@ -65,33 +65,26 @@ TOY = Table(
 )
 
 
-def test_registered_table_reaches_csv_and_page(tmp_path):
-    """A registered table reaches csv and page in its order."""
+@pytest.fixture
+def run(tmp_path):
+    return write_run(tmp_path, 4, ("dense",), languages=("english",))
+
+
+def test_registered_table_reaches_csv_and_page(run):
     with TABLES.temporarily(TOY):
-        report = write_report(
-            write_run(tmp_path, 4, ("dense",), languages=("english",))
-        )
+        report = write_report(run)
         assert list(report.results.tables)[-1] == "toy"
-    table = pd.read_csv(report.tables["toy"])
-    assert list(table) == [
-        "task",
-        "checkpoint",
-        "n",
-        "half",
-        "half_low",
-        "half_high",
-        "more",
-        "reason",
-    ]
-    assert table["n"].tolist() == [4]
+    header, row = report.tables["toy"].read_text().splitlines()
+    assert header == "task,checkpoint,n,half,half_low,half_high,more,reason"
+    assert row == "gazetteer,dense,4,0.5,0.25,0.75,-0.125,"
     page = report.page.read_text(encoding="utf-8")
-    section = page.split('<section id="toy">')[1].split("</section>")[0]
+    before, section = page.split('<section id="toy">')
+    section = section.split("</section>")[0]
     assert "How many rows has the toy?" in section
     assert "50.0 %<small>25.0 to 75.0</small>" in section
     assert "−12.5 pp" in section
     assert "Not in this run: the checkpoint elsewhere." in section
-    assert page.index('<section id="accuracy">') < page.index('<section id="toy">')
-    assert "toy" not in TABLES
+    assert '<section id="accuracy">' in before
 
 
 def _raises(inputs: Inputs) -> list[dict]:
@@ -112,45 +105,36 @@ def _raises(inputs: Inputs) -> list[dict]:
         ),
     ],
 )
-def test_failed_plugin_table_is_named(broken, error, tmp_path):
+def test_failed_plugin_table_is_named(broken, error, run):
     """A plugin's table that fails is named and the others appear."""
-    run = write_run(tmp_path, 4, ("dense",), languages=("english",))
     with TABLES.temporarily(TOY):
         write_report(run)
     console = Console(file=io.StringIO(), width=300)
     why = f"table 'toy' of plugin {__name__} failed: {error}"
-    told = pytest.raises(
-        ResurfaceError, match=f"^{re.escape(why)}; the report has the other tables$"
-    )
-    with TABLES.temporarily(dataclasses.replace(TOY, compute=broken)), told:
+    told = f"^{re.escape(why)}; the report has the other tables$"
+    failed = TABLES.temporarily(replace(TOY, compute=broken))
+    with failed, pytest.raises(ResurfaceError, match=told):
         finish(console, run)
-    assert {each.name for each in (run / "tables").iterdir()} >= {
-        "accuracy.csv",
-        "headline.csv",
-    }
-    assert not (run / "tables" / "toy.csv").exists()  # of the call in which it worked
+    written = {each.name for each in (run / "tables").iterdir()}
+    assert {"accuracy.csv", "headline.csv"} <= written
+    assert "toy.csv" not in written  # of the call in which it worked
     page = (run / "report" / "index.html").read_text(encoding="utf-8")
     assert '<section id="accuracy">' in page
     assert escape(why) in page.split('<section id="missing">')[1]
     assert "what can it still say?" in console.file.getvalue()
 
 
-def test_own_table_error_is_raised(monkeypatch, tmp_path):
+def test_own_table_error_is_raised(monkeypatch):
     """An error in a table of our own is not hidden."""
-    run = write_run(tmp_path, 4, ("dense",), languages=("english",))
-    own = dataclasses.replace(TOY, compute=_raises)
+    outcomes = reduce_records(records("dense", {"english/1": Seen(greedy=True)}))
     monkeypatch.setattr(_raises, "__module__", "evaluator.metrics.tables.toy")
-    with TABLES.temporarily(own), pytest.raises(ZeroDivisionError):
-        write_report(run)
+    own = TABLES.temporarily(replace(TOY, compute=_raises))
+    with own, pytest.raises(ZeroDivisionError):
+        compute_tables(Inputs(outcomes))
 
 
 def test_frame_has_declared_columns():
-    """Rows one by one are the frame of all with exactly the declared columns."""
-    text, share, count = (
-        Column("text", TEXT),
-        Column("share", PERCENTAGE, interval=True),
-        Column("n", COUNT),
-    )
+    columns = (*TEXT("text"), Column("share", PERCENTAGE, interval=True), *COUNT("n"))
     rows = [
         {"text": "a", "n": 3, "share": 0.5},
         {"text": None, "n": None, "share_low": 1},
@@ -158,41 +142,19 @@ def test_frame_has_declared_columns():
         {},
     ]
     for some in (rows, rows[1:], rows[2:], []):
-        names = ["text", "share", "share_low", "share_high", "n"]
         types = {"text": object, "n": "Int64"}
-        at_once = pd.DataFrame(some, columns=names).astype(types)
+        at_once = pd.DataFrame(some, columns=names_of(columns)).astype(types)
         at_once["text"] = at_once["text"].replace(float("nan"), None)
-        pd.testing.assert_frame_equal(
-            typed_frame((text, share, count), iter(some)), at_once
-        )
-    outcomes = reduce_records(records("dense", {"english/1": Seen(greedy=True)}))
-    for name, filled in compute_tables(Inputs(outcomes)).items():
-        names = [each for column in TABLES[name].columns for each in column.names]
-        assert list(filled.frame) == names
-        counts = [
-            column.name for column in TABLES[name].columns if column.kind is COUNT
-        ]
-        assert set(filled.frame[counts].dtypes.astype(str)) == {"Int64"}, name
+        pd.testing.assert_frame_equal(typed_frame(columns, iter(some)), at_once)
 
 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ((*NAMES, REASON), "table 'toy' has no column n"),
-        (
-            (*NAMES, Column("n", COUNT), Column("n", COUNT), REASON),
-            "table 'toy' names a column twice",
-        ),
+        (NAMES, "table 'toy' has no column n"),
+        ((*NAMES, *COUNT("n", "n")), "table 'toy' names a column twice"),
     ],
 )
 def test_wrong_columns_are_refused(columns, message):
-    """Columns that make no table are refused."""
     with pytest.raises(ValueError, match=message):
-        Table(
-            name="toy",
-            title="",
-            reading="",
-            needs="",
-            columns=columns,
-            compute=_lengths,
-        )
+        replace(TOY, columns=columns)
