@@ -6,7 +6,7 @@ name or code.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -103,10 +103,7 @@ def prunings(
 
 
 def quantisations(
-    grid: SweepConfig,
-    source: Path,
-    usual: CalibrationConfig,
-    prunings: Mapping[str, object],
+    grid: SweepConfig, source: Path, usual: CalibrationConfig, prunings: Collection[str]
 ) -> Iterator[tuple[str, str, QuantiseConfig]]:
     """One model's quantisations: DENSE or a pruning, name's end, settings. Raises
     InputError for an impossible line."""

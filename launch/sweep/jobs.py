@@ -5,11 +5,13 @@ one job with merged tasks. Tasks that differ only in formats, probes and sample 
 become one task with the union of each list. So no prompt is computed twice. A joined
 sweep may run a little more than its parts, but never less."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
+from typing import Any
 
+from evaluator.asking.templates import PromptTemplate
 from evaluator.core.errors import InputError, unknown
 from evaluator.core.records import FORMATS
 from evaluator.core.text import code_of
@@ -18,10 +20,11 @@ from evaluator.engine.config import AUTO_CACHE
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks import Source, task_name
+from evaluator.tasks.base import AT, PAPER, PLUS
 from launch.sweep.compress import given, prunings, quantisations, spelled_source
 from launch.sweep.config import SweepConfig
 from launch.sweep.models import local_directory, resolve_model
-from launch.sweep.prompts import posed_tasks
+from launch.sweep.prompts import names_for
 from pruning.config import PruneConfig
 from quantising.config import QuantiseConfig
 
@@ -38,13 +41,12 @@ _ITEM_SETTINGS = (
     "context_tokens",
     *Source.model_fields,
 )
-_MERGED = ("formats", "probes", "sample_seeds")
+# a checkpoint's tasks of one name may differ in these
+_MERGED = ("formats", "probes", "sample_seeds", "name")
+_EQUAL = [name for name in EvalConfig.model_fields if name not in _MERGED]
 # of a checkpoint: names of directories and logs contain it and have at most 255
 # characters
 _LONGEST_NAME = 200
-# Model, settings of the pruning and of the quantisation: one checkpoint. A variant's
-# has its cache's dtype too.
-_Key = tuple[str | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,66 +75,76 @@ class CheckpointJob:
     def with_cache(self, kv_cache: str) -> "CheckpointJob":
         """Its variant with another cache, which is compared with the same base; a
         base's with the base itself."""
-        name, base = f"{self.name}-kv-{kv_cache}", self.base or self.name
-        variant = replace(
-            self, name=name, base=base, prune=None, quantise=None, after=self.name
+        return replace(
+            self,
+            name=f"{self.name}-kv-{kv_cache}",
+            base=self.base or self.name,
+            prune=None,
+            quantise=None,
+            after=self.name,
+            kv_cache=kv_cache,
+            is_variant=True,
         )
-        return replace(variant, kv_cache=kv_cache, is_variant=True)
 
 
 def expand(
     config: SweepConfig, run_dir: Path, resolve: Callable[[str], Path] = resolve_model
 ) -> tuple[CheckpointJob, ...]:
-    """Each model, of `only` if given, and its pruned versions. Raises InputError,
-    also if joined sweeps disagree."""
+    """Each model, of `only` if given, and its compressed versions, with complete
+    tasks. Raises InputError, also if joined sweeps disagree."""
     grids = list(_grids(config))
     sources = {name: resolve(value) for name, value in _wanted(config, grids).items()}
-    jobs: dict[_Key, CheckpointJob] = {}
+    jobs: dict[str, CheckpointJob] = {}
     for grid in grids:
-        own: set[_Key] = set()
-        tasks = [
-            _completed(task, grid) for task in posed_tasks(grid.tasks, grid.prompts)
-        ]
-        found = list(_checkpoints(grid, grids, sources, run_dir / "checkpoints"))
+        tasks = list(_posed_tasks(grid))
+        of_grid = list(_checkpoints(grid, grids, sources, run_dir / "checkpoints"))
+        names = [job.name for job in of_grid]
         # `auto` also serves what others are compared with
-        needed = {job.base or job.name for _, job in found}
-        for key, job in found:
-            if key in own:
-                raise InputError(
-                    f"checkpoint {job.name!r} occurs twice in models, prune and"
-                    " compress"
-                )
-            own.add(key)
-            known = jobs.get(key, job)
-            asked = tasks if AUTO_CACHE in grid.kv_cache or job.name in needed else ()
-            jobs[key] = replace(
-                known, base=known.base or job.base, tasks=_merged(known.tasks, asked)
-            )
+        needed = {job.base or job.name for job in of_grid}
+        for job in of_grid:
+            if names.count(job.name) > 1:
+                raise _twice(job.name)
+            plain = AUTO_CACHE in grid.kv_cache or job.name in needed
+            _join(jobs, job, tasks if plain else ())
             for cache in grid.kv_cache:
                 if cache != AUTO_CACHE:
-                    variant = jobs.get((*key, cache), job.with_cache(cache))
-                    jobs[*key, cache] = replace(
-                        variant, tasks=_merged(variant.tasks, tasks)
-                    )
-    first: dict[str, EvalConfig] = {}
-    # a task's items must not differ between checkpoints: tables compare its records
-    for job in jobs.values():
-        for name, task in job.tasks.items():
-            _check_same(name, first.setdefault(name, task), task, _ITEM_SETTINGS)
+                    _join(jobs, job.with_cache(cache), tasks)
+    _check_items(jobs.values())
     _check_bases(jobs.values())
-    for name, count in Counter(job.name for job in jobs.values()).items():
-        if count > 1:
-            raise InputError(
-                f"checkpoint {name!r} occurs twice in models, prune and compress; give"
-                " a setting a label"
-            )
-        if len(name) > _LONGEST_NAME:
-            raise InputError(
-                f"checkpoint {name[:40]!r}...: its name has {len(name)} characters; the"
-                f" limit is {_LONGEST_NAME}"
-            )
     order = list(sources)
     return tuple(sorted(jobs.values(), key=lambda job: order.index(job.model)))
+
+
+def expand_here(config: SweepConfig) -> tuple[CheckpointJob, ...]:
+    """The jobs without a run directory and without network. Raises InputError."""
+    return expand(
+        config, Path("RUN"), resolve=lambda value: local_directory(value) or Path(value)
+    )
+
+
+def _join(
+    jobs: dict[str, CheckpointJob], job: CheckpointJob, tasks: Iterable[EvalConfig]
+) -> None:
+    """Add a job, or its tasks and base to the same job of an earlier sweep. Raises
+    InputError."""
+    if len(job.name) > _LONGEST_NAME:
+        raise InputError(
+            f"checkpoint {job.name[:40]!r}...: its name has {len(job.name)} characters;"
+            f" the limit is {_LONGEST_NAME}"
+        )
+    known = jobs.get(job.name, job)
+    if replace(known, base=None, tasks={}) != replace(job, base=None):
+        raise _twice(job.name)
+    jobs[job.name] = replace(
+        known, base=known.base or job.base, tasks=_merged(known.tasks, tasks)
+    )
+
+
+def _twice(name: str) -> InputError:
+    return InputError(
+        f"checkpoint {name!r} occurs twice in models, prune and compress; give a"
+        " setting a label"
+    )
 
 
 def _grids(config: SweepConfig) -> Iterator[SweepConfig]:
@@ -148,10 +160,9 @@ def models_of(config: SweepConfig) -> dict[str, str]:
     InputError."""
     models: dict[str, str] = {}
     for grid in _grids(config):
-        for name, value in (
-            *grid.models.items(),
-            *((label, path) for label, path, _ in given(grid)),
-        ):
+        of_grid = dict(grid.models)
+        of_grid |= {label: path for label, path, _ in given(grid)}
+        for name, value in of_grid.items():
             if models.setdefault(name, value) != value:
                 raise InputError(
                     f"models: {name!r} is {models[name]!r} in one joined sweep,"
@@ -163,17 +174,17 @@ def models_of(config: SweepConfig) -> dict[str, str]:
 def _wanted(config: SweepConfig, grids: Sequence[SweepConfig]) -> dict[str, str]:
     """The existing checkpoints: all, or `only` and those compared with them. Raises
     InputError for an unknown name."""
-    dense = list(dict.fromkeys(name for grid in grids for name in grid.models))
+    models = models_of(config)
+    if not config.only:
+        return models
+    dense = [name for grid in grids for name in grid.models]
     for name in config.only:
         if name not in dense:
             raise unknown("model of `only`:", name, dense)
-    bases = {label: base for grid in grids for label, _, base in given(grid)}
-    only = config.only or dense
-    return {
-        name: path
-        for name, path in models_of(config).items()
-        if name in only or bases.get(name) in only
-    }
+    wanted = {*config.only}
+    for grid in grids:
+        wanted |= {label for label, _, base in given(grid) if base in config.only}
+    return {name: path for name, path in models.items() if name in wanted}
 
 
 def _checkpoints(
@@ -181,9 +192,8 @@ def _checkpoints(
     grids: Sequence[SweepConfig],
     sources: Mapping[str, Path],
     made: Path,
-) -> Iterator[tuple[_Key, CheckpointJob]]:
-    """The checkpoints of one of the joined sweeps, without tasks. Equal ones of two
-    sweeps have one key."""
+) -> Iterator[CheckpointJob]:
+    """The checkpoints of one of the joined sweeps, without tasks."""
     several = len({name for each in grids for name in each.models}) > 1
     usual = spelled_source(grids[0].calibration)
     for model in grid.models:
@@ -194,67 +204,59 @@ def _checkpoints(
                 f"only: {model!r} is compared with {grid.base!r}, which is left out"
             )
         base = grid.base if model != grid.base else None
-        yield (
-            (model, None, None),
-            CheckpointJob(name=model, path=sources[model], model=model, base=base),
-        )
+        yield CheckpointJob(name=model, path=sources[model], model=model, base=base)
         prefix = f"{model}-" if several else ""
-        pruned = {}
+        compressed = CheckpointJob(name="", path=made, model=model, base=model)
+        pruned = set()
         for name, prune in prunings(grid, sources[model], usual):
-            job = CheckpointJob(
+            pruned.add(name)
+            yield replace(
+                compressed, name=prefix + name, path=made / (prefix + name), prune=prune
+            )
+        for after, name, quantise in quantisations(grid, sources[model], usual, pruned):
+            before = None
+            if after in pruned:
+                before, name = prefix + after, f"{after}-{name}"
+                quantise = quantise.model_copy(update={"source": made / before})
+            yield replace(
+                compressed,
                 name=prefix + name,
                 path=made / (prefix + name),
-                model=model,
-                base=model,
-                prune=prune,
-            )
-            pruned[name] = prune.model_dump_json(exclude={"source"})
-            yield (model, pruned[name], None), job
-        for after, name, quantise in quantisations(grid, sources[model], usual, pruned):
-            key = (
-                model,
-                pruned.get(after),
-                quantise.model_dump_json(exclude={"source"}),
-            )
-            before = prefix + after if after in pruned else None
-            if before is not None:
-                quantise, name = (
-                    quantise.model_copy(update={"source": made / before}),
-                    f"{after}-{name}",
-                )
-            name = prefix + name
-            job = CheckpointJob(
-                name=name,
-                path=made / name,
-                model=model,
-                base=model,
                 quantise=quantise,
                 after=before,
             )
-            yield key, job
     for label, _, base in given(grid):
         if label in sources:
-            yield (
-                (label, None, None),
-                CheckpointJob(name=label, path=sources[label], model=label, base=base),
+            yield CheckpointJob(name=label, path=sources[label], model=label, base=base)
+
+
+def _posed_tasks(grid: SweepConfig) -> Iterator[EvalConfig]:
+    """Every task once per length of its contexts and prompt that poses it, each
+    under its own name, with its sweep's seed and grading and the options `alike` as
+    defaults. Raises InputError."""
+    for task in grid.tasks:
+        settings: dict[str, Any] = {"options": task.options or "alike", "prompts": None}
+        for name in ("seed", "grading"):
+            if name not in task.model_fields_set:
+                settings[name] = getattr(grid, name)
+        seed = settings.get("seed", task.seed)
+        if task.sample_seeds is not None and seed not in task.sample_seeds:
+            raise InputError(
+                f"tasks: sample_seeds: {', '.join(map(str, task.seeds))}: the run seed"
+                f" {seed} must be one of them"
             )
-
-
-def _completed(task: EvalConfig, grid: SweepConfig) -> EvalConfig:
-    """A task with its sweep's seed and grading, and the options `alike`, as
-    defaults."""
-    own = {
-        name: getattr(grid, name)
-        for name in ("seed", "grading")
-        if name not in task.model_fields_set
-    }
-    task = task.model_copy(update={"options": task.options or "alike", **own})
-    if task.seed not in task.seeds:
-        raise InputError(
-            f"tasks: sample_seeds: {', '.join(map(str, task.seeds))}: the run seed"
-            f" {task.seed} must be one of them"
-        )
-    return task
+        posings = product(task.context_tokens, names_for(task, grid.prompts))
+        for tokens, prompt in posings:
+            settings |= {"context_tokens": (tokens,), "name": task.name}
+            if tokens and len(task.context_tokens) > 1:
+                settings["name"] = f"{task_name(task.task, task.name)}{AT}{tokens}"
+            settings["template"] = None
+            if prompt != PAPER:
+                plain = task_name(task.task, settings["name"])
+                settings["name"] = plain + PLUS + prompt
+                template = PromptTemplate(name=prompt, text=grid.prompts[prompt])
+                settings["template"] = template
+            yield task.model_copy(update=settings)
 
 
 def _merged(
@@ -265,34 +267,19 @@ def _merged(
     merged = dict(known)
     for task in tasks:
         name = task_name(task.task, task.name)
-        other = merged.setdefault(name, task)
-        if other is task:
+        if name not in merged:
+            merged[name] = task
             continue
-        _check_same(
-            name,
-            other,
-            task,
-            [
-                each
-                for each in EvalConfig.model_fields
-                if each not in (*_MERGED, "name")
-            ],
-        )
-        one_seed = other.sample_seeds is None and task.sample_seeds is None
+        other = merged[name]
+        _check_same(name, other, task, _EQUAL)
+        formats, probes = {*other.formats, *task.formats}, {*other.probes, *task.probes}
+        seeds = None
+        if other.sample_seeds is not None or task.sample_seeds is not None:
+            seeds = tuple(sorted({*other.seeds, *task.seeds}))
         update = {
-            "formats": tuple(
-                form
-                for form in FORMATS
-                if form in other.formats or form in task.formats
-            ),
-            "probes": tuple(
-                probe
-                for probe in PROBES.names
-                if probe in other.probes or probe in task.probes
-            ),
-            "sample_seeds": (
-                None if one_seed else tuple(sorted({*other.seeds, *task.seeds}))
-            ),
+            "formats": tuple(each for each in FORMATS if each in formats),
+            "probes": tuple(each for each in PROBES.names if each in probes),
+            "sample_seeds": seeds,
         }
         merged[name] = other.model_copy(update=update)
     return merged
@@ -305,14 +292,23 @@ def _check_same(
     name and its code are equal."""
     for setting in settings:
         values = getattr(one, setting), getattr(other, setting)
-        ours, theirs = values
+        compared = list(values)
         if setting == "languages" and None not in values:
-            ours, theirs = (tuple(map(code_of, each)) for each in values)
-        if ours != theirs:
+            compared = [tuple(map(code_of, languages)) for languages in values]
+        if compared[0] != compared[1]:
             raise InputError(
                 f"tasks: {name!r} occurs twice, with {setting} {values[0]!r} and"
                 f" {values[1]!r}; give one of the two another name (name: ...)"
             )
+
+
+def _check_items(jobs: Iterable[CheckpointJob]) -> None:
+    """Raises InputError if a task's items differ between checkpoints: tables compare
+    its records."""
+    first: dict[str, EvalConfig] = {}
+    for job in jobs:
+        for name, task in job.tasks.items():
+            _check_same(name, first.setdefault(name, task), task, _ITEM_SETTINGS)
 
 
 def _check_bases(jobs: Iterable[CheckpointJob]) -> None:
@@ -333,26 +329,23 @@ def _check_bases(jobs: Iterable[CheckpointJob]) -> None:
 def parts_of(config: SweepConfig) -> tuple[tuple[str, ...], ...]:
     """The parts of a sweep whose models share bases, by first model. Fetches
     nothing. Raises InputError as `expand`."""
-    jobs = expand(
-        config, Path("RUN"), resolve=lambda value: local_directory(value) or Path(value)
-    )
-    dense = {job.name: job.model for job in jobs if not job.is_made}
-    home = {model: model for model in dict.fromkeys(job.model for job in jobs)}
+    jobs = expand_here(config)
+    model_of = {job.name: job.model for job in jobs}
+    part = {model: model for model in model_of.values()}  # by the first of its models
+    order = list(part)
     for job in jobs:
-        if job.base is not None and job.base in dense:
-            ours, theirs = home[job.model], home[dense[job.base]]
-            first = min(ours, theirs, key=list(home).index)
-            home = {
-                model: first if at in (ours, theirs) else at
-                for model, at in home.items()
-            }
+        joined = part[job.model], part[model_of[job.base or job.name]]
+        first = min(joined, key=order.index)
+        for model, home in part.items():
+            if home in joined:
+                part[model] = first
     # a given compressed one goes with its base
-    named = {name for grid in _grids(config) for name in grid.models}
-    groups = (
-        [model for model, at in home.items() if at == first and model in named]
-        for first in home.values()
-    )
-    return tuple(dict.fromkeys(map(tuple, groups)))
+    dense = {name for grid in _grids(config) for name in grid.models}
+    parts: dict[str, list[str]] = {}
+    for model, home in part.items():
+        if model in dense:
+            parts.setdefault(home, []).append(model)
+    return tuple(map(tuple, parts.values()))
 
 
 Group = tuple[str, str]  # base, task
@@ -363,22 +356,20 @@ def screened_groups(jobs: Sequence[CheckpointJob]) -> dict[Group, tuple[str, ...
     with open answers."""
     by_name = {job.name: job for job in jobs}
     bases = {job.base for job in jobs}
-    found: dict[Group, tuple[str, ...]] = {}
+    groups: dict[Group, tuple[str, ...]] = {}
     for job in jobs:
         if job.base not in by_name or job.name in bases:
             continue
         for name, task in job.tasks.items():
-            both = [task, *filter(None, [by_name[job.base].tasks.get(name)])]
-            judged = [
-                each
-                for each in both
-                if "greedy" in each.probes
-                and "open" in each.formats
-                and not each.is_text
-            ]
-            if len(judged) == 2:
-                found[job.base, name] = (*found.get((job.base, name), ()), job.name)
-    return found
+            of_base = by_name[job.base].tasks.get(name)
+            if of_base and _answers_openly(of_base) and _answers_openly(task):
+                group = job.base, name
+                groups[group] = (*groups.get(group, ()), job.name)
+    return groups
+
+
+def _answers_openly(task: EvalConfig) -> bool:
+    return "greedy" in task.probes and "open" in task.formats and not task.is_text
 
 
 def check_screening(jobs: Sequence[CheckpointJob], rule: Screen | None) -> None:

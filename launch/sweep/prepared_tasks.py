@@ -58,28 +58,18 @@ class PreparedTask:
         config = self.config
         if config.is_text:
             return max(len(window.token_ids) for window in self.windows)
-        prompt = max(
-            config.prompt_tokens,
-            config.one_shot_prompt_tokens if _capped(config) else 0,
-        )
         # An aligned answer follows a lead-in.
-        return prompt + config.thought_limit + config.max_new_tokens + _OPTION_TOKENS
+        return (
+            _longest_prompt(config)
+            + config.thought_limit
+            + config.max_new_tokens
+            + _OPTION_TOKENS
+        )
 
 
-def _capped(config: EvalConfig) -> bool:
-    """Whether a prompt has the cap of `one_shot`."""
-    return any(form in CAPPED_FORMATS for form in config.formats)
-
-
-def _chat_prompter(tokenizer: Any, config: EvalConfig, day: date = DATE) -> Prompter:
-    return Prompter(
-        tokenizer,
-        chat=True,
-        prompt_tokens=4096,
-        one_shot_prompt_tokens=4096,
-        thinking=config.thinks,
-        date=day,
-    )
+def _longest_prompt(config: EvalConfig) -> int:
+    capped = any(form in CAPPED_FORMATS for form in config.formats)
+    return max(config.prompt_tokens, config.one_shot_prompt_tokens * capped)
 
 
 def today() -> date:
@@ -103,64 +93,23 @@ class TaskPreparation:
         do not fit."""
         tasks = []
         for name, settings in job.tasks.items():
-            config = self._fitting(settings)
-            if config.chat:
-                config = self._chatting(config, job.model)
-            data = self._load(config, name)
+            fitted = self._lengths(settings)
+            if settings.chat:
+                fitted |= self._of_template(settings, job.model)
+            data = self._load(settings, name)
             # the data's spelling, so that "sw" and "swahili" are one task
-            if config.languages is not None:
-                languages = spelled(name, config.languages, data.every_pool)
-                config = config.model_copy(update={"languages": languages})
+            if settings.languages is not None:
+                languages = spelled(name, settings.languages, data.every_pool)
+                fitted["languages"] = languages
+            config = settings.model_copy(update=fitted)
             key = name + config.model_dump_json(), job.model if config.is_text else None
             if key not in self._tasks:
                 self._tasks[key] = self._prepared(data, config, job.model)
             tasks.append(self._tasks[key])
         return tuple(tasks)
 
-    def _chatting(self, config: EvalConfig, model: str) -> EvalConfig:
-        """The settings with what the chat template decides. Raises InputError for one
-        that is missing or changes a turn's text."""
-        tokenizer = self._tokenizers[model]
-        try_template(tokenizer, thinking=config.thinks)
-        prompter = _chat_prompter(tokenizer, config)
-        shown = prompter.build(_SHORT, "open").text.rstrip()
-        if not config.thinks and shown.endswith(tuple(form.start for form in FORMATS)):
-            note = (
-                f"{model}: the chat template opens a thought: --thinking lets the model"
-                " end it"
-            )
-            self.notes[note] = None
-        changes: dict[str, Any] = {"date": self._day_read(config, tokenizer)}
-        if prompter.thoughts is not None:
-            changes["thought_format"] = prompter.thoughts.format.name
-        return config.model_copy(update=changes)
-
-    def _day_read(self, config: EvalConfig, tokenizer: Any) -> date | None:
-        """The date of a task's prompts; None where no other date would change them."""
-        day = config.date or self._day
-        prompts = set()
-        for some in (day, *_OTHER_DAYS):
-            prompter = _chat_prompter(tokenizer, config, some)
-            prompts.add(prompter.build(_SHORT, "open"))
-        return day if len(prompts) > 1 else None
-
-    def _load(self, config: EvalConfig, name: str) -> TaskData:
-        plain = plain_task(name)
-        key = (config.task, config.languages, json.dumps(config.given()))
-        if (plain, *key) not in self._data:
-            data = load_task(config.task, config.languages, plain, config.data_settings)
-            self._data[plain, *key] = data
-            if data.left_out:
-                files = ", ".join(data.left_out)
-                note = f"{plain}: {config.task}: these files are not read: {files}"
-                self.notes[note] = None
-        if (name, *key) not in self._data:
-            self._data[name, *key] = self._data[plain, *key].named(name)
-        return self._data[name, *key]
-
-    def _fitting(self, settings: EvalConfig) -> EvalConfig:
-        """The settings with lengths that fit every model's positions."""
-        changes: dict[str, Any] = {"window": min(settings.window, self._positions)}
+    def _lengths(self, settings: EvalConfig) -> dict[str, Any]:
+        """The lengths that fit every model's positions. Raises InputError."""
         room = self._positions - settings.max_new_tokens
         if settings.length and settings.length + SHORTEST_PROMPT > room:
             raise InputError(
@@ -168,18 +117,20 @@ class TaskPreparation:
                 f" {settings.max_new_tokens} it exceeds the model's"
                 f" {self._positions} positions"
             )
-        prompt = min(settings.prompt_tokens + settings.length, room)
-        one_shot = min(settings.one_shot_prompt_tokens, room)
-        if min(prompt, one_shot) < SHORTEST_PROMPT:
+        if room < SHORTEST_PROMPT:
             raise InputError(
                 f"max_new_tokens: {settings.max_new_tokens}: leaves no room for a"
                 f" prompt within {self._positions} positions"
             )
-        changes |= {"prompt_tokens": prompt, "one_shot_prompt_tokens": one_shot}
+        lengths = {
+            "window": min(settings.window, self._positions),
+            "prompt_tokens": min(settings.prompt_tokens + settings.length, room),
+            "one_shot_prompt_tokens": min(settings.one_shot_prompt_tokens, room),
+        }
         if settings.thinks:
-            longest = max(prompt, one_shot if _capped(settings) else 0)
-            changes["thought_limit"] = self._thought_limit(settings, longest)
-        return settings.model_copy(update=changes)
+            longest = _longest_prompt(settings.model_copy(update=lengths))
+            lengths["thought_limit"] = self._thought_limit(settings, longest)
+        return lengths
 
     def _thought_limit(self, settings: EvalConfig, prompt: int) -> int:
         """The tokens that a thought may have after a prompt of so many."""
@@ -196,6 +147,53 @@ class TaskPreparation:
                 f" {max(room, 0)} tokens"
             )
         return budget
+
+    def _of_template(self, settings: EvalConfig, model: str) -> dict[str, Any]:
+        """What the chat template decides: the form of thoughts, and the date if
+        another one would change a prompt. Raises InputError for a template that is
+        missing or changes a turn's text."""
+        tokenizer = self._tokenizers[model]
+        try_template(tokenizer, thinking=settings.thinks)
+        day = settings.date or self._day
+        prompters = []
+        for some in (day, *_OTHER_DAYS):
+            prompter = Prompter(
+                tokenizer,
+                chat=True,
+                prompt_tokens=4096,
+                one_shot_prompt_tokens=4096,
+                thinking=settings.thinks,
+                date=some,
+            )
+            prompters.append(prompter)
+        prompts = [prompter.build(_SHORT, "open") for prompter in prompters]
+        opened = (
+            prompts[0].text.rstrip().endswith(tuple(each.start for each in FORMATS))
+        )
+        if opened and not settings.thinks:
+            note = (
+                f"{model}: the chat template opens a thought: --thinking lets the model"
+                " end it"
+            )
+            self.notes[note] = None
+        decided: dict[str, Any] = {"date": day if len({*prompts}) > 1 else None}
+        if prompters[0].thoughts is not None:
+            decided["thought_format"] = prompters[0].thoughts.format.name
+        return decided
+
+    def _load(self, config: EvalConfig, name: str) -> TaskData:
+        plain = plain_task(name)
+        key = (config.task, config.languages, json.dumps(config.given()))
+        if (plain, *key) not in self._data:
+            data = load_task(config.task, config.languages, plain, config.data_settings)
+            self._data[plain, *key] = data
+            if data.left_out:
+                files = ", ".join(data.left_out)
+                note = f"{plain}: {config.task}: these files are not read: {files}"
+                self.notes[note] = None
+        if (name, *key) not in self._data:
+            self._data[name, *key] = self._data[plain, *key].named(name)
+        return self._data[name, *key]
 
     def _try_lengths(
         self, questions: Sequence[Question], config: EvalConfig, model: str

@@ -8,7 +8,7 @@ tasks:
     these
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -24,8 +24,7 @@ from evaluator.core.config import Frozen
 from evaluator.core.errors import unknown
 from evaluator.core.records import Format
 from evaluator.probes.config import EvalConfig
-from evaluator.tasks import task_name
-from evaluator.tasks.base import AT, PAPER, PLUS
+from evaluator.tasks.base import PAPER
 
 Prompts = dict[
     Annotated[str, AfterValidator(checked_name)],
@@ -84,30 +83,3 @@ def names_for(task: EvalConfig, prompts: Mapping[str, str]) -> tuple[str, ...]:
     if task.is_text:
         return (PAPER,)
     return (PAPER, *prompts) if task.prompts is None else task.prompts
-
-
-def posed_tasks(
-    tasks: Sequence[EvalConfig], prompts: Mapping[str, str]
-) -> Iterator[EvalConfig]:
-    """Every task once per length of its contexts and prompt that poses it, each
-    under its own name."""
-    for whole, tokens in (
-        (task, tokens) for task in tasks for tokens in task.context_tokens
-    ):
-        named = (
-            f"{task_name(whole.task, whole.name)}{AT}{tokens}"
-            if tokens and len(whole.context_tokens) > 1
-            else None
-        )
-        task = whole.model_copy(
-            update={"context_tokens": (tokens,), "name": named or whole.name}
-        )
-        for name in names_for(task, prompts):
-            if name == PAPER:
-                yield task.model_copy(update={"prompts": None})
-                continue
-            template = PromptTemplate(name=name, text=prompts[name])
-            named = task_name(task.task, task.name) + PLUS + name
-            yield task.model_copy(
-                update={"prompts": None, "name": named, "template": template}
-            )
