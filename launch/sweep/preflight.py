@@ -3,8 +3,8 @@
 import importlib
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing.pool import AsyncResult, ThreadPool
@@ -89,34 +89,33 @@ class Prepared:
             if questions
         }
 
-    def notes(self) -> list[str]:
+    def notes(self) -> Iterator[str]:
         """A sentence for each task with options that contain a gold answer, for each
         language that is not in the table of languages, and for each that has fewer
         items than requested."""
-        notes = []
         for name, questions in self.questions_by_task.items():
             configs = [task.config for task in self.tasks if task.name == name]
+            wanted = configs[0].items
             languages = Counter(question.item.language for question in questions)
             for language, count in languages.items():
-                if count < configs[0].items:
+                if count < wanted:
                     note = (
-                        f"{name}: {language} has {count} items, not"
-                        f" {configs[0].items}; the run uses all"
+                        f"{name}: {language} has {count} items, not {wanted}; the run"
+                        " uses all"
                     )
                     if any("one_shot" in config.formats for config in configs):
                         note += "; none is left as the example of one_shot"
-                    notes.append(note)
+                    yield note
                 if not is_known(language):
-                    notes.append(
+                    yield (
                         f"{name}: {language!r} is no known language: graded as one with"
                         " spaces between words"
                     )
             if loose := list(filter(None, map(_loose_option, questions))):
-                notes.append(
+                yield (
                     f"{name}: {len(loose)} items have a wrong option that contains a"
                     f" gold answer: {loose[0]}"
                 )
-        return notes
 
 
 def _loose_option(question: Question) -> str:
@@ -190,38 +189,31 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     existing = [job for job in jobs if not job.is_made and not job.is_variant]
     refused = checks.check_files(existing)
     _unusable(jobs, refused)
-    served = [job for job in _with_files(jobs) if job.name not in refused]
-    engine, dtype_notes = checks.engine_of(config.engine, served, here=here)
+    whole = [job for job in jobs if not job.is_variant and job.name not in refused]
+    engine, dtype_notes = checks.engine_of(config.engine, whole, here=here)
     config = config.model_copy(update={"engine": engine})
     dense, tokenizers, damage, eos_notes = _read_checkpoints(existing, trust=trust)
     positions = _fewest_positions(existing, dense)
     refused |= damage
-    made = [job for job in jobs if job.is_made and job.model not in refused]
-    refused |= checks.damaged(made)
+    refused |= checks.damaged(
+        [job for job in jobs if job.is_made and job.model not in refused]
+    )
     unusable = _unusable(jobs, refused)
     lost = {failure.checkpoint for failure in unusable}
     jobs = tuple(job for job in jobs if job.name not in lost)
     config, asked, task_notes = _asked_of(config, jobs, positions, tokenizers, run_dir)
-    tasks = tuple(
-        {task.key: task for of_job in asked.values() for task in of_job}.values()
-    )
+    by_key = {task.key: task for tasks in asked.values() for task in tasks}
+    tasks = tuple(by_key.values())
     held_out = _contexts(tasks)
-    own = _with_files(jobs)
-    checks.check_compression(own, held_out)
-    checks.check_distinct(jobs)
-    checks.check_divided(engine, own)
-    checks.check_dtypes(engine, jobs, dense)
-    checks.check_references(engine, tasks)
-    longest = max(task.longest_request for task in tasks)
+    checks.check_jobs(engine, jobs, dense, tasks, held_out)
+    longest = min(positions, max(task.longest_request for task in tasks))
     # longer requests are refused one by one
     if "max_model_len" in engine.model_fields_set:
         longest = min(longest, engine.max_model_len)
-    longest = min(longest, positions)
     # These two may take minutes, so they come last.
     served_notes = checks.served_here(engine, jobs, dense, here=here)
     checks.check_environments(jobs)
     remarks = checks.remarks(engine, dense.values(), longest)
-    notes = (*dtype_notes, *eos_notes, *task_notes, *served_notes, *remarks)
     return Prepared(
         config=config,
         jobs=jobs,
@@ -232,15 +224,10 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
         engine=engine.model_copy(update={"max_model_len": longest}),
         identity=_identity(config, jobs, dense, asked),
         disk_bytes=_disk_bytes(jobs, dense, asked, engine.dtype),
-        served=notes,
+        served=(*dtype_notes, *eos_notes, *task_notes, *served_notes, *remarks),
         unusable=unusable,
         other_tokenizer=_with_other_tokenizer(jobs, tokenizers),
     )
-
-
-def _with_files(jobs: Sequence[CheckpointJob]) -> list[CheckpointJob]:
-    """The checkpoints with files of their own."""
-    return [job for job in jobs if not job.is_variant]
 
 
 def _asked_of(
@@ -277,10 +264,9 @@ def _with_other_tokenizer(
         if job.base in (None, job.model):
             continue
         needs_base = any(task.after_base for task in job.tasks.values())
-        alike = needs_base and tokenise_alike(
+        if needs_base and not tokenise_alike(
             tokenizers[job.model], tokenizers[job.base]
-        )
-        if needs_base and not alike:
+        ):
             names.add(job.name)
     return frozenset(names)
 
@@ -309,12 +295,16 @@ def _read_checkpoints(
 def _fewest_positions(existing: Sequence[CheckpointJob], sound: Collection[str]) -> int:
     """The fewest positions of any checkpoint. A refused one counts too: its repair
     must not change windows."""
-    positions = _NO_LIMIT
+    fewest = _NO_LIMIT
     for job in existing:
-        with suppress(*(() if job.name in sound else (InputError, ValueError))):
-            own = Checkpoint(job.path).positions(unknown=_NO_LIMIT)
-            positions = min(positions, own)
-    return positions
+        try:
+            positions = Checkpoint(job.path).positions(unknown=_NO_LIMIT)
+        except (InputError, ValueError):
+            if job.name in sound:
+                raise
+        else:
+            fewest = min(fewest, positions)
+    return fewest
 
 
 def _stray_eos(info: CheckpointInfo, tokenizer: Any) -> list[str]:
@@ -335,37 +325,29 @@ def _unusable(
 ) -> tuple[Failure, ...]:
     """The refused checkpoints and those made from them. Raises InputError if none
     remains or one lacks its base."""
-    found: list[Failure] = []
+    failures: dict[str, Failure] = {}
     for job in jobs:
-        source = job.model if job.model in refused else job.after
-        sourceless = source in refused or (
-            job.is_variant and source in {each.checkpoint for each in found}
-        )
+        lost = [name for name in (job.model, job.after) if name in failures]
         if job.name in refused:
-            found.append(
-                Failure(
-                    checkpoint=job.name,
-                    stage="load",
-                    reason=refused[job.name],
-                    mendable=True,
-                )
+            failures[job.name] = Failure(
+                checkpoint=job.name,
+                stage="load",
+                reason=refused[job.name],
+                mendable=True,
             )
-        elif (job.is_made or job.is_variant) and sourceless:
-            found.append(
-                Failure(
-                    checkpoint=job.name,
-                    stage="prune",
-                    reason=f"{source}, its source, cannot be used",
-                    mendable=True,
-                )
+        elif lost and (job.is_made or job.is_variant):
+            failures[job.name] = Failure(
+                checkpoint=job.name,
+                stage="prune",
+                reason=f"{lost[0]}, its source, cannot be used",
+                mendable=True,
             )
-    gone = {each.checkpoint for each in found}
-    left = [job for job in jobs if job.name not in gone]
+    left = [job for job in jobs if job.name not in failures]
     needed = {job.base for job in left}
-    blocking = [name for name in refused if name in needed or not left]
-    if blocking:
-        raise InputError(refused[blocking[0]])
-    return tuple(found)
+    for name, reason in refused.items():
+        if name in needed or not left:
+            raise InputError(reason)
+    return tuple(failures.values())
 
 
 def _identity(

@@ -29,6 +29,12 @@ from quantising.schemes import SCHEMES
 
 _LISTED_BYTES = 8  # bytes of one listed token: its id and its log-probability
 _WIDTH = 16  # bits of a weight that is not quantised, as most checkpoints store it
+_HEADS, _KEYS = "num_attention_heads", "num_key_value_heads"
+_SHARED = {
+    _HEADS: "attention heads",
+    _KEYS: "key-value heads",
+    "intermediate_size": "MLP channels",
+}
 
 
 def check_files(jobs: Iterable[CheckpointJob]) -> dict[str, str]:
@@ -72,37 +78,49 @@ def engine_of(
     return engine.model_copy(update={"dtype": dtype}), (note,)
 
 
-def check_compression(
-    jobs: Sequence[CheckpointJob], held_out: Mapping[str, str]
+def check_jobs(
+    engine: EngineConfig,
+    jobs: Sequence[CheckpointJob],
+    dense: Mapping[str, CheckpointInfo],
+    tasks: Iterable[PreparedTask],
+    held_out: Mapping[str, str],
 ) -> None:
-    """Raises InputError for an impossible job, made or not, or calibration text that
-    contains a context of a task."""
-    paths = {job.name: job.path for job in jobs}
-    for job in jobs:
+    """Raises InputError for the first job, size, dtype or probe that is impossible."""
+    with_files = [job for job in jobs if not job.is_variant]
+    for job in with_files:
         try:
-            if job.prune is not None:
-                # imports torch: earlier errors must not wait for it
-                from pruning.run import check
-
-                check(job.prune, job.path, sources=SOURCES, held_out=held_out)
-            elif job.quantise is not None:
-                from quantising.run import check as check_quantisation  # torch
-
-                config = job.quantise.model_copy(update={"source": paths[job.model]})
-                to_come = job.after is not None
-                check_quantisation(
-                    config,
-                    job.path,
-                    sources=SOURCES,
-                    held_out=held_out,
-                    source_to_come=to_come,
-                )
-            else:
-                manifest = Checkpoint(job.path).pruned
-                if manifest is not None and manifest.calibration is not None:
-                    check_disjoint(manifest.calibration.passages, held_out)
+            _check_compression(job, dense, held_out)
         except InputError as error:
             raise InputError(f"{job.name}: {error}") from error
+    check_distinct(jobs)
+    check_divided(engine, with_files)
+    check_dtypes(engine, jobs, dense)
+    _check_references(engine, tasks)
+
+
+def _check_compression(
+    job: CheckpointJob, dense: Mapping[str, CheckpointInfo], held_out: Mapping[str, str]
+) -> None:
+    """Raises InputError for an impossible job, made or not, or calibration text that
+    contains a context of a task. Imports torch where something is made."""
+    if job.prune is not None:
+        from pruning.run import check
+
+        check(job.prune, job.path, sources=SOURCES, held_out=held_out)
+    elif job.quantise is not None:
+        from quantising.run import check as check_quantisation
+
+        check_quantisation(
+            job.quantise.model_copy(update={"source": dense[job.model].path}),
+            job.path,
+            sources=SOURCES,
+            held_out=held_out,
+            source_to_come=job.after is not None,
+        )
+    else:
+        manifest = Checkpoint(job.path).pruned
+        if manifest is not None and manifest.calibration is not None:
+            check_disjoint(manifest.calibration.passages, held_out)
 
 
 def check_environments(jobs: Sequence[CheckpointJob]) -> None:
@@ -157,16 +175,12 @@ def served_here(
 ) -> tuple[str, ...]:
     """Notes on how the engine serves the checkpoints; stand-ins replace those to be
     quantised. Raises InputError."""
-    to_make = [job for job in jobs if job.quantise is not None]
-    variants = [job for job in jobs if job.is_variant and job.after in dense]
-    served = [
-        *dense.values(),
-        *(dense[str(job.after)].with_cache(job.name, job.kv_cache) for job in variants),
-    ]
-    if not to_make:
-        return check_served(engine, served, here=here)
+    served = list(dense.values())
+    for job in jobs:
+        if job.is_variant and (files := dense.get(job.after or "")):
+            served.append(files.with_cache(job.name, job.kv_cache))
     with tempfile.TemporaryDirectory(prefix="resurface-stand-ins-") as folder:
-        stand_ins = list(_stand_ins(to_make, dense, Path(folder)))
+        stand_ins = list(_stand_ins(jobs, dense, Path(folder)))
         try:
             return check_served(engine, [*served, *stand_ins], here=here)
         except InputError as error:
@@ -198,31 +212,23 @@ def _stand_ins(
     under the job's name."""
     from evaluator.checkpoints.first_layer import first_layer
 
-    seen: set[tuple[object, ...]] = set()
-    for number, job in enumerate(jobs):
-        config = job.quantise
-        assert config is not None
-        key = (
-            *(job.model, config.method == ONLINE, config.scheme),
-            *(config.group_size, config.ignore),
-        )
-        if key in seen:
+    first: dict[tuple[object, ...], str] = {}
+    for job in jobs:
+        if job.quantise is None:
             continue
-        seen.add(key)
-        shortened, made = folder / f"{number}-layer", folder / str(number)
-        shortened.mkdir()
+        config = job.quantise
+        method = config.method if config.method == ONLINE else "rtn"
+        key = (job.model, method, config.scheme, config.group_size, config.ignore)
+        if first.setdefault(key, job.name) != job.name:
+            continue
+        shortened, made = folder / job.name / "layer", folder / job.name / "made"
+        shortened.mkdir(parents=True)
         made.mkdir()
         source = Checkpoint(first_layer(dense[job.model].path, shortened))
-        METHODS[ONLINE if config.method == ONLINE else "rtn"].write(
-            source, made, config, ()
-        )
-        for file in source.path.iterdir():
-            if (
-                file.is_file()
-                and file.suffix != ".safetensors"
-                and not (made / file.name).exists()
-            ):
-                # tokenizer, generation config
+        METHODS[method].write(source, made, config, ())
+        for file in source.path.iterdir():  # tokenizer, generation config
+            weights = file.suffix == ".safetensors"
+            if file.is_file() and not weights and not (made / file.name).exists():
                 (made / file.name).symlink_to(file.resolve())
         yield inspect_checkpoint(made, job.name)
 
@@ -232,18 +238,17 @@ def check_distinct(jobs: Sequence[CheckpointJob]) -> None:
     make the same checkpoint."""
     first: dict[str, str] = {}
     for job in jobs:
-        if job.prune is None or not job.prune.removes or job.prune.sparsity is None:
+        prune = job.prune
+        if prune is None or not prune.removes or prune.sparsity is None:
             continue
         from pruning.run import settings_after  # torch
 
-        key = job.prune.model_dump_json(exclude={"sparsity"}) + json.dumps(
-            settings_after(job.prune), default=str
-        )
+        settings = prune.model_dump_json(exclude={"sparsity"})
+        key = settings + json.dumps(settings_after(prune), default=str)
         if (other := first.setdefault(key, job.name)) != job.name:
             raise InputError(
-                f"{job.name}: {job.prune.method}: sparsity:"
-                f" {job.prune.sparsity} removes as many {job.prune.pattern} as {other}:"
-                " both would be one checkpoint"
+                f"{job.name}: {prune.method}: sparsity: {prune.sparsity} removes as"
+                f" many {prune.pattern} as {other}: both would be one checkpoint"
             )
 
 
@@ -252,63 +257,46 @@ def check_divided(engine: EngineConfig, jobs: Sequence[CheckpointJob]) -> None:
     size."""
     prunings = {job.name: job.prune for job in jobs}
     for job in jobs:
-        if not job.is_made:
-            named = text_model(Checkpoint(job.path).config)
-            heads = {
-                name: named.get(name)
-                for name in ("num_attention_heads", "num_key_value_heads")
-            }
-            sizes = {
-                name: count
-                for name, count in heads.items()
-                if isinstance(count, int) and count > 0
-            }
-            if reason := next(_among_gpus(engine, sizes), None):
-                raise InputError(f"{job.path / 'config.json'}: {job.name} has {reason}")
         prune = job.prune or prunings.get(job.after or "")
-        if prune is None or prune.pattern not in ("heads", "channels"):
+        if not job.is_made:
+            config = text_model(Checkpoint(job.path).config)
+            sizes = {key: config.get(key) for key in (_HEADS, _KEYS)}
+            place = f"{job.path / 'config.json'}: {job.name} has"
+        elif prune is not None and prune.pattern in ("heads", "channels"):
+            from pruning.run import settings_after  # torch
+
+            sizes = settings_after(prune)
+            place = f"{job.name}: {prune.method}: sparsity: {prune.sparsity} leaves"
+        else:
             continue
-        from pruning.run import settings_after  # torch
-
-        settings = settings_after(prune)
-        reasons = [*_among_gpus(engine, settings), *_in_groups(job.quantise, settings)]
-        if reasons:
-            raise InputError(
-                f"{job.name}: {prune.method}: sparsity: {prune.sparsity} leaves"
-                f" {reasons[0]}"
-            )
+        for reason in (*_among_gpus(engine, sizes), *_in_groups(job.quantise, sizes)):
+            raise InputError(f"{place} {reason}")
 
 
-def _among_gpus(engine: EngineConfig, settings: Mapping[str, Any]) -> Iterator[str]:
+def _among_gpus(engine: EngineConfig, sizes: Mapping[str, Any]) -> Iterator[str]:
     """The rules of an engine that shares a model among GPUs. It may also repeat
     key-value heads."""
     gpus = engine.tensor_parallel if ENGINES[engine.kind].shares_models else 1
-    sizes = {
-        "attention heads": settings.get("num_attention_heads", gpus),
-        "key-value heads": settings.get("num_key_value_heads", gpus),
-        "MLP channels": settings.get("intermediate_size", gpus),
-    }
-    for name, count in sizes.items():
-        if count % gpus and not (name == "key-value heads" and gpus % count == 0):
-            yield f"{count} {name}, which engine.tensor_parallel {gpus} does not divide"
+    for key, what in _SHARED.items():
+        count = sizes.get(key)
+        if not isinstance(count, int) or count < 1:
+            continue
+        if count % gpus and (key != _KEYS or gpus % count):
+            yield f"{count} {what}, which engine.tensor_parallel {gpus} does not divide"
 
 
 def _in_groups(
-    quantise: QuantiseConfig | None, settings: Mapping[str, Any]
+    quantise: QuantiseConfig | None, sizes: Mapping[str, Any]
 ) -> Iterator[str]:
-    scheme = None if quantise is None else SCHEMES.get(quantise.scheme)
-    if quantise is None or scheme is None:
+    if quantise is None or quantise.scheme not in SCHEMES:
         return
-    group = quantise.group_size or scheme.group or 1
-    heads = settings["num_attention_heads"]
-    size = settings.get("head_dim") or settings["hidden_size"] // heads
-    for name, columns in {
-        "o_proj": heads * size,
-        "down_proj": settings["intermediate_size"],
-    }.items():
-        if columns % group:
+    group = quantise.group_size or SCHEMES[quantise.scheme].group or 1
+    head = sizes.get("head_dim") or sizes["hidden_size"] // sizes[_HEADS]
+    columns = {"o_proj": sizes[_HEADS] * head, "down_proj": sizes["intermediate_size"]}
+    for name, count in columns.items():
+        if count % group:
             yield (
-                f"{columns} columns of {name}, which scheme {quantise.scheme}'s groups of"
+                f"{count} columns of {name}, which scheme {quantise.scheme}'s groups of"
                 f" {group} do not divide"
             )
 
@@ -320,15 +308,12 @@ def check_dtypes(
 ) -> None:
     """Raises InputError for the first checkpoint whose dtype differs from its
     base's; a made one has its source's."""
-    if (
-        engine.dtype != "auto"
-        or engine.mixed_dtypes
-        or ENGINES[engine.kind].auto_dtype(None) != "auto"
-    ):
+    fixed = engine.dtype != "auto" or ENGINES[engine.kind].auto_dtype(None) != "auto"
+    if fixed or engine.mixed_dtypes:
         return
     for job in jobs:
         own, base = dense.get(job.name), dense.get(job.base or "")
-        if own is not None and base is not None and own.dtype != base.dtype:
+        if own and base and own.dtype != base.dtype:
             raise InputError(
                 f"checkpoint {own.path}: dtype auto would compute it in {own.dtype},"
                 f" and its base {base.name} in {base.dtype}: set --dtype bfloat16"
@@ -368,7 +353,7 @@ def damaged(jobs: Iterable[CheckpointJob]) -> dict[str, str]:
     return found
 
 
-def check_references(engine: EngineConfig, tasks: Iterable[PreparedTask]) -> None:
+def _check_references(engine: EngineConfig, tasks: Iterable[PreparedTask]) -> None:
     """Raises InputError if a probe compares distributions and the engine cannot."""
     able = [kind.name for kind in ENGINES if kind.references]
     for task in tasks:

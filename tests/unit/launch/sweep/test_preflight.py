@@ -237,7 +237,7 @@ def test_prompts_need_room(models, tmp_path):
     )
     task = gazetteer(items=301)
     plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
-    assert plan.notes() == [
+    assert list(plan.notes()) == [
         "gazetteer: english has 300 items, not 301; the run uses all"
     ]
     plan = prepared(
@@ -245,11 +245,11 @@ def test_prompts_need_room(models, tmp_path):
         models={"a": str(models / "a")},
         tasks=[{**task, "formats": ["one_shot"]}],
     )
-    assert plan.notes()[0].endswith("none is left as the example of one_shot")
+    assert next(plan.notes()).endswith("none is left as the example of one_shot")
     plan = prepared(
         tmp_path, models={"a": str(models / "a")}, tasks=[{**task, "items": 0}]
     )
-    assert plan.notes() == []
+    assert list(plan.notes()) == []
     model = save_tiny_model(tmp_path / "chat")
     task = gazetteer(chat=True)
     for template, told in (
@@ -572,7 +572,7 @@ def test_loose_option_is_told(models, tmp_path):
     ]
     file.write_text("\n".join(map(json.dumps, rows)))
     task = {"task": f"jsonl:{file}", "items": 0, "probes": ["choice"]}
-    notes = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task]).notes()
+    notes = [*prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task]).notes()]
     assert notes == [
         "q: 'klingon' is no known language: graded as one with spaces between words",
         (
