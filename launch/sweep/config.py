@@ -34,7 +34,7 @@ import re
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import (
     BeforeValidator,
@@ -45,7 +45,7 @@ from pydantic import (
 )
 
 from evaluator.core.config import Day, Frozen
-from evaluator.core.errors import InputError, unknown
+from evaluator.core.errors import InputError, rows_at, unknown
 from evaluator.core.records import Grading
 from evaluator.deciding.thresholds import Screen, Thresholds
 from evaluator.engine.config import AUTO_CACHE, ENGINES, EngineConfig
@@ -73,6 +73,7 @@ AUTO = 2
 _MOST_SHARING = 16
 _SMALL = 8  # they share it if their weights take less than this part of its memory
 DENSE = "dense"  # in `after:`, a model as it is
+_NEEDED = {"prune": "models", "compress": "models", "prompts": "tasks"}
 RECIPES = Path(__file__).parents[1] / "recipes"
 _SOME = CalibrationConfig(source="c4")  # in place of the sweep's
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -168,23 +169,23 @@ class CompressSetting(Frozen):
 
     @model_validator(mode="after")
     def _is_complete(self) -> CompressSetting:
-        given = self.model_fields_set - {"checkpoint", "base", "label"}
-        if self.checkpoint is not None and (given or self.label is None):
-            problem = (
-                f"takes no {min(given)}"
-                if given
-                else "needs a label, the name of its results"
-            )
-            raise ValueError(f"checkpoint: {self.checkpoint!r} {problem}")
-        if self.checkpoint is None and (self.method is None or not self.after):
+        if self.checkpoint is not None:
+            more = self.model_fields_set - {"checkpoint", "base", "label"}
+            problem = ""
+            if more:
+                problem = f"takes no {min(more)}"
+            elif self.label is None:
+                problem = "needs a label, the name of its results"
+            if problem:
+                raise ValueError(f"checkpoint: {self.checkpoint!r} {problem}")
+        elif self.method is None or not self.after:
             raise ValueError(
                 f"needs a method ({', '.join(METHODS.names)}) or a checkpoint"
             )
-        if self.checkpoint is None and not self.scheme and self.recipe is None:
-            raise ValueError(
-                f"needs a scheme ({', '.join(METHODS[str(self.method)].schemes)})"
-            )
-        if self.base is not None and self.checkpoint is None:
+        elif not self.scheme and self.recipe is None:
+            schemes = ", ".join(METHODS[self.method].schemes)
+            raise ValueError(f"needs a scheme ({schemes})")
+        elif self.base is not None:
             raise ValueError(f"base: {self.base!r} applies to a given checkpoint only")
         return self
 
@@ -275,15 +276,9 @@ class SweepConfig(Frozen):
                 )
         if bool(self.models) != bool(self.tasks) or not (self.models or self.include):
             raise ValueError("models and tasks: at least one of each is needed")
-        if self.prune and not self.models:
-            raise ValueError("prune: there are no models to prune")
-        if self.compress and not self.models:
-            raise ValueError("compress: there are no models to compress")
-        if self.prompts and not self.tasks:
-            raise ValueError(
-                "prompts: there are no tasks to pose; included sweeps have their own"
-                " prompts"
-            )
+        for name, needed in _NEEDED.items():
+            if getattr(self, name) and not getattr(self, needed):
+                raise ValueError(f"{name}: there are no {needed} for it here")
         if problem := problem_of(self.tasks, self.prompts):
             raise ValueError(problem)
         if self.base is not None and self.base not in self.models:
@@ -333,10 +328,6 @@ def find_recipe(value: str, beside: Path = Path()) -> Path:
     name = value.removesuffix(".yaml")
     if name in bundled:
         return bundled[name]
-    if path.is_dir():
-        raise InputError(
-            f"{path}: cannot read the sweep file: it is a directory, not a file"
-        )
     if path.suffix or path.exists():
         raise InputError(
             f"{path}: cannot read the sweep file: no such file, and no bundled recipe"
@@ -389,46 +380,32 @@ def _document(path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
         )
     document = read_document(path)
     if not isinstance(document, dict):
-        kind = (
-            "a list"
-            if isinstance(document, list)
-            else "empty"
-            if document is None
-            else "a single value"
-        )
         raise InputError(
-            f"{path}: a sweep file is a mapping with models, prune and tasks; this is"
-            f" {kind}"
+            f"{path}: a sweep file is a mapping with models, prune and tasks"
         )
     return _with_includes(document, path, (*including, path.resolve()))
 
 
 def _find_beside(directory: Path, document: dict[str, Any]) -> None:
-    """Resolve paths that are relative to the sweep file's directory."""
-    models, tasks = document.get("models"), document.get("tasks")
-    lines = document.get("compress")
-    for line in lines if isinstance(lines, list) else ():
-        for name in ("checkpoint", "recipe"):
-            value = line.get(name) if isinstance(line, dict) else None
-            if (
-                isinstance(value, str)
-                and value != BUNDLED
-                and (directory / value).exists()
-            ):
-                line[name] = str(directory / value)
+    """Resolve paths that are relative to the sweep file's directory. What has another
+    form is the model's to refuse."""
+
+    def resolve(holder: Any, name: str) -> None:
+        value = holder.get(name)
+        if isinstance(value, str) and value != BUNDLED and (directory / value).exists():
+            holder[name] = str(directory / value)
+
+    models = document.get("models")
     if isinstance(models, dict):
-        for name, value in models.items():
-            if (
-                isinstance(value, str)
-                and value != BUNDLED
-                and (directory / value).is_dir()
-            ):
-                models[name] = str(directory / value)
-    for task in tasks if isinstance(tasks, list) else ():
-        if isinstance(task, dict):
-            kind, _, value = str(task.get("task")).partition(":")
-            if value and (directory / value).exists():
-                task["task"] = f"{kind}:{directory / value}"
+        for name in models:
+            resolve(models, name)
+    for line in rows_at(document, "compress"):
+        resolve(line, "checkpoint")
+        resolve(line, "recipe")
+    for task in rows_at(document, "tasks"):
+        kind, _, value = str(task.get("task")).partition(":")
+        if value and (directory / value).exists():
+            cast("dict[str, Any]", task)["task"] = f"{kind}:{directory / value}"
 
 
 def _with_includes(
@@ -448,10 +425,8 @@ def _with_includes(
     included = []
     for number, entry in enumerate(entries):
         if isinstance(entry, dict):
-            inner, where = (
-                _with_includes(entry, path, including),
-                f"{path}: include.{number}",
-            )
+            inner = _with_includes(entry, path, including)
+            where = f"{path}: include.{number}"
         else:
             file = find_recipe(entry, path.parent)
             inner, where = _document(file, including), str(file)

@@ -14,15 +14,15 @@ pass). The disk reads and writes every bfloat16 weight once. No speed is measure
 hours show which of two sweeps is larger, and whether one takes a morning or a week.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import reduce
-from pathlib import Path
 
 from evaluator.asking.prompts import CAPPED_FORMATS
+from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.files import check_files
 from evaluator.checkpoints.quantisation import ONLINE
-from evaluator.checkpoints.shapes import text_model
+from evaluator.core.errors import InputError
 from evaluator.probes.base import Cost
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks.loading import (
@@ -32,7 +32,7 @@ from evaluator.tasks.loading import (
     load_task,
 )
 from launch.sweep.config import SweepConfig
-from launch.sweep.jobs import CheckpointJob, expand, models_of
+from launch.sweep.jobs import CheckpointJob, expand_here, models_of
 from launch.sweep.models import local_directory, vocabulary_of
 from launch.sweep.preflight_checks import bytes_of, keeps_references, reference_bytes
 from pruning.config import PruneConfig
@@ -83,13 +83,10 @@ class Work:
 
     def plus(self, more: "Work | Cost", count: int = 1) -> "Work":
         """This and `count` times `more`."""
-        names = [each.name for each in fields(self)]
-        return Work(
-            **{
-                name: getattr(self, name) + count * getattr(more, name)
-                for name in names
-            }
-        )
+        sums = asdict(self)
+        for name in sums:
+            sums[name] += count * getattr(more, name)
+        return Work(**sums)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,52 +110,55 @@ class JobEstimate:
 def estimate(config: SweepConfig) -> list[JobEstimate]:
     """One estimate for each checkpoint, in the order of the jobs. Raises InputError
     as expanding the sweep does."""
-    values = models_of(config)
-    works: dict[str, Work] = {}
+    values, sharing = models_of(config), shared_by(config)
+    works: dict[str, Work] = {}  # by settings
     estimates = []
-    sharing = shared_by(config)
-    jobs = expand(
-        config, Path("RUN"), resolve=lambda value: local_directory(value) or Path(value)
-    )
+    jobs = expand_here(config)
     for job in jobs:
-        own: dict[str, Work] = {}  # by task
+        by_task = {}
         for name, task in job.tasks.items():
             key = task.model_dump_json()
-            own[name] = (
-                works[key] if key in works else works.setdefault(key, work_of(task))
-            )
-        work = reduce(Work.plus, own.values(), Work())
-        size = _parameters(values[job.model])
-        made = job.quantise or job.prune
-        hours: float | None = 0.0
-        disk: int | None = 0
-        if made is not None:
-            hours = None if size is None else compress_hours(size, made)
-            # of a bfloat16 model
-            disk = None if size is None else bytes_of(job, int(2 * size))
+            if key not in works:
+                works[key] = work_of(task)
+            by_task[name] = works[key]
+        work = reduce(Work.plus, by_task.values(), Work())
         references: int | None = 0
-        for name, task in job.tasks.items() if keeps_references(job, jobs) else ():
-            if own[name].compared and references is not None:
-                known = job.path.is_dir()
-                vocabulary = vocabulary_of(job.path) if known else 0
-                more = reference_bytes(
-                    task, own[name].compared, vocabulary, config.engine.dtype
-                )
-                references = references + more if known else None
+        if keeps_references(job, jobs):
+            references = _references(job, by_task, config.engine.dtype)
+        size = _parameters(values[job.model])
+        hours: float | None = None
+        compressing: float | None = None if job.is_made else 0.0
+        disk = None if job.is_made else 0
+        if size is not None:
+            hours = evaluation_hours(size, work, sharing)
+            if made := job.quantise or job.prune:
+                compressing = compress_hours(size, made)
+                disk = bytes_of(job, int(2 * size))  # of a bfloat16 model
         estimates.append(
             JobEstimate(
                 job=job,
                 work=work,
-                evaluation_hours=(
-                    None if size is None else evaluation_hours(size, work, sharing)
-                ),
-                compress_hours=hours,
+                evaluation_hours=hours,
+                compress_hours=compressing,
                 disk=disk,
                 references=references,
-                items={name: each.items for name, each in own.items()},
+                items={name: each.items for name, each in by_task.items()},
             )
         )
     return estimates
+
+
+def _references(
+    job: CheckpointJob, works: Mapping[str, Work], dtype: str
+) -> int | None:
+    """The bytes of the distributions that a checkpoint keeps; None: unknown."""
+    compared = {name: work.compared for name, work in works.items() if work.compared}
+    if compared and not job.path.is_dir():
+        return None
+    return sum(
+        reference_bytes(job.tasks[name], positions, vocabulary_of(job.path), dtype)
+        for name, positions in compared.items()
+    )
 
 
 def work_of(task: EvalConfig) -> Work:
@@ -172,13 +172,12 @@ def work_of(task: EvalConfig) -> Work:
         for text_probe in task.text_probes:
             work = work.plus(text_probe.cost(tokens, task))
         return work
-    asked = [
-        min(task.items or size, size)
-        for size in items_by_language(
-            task.task, task.languages, task.data_settings
-        ).values()
-    ]
-    items, deep = sum(asked), sum(min(each, DEEP_ITEMS) for each in asked)
+    items = deep = 0
+    sizes = items_by_language(task.task, task.languages, task.data_settings)
+    for size in sizes.values():
+        count = min(task.items or size, size)
+        items += count
+        deep += min(count, DEEP_ITEMS)
     formats, scored = {"open"}, set[str]()
     for probe in task.item_probes:
         cost = probe.cost(task)
@@ -201,11 +200,9 @@ def _prompt_tokens(format: str, task: EvalConfig) -> int:
         return min(_PROMPT[format], task.one_shot_prompt_tokens)
     if format != "open":
         return _LISTED
-    return (
-        _QUESTION + int(_UNSHARED * task.length)
-        if task.length
-        else min(_PROMPT["open"], task.prompt_tokens)
-    )
+    if task.length:
+        return _QUESTION + int(_UNSHARED * task.length)
+    return min(_PROMPT["open"], task.prompt_tokens)
 
 
 def shared_by(config: SweepConfig) -> int:
@@ -237,65 +234,50 @@ def compress_hours(parameters: float, config: PruneConfig | QuantiseConfig) -> f
         if config.repair != "none":
             # It needs the same Hessians, and products with them.
             passes = max(passes, METHODS["sparsegpt"].passes) + 1
-    calibration = config.calibration
-    tokens = (
-        0 if calibration is None else calibration.samples * calibration.sequence_length
-    )
+    tokens = 0
+    if config.calibration is not None:
+        tokens = config.calibration.samples * config.calibration.sequence_length
     operations = 2 * parameters * passes * tokens / PREFILL
     return (operations / PEAK + 4 * parameters / DISK) / 3600
 
 
 def _parameters(value: str) -> float | None:
-    """A model's number of parameters, from the size of its files or a known hub id;
+    """A model's number of parameters, from the size of its tensors or a known hub id;
     None for any other."""
     directory = local_directory(value)
     if directory is None:
         return _PARAMETERS.get(value.partition("@")[0])
-    files = list(directory.glob("*.safetensors"))
-    described = directory / "config.json"
-    if not files or not described.is_file():  # reading a pipe would never end
-        return None
     try:
-        config = text_model(json.loads(described.read_text(encoding="utf-8")))
-        width = (
-            4
-            if "float32" in str(config.get("dtype") or config.get("torch_dtype"))
-            else 2
-        )
-        return sum(file.stat().st_size for file in files) / width
-    except (OSError, ValueError, AttributeError, RecursionError):
+        check_files(directory)  # reading a pipe would never end
+        checkpoint = Checkpoint(directory)
+        return checkpoint.bytes / (4 if checkpoint.dtype == "float32" else 2)
+    except InputError:
         return None
 
 
 def assumptions(engines: int = 1, *, gpu: bool = True) -> tuple[str, ...]:
     """What is printed with an estimate. `engines` share a GPU; without `gpu` there
     are no hours."""
-    at_once = (
-        f", for {engines} at a time: {engines} engines share a GPU"
-        if engines > 1
-        else ""
+    at_once = ""
+    if engines > 1:
+        at_once = f", for {engines} at a time: {engines} engines share a GPU"
+    nothing = "Nothing was started and nothing fetched."
+    speeds = f"no GPU is here, so no hours are estimated. {nothing}"
+    if gpu:
+        speeds = (
+            f"one GPU of {PEAK / 1e12:.0f} TFLOP/s in bfloat16; prompts reach"
+            f" {100 * PREFILL:.0f} % of that and generation {100 * DECODE:.0f} %; 2"
+            f" operations per parameter and token; {1e3 * REQUEST:.0f} ms of Python"
+            f" for each request{at_once}; {LOAD:.0f} s to load a checkpoint;"
+            f" {DISK / 1e9:.0f} GB/s of disk. The speeds are not measured. {nothing}"
+        )
+    counts = (
+        f"assumed: {_PROMPT['open']} tokens in an open prompt,"
+        f" {_PROMPT['open_capped']} in open_capped, {_PROMPT['one_shot']} in"
+        " one_shot (mean of XQuAD with Qwen's vocabulary), each computed once,"
+        f" {100 * _UNSHARED:.0f} % of a context with context_tokens;"
+        f" {_OPTION} tokens in a candidate; {_BYTES_PER_TOKEN} bytes in a token of"
+        f" a text; every answer runs to its token cap; {UNKNOWN_SIZE:,} items in"
+        " each language of an unknown data set;"
     )
-    return (
-        (
-            f"assumed: {_PROMPT['open']} tokens in an open prompt,"
-            f" {_PROMPT['open_capped']} in open_capped, {_PROMPT['one_shot']} in"
-            " one_shot (mean of XQuAD with Qwen's vocabulary), each computed once,"
-            f" {100 * _UNSHARED:.0f} % of a context with context_tokens;"
-            f" {_OPTION} tokens in a candidate; {_BYTES_PER_TOKEN} bytes in a token of"
-            f" a text; every answer runs to its token cap; {UNKNOWN_SIZE:,} items in"
-            " each language of an unknown data set;"
-        ),
-        (
-            "no GPU is here, so no hours are estimated. Nothing was started and nothing"
-            " fetched."
-            if not gpu
-            else (
-                f"one GPU of {PEAK / 1e12:.0f} TFLOP/s in bfloat16; prompts reach"
-                f" {100 * PREFILL:.0f} % of that and generation {100 * DECODE:.0f} %; 2"
-                f" operations per parameter and token; {1e3 * REQUEST:.0f} ms of Python"
-                f" for each request{at_once}; {LOAD:.0f} s to load a checkpoint;"
-                f" {DISK / 1e9:.0f} GB/s of disk. The speeds are not measured. Nothing"
-                " was started and nothing fetched."
-            )
-        ),
-    )
+    return counts, speeds
