@@ -417,7 +417,7 @@ def test_bad_includes_name_the_entry(tmp_path):
         {"include": [MAIN], "tasks": [{"task": "gazetteer"}]},
     ):
         assert "at least one of each" in refused(load_sweep, write(file, document))
-    assert "no models to prune" in refused(
+    assert "prune: there are no models" in refused(
         load_sweep, write(file, {"include": [MAIN], "prune": MAIN["prune"]})
     )
 

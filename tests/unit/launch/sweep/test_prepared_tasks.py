@@ -192,7 +192,7 @@ def test_prompts_ask_the_same_items(tmp_path):
         ),
         (
             {"models": {}, "tasks": [], "include": ["main"]},
-            ["prompts: there are no tasks to pose"],
+            ["prompts: there are no tasks"],
         ),
     ],
 )
