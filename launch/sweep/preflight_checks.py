@@ -95,7 +95,7 @@ def check_jobs(
     check_distinct(jobs)
     check_divided(engine, with_files)
     check_dtypes(engine, jobs, dense)
-    _check_references(engine, tasks)
+    check_references(engine, tasks)
 
 
 def _check_compression(
@@ -353,7 +353,7 @@ def damaged(jobs: Iterable[CheckpointJob]) -> dict[str, str]:
     return found
 
 
-def _check_references(engine: EngineConfig, tasks: Iterable[PreparedTask]) -> None:
+def check_references(engine: EngineConfig, tasks: Iterable[PreparedTask]) -> None:
     """Raises InputError if a probe compares distributions and the engine cannot."""
     able = [kind.name for kind in ENGINES if kind.references]
     for task in tasks:
