@@ -60,6 +60,7 @@ class Cluster:
         self._answered = time.monotonic()
         self._listing: list[dict[str, Any]] = ray.nodes()
         self._raylet_died = False
+        self.sharing = 1  # engines and prune tasks of one GPU
         self.closed = threading.Event()
         threading.Thread(target=self._watch, name="ray-watch", daemon=True).start()
 
@@ -81,6 +82,7 @@ class Cluster:
                 cpus=int(each["Resources"].get("CPU", 0)),
                 gpus=int(each["Resources"].get("GPU", 0)),
                 driver=each["NodeID"] == self._node,
+                sharing=self.sharing,
             )
             for each in self._listing
             if each["Alive"]

@@ -6,10 +6,10 @@ pruning comes first. One engine starts as soon as a checkpoint is ready, unless 
 take all GPUs. The other engines start on GPUs that no prune job needs.
 """
 
-import dataclasses
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from launch.run.decide.assignments import (
     Assignment,
     BaseSource,
     EngineSetup,
+    Key,
     Outcome,
     Shard,
     origin_of,
@@ -67,6 +68,7 @@ from launch.run.work.workers import EngineWorker
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Inspections, Prepared
 from launch.sweep.preflight_checks import manifest_of
+from launch.sweep.prepared_tasks import PreparedTask
 
 _POLL_SECONDS = 0.2  # between two checks for ended jobs
 _NODES_SECONDS = 1.0  # between two checks of the nodes
@@ -83,17 +85,13 @@ def open_run(prepared: Prepared, run_dir: Path, lock: Lease) -> RunDirectory:
         except InputError:  # unreadable records count as measured
             return True
 
-    config, unusable = (
-        prepared.config.model_dump(mode="json"),
-        {each.checkpoint for each in prepared.unusable},
-    )
     return RunDirectory(
         lock,
         prepared.identity,
-        config,
+        prepared.config.model_dump(mode="json"),
         prepared.disk_bytes,
         measured=measured,
-        unusable=unusable,
+        unusable={each.checkpoint for each in prepared.unusable},
     )
 
 
@@ -106,28 +104,22 @@ def run_sweep(
     Raises InputError if the user can correct the cause, ResurfaceError if the work
     failed, LeaseLost to another driver.
     """
-    run_dir = directory.path
-    store, live = (
-        RecordStore(run_dir),
-        LiveFiles(run_dir, bus, directory.earlier_served),
-    )
+    run_dir, store = directory.path, RecordStore(directory.path)
+    live = LiveFiles(run_dir, bus, directory.earlier_served)
     try:
         store.clean()
         set_damaged_aside(
             prepared, store, run_dir, lambda text: bus.report(Warned(text))
         )
-        planned = {
-            name: {task.name: len(task.questions) for task in tasks}
-            for name, tasks in prepared.asked.items()
-        }
         failures = try_again(prepared, directory, store)
+        planned: dict[str, dict[str, int]] = {}
+        items = {}
+        for name, tasks in prepared.asked.items():
+            planned[name] = {task.name: len(task.questions) for task in tasks}
+            for task, count in planned[name].items():
+                items[name, task] = count
         directory.mark("running", planned=planned)
         directory.note_failures(failures)
-        items = {
-            (name, task): count
-            for name, of in planned.items()
-            for task, count in of.items()
-        }
         bus.report(Planned(items, tuple(failures)))
         run = _Run(prepared, directory, store, bus.report, live, failures)
         try:
@@ -141,8 +133,7 @@ def run_sweep(
         except BaseException as error:
             run.remember("failed", error=str(error) or type(error).__name__)
             raise
-        state: State = "finished_with_failures" if outcome.failures else "finished"
-        run.remember(state)
+        run.remember("finished_with_failures" if outcome.failures else "finished")
         if not outcome.failures and not prepared.config.resources.keep_references:
             drop_references(run_dir)
         return outcome
@@ -152,35 +143,40 @@ def run_sweep(
         store.close()
 
 
-@dataclasses.dataclass(eq=False)
 class _Run:
     """The state of a running sweep: its checkpoints, and the work left on each."""
 
-    _prepared: Prepared
-    _directory: RunDirectory
-    _store: RecordStore
-    _report: Report
-    _live: LiveFiles
-    failures: list[Failure]  # those of an earlier call that still hold come first
-    infos: list[CheckpointInfo] = dataclasses.field(default_factory=list)
-    engine_stats: list[Served] = dataclasses.field(default_factory=list)
-    _items: int = 0
-    _noted: int = 0  # of the board's failures
-    _to_make: set[str] = dataclasses.field(default_factory=set)
-    # the shards of a task, by its key
-    _whole: dict[str, tuple[Shard, ...]] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._resources, self._run_dir = (
-            self._prepared.config.resources,
-            self._directory.path,
-        )
+    def __init__(
+        self,
+        prepared: Prepared,
+        directory: RunDirectory,
+        store: RecordStore,
+        report: Report,
+        live: LiveFiles,
+        failures: list[Failure],
+    ) -> None:
+        """`failures`: those of an earlier call that still hold."""
+        self._prepared = prepared
+        self._resources = prepared.config.resources
+        self._directory = directory
+        self._logs = directory.path.absolute() / "logs"
+        self._store = store
+        self._report = report
+        self._live = live
+        self.failures = failures
+        self._noted = 0  # of the board's failures
+        self.infos: list[CheckpointInfo] = []
+        self.engine_stats: list[Served] = []
+        self._remembered = self._looked = time.monotonic()
+        self._items = 0
+        self._to_make: set[str] = set()
+        self._whole: dict[str, tuple[Shard, ...]] = {}  # a task's shards, by its key
         self._board = Board(
             Ledger(attempts=self._resources.attempts),
-            questions={task.key: task.questions for task in self._prepared.tasks},
+            questions={task.key: task.questions for task in prepared.tasks},
         )
         self._screening = Screening(
-            self._prepared, self._store, self._board, self._report, self._directory.mark
+            prepared, store, self._board, report, directory.mark
         )
         self._board.sources = self, self._screening
 
@@ -192,9 +188,8 @@ class _Run:
     def execute(self) -> Outcome:
         started = time.monotonic()
         for task, questions in self._prepared.questions_by_task.items():
-            self._store.write_items(
-                task, [(each.item, each.option_texts) for each in questions]
-            )
+            asked = [(each.item, each.option_texts) for each in questions]
+            self._store.write_items(task, asked)
         for failure in self._prepared.unusable:
             self._board.abandon(failure)
         self._note_failures()
@@ -204,31 +199,16 @@ class _Run:
             if job.is_made and manifest_of(job) is None
         ]
         self._to_make = {job.name for job in to_make}
-        there = [
-            job
-            for job in self._prepared.jobs
-            if job.name not in self._to_make and not job.is_variant
-        ]
-        made = [job for job in there if job.name not in self._prepared.dense]
-        if made:
-            self._report(
-                Phase(f"reading the weights of existing checkpoints: {len(made)}")
-            )
-        trust = self._prepared.engine.trust_remote_code
-        with Inspections(made, trust=trust) as inspected:
-            # preflight has compared existing checkpoints with their manifests and
-            # settings
-            for job in there:
-                self._enqueue(job, inspected)
-        self._screening.poll()
+        self._enqueue_existing()
         if to_make or self._board.has_work:
             self._report(Phase("starting Ray"))
-            for text in [] if os.environ.get("RAY_ADDRESS") else remove_leftovers():
-                self._report(Noted(text))
+            if not os.environ.get("RAY_ADDRESS"):
+                for text in remove_leftovers():
+                    self._report(Noted(text))
+            trust = self._prepared.engine.trust_remote_code
             with (
                 cluster(
-                    self._run_dir / "logs",
-                    lambda text: self._report(Retried(text=text)),
+                    self._logs, lambda text: self._report(Retried(text=text))
                 ) as machines,
                 Inspections(trust=trust) as inspected,
             ):
@@ -273,6 +253,8 @@ class _Run:
         if state != "running":
             self._live.write_metrics(state, self.engine_stats)
 
+    # ---- the loop
+
     def _work_until_done(
         self,
         machines: Cluster,
@@ -280,85 +262,40 @@ class _Run:
         inspected: Inspections,
     ) -> None:
         """Make and evaluate checkpoints until nothing is left."""
-        resources, questions = (
-            self._resources,
-            {task.key: ray.put(task.questions) for task in self._prepared.tasks},
-        )
-        sharing = self._sharing(machines.nodes())
-
-        def nodes() -> list[Node]:
-            return [
-                dataclasses.replace(node, sharing=sharing) for node in machines.nodes()
-            ]
-
-        engine, make = (
-            self._prepared.config.engine,
-            partial(self._worker, questions=questions),
-        )
+        engine = self._prepared.config.engine
+        questions = {task.key: ray.put(task.questions) for task in self._prepared.tasks}
+        machines.sharing = self._sharing(machines.nodes())
         fleet = Fleet(
-            nodes(),
+            machines.nodes(),
             self._board,
-            make,
+            partial(self._worker, questions=questions),
             tensor_parallel=engine.tensor_parallel,
-            wanted=resources.engines,
+            wanted=self._resources.engines,
         )
         compressing = CompressTasks(
             to_make,
             self._prepared,
-            self._run_dir / "logs",
+            self._logs,
             free=fleet.free if fleet.on_gpus else None,
             options=compress_options(
-                gpu=fleet.on_gpus, sharing=sharing, memory=engine.gpu_memory_utilization
+                gpu=fleet.on_gpus,
+                sharing=machines.sharing,
+                memory=engine.gpu_memory_utilization,
             ),
             ledger=self._board.ledger,
             report=self._report,
         )
-        looked = remembered = time.monotonic()
         try:
             if to_make:
                 self._report(Phase(f"compressing {len(to_make)} checkpoints"))
                 self._report(Made(total=len(to_make)))
             self._report(Phase("evaluating"))
             while compressing.unfinished or fleet.working or not self._board.over:
-                self._directory.check()
-                self._live.poll(lambda: _served(fleet.workers))
-                fleet.start_first()
-                compressing.start(sum(node.cpus for node in machines.nodes()))
-                fleet.start()
-                self._board.short = compressing.short
-                if compressing.unfinished:
-                    made, failures = compressing.ended(_POLL_SECONDS)
-                    inspected.begin(*made)
-                    for failure in failures:
-                        self._abandon(failure)
-                else:
-                    fleet.join(_POLL_SECONDS)
-                for job in inspected.ended():
-                    self._enqueue(job, inspected)
-                self._screening.poll()
-                self._note_failures()
-                machines.check()
-                busy = bool(compressing.running)
-                fleet.check(
-                    resources.placement_seconds,
-                    pruning=busy,
-                    short=compressing.short and not busy,
-                )
-                if time.monotonic() - remembered > _REMEMBER_SECONDS:
-                    remembered, before, self.engine_stats = (
-                        time.monotonic(),
-                        self.engine_stats,
-                        _served(fleet.workers),
-                    )
-                    # a killed call must not take its measurements with it
-                    if self.engine_stats != before:
-                        self.remember("running")
-                if time.monotonic() - looked > _NODES_SECONDS:
-                    looked = time.monotonic()
-                    for node in fleet.follow(nodes()):
-                        self._report(Joined(f"node {node.name} has joined"))
+                self._give_work(machines, fleet, compressing)
+                self._take_results(fleet, compressing, inspected)
+                self._look_after(machines, fleet, compressing)
             # the last engine may have failed meanwhile
-            fleet.check(resources.placement_seconds)
+            fleet.check(self._resources.placement_seconds)
         except BaseException:
             # before Ray shuts down: else a worker takes the shutdown for a death and
             # tries again
@@ -367,6 +304,59 @@ class _Run:
         finally:
             self.engine_stats = _served(fleet.workers)
             self._note_failures()
+
+    def _give_work(
+        self, machines: Cluster, fleet: Fleet[EngineWorker], compressing: CompressTasks
+    ) -> None:
+        fleet.start_first()
+        compressing.start(sum(node.cpus for node in machines.nodes()))
+        fleet.start()
+        self._board.short = compressing.short
+
+    def _take_results(
+        self,
+        fleet: Fleet[EngineWorker],
+        compressing: CompressTasks,
+        inspected: Inspections,
+    ) -> None:
+        """Wait a moment, then take what has ended."""
+        if compressing.unfinished:
+            made, failures = compressing.ended(_POLL_SECONDS)
+            inspected.begin(*made)
+            for failure in failures:
+                self._abandon(failure)
+        else:
+            fleet.join(_POLL_SECONDS)
+        for job in inspected.ended():
+            self._enqueue(job, inspected)
+        self._screening.poll()
+        self._note_failures()
+
+    def _look_after(
+        self, machines: Cluster, fleet: Fleet[EngineWorker], compressing: CompressTasks
+    ) -> None:
+        """Raises the error that ends the run. Now and then, writes what is known and
+        looks for new nodes."""
+        self._directory.check()
+        machines.check()
+        busy = bool(compressing.running)
+        fleet.check(
+            self._resources.placement_seconds,
+            pruning=busy,
+            short=compressing.short and not busy,
+        )
+        self._live.poll(lambda: _served(fleet.workers))
+        now = time.monotonic()
+        if now - self._remembered > _REMEMBER_SECONDS:
+            self._remembered, before = now, self.engine_stats
+            self.engine_stats = _served(fleet.workers)
+            # a killed call must not take its measurements with it
+            if self.engine_stats != before:
+                self.remember("running")
+        if now - self._looked > _NODES_SECONDS:
+            self._looked = now
+            for node in fleet.follow(machines.nodes()):
+                self._report(Joined(f"node {node.name} has joined"))
 
     def _sharing(self, nodes: Sequence[Node]) -> int:
         """The number of engines on each GPU, also in run.json."""
@@ -388,13 +378,13 @@ class _Run:
     ) -> EngineWorker:
         """The worker of an engine, not started. `questions`: task key -> object
         reference of its questions."""
-        log = (self._run_dir / "logs").absolute() / f"engine-{number}.log"
         config = self._prepared.engine
         if place.sharing > 1:
             share = config.gpu_memory_utilization / place.sharing
             config = config.model_copy(
                 update={"gpu_memory_utilization": share, "shared_gpu": True}
             )
+        log = self._logs / f"engine-{number}.log"
         return EngineWorker(
             number,
             EngineSetup(config=config, log_path=log, place=place),
@@ -404,6 +394,26 @@ class _Run:
             report=self._report,
             resources=self._resources,
         )
+
+    # ---- checkpoints
+
+    def _enqueue_existing(self) -> None:
+        """Put the checkpoints that exist on the board. Preflight has compared them with
+        their manifests and settings."""
+        there = [
+            job
+            for job in self._prepared.jobs
+            if job.name not in self._to_make and not job.is_variant
+        ]
+        made = [job for job in there if job.name not in self._prepared.dense]
+        if made:
+            text = f"reading the weights of existing checkpoints: {len(made)}"
+            self._report(Phase(text))
+        trust = self._prepared.engine.trust_remote_code
+        with Inspections(made, trust=trust) as inspected:
+            for job in there:
+                self._enqueue(job, inspected)
+        self._screening.poll()
 
     def _enqueue(self, job: CheckpointJob, inspected: Inspections) -> None:
         """Put a checkpoint's remaining work on the board, or set an unusable made
@@ -415,28 +425,29 @@ class _Run:
                 for note in info.notes:
                     self._report(Noted(note))
             assignments = self._remaining_assignments(job, info)
-            for each in self._prepared.jobs:
-                if each.is_variant and each.after == job.name:
-                    cached = info.with_cache(each.name, each.kv_cache)
-                    assignments += self._remaining_assignments(each, cached)
+            for variant in self._variants(job.name):
+                cached = info.with_cache(variant.name, variant.kv_cache)
+                assignments += self._remaining_assignments(variant, cached)
             self._board.add(assignments)
             self._to_make.discard(job.name)
         except InputError as error:
             known = job.name not in self._to_make and info is not None
             if known or not job.is_made:
                 raise
-            self._abandon(
-                Failure(
-                    checkpoint=job.name, stage="prune", reason=str(error), mendable=True
-                )
+            failure = Failure(
+                checkpoint=job.name, stage="prune", reason=str(error), mendable=True
             )
+            self._abandon(failure)
+
+    def _variants(self, name: str) -> list[CheckpointJob]:
+        jobs = self._prepared.jobs
+        return [each for each in jobs if each.is_variant and each.after == name]
 
     def _abandon(self, failure: Failure) -> None:
         """Give up a checkpoint and its variants."""
         self._to_make.discard(failure.checkpoint)
-        for each in self._prepared.jobs:
-            if each.is_variant and each.after == failure.checkpoint:
-                self._board.abandon(dataclasses.replace(failure, checkpoint=each.name))
+        for variant in self._variants(failure.checkpoint):
+            self._board.abandon(replace(failure, checkpoint=variant.name))
         self._board.abandon(failure)
 
     def _remaining_assignments(
@@ -445,41 +456,23 @@ class _Run:
         """The remaining unscreened work. Raises InputError if the records are
         damaged or belong to other weights."""
         # engines run in other directories
-        info = dataclasses.replace(info, path=info.path.absolute())
+        info = replace(info, path=info.path.absolute())
         self.infos.append(info)
-        # The source of the base's answers for probes that read them; None: the
-        # checkpoint is its own base.
-        base: BaseSource | None = BaseSource(name=job.base)
-        if job.base is None:
-            base = None if info.method is None else BaseSource(missing=NO_BASE)
-        elif job.name in self._prepared.other_tokenizer:
-            base = BaseSource(missing=OTHER_TOKENIZER)
         if self._resources.same_device:
             self._board.bind(
                 job.name, job.base or job.name, self._store.devices(job.name)
             )
+        base = self._base_of(job, info)
         assignments = []
         for task in self._prepared.asked[job.name]:
             finished = self._store.finished(job.name, task.name, info.weights_digest)
             self._report(
                 Recorded(checkpoint=job.name, task=task.name, items=len(finished))
             )
-            # Checkpoints without finished items share their shards: there may be 1,000
-            # checkpoints of 100 shards each.
-            shards = None if finished else self._whole.get(task.key)
-            if shards is None:
-                shards = shards_of(task, finished, self._resources.shard_items)
-                if not finished:
-                    self._whole[task.key] = shards
-            if not shards:
-                text = (
-                    f"{job.name} {task.name}: {len(task.questions)} items already done"
-                )
-                self._report(Noted(text))
             references = None
             if task.config.references:
                 references = references_of(
-                    self._run_dir, job, task.name, base, self._prepared.jobs
+                    self._directory.path, job, task.name, base, self._prepared.jobs
                 )
             assignment = Assignment(
                 checkpoint=info,
@@ -487,14 +480,37 @@ class _Run:
                 task_key=task.key,
                 config=task.config,
                 origin=origin_of(info, job.base),
-                shards=shards,
+                shards=self._shards(task, finished),
                 base=base if task.config.after_base else None,
                 references=references,
             )
+            if not assignment.shards:
+                count = len(task.questions)
+                self._report(
+                    Noted(f"{job.name} {task.name}: {count} items already done")
+                )
             if not self._screening.hold(assignment, task, finished):
                 assignments.append(assignment)
                 self._items += assignment.items
         return assignments
+
+    def _shards(self, task: PreparedTask, finished: set[Key]) -> tuple[Shard, ...]:
+        """Checkpoints without finished items share their shards: there may be 1,000
+        checkpoints of 100 shards each."""
+        if finished:
+            return shards_of(task, finished, self._resources.shard_items)
+        if task.key not in self._whole:
+            self._whole[task.key] = shards_of(task, (), self._resources.shard_items)
+        return self._whole[task.key]
+
+    def _base_of(self, job: CheckpointJob, info: CheckpointInfo) -> BaseSource | None:
+        """The source of the base's answers for probes that read them; None: the
+        checkpoint is its own base."""
+        if job.base is None:
+            return None if info.method is None else BaseSource(missing=NO_BASE)
+        if job.name in self._prepared.other_tokenizer:
+            return BaseSource(missing=OTHER_TOKENIZER)
+        return BaseSource(name=job.base)
 
 
 def _served(workers: Sequence[EngineWorker]) -> list[Served]:
