@@ -8,7 +8,6 @@ from launch.run.decide.nodes import (
     GPU_SHARE,
     FreeGpus,
     Node,
-    Placement,
     compress_options,
     missing_places,
     part_of_gpu,
@@ -54,43 +53,22 @@ def test_engines_are_counted_for_each_node(
     assert "".join(place.node_id for place in places) == stand
 
 
+FIT = "resources.engines: {}: {}: {}"
+
+
 @pytest.mark.parametrize(
-    ("gpus", "tensor_parallel", "wanted", "message"),
+    ("nodes", "tensor_parallel", "wanted", "message"),
     [
-        (
-            (0, 0),
-            1,
-            65,
-            "resources.engines: 65: at most 4 for each core, and there are 16 cores",
-        ),
-        (
-            (4,),
-            2,
-            3,
-            "resources.engines: 3 of tensor_parallel 2: 2 fit: 2 in 4 GPUs on host-a",
-        ),
-        (
-            (1, 0),
-            1,
-            2,
-            "resources.engines: 2: 1 fits: 1 in 1 GPU on host-a, 0 in 0 GPUs on host-b",
-        ),
-        (
-            (1, 2),
-            4,
-            None,
-            (
-                "engine.tensor_parallel: 4: no node has this many GPUs: 1 GPU on"
-                " host-a, 2 GPUs on host-b"
-            ),
-        ),
+        (_nodes(0, 0), 1, 65, "resources.engines: 65: at most 4 for each core, and there are 16 cores"),
+        (_nodes(4), 2, 3, FIT.format("3 of tensor_parallel 2", "2 fit", "2 in 4 GPUs on host-a")),
+        (_nodes(1, 0), 1, 2, FIT.format(2, "1 fits", "1 in 1 GPU on host-a, 0 in 0 GPUs on host-b")),
+        (_nodes(2, sharing=3), 1, 7, FIT.format("7, engines_per_gpu 3", "6 fit", "6 in 2 GPUs on host-a")),
+        (_nodes(1, 2), 4, None,
+         "engine.tensor_parallel: 4: no node has this many GPUs: 1 GPU on host-a, 2 GPUs on host-b"),
     ],
-)
-def test_too_many_engines_are_refused(gpus, tensor_parallel, wanted, message) -> None:
-    assert (
-        refused(place_engines, _nodes(*gpus), tensor_parallel, wanted, spare=1)
-        == message
-    )
+)  # fmt: skip
+def test_too_many_engines_are_refused(nodes, tensor_parallel, wanted, message) -> None:
+    assert refused(place_engines, nodes, tensor_parallel, wanted, spare=1) == message
 
 
 def test_error_names_few_nodes() -> None:
@@ -98,30 +76,28 @@ def test_error_names_few_nodes() -> None:
     assert told.endswith("1 in 1 GPU on host-h, 2 nodes more")
 
 
-def test_engines_on_cpus() -> None:
-    nodes = _nodes(0, 0)
-    # the driver's core is spared
-    assert [place.threads for place in place_engines(nodes, 1, 3, spare=1)] == [3, 8, 3]
-    assert [place.threads for place in place_engines(nodes, 1, 2, spare=0)] == [8, 8]
-    assert [place.threads for place in place_engines(nodes[:1], 1, 20, spare=1)] == [
-        1
-    ] * 20
-    # A node without CPUs gets an engine only where there is no other.
-    head, other = (
-        Node(node_id="a", name="a", cpus=0, gpus=0, driver=True),
-        _nodes(0, 0)[1],
-    )
-    assert [place.node_id for place in place_engines([head, other], 1, 2, spare=1)] == [
-        "b",
-        "b",
+@pytest.mark.parametrize(
+    ("cpus", "wanted", "spare", "stand"),
+    [
+        ((8, 8), 3, 1, "a3 b8 a3"),  # the driver's core is spared
+        ((8, 8), 2, 0, "a8 b8"),
+        ((2,), 4, 1, "a1 a1 a1 a1"),
+        # a node without CPUs gets an engine only where there is no other
+        ((0, 8), 2, 1, "b4 b4"),
+        ((0,), None, 1, "a1"),
+    ],
+)
+def test_engines_on_cpus(cpus, wanted, spare, stand) -> None:
+    nodes = [
+        Node(node_id=name, name=name, cpus=count, gpus=0, driver=name == "a")
+        for name, count in zip("ab", cpus, strict=False)
     ]
-    assert [place.node_id for place in place_engines([head], 1, None, spare=1)] == ["a"]
-    # Four engines to a core, and to a node without one.
-    for node, cores in ((head, "0 cores"), (_nodes(0, cpus=1)[0], "1 core")):
-        assert len(place_engines([node], 1, 4, spare=1)) == 4
-        assert refused(place_engines, [node], 1, 5, spare=1).endswith(
-            f"for each core, and there are {cores}"
-        )
+    places = place_engines(nodes, 1, wanted, spare=spare)
+    assert " ".join(f"{each.node_id}{each.threads}" for each in places) == stand
+
+
+def test_one_run_has_one_kind() -> None:
+    """An engine on a GPU computes differently."""
     (on_cpu,) = place_engines(_nodes(0), 1, None, spare=1)
     found = missing_places(_nodes(0, 4), {"a": 1}, {}, on_cpu, None, spare=1)
     assert [(each.node_id, each.gpus, each.threads) for each in found] == [("b", 0, 8)]
@@ -131,19 +107,15 @@ def test_engines_on_cpus() -> None:
 
 def test_gpus_of_compression_jobs() -> None:
     on_gpu, on_cpu = compress_options(gpu=True), compress_options(gpu=False)
-    assert (on_gpu["num_gpus"], on_gpu["max_calls"]) == (1, 1)
-    assert (on_cpu["num_gpus"], on_cpu["max_calls"]) == (0, 0)
+    third = compress_options(gpu=True, sharing=3, memory=0.9)
+    given = [(each["num_gpus"], each["max_calls"]) for each in (on_gpu, on_cpu, third)]
+    assert given == [(1, 1), (0, 0), (0.3333, 1)]
     assert on_cpu["runtime_env"]["env_vars"] == {"CUDA_VISIBLE_DEVICES": ""}
     assert "runtime_env" not in on_gpu
-    free = FreeGpus(_nodes(4, 2))
-    assert [free.take_one() for _ in range(3)] == ["b", "b", "a"]
-    assert free.take("a", 2)
-    assert not free.take("a", 2)
-    assert Counter(free.take_one() for _ in range(2)) == Counter(["a", None])
-    free.give_back("b")
-    assert not free.take("b", 2)
-    free.give_back("b")
-    assert free.take("b", 2)
+    assert third["runtime_env"]["env_vars"] == {GPU_SHARE: "0.3000"}
+    for sharing in range(1, 17):  # as Ray counts: all fit, and not one more
+        parts = round(10_000 * part_of_gpu(sharing))
+        assert sharing * parts <= 10_000 < (sharing + 1) * parts
 
 
 def test_engines_and_prune_tasks_share_gpus() -> None:
@@ -153,35 +125,27 @@ def test_engines_and_prune_tasks_share_gpus() -> None:
     assert {(place.gpus, place.needs) for place in places} == {
         (1, "a free 1/3 of a GPU")
     }
-    assert (
-        Placement(node_id="a", gpus=1, threads=None, sharing=2).needs
-        == "a free 1/2 of a GPU"
-    )
-    assert (
-        Placement(node_id="a", gpus=2, threads=None).needs == "2 free GPUs on one node"
-    )
-    found = missing_places(
+    missing = missing_places(
         nodes, Counter("aaaac"), Counter("c"), places[0], None, spare=1
     )
-    assert sorted(each.node_id for each in found) == ["a", "a", "c"]
-    assert {each.sharing for each in found} == {3}
+    assert sorted(each.node_id for each in missing) == ["a", "a", "c"]
+    assert {each.sharing for each in missing} == {3}
     free = FreeGpus(nodes)
     assert [free.take_one() for _ in range(4)] == ["c", "c", "c", "a"]
     assert free.take("a", 5)
     assert free.take_one() is None
-    told = (
-        "resources.engines: 10, engines_per_gpu 3: 9 fit: 6 in 2 GPUs on host-a, 0 in 0"
-        " GPUs on host-b, "
-    )
-    assert (
-        refused(place_engines, nodes, 1, 10, spare=1) == f"{told}3 in 1 GPU on host-c"
-    )
-    for sharing in range(1, 17):  # as Ray counts: all fit, and not one more
-        parts = round(10_000 * part_of_gpu(sharing))
-        assert sharing * parts <= 10_000 < (sharing + 1) * parts
-    on_third = compress_options(gpu=True, sharing=3, memory=0.9)
-    assert (on_third["num_gpus"], on_third["max_calls"]) == (0.3333, 1)
-    assert on_third["runtime_env"]["env_vars"] == {GPU_SHARE: "0.3000"}
+
+
+def test_gpus_are_taken_and_given_back() -> None:
+    free = FreeGpus(_nodes(4, 2))
+    assert [free.take_one() for _ in range(3)] == ["b", "b", "a"]
+    assert free.take("a", 2)
+    assert not free.take("a", 2)
+    assert [free.take_one("a"), free.take_one()] == ["a", None]
+    free.give_back("b")
+    assert not free.take("b", 2)
+    free.give_back("b")
+    assert free.take("b", 2)
 
 
 @pytest.mark.parametrize(

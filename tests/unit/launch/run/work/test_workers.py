@@ -4,7 +4,7 @@ meanwhile, and nobody waits forever."""
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -104,23 +104,6 @@ def test_unplaced_engine_holds_no_work(board, told, monkeypatch) -> None:
         (each.engine, each.text) for each in told if isinstance(each, Unplaced)
     ] == [(1, "2 free GPUs on one node")]
     assert ray.killed == 1  # Ray would start it when GPUs are free
-
-
-def test_late_place_is_taken(board, told, monkeypatch) -> None:
-    freed = threading.Event()
-    monkeypatch.setattr(workers, "ray", Ray(freed.is_set))
-    worker = _worker(board, told)
-    served = []
-    monkeypatch.setattr(
-        worker, "_serve", lambda each: (served.append(each), board.stop())
-    )
-    worker.start()
-    while not told:
-        time.sleep(0.01)
-    freed.set()
-    worker.join()
-    assert [each.checkpoint.name for each in served] == ["dense"]
-    assert worker.failure is None
 
 
 @pytest.mark.parametrize("lives", [False, True])
@@ -284,46 +267,35 @@ def test_counters_of_each_checkpoint(board, told) -> None:
     }
 
 
-def _fate(
-    monkeypatch: pytest.MonkeyPatch,
-    answers: Sequence[object],
-    alive: int = 100,
-    over: int = 100,
-) -> Any:
-    """What is said of an actor that answers so (None: not at all), while its node
-    lives for so many looks."""
-    coming = iter(answers)
-    left, looks = (
-        iter([True] * alive + [False] * 100),
-        iter([False] * over + [True] * 100),
-    )
+@pytest.mark.parametrize(
+    ("answers", "alive", "over", "outcome"),
+    [
+        ([UNAVAILABLE, None, DIED], 100, 100, DIED),
+        ([UNAVAILABLE, None, UNAVAILABLE], 3, 100, NodeLost),
+        ([UNAVAILABLE, (1, 2)], 100, 100, None),  # it answers again
+        ([None, None], 100, 2, None),  # nobody needs it any more
+    ],
+)
+def test_outcome_of_silent_actor(monkeypatch, answers, alive, over, outcome) -> None:
+    """Of one that answers so (None: not at all), while its node lives for so many
+    looks, and the run is not over for so many."""
+    coming, left, looks = iter(answers), iter(range(alive)), iter(range(over))
 
     def get(answer: object) -> object:
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    fake = SimpleNamespace(
-        wait=lambda pending, timeout: (pending if pending != [None] else [], []),
-        get=get,
-    )
-    monkeypatch.setattr(cluster, "ray", fake)
-    monkeypatch.setattr(cluster, "lives", lambda node_id: next(left))
+    def wait(pending: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+        return ([], pending) if pending == [None] else (pending, [])
+
+    monkeypatch.setattr(cluster, "ray", SimpleNamespace(wait=wait, get=get))
+    monkeypatch.setattr(cluster, "lives", lambda node_id: next(left, None) is not None)
     monkeypatch.setattr(cluster, "_PULSE_SECONDS", 0.0)
     actor = SimpleNamespace(pulse=SimpleNamespace(remote=lambda: next(coming)))
-    return outcome_of_actor(actor, "a", 3600.0, lambda: next(looks))
-
-
-def test_outcome_of_silent_actor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its process or its node is gone, it answers again, nobody needs it any more,
-    or the time is up."""
-    assert _fate(monkeypatch, [UNAVAILABLE, None, DIED]) is DIED
-    assert isinstance(
-        _fate(monkeypatch, [UNAVAILABLE, None, UNAVAILABLE], alive=3), NodeLost
-    )
-    assert _fate(monkeypatch, [UNAVAILABLE, (1, 2)]) is None
-    assert _fate(monkeypatch, [None, None], over=2) is None
-    assert outcome_of_actor(SimpleNamespace(), "a", -1.0, lambda: False) is None
+    found = outcome_of_actor(actor, "a", 3600.0, lambda: next(looks, None) is None)
+    assert found is outcome or isinstance(found, NodeLost)
+    assert outcome_of_actor(actor, "a", -1.0, lambda: False) is None
 
 
 def test_module_paths_are_absolute(
