@@ -15,40 +15,40 @@ from hypothesis import strategies as st
 from launch.run.decide import board as module
 from launch.run.decide.assignments import Assignment, Shard
 from launch.run.decide.board import Board
-from tests.support.board import complete, finish, make_assignment, no_spare
+from tests.support.board import finish, make_assignment, no_spare
 
 
 def _names(assignment: Assignment) -> list[str]:
     return [shard.name for shard in assignment.shards]
 
 
-def test_order_of_work() -> None:
+@pytest.mark.parametrize(
+    ("work", "held", "order"),
+    [
+        ("other:mistral sibling held", "held", "held sibling other"),
+        ("alone wanda<dense dense", None, "dense alone wanda"),
+    ],
+)
+def test_order_of_work(work, held, order) -> None:
+    """What is loaded, what can be swapped in, another architecture; bases first."""
     board = Board()
-    board.add(
-        [
-            make_assignment("other", 1, "mistral"),
-            make_assignment("sibling", 1),
-            make_assignment("held", 1),
-        ]
-    )
-    # which stays on the board
-    assert board.upcoming(0, "digest of held", "qwen3").name == "sibling"
-    assert [finish(board, 0, "digest of held").part[0] for _ in range(3)] == [
-        "held",
-        "sibling",
-        "other",
-    ]
-    assert board.take(0, "digest of other", "mistral") is None
-    assert board.upcoming(0, "digest of held", "qwen3") is None
+    for each in work.split():
+        name, _, base = each.partition("<")
+        name, _, architecture = name.partition(":")
+        made = make_assignment(name, 1, architecture or "qwen3", base=base or None)
+        board.add([made])
+    digest = held and f"digest of {held}"
+    done = [finish(board, 0, digest).part[0] for _ in range(3)]
+    assert done == order.split()
+
+
+def test_next_checkpoint_stays_on_the_board() -> None:
     board = Board()
-    board.add(
-        [
-            make_assignment("alone", 1),
-            make_assignment("wanda", 1, base="dense"),
-            make_assignment("dense", 1),
-        ]
-    )
-    assert [finish(board).part[0] for _ in range(3)] == ["dense", "alone", "wanda"]
+    board.add([make_assignment("other", 1, "mistral"), make_assignment("held", 1)])
+    for next_one in ("other", "sibling"):
+        assert board.upcoming(0, "digest of held", "qwen3").name == next_one
+        board.add([make_assignment("sibling", 1)])
+    assert Board().upcoming(0, "digest of held", "qwen3") is None
 
 
 def _waiting(
@@ -84,17 +84,7 @@ def test_stop_ends_the_waiting() -> None:
     assert [*taken, board.take(0, None, None)] == [None, None]
 
 
-def test_idle_engine_ends_or_gives_way(monkeypatch) -> None:
-    monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)
-    board = Board()
-    board.add([make_assignment("dense", 1), make_assignment("wanda", 1, base="dense")])
-    assert _names(board.take(0, None, None)) == ["dense-0"]
-    thread, taken = _waiting(board, 1)  # it waits: there is something to come
-    complete(board)
-    thread.join()
-    assert _names(taken[0]) == ["wanda-0"]
-    assert board.take(2, None, None) is None
-    assert not board.over
+def test_idle_engine_gives_way_to_jobs(monkeypatch) -> None:
     monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)
     board = Board(sources=[source := SimpleNamespace(open=True)])
     thread, taken = _waiting(board)
@@ -102,8 +92,7 @@ def test_idle_engine_ends_or_gives_way(monkeypatch) -> None:
     assert thread.is_alive()  # nobody needs its GPUs
     board.short = True
     thread.join()
-    assert taken == [None]
-    assert not board.over
+    assert (taken, board.over) == ([None], False)
     board.add([make_assignment("wanda", 1)])
     source.open = False
     assert _names(board.take(1, None, None)) == ["wanda-0"]
@@ -126,53 +115,39 @@ def test_busiest_engine_is_relieved() -> None:
     board = Board()
     board.add([make_assignment("small", 2), make_assignment("large", 8)])
     asked: list[int] = []
-    large = make_assignment("large", 8).shards
-    assert _names(board.take(0, None, None)) == ["small-0", "small-1"]
-    assert len(_names(board.take(1, None, None))) == 8
+    board.take(0, None, None)
+    large = board.take(1, None, None).shards
     board.begin(0, no_spare)
     # it had begun the others meanwhile
     board.begin(1, lambda count: asked.append(count) or large[-2:])
     assert _names(board.take(2, None, None)) == ["large-6", "large-7"]
     assert asked == [4]
+
+
+def test_engine_on_an_awaited_base_first() -> None:
     board = Board(sources=[SimpleNamespace(open=True)])
-    board.add(
-        [
-            make_assignment("dense", 4),
-            make_assignment("large", 9),
-            make_assignment("wanda", 1, base="dense"),
-        ]
-    )
-    dense, large = board.take(0, None, None), board.take(1, None, None)
-    assert (len(_names(dense)), len(_names(large))) == (4, 9)
-    asked: list[str] = []
-    board.begin(0, lambda _: asked.append("dense") or dense.shards[2:])
-    board.begin(1, lambda _: asked.append("large") or [])
+    waits = make_assignment("wanda", 1, base="dense")
+    board.add([make_assignment("dense", 4), make_assignment("large", 9), waits])
+    dense, _ = board.take(0, None, None), board.take(1, None, None)
+    board.begin(0, lambda _: dense.shards[2:])
+    board.begin(1, no_spare)
     assert _names(board.take(2, None, None)) == ["dense-2", "dense-3"]
-    assert asked == ["dense"]
 
 
 def test_engine_with_nothing_to_give() -> None:
-    board = Board()
-    board.add([make_assignment("dense", 4)])
-    board.take(0, None, None)
-    asked: list[int] = []
-    board.begin(0, lambda count: asked.append(count) or [])
-    for _ in range(3):
-        assert board._relieve(1) is None
-    assert asked == [2]
-    assert board._busy[0].ask_after - time.monotonic() <= 1.0
-    board._busy[0].ask_after = 0.0
-    assert board._relieve(1) is None
-    assert asked == [2, 2]
+    """It is asked once a second; one that still loads is not asked at all."""
     board = Board()
     board.add([make_assignment("dense", 5)])
-    assert len(_names(board.take(0, None, None))) == 5
-    assert _names(board.take(1, None, None)) == ["dense-3", "dense-4"]
-    assert [shard.name for shard in board.begin(0, no_spare)] == [
-        "dense-0",
-        "dense-1",
-        "dense-2",
-    ]
+    board.take(0, None, None)
+    assert _names(board._relieve(1)) == ["dense-3", "dense-4"]
+    asked: list[int] = []
+    board.begin(0, lambda count: asked.append(count) or [])
+    for ask_after, number in ((0.0, 1), (None, 1), (0.0, 2)):
+        if ask_after is not None:
+            board._busy[0].ask_after = ask_after
+        assert board._relieve(1) is None
+        assert asked == [1] * number
+    assert 0 < board._busy[0].ask_after - time.monotonic() <= 1.0
 
 
 def test_checkpoint_waits_for_its_base() -> None:
@@ -188,31 +163,20 @@ def test_checkpoint_waits_for_its_base() -> None:
         board.finished(0, shard)
     thread.join()  # the engine of the base need not have ended
     assert _names(taken[0]) == ["wanda-0", "wanda-1"]
+
+
+def test_only_the_same_task_is_awaited() -> None:
+    """A base may have its records from an earlier call."""
     board = Board()
-    board.add(
-        [
-            make_assignment("dense", 2),
-            make_assignment("dense", 2, task="xquad"),
-            make_assignment("wanda", 1, base="dense"),
-            # whose base has its records from an earlier call
-            make_assignment("other", 1, base="second"),
-            # with no probe that reads the base
-            make_assignment("wanda", 1, task="other"),
-        ]
-    )
+    board.add([make_assignment("dense", 1), make_assignment("dense", 1, task="xquad")])
+    board.add([make_assignment("wanda", 1, base="dense")])
+    board.add([make_assignment("other", 1, base="second")])
     held = "digest of dense"
-    done = [finish(board, 0, held).part]
+    assert finish(board, 0, held).part == ("dense", "gazetteer")
     # ready, though dense is not done with xquad
-    assert board.take(1, "digest of wanda", "qwen3") is not None
-    board.end(1)
-    while board.has_work:
-        done.append(finish(board, 0, held).part)
-    assert done[:2] == [("dense", "gazetteer"), ("dense", "xquad")]
-    assert set(done[2:]) == {
-        ("wanda", "gazetteer"),
-        ("wanda", "other"),
-        ("other", "gazetteer"),
-    }
+    assert finish(board, 1, "digest of wanda").part == ("wanda", "gazetteer")
+    done = {finish(board, 0, held).part for _ in range(2)}
+    assert done == {("dense", "xquad"), ("other", "gazetteer")}
 
 
 @pytest.mark.parametrize("engines", [1, 2, 3])

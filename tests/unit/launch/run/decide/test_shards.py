@@ -44,28 +44,6 @@ def _task(count: int, thought: int = 0) -> Any:
     )
 
 
-@given(
-    count=st.integers(0, 60),
-    finished=st.sets(st.integers(0, 70)),
-    size=st.integers(1, 70),
-)
-def test_shards_hold_unfinished_items(
-    count: int, finished: set[int], size: int
-) -> None:
-    task = _task(count)
-    done = {
-        key_of(task.questions[position].item)
-        for position in finished
-        if position < count
-    }
-    shards = shards_of(task, done, size)
-    positions = [position for shard in shards for position in shard.questions]
-    assert positions == [
-        position for position in range(count) if position not in finished
-    ]
-    assert all(1 <= len(shard.questions) <= size for shard in shards)
-
-
 def test_shards_of_long_answers():
     sizes = {
         thought: len(shards_of(_task(40, thought), (), 20)[0].questions)

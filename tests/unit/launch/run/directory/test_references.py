@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.core.errors import InputError
 from evaluator.engine import ENGINES
 from evaluator.engine.config import EngineConfig, EngineKind
 from evaluator.probes.config import EvalConfig
 from launch.run.decide.assignments import NO_BASE, BaseSource
-from launch.run.directory.rundir import drop_references, references_of
+from launch.run.directory.rundir import references_of
 from launch.sweep.config import SweepConfig
 from launch.sweep.estimate import estimate
 from launch.sweep.jobs import CheckpointJob
@@ -22,6 +21,7 @@ from launch.sweep.preflight_checks import (
 )
 from launch.sweep.prepared_tasks import PreparedTask
 from tests.support.fake import FakeEngine, FakeLM
+from tests.support.sweeps import refused
 
 TASK = EvalConfig(
     task="gazetteer",
@@ -42,32 +42,24 @@ def prepared(config: EvalConfig = TASK) -> PreparedTask:
     return PreparedTask(name="gazetteer", key="k", config=config, questions=())
 
 
-def test_base_keeps_distributions_until_dropped(tmp_path):
-    jobs = [
-        job("dense"),
-        job("middle", "dense"),
-        job("last", "middle"),
-        job("lost", "absent"),
+@pytest.mark.parametrize(
+    ("number", "base", "keep", "compare", "missing"),
+    [
+        (0, None, "dense", "dense", None),
+        (1, BaseSource(name="dense"), "middle", "dense", None),
+        (2, BaseSource(name="middle"), "", "middle", None),
+        (3, BaseSource(missing=NO_BASE), "", "", NO_BASE),
+    ],
+)
+def test_base_keeps_distributions(tmp_path, number, base, keep, compare, missing):
+    bases = {"dense": None, "middle": "dense", "last": "middle", "lost": "absent"}
+    jobs = [job(name, bases[name]) for name in bases]
+    found = references_of(tmp_path, jobs[number], "t", base, jobs)
+    folders = [
+        name and str(tmp_path / "references" / name / "t") for name in (keep, compare)
     ]
-    folder = str(tmp_path / "references" / "dense" / "t")
-    dense = references_of(tmp_path, jobs[0], "t", None, jobs)
-    assert (dense.keep, dense.compare, dense.missing) == (folder, folder, None)
-    middle = references_of(tmp_path, jobs[1], "t", BaseSource(name="dense"), jobs)
-    assert (middle.keep, middle.compare) == (
-        str(tmp_path / "references" / "middle" / "t"),
-        folder,
-    )
-    last = references_of(tmp_path, jobs[2], "t", BaseSource(name="middle"), jobs)
-    assert (last.keep, last.compare) == ("", middle.keep)
-    lost = references_of(tmp_path, jobs[3], "t", BaseSource(missing=NO_BASE), jobs)
-    assert (lost.keep, lost.compare, lost.missing) == ("", "", NO_BASE)
-    assert [keeps_references(each, jobs) for each in jobs] == [True, True, False, False]
-    file = tmp_path / "references" / "dense" / "t" / "one.safetensors"
-    file.parent.mkdir(parents=True)
-    file.write_bytes(b"x")
-    drop_references(tmp_path)
-    assert not (tmp_path / "references").exists()
-    drop_references(tmp_path)  # there may be none
+    assert [found.keep, found.compare, found.missing] == [*folders, missing]
+    assert keeps_references(jobs[number], jobs) == bool(keep)
 
 
 @pytest.mark.parametrize(
@@ -103,17 +95,15 @@ def test_estimate_counts_distributions(tmp_path):
     assert [each.references for each in estimate(sweeps[1])] == [0, 0]
     disk = [prepare(sweep, tmp_path).disk_bytes for sweep in sweeps]
     assert disk[0] - disk[1] == POSITIONS * BUNDLED_VOCABULARY * 4
+
+
+def test_blind_engine_is_refused():
     blind = EngineKind(
         name="blind", help="", build=lambda _: FakeEngine(FakeLM().answer)
     )
     with ENGINES.temporarily(blind):
-        with pytest.raises(
-            InputError,
-            match=r"'blind' cannot compare distributions.*fidelity.*use vllm or torch",
-        ):
-            check_references(EngineConfig(kind="blind"), [prepared()])
-        check_references(
-            EngineConfig(kind="blind"),
-            [prepared(TASK.model_copy(update={"probes": ("greedy",)}))],
-        )
+        told = refused(check_references, EngineConfig(kind="blind"), [prepared()])
+        greedy = TASK.model_copy(update={"probes": ("greedy",)})
+        check_references(EngineConfig(kind="blind"), [prepared(greedy)])
+    assert "'blind' cannot compare distributions" in told
     check_references(EngineConfig(kind="torch"), [prepared()])

@@ -29,40 +29,27 @@ def test_dead_sessions_are_removed(
     for name in ("TMPDIR", "RAY_TMPDIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
     assert remove_leftovers() == []
-    tmp_path = Path(get_default_ray_temp_dir())
-    ended = subprocess.Popen([sys.executable, "-c", ""])
+    folder = Path(get_default_ray_temp_dir())
+    ended = subprocess.Popen(["true"])
     ended.wait()
-    own, dead = this_process(), replace(this_process(), pid=ended.pid, started="1")
-    living = _session(tmp_path, 1, os.getpid())
+    dead = replace(this_process(), pid=ended.pid, started="1")
+    living = _session(folder, 1, os.getpid())
     mark(living)
-    gone, used = (
-        _session(tmp_path, 2, ended.pid, dead),
-        _session(tmp_path, 3, ended.pid, dead),
-    )
-    elsewhere = _session(tmp_path, 4, ended.pid, replace(dead, machine="another"))
-    unmarked, latest = _session(tmp_path, 6, ended.pid), tmp_path / "session_latest"
-    kept = [
-        living,
-        used,
-        elsewhere,
-        unmarked,
-        latest,
-        _session(tmp_path, 5, ended.pid, own),
-    ]
-    latest.symlink_to(gone)
-    raylet = subprocess.Popen(
-        [sys.executable, "-c", "input()", str(used)], stdin=subprocess.PIPE
-    )
+    gone, used = [_session(folder, each, ended.pid, dead) for each in (2, 3)]
+    elsewhere = _session(folder, 4, ended.pid, replace(dead, machine="another"))
+    unmarked = _session(folder, 6, ended.pid)
+    program = [sys.executable, "-c", "input()", str(used)]
+    raylet = subprocess.Popen(program, stdin=subprocess.PIPE)
     try:
         said = remove_leftovers()
     finally:
         raylet.communicate()
     assert not gone.exists()
-    assert all(each.is_dir() or each.is_symlink() for each in kept)
+    assert all(each.is_dir() for each in (living, used, elsewhere, unmarked))
+    others = (
+        f"1 sessions without a process stay: they may not be ours ({unmarked.name})"
+    )
     assert said == [
-        f"{tmp_path}: removed 1 sessions of killed runs",
-        (
-            f"{tmp_path}: 1 sessions without a process stay: they may not be ours"
-            f" ({unmarked.name})"
-        ),
+        f"{folder}: removed 1 sessions of killed runs",
+        f"{folder}: {others}",
     ]
