@@ -50,17 +50,18 @@ class Progress:
 
     def on(self, event: Event, state: RunState) -> None:
         with self._lock:
+            if self._ended:
+                return
             if isinstance(event, OfEngine):
                 self._draw(event, state)
             if isinstance(event, events.Made):
                 self._draw_compressed(event.items, event.total)
             text = _line(event)
-            if not text or self._ended:
+            if not text:
                 return
+            markup = f"[dim]{escape(text)}[/dim]"
             if isinstance(event, _WARNINGS) or getattr(event, "warning", False):
                 markup = f"[yellow]warning:[/yellow] {escape(text)}"
-            else:
-                markup = f"[dim]{escape(text)}[/dim]"
             self.console.print(
                 f"[dim]{time_of_day()}[/dim] {markup}", highlight=False, soft_wrap=True
             )

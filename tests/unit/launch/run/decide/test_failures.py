@@ -174,7 +174,7 @@ def test_node_of_retired_engines(rooms, retired, serving, suspected):
     assert found == list(suspected)
 
 
-@pytest.mark.parametrize("attempts", [1, 2, 3, 5])
+@pytest.mark.parametrize("attempts", [1, 2, 3])
 def test_suspects_are_halved(attempts: int) -> None:
     """All shards in flight are suspects after attempts - 1 deaths. One alone is halved
     then, and an item has one more.
@@ -288,15 +288,18 @@ def test_lost_base_takes_its_readers_along() -> None:
 
 
 def test_complete_base_may_fail() -> None:
-    """Its readers have its answers. Work of another engine is waited for."""
+    """Its readers have its answers."""
     board = _board(attempts=1)
     board.add([make_assignment("dense", 1), make_assignment("wanda", 1, base="dense")])
-    assert finish(board).checkpoint.name == "dense"
+    finish(board)
     board.add([make_assignment("dense", 1, task="xquad")])
     assert board.take(0, "digest of dense", "qwen3").part == ("dense", "xquad")
     _fail(board)
     assert finish(board).part == ("wanda", "gazetteer")
     assert [each.checkpoint for each in board.failures] == ["dense"]
+
+
+def test_work_of_another_engine_is_awaited() -> None:
     board = _board(2, attempts=1)
     board.add([make_assignment("dense", 4)])
     _take(board, 0)
@@ -310,31 +313,30 @@ def test_complete_base_may_fail() -> None:
 
 def test_doubted_shard_goes_to_another_engine() -> None:
     board = _board(2)
-    board.add([make_assignment("nan", 3), make_assignment("reads", 1, base="nan")])
-    first = _take(board, 0)
-    one, two, three = board.begin(0, no_spare)
+    board.add([make_assignment("nan", 2), make_assignment("reads", 1, base="nan")])
+    _take(board, 0)
+    one, two = board.begin(0, no_spare)
     assert board.doubts(0, one)
-    again = _take(board, 1)
-    assert again.shards == (one,)
-    assert again.part == first.part
+    assert _take(board, 1).shards == (one,)
     board.begin(1, no_spare)
     assert not board.doubts(1, one)
     board.finished(1, one, "NaN")
     board.end(1)
-    for shard in (two, three):
-        assert not board.doubts(0, shard)
-        board.finished(0, shard, "NaN")
+    assert not board.doubts(0, two)
+    board.finished(0, two, "NaN")
     board.end(0)
     assert _given_up(board) == [
         ("nan", "evaluate", "gazetteer", "NaN"),
         ("reads", "evaluate", "gazetteer", "its base 'nan' was set aside"),
     ]
     assert board.over
+
+
+def test_one_good_shard_is_enough() -> None:
     board = _board()
     board.add([make_assignment("some", 2), make_assignment("reads", 1, base="some")])
     _take(board)
     one, two = board.begin(0, no_spare)
-    assert not board.doubts(0, one)
     board.finished(0, one, "NaN")
     board.finished(0, two)
     board.end(0)
@@ -373,24 +375,6 @@ def _evaluate(
             board.finished(engine, shard, None if measured else refusal)
         board.end(engine)
     return deaths
-
-
-@pytest.mark.parametrize("killer", [0, 7, 19, 20, 55, 99])
-@pytest.mark.parametrize("attempts", [1, 3])
-def test_deadly_item_is_found(killer: int, attempts: int) -> None:
-    board = _board(attempts=attempts)
-    board.add([_assignment("a", 100), _assignment("b", 30)])
-    done: dict[tuple[str, int], list[str]] = {}
-    deaths = _evaluate(board, 0, {("a", killer)}, done, random.Random(killer))
-    assert {item: said for item, said in done.items() if said != ["ok"]} == {
-        ("a", killer): ["SIGSEGV"]
-    }
-    assert len(done) == 130
-    (failure,) = board.failures
-    assert (failure.checkpoint, failure.stage) == ("a", "item")
-    assert (failure.task, failure.item) == ("gazetteer", make_item(killer).item_id)
-    assert failure.language == make_item(killer).language
-    assert deaths <= 12
 
 
 @settings(max_examples=60, deadline=None)

@@ -46,7 +46,6 @@ GATE = Thresholds(max_drop=15, max_drop_language=40)
 TRUTH = {"dense": 10, "copy": 10, "near": 8, "bad": 2}
 # contexts hold an item of each language
 DECIDED = {"dense": 200, "copy": 58, "near": 200, "bad": 58}
-BRIEFLY = {"dense": 200, "copy": 140, "near": 200, "bad": 140}
 
 
 class Run:
@@ -189,19 +188,6 @@ def _rows(run: Run) -> dict[str, Any]:
     return {row.checkpoint: row for row in run.screening.rows}
 
 
-def test_each_checkpoint_is_decided_alone(tmp_path):
-    run = Run(tmp_path)
-    run.to_make.open = True  # copy is still being pruned
-    run.add("dense", "bad", "near")
-    run.go()
-    assert (run.counts()["near"], run.counts()["bad"]) == (200, 140)
-    assert not run.board.over
-    run.add("copy")
-    run.to_make.open = False
-    assert run.go().counts()["copy"] == 140
-    assert run.board.over
-
-
 def test_failed_checkpoint_ends_its_looks(tmp_path):
     run = Run(tmp_path, RULE)
     run.add(*TRUTH)
@@ -256,20 +242,3 @@ def test_earlier_items_count(tmp_path):
     assert {(row.checkpoint, row.decision, row.asked) for row in run.screening.rows} == {
         ("copy", "PASS", 200), ("near", "WARN", 200), ("bad", "BLOCK", 200)
     }  # fmt: skip
-
-
-def test_unscreened_run_evaluates_the_rest(tmp_path):
-    screened = Run(tmp_path)
-    screened.add(*TRUTH)
-    assert screened.go().counts() == BRIEFLY
-    run = Run(tmp_path)
-    config = SimpleNamespace(
-        screen=None, gate=GATE, resources=SimpleNamespace(shard_items=10)
-    )
-    run.screening = Screening(
-        SimpleNamespace(config=config, jobs=[]), run.store, run.board, print, _mark
-    )
-    run.add(*TRUTH)
-    assert run.go().counts() == dict.fromkeys(TRUTH, 200)
-    assert sum(count for _, count in run.asked) == 120
-    assert run.screening.rows == []

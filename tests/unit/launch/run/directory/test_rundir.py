@@ -2,6 +2,7 @@
 which damaged parts are asked again."""
 
 import json
+import re
 import shutil
 from collections import namedtuple
 from contextlib import AbstractContextManager
@@ -14,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from evaluator.core.errors import InputError
 from evaluator.judging.matcher import Claim
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.run_json import Failure
@@ -54,39 +54,25 @@ def _changed(**changes: Any) -> dict[str, Any]:
 
 
 def test_reopened_directory_keeps_earlier_rows(tmp_path: Path) -> None:
+    """Rows of this call's engines follow them, and no later mark forgets any."""
     path = tmp_path / "a" / "run"
     with _open(path) as directory:
         directory.mark("running")
     document = _document(path)
     assert (document["state"], document["identity"]) == ("running", IDENTITY)
     assert {"schema_version", "digest", "config", "provenance"} <= document.keys()
-    with _open(path) as again:
-        again.mark("finished", checkpoints=[])
-    assert _document(path)["state"] == "finished"
-    first, second = {"engine": 0, "notes": ["slow"]}, {"engine": 1, "notes": []}
-    for said, state, told in (
-        ([first], "interrupted", [first]),
-        ([second], "failed", [first, second]),
-        ([], "finished", [first, second]),
-    ):
+    first, second = {"engine": 0}, {"engine": 1}
+    for rows, told in (([first], [first]), ([second], [first, second])):
         with _open(path) as directory:
-            directory.mark("running")
-            assert _document(path)["engine_stats"] == [
-                each for each in told if each not in said
-            ]
-            directory.mark(state, engine_stats=said)
-            directory.mark(state)  # which forgets nothing
+            directory.mark("running", engine_stats=rows)
+            directory.mark("finished")
         assert _document(path)["engine_stats"] == told
+    assert _document(path)["state"] == "finished"
 
 
 @pytest.mark.parametrize(
     ("settings", "kept"),
-    [
-        ({}, True),
-        ({"screen": {"items": 50}}, False),
-        ({"gate": {"max_drop": 1}}, False),
-        ({"screen": None}, False),
-    ],
+    [({}, True), ({"screen": None}, False), ({"gate": {"max_drop": 1}}, False)],
 )
 def test_screening_rows_are_kept(tmp_path: Path, settings, kept) -> None:
     usual = {"screen": {"items": 100}, "gate": {"max_drop": 2}}
@@ -95,47 +81,30 @@ def test_screening_rows_are_kept(tmp_path: Path, settings, kept) -> None:
         directory.mark("running", screening=[row])
     with opened(tmp_path, IDENTITY, usual | settings, 0) as again:
         again.mark("running")
-        assert _document(tmp_path).get("screening") == ([row] if kept else None)
-        again.mark("running", screening=[row, row])
-    assert _document(tmp_path)["screening"] == [row, row]
+    assert _document(tmp_path).get("screening") == ([row] if kept else None)
 
 
 @pytest.mark.parametrize(
-    ("identity", "difference"),
+    ("changes", "difference"),
     [
+        ({"models": {"dense": "9f3c", "b": "2"}}, 'models.b is null there, "2" here'),
         (
-            _changed(models={"dense": "1111"}),
-            'models.dense is "9f3c" there, "1111" here',
+            {"checkpoints": [{"name": "wanda-0.5", "prune": {"sparsity": 0.6}}]},
+            'checkpoints.0.prune.method is "wanda" there, null here',
         ),
+        ({"checkpoints": []}, "checkpoints is ["),
         (
-            _changed(models={"dense": "9f3c", "b": "2"}),
-            'models.b is null there, "2" here',
-        ),
-        (
-            _changed(
-                checkpoints=[
-                    {"name": "wanda-0.5", "prune": {"method": "wanda", "sparsity": 0.6}}
-                ]
-            ),
-            "checkpoints.0.prune.sparsity is 0.5 there, 0.6 here",
-        ),
-        (_changed(checkpoints=[]), "checkpoints is ["),
-        (
-            _changed(tasks={"gazetteer": "k2"}),
+            {"tasks": {"gazetteer": "k2"}},
             'tasks.gazetteer, its questions, is "k1" there, "k2" here',
         ),
     ],
 )
-def test_first_difference_is_named(
-    tmp_path: Path, identity: Any, difference: str
-) -> None:
+def test_first_difference_is_named(tmp_path: Path, changes, difference: str) -> None:
     with _open(tmp_path) as directory:
         directory.mark("finished")
-    told = refused(opened(tmp_path, identity, {}, 0).__enter__)
-    assert (
-        f"{tmp_path / 'run.json'}: digest: the directory belongs to another sweep"
-        in told
-    )
+    told = refused(opened(tmp_path, _changed(**changes), {}, 0).__enter__)
+    file = tmp_path / "run.json"
+    assert told.startswith(f"{file}: digest: the directory belongs to another sweep (")
     assert difference in told
 
 
@@ -201,21 +170,15 @@ def test_failures_are_a_table(tmp_path: Path) -> None:
 def test_failed_checkpoint_may_be_mended(tmp_path: Path) -> None:
     _ended(tmp_path, FAILED, {"reason": "of nothing"})
     with _open(tmp_path) as directory:
-        assert [
-            (each.checkpoint, each.reason) for each in directory.earlier_failures
-        ] == [("dense", "no")]
-        assert directory.was_ended
-        assert directory.mended == ()
-        directory.mark("interrupted", failures=[FAILED])
-    with _open(tmp_path) as again:
-        assert not again.was_ended
-    _ended(tmp_path, FAILED)
+        (failure,) = directory.earlier_failures
+        assert (failure.checkpoint, failure.reason) == ("dense", "no")
+        assert (directory.was_ended, directory.mended) == (True, ())
     with _again(tmp_path) as directory:
         assert directory.mended == ("dense",)
-        directory.mark("finished", failures=[])
+        directory.mark("interrupted", failures=[])
     assert _document(tmp_path)["identity"]["models"] == {"dense": "1111"}
     with _again(tmp_path) as again:
-        assert again.mended == ()
+        assert (again.was_ended, again.mended) == (False, ())
 
 
 @pytest.mark.parametrize(
@@ -232,44 +195,30 @@ def test_other_changes_are_refused(tmp_path, failures, measured, more, told):
     assert told in refused(_again(tmp_path, measured=measured, **more).__enter__)
 
 
-def _two(*names: str, **more: Any) -> dict[str, Any]:
+def _two(*names: str) -> dict[str, Any]:
     made = [f"{name}-wanda" for name in names]
     return {
         "models": dict.fromkeys(names, "9f3c"),
         "bases": dict.fromkeys(names) | {f"{name}-wanda": name for name in names},
         "checkpoints": [{"name": name} for name in made],
         "tasks": {name: {"gazetteer": "k"} for name in (*names, *made)},
-        **more,
     }
 
 
-def _without_a(path: Path) -> None:
-    lost = ("a", "a-wanda")
-    with opened(path, _two("b"), {}, 0, unusable=lost) as directory:
-        directory.mark(
-            "finished_with_failures",
-            failures=[FAILED | {"checkpoint": name} for name in lost],
-        )
-
-
 def test_unusable_checkpoint_may_come_later(tmp_path: Path) -> None:
-    _without_a(tmp_path)
+    """One that nobody said could not be used may not."""
+    lost = ("a", "a-wanda")
+    failures = [FAILED | {"checkpoint": name} for name in lost]
+    with opened(tmp_path, _two("b"), {}, 0, unusable=lost) as directory:
+        directory.mark("finished_with_failures", failures=failures)
     for _ in range(2):  # the second time, nobody has failed any more
         with opened(
             tmp_path, _two("a", "b"), {}, 0, measured=lambda name: False
         ) as directory:
             directory.mark("finished", failures=[])
-    # nobody said that it could not be used
-    with pytest.raises(InputError, match=r"bases\.c.* is null there"):
-        opened(tmp_path, _two("a", "b", "c"), {}, 0).__enter__()
-    with opened(tmp_path, _two("a", "b"), {}, 0) as directory:
-        directory.mark("finished")
-    _without_a(tmp_path)
-    other = _two("a", "b") | {"models": {"a": "1111", "b": "9f3c"}}
-    told = refused(opened(tmp_path, other, {}, 0, measured=lambda name: True).__enter__)
-    assert 'models.a is "9f3c" there, "1111" here' in told
-    with opened(tmp_path, _two("a", "b"), {}, 0) as directory:
-        assert directory.mended == ()
+    told = refused(opened(tmp_path, _two("a", "b", "c"), {}, 0).__enter__)
+    assert "bases.c" in told
+    assert " is null there" in told
 
 
 # ---- damaged parts
@@ -327,42 +276,35 @@ def _left(store: RecordStore) -> dict[str, int]:
     ],
 )
 def test_damaged_parts_are_moved(store, tmp_path, damaged, begins, ends) -> None:
+    expected = dict(WHOLE)
     for name, count in damaged.items():
+        expected[f"{name} plain"] -= count
         for part in store.parts(name, "plain")[:count]:
             part.write_bytes(b"PAR1")
     told: list[str] = []
     set_damaged_aside(_prepared(), store, tmp_path, told.append)
     assert len(told) == (tmp_path / "damaged").exists() == bool(damaged)
     assert all(line.startswith(begins) and line.endswith(ends) for line in told)
-    assert _left(store) == WHOLE | {
-        f"{name} plain": 2 - count for name, count in damaged.items()
-    }
+    assert _left(store) == expected
 
 
-def test_lost_distributions_are_kept_again(store: RecordStore, tmp_path: Path) -> None:
-    """And its own base, with which it is compared; what is not compared stays."""
+@pytest.mark.parametrize(
+    ("kept", "left"),
+    [
+        ("", {"wanda compared": 1, "merged compared": 0, "dense compared": 0}),
+        ("merged", {"wanda compared": 1}),
+    ],
+)
+def test_lost_distributions_are_kept_again(store, tmp_path, kept: str, left) -> None:
+    """The base of a damaged checkpoint is evaluated again, and its own base, unless
+    its distributions are there; what is not compared stays."""
+    (tmp_path / "references" / kept / "compared").mkdir(parents=True)
     store.parts("wanda", "compared")[0].write_bytes(b"")
     told: list[str] = []
     set_damaged_aside(_prepared(), store, tmp_path, told.append)
-    assert told[0].endswith(
-        "its items are evaluated again; all of compared on dense too, whose"
-        " distributions are gone; all of compared on merged too, whose distributions"
-        " are gone"
-    )
-    assert _left(store) == WHOLE | {
-        "wanda compared": 1,
-        "merged compared": 0,
-        "dense compared": 0,
-    }
-    assert len(list((tmp_path / "damaged").rglob("*.parquet"))) == 5
-
-
-def test_present_distributions_need_nothing(store: RecordStore, tmp_path: Path) -> None:
-    (tmp_path / "references" / "merged" / "compared").mkdir(parents=True)
-    store.parts("wanda", "compared")[0].write_bytes(b"")
-    store.parts("dense", "compared")[1].write_bytes(b"")
-    set_damaged_aside(_prepared(), store, tmp_path)
-    assert _left(store) == WHOLE | {"wanda compared": 1, "dense compared": 1}
+    assert _left(store) == WHOLE | left
+    bases = re.findall(r"all of compared on (\w+) too", told[0])
+    assert bases == ([] if kept else ["dense", "merged"])
 
 
 @pytest.mark.parametrize("kind", ["verdicts", "controls"])

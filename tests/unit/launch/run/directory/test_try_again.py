@@ -5,11 +5,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from evaluator.core.records import Status
-from evaluator.store.records import RecordStore, failed_throughout, to_table
+from evaluator.store.records import RecordStore, to_table
 from evaluator.store.run_json import Failure
 from launch.run.directory.rundir import try_again
 from tests.support.stamps import make_item, stamped
@@ -120,17 +119,3 @@ def test_later_call_repeats_failures(
     store = _store(tmp_path, "dense", *parts)
     assert try_again(PREPARED, directory, store) == kept
     assert len(_names(store)) == left
-
-
-def test_shard_without_a_measurement_failed(tmp_path: Path) -> None:
-    def said(*statuses: Status) -> str | None:
-        store = _store(
-            tmp_path / "-".join(statuses), "dense", dict(enumerate(statuses))
-        )
-        return failed_throughout(pq.read_table(store.parts("dense", "toy")[0]))
-
-    assert said("engine_error", "engine_error") == NAN
-    assert said("excluded", "engine_error") == NAN
-    assert said("engine_error", "ok") is None
-    assert said("truncated", "engine_error") is None
-    assert said("excluded", "excluded") is None

@@ -111,19 +111,18 @@ def test_idle_engines_come_back() -> None:
     fleet, board = _fleet(work=False, a=2)
     fleet.workers[1].alive = False
     assert fleet.working  # the other one
-    fleet.follow(_nodes(a=2))
-    fleet.follow(_nodes(a=2))
-    fleet.start()
-    assert len(fleet.workers) == 2
+    for _ in range(2):
+        assert _look(fleet, a=2) == "0a"
     board.has_work = True
     assert _look(fleet, a=2) == "0a2a"
     assert not fleet.free.take("a", 1)
-    # Its work is there again between two looks at the nodes: an engine takes the place
-    # of the one that ended.
+
+
+def test_work_comes_back_between_looks() -> None:
     fleet, board = _fleet(work=False, a=2)
     fleet.workers[0].alive = False
     fleet.follow(_nodes(a=2))
-    fleet.workers[1].alive, fleet.workers[1].retired = False, "engine 1: it failed"
+    _retire(fleet, 1)
     board.has_work = True
     fleet.check(0.0)
     fleet.start()
@@ -136,13 +135,6 @@ def test_waiting_engine_of_lost_node() -> None:
     fleet.follow(_nodes(a=1))
     fleet.workers[0].alive = False
     assert not fleet.working
-    fleet, _ = _fleet(held="abc", a=1, b=1, c=1)
-    fleet.follow(_nodes(a=1, c=1))  # number 1 never started
-    _look(fleet, a=1, c=1, d=2)
-    fleet.free.give_back("a")
-    fleet.free.give_back("c")
-    fleet.start()
-    assert _stand(fleet) == "3d4d0a2c"
 
 
 def test_what_ends_the_run() -> None:
@@ -201,25 +193,33 @@ def test_unplaced_engines_end_the_run(gpus: int, needs: str) -> None:
 
 
 def test_moved_engine_is_counted_there() -> None:
-    fleet, _ = _fleet(wanted=1, a=1, b=1)
+    fleet, board = _fleet(wanted=1, a=1, b=1)
     fleet.workers[0].node_id = "b"  # somebody else has a's GPU
+    board.has_work = False
     fleet.follow(_nodes(a=1, b=1))
     assert not fleet.free.take("b", 1)
     fleet.workers[0].alive = False
     for _ in range(2):
-        fleet._board.has_work = False
         fleet.follow(_nodes(a=1, b=1))
-    assert fleet.free.take("b", 1)
-    assert not fleet.free.take("b", 1)
-    assert fleet.free.take("a", 1)
-    fleet, _ = _fleet(wanted=1, a=1, b=1)
-    fleet.workers[0].node_id = "b"
-    fleet.follow(_nodes(a=1, b=1))
-    _retire(fleet, 0)
-    assert _look(fleet, a=1, b=1) == "1a"
-    fleet, _ = _fleet(a=1, b=1)  # and one of a lost node takes no room of another
-    _retire(fleet, 1)
-    assert _look(fleet, a=1, c=1) == "0a2c"
+    taken = [fleet.free.take(node_id, 1) for node_id in "bba"]
+    assert taken == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "moves", "nodes", "stand"),
+    [
+        (1, True, {"a": 1, "b": 1}, "1a"),
+        # one of a lost node takes no room of another
+        (None, False, {"a": 1, "c": 1}, "0a2c"),
+    ],
+)
+def test_retired_engine_takes_its_room(wanted, moves, nodes, stand) -> None:
+    fleet, _ = _fleet(wanted=wanted, a=1, b=1)
+    if moves:
+        fleet.workers[0].node_id = "b"
+        fleet.follow(_nodes(a=1, b=1))
+    _retire(fleet, -1)
+    assert _look(fleet, **nodes) == stand
 
 
 def test_node_of_retired_engines_is_avoided() -> None:
