@@ -80,10 +80,9 @@ class RunState:
     )  # a checkpoint's first load
     errors: tuple[str, ...] = ()
 
-    def is_complete(self, checkpoint: str) -> bool:
-        """Whether all items of a checkpoint are done; one without tasks has none."""
-        parts = [part for part in self.planned if part[0] == checkpoint]
-        return bool(self.planned) and all(map(self.is_done, parts))
+    def incomplete(self) -> set[str]:
+        """The checkpoints that have items left; one without tasks has none."""
+        return {part[0] for part in self.planned if not self.is_done(part)}
 
     def is_done(self, part: Part) -> bool:
         return part in self.planned and self.done.get(part, 0) >= self.planned[part]
@@ -250,6 +249,6 @@ class Bus:
             case _:
                 return
         name = part[0]
-        if state.is_done(part) and state.is_complete(name):
+        if state.is_done(part) and name not in state.incomplete():
             seconds = now - state.began.get(name, state.started)
             self.report(Completed(checkpoint=name, seconds=round(seconds, 3)))

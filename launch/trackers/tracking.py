@@ -17,6 +17,7 @@ import re
 import secrets
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -205,28 +206,29 @@ class Tracked:
     parameters: Parameters
 
 
-@dataclass(eq=False)
 class Tracking:
     """Sends checkpoints that have ended to a tracker; a run that finishes sets
     `results`, its written files."""
 
-    _tracker: Tracker
-    _run_dir: Path
-    _checkpoints: Sequence[Tracked]
-    _parameters: Parameters
-    _warn: Callable[[str], None]
-
-    def __post_init__(self) -> None:
-        self.name = self._tracker.name
-        self._pending = {each.name: each for each in self._checkpoints}
+    def __init__(
+        self,
+        tracker: Tracker,
+        run_dir: Path,
+        checkpoints: Sequence[Tracked],
+        parameters: Parameters,
+        warn: Callable[[str], None],
+    ) -> None:
+        self.name = tracker.name
+        self.results: Sequence[Path] | None = None
+        self._tracker, self._run_dir, self._warn = tracker, run_dir, warn
+        self._parameters = parameters
+        self._pending = {each.name: each for each in checkpoints}
         self._names = set(self._pending)
         self._state = RunState()
         # False: the last one
         self._turns: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self.results: Sequence[Path] | None = None
         self._sent: dict[str, str] = {}  # the tracker's ids, by checkpoint
-        # whether a call waits, and how many had an answer
-        self._asking, self._answers = False, 0
+        self._asked: float | None = None  # since when a call waits for its answer
         self._folder = tempfile.TemporaryDirectory(
             prefix="resurface-tracking-", ignore_cleanup_errors=True
         )
@@ -244,21 +246,20 @@ class Tracking:
 
     def __exit__(self, *_: object) -> None:
         """Wait until all is sent, but not for a tracker without an answer in
-        `_PATIENCE` seconds of calls."""
+        `_PATIENCE` seconds of a call."""
         self._turns.put(False)
-        silent, answers = 0.0, 0
-        while self._thread.is_alive() and silent < _PATIENCE:
+        ended = time.monotonic()
+        while self._thread.is_alive():
             self._thread.join(_POLL)
-            silent, answers = (
-                silent + _POLL * self._asking if answers == self._answers else 0.0,
-                self._answers,
-            )
-        if self._thread.is_alive():  # a daemon: it delays nothing, and warns no more
-            self._warn(
-                f"--track {self.name}: no answer in {_PATIENCE:g} s; the same command"
-                " sends what is left"
-            )
-            self._warn = lambda _: None
+            asked = self._asked
+            if asked is not None and time.monotonic() > max(asked, ended) + _PATIENCE:
+                # a daemon: it delays nothing, and warns no more
+                self._warn(
+                    f"--track {self.name}: no answer in {_PATIENCE:g} s; the same"
+                    " command sends what is left"
+                )
+                self._warn = lambda _: None
+                break
         self._folder.cleanup()
 
     def on(self, event: Event, state: RunState) -> None:
@@ -280,43 +281,36 @@ class Tracking:
                 # if sending fails, the same command sends it again
                 del self._pending[each.name]
                 self._guarded(partial(self._tell, run, each))
-        self._guarded(
-            partial(
-                self._ask,
-                self._tracker.end,
-                run,
-                self.results or (),
-                self.results is not None,
-            )
-        )
+        files, finished = self.results or (), self.results is not None
+        self._guarded(partial(self._ask, self._tracker.end, run, files, finished))
 
     def _ended(self) -> list[Tracked]:
         """The complete checkpoints whose bases are complete, as far as the run has
         them."""
-        state = self._state
-        found = []
+        open_names = self._state.incomplete()
+        ended = []
         for each in self._pending.values():
-            base = each.base if each.base in self._names else None
-            if state.is_complete(each.name) and state.is_complete(base or each.name):
-                found.append(each)
-        return found
+            waits = each.name in open_names
+            waits |= each.base in self._names and each.base in open_names
+            if self._state.planned and not waits:
+                ended.append(each)
+        return ended
 
     def _ask(self, call: Callable[..., _T], *given: Any) -> _T:
-        self._asking = True
+        self._asked = time.monotonic()
         try:
             return call(*given)
         finally:
-            self._asking, self._answers = False, self._answers + 1
+            self._asked = None
 
     def _guarded(self, act: Callable[[], _T]) -> _T | None:
         """Return the result of `act`; if it fails, warn the user and return None."""
         try:
             return act()
-        except (
-            Exception
-        ) as error:  # a tracker is foreign code, and its server may be unreachable
+        # a tracker is foreign code, and its server may be unreachable
+        except Exception as error:
             self._warn(
-                f"--track {self._tracker.name}: {type(error).__name__}:"
+                f"--track {self.name}: {type(error).__name__}:"
                 f" {one_line(error)}; the run continues"
             )
             return None
@@ -325,18 +319,12 @@ class Tracking:
         """Begin the run, or continue the one of an earlier call; returns the
         tracker's id."""
         earlier = mapping_at(_read(self._run_dir / NAME), self.name)
-        sent = earlier.get("checkpoints")
-        known = (
-            str(earlier.get("run") or "") or None if isinstance(sent, dict) else None
-        )
+        known = str(earlier.get("run") or "") or None
         run = self._ask(
             self._tracker.begin, self._run_dir.resolve().name, known, self._parameters
         )
-        self._sent = (
-            {}
-            if known is None or sent is None
-            else {str(name): str(its) for name, its in sent.items()}
-        )
+        sent = mapping_at(earlier, "checkpoints") if known else {}
+        self._sent = {str(name): str(its) for name, its in sent.items()}
         self._remember(run)
         for name in self._sent:
             self._pending.pop(name, None)
@@ -348,12 +336,9 @@ class Tracking:
         with tempfile.TemporaryDirectory(
             dir=self._folder.name, ignore_cleanup_errors=True
         ) as folder:
-            results = write_part(
-                self._run_dir, {each.name, each.base or each.name}, Path(folder)
-            )
-            rows = results.headline[
-                results.headline["checkpoint"] == each.name
-            ].to_dict("records")
+            names = {each.name, each.base or each.name}
+            headline = write_part(self._run_dir, names, Path(folder)).headline
+            rows = headline[headline["checkpoint"] == each.name].to_dict("records")
             self._sent[each.name] = self._ask(
                 self._tracker.checkpoint,
                 run,
@@ -366,27 +351,24 @@ class Tracking:
 
     def _remember(self, run: str) -> None:
         document = _read(self._run_dir / NAME)
-        document[self._tracker.name] = {"run": run, "checkpoints": self._sent}
+        document[self.name] = {"run": run, "checkpoints": self._sent}
         write_atomically(self._run_dir / NAME, json_text(document, indent=2).encode())
 
 
 def tracked(prepared: Prepared) -> list[Tracked]:
-    found = []
+    rows = []
     for job in prepared.jobs:
-        made = {"prune": job.prune, "compress": job.quantise}
-        settings = {
-            name: each.model_dump(mode="json")
-            for name, each in made.items()
-            if each is not None
-        }
-        own = {
+        settings: dict[str, Any] = {
             "model": job.model,
             "base": job.base,
             "kv_cache": job.kv_cache if job.is_variant else None,
+            "prune": job.prune and job.prune.model_dump(mode="json"),
+            "compress": job.quantise and job.quantise.model_dump(mode="json"),
+            "after": job.after,
         }
-        parameters = flattened({**own, **settings, "after": job.after})
-        found.append(Tracked(name=job.name, base=job.base, parameters=parameters))
-    return found
+        row = Tracked(name=job.name, base=job.base, parameters=flattened(settings))
+        rows.append(row)
+    return rows
 
 
 def flattened(document: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -411,11 +393,10 @@ def _read(file: Path) -> dict[str, Any]:
 
 def numbers_of(rows: Sequence[Mapping[Any, Any]]) -> dict[str, float]:
     """The finite numbers of a headline's rows, as `task/column`. Pure."""
-    return {
-        f"{row['task']}/{name}": float(value)
-        for row in rows
-        for name, value in row.items()
-        if isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-    }
+    numbers = {}
+    for row in rows:
+        for name, value in row.items():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if is_number and math.isfinite(value):
+                numbers[f"{row['task']}/{name}"] = float(value)
+    return numbers

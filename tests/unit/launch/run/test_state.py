@@ -100,10 +100,7 @@ def test_early_decision_changes_the_plan() -> None:
     recorded = Recorded(checkpoint="wanda", task="xquad", items=20)
     state = fold(PLAN, recorded, decided)
     assert state.planned[WANDA] == 20
-    assert state.is_complete("wanda")
-    assert not state.is_complete("dense")
-    assert state.is_complete("without tasks")
-    assert not RunState().is_complete("before the plan")
+    assert state.incomplete() == {"dense"}
 
 
 def test_earlier_failures_count() -> None:

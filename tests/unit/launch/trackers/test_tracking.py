@@ -6,7 +6,6 @@ import json
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -170,42 +169,33 @@ def test_checkpoint_is_sent_once(run: Path) -> None:
 
 @pytest.mark.usefixtures("unmeasured")
 def test_absent_server_ends_nothing(run: Path) -> None:
+    """What was not sent is sent by the next call; the ids of other trackers stay."""
+    theirs = {"run": "theirs", "checkpoints": {}}
+    (run / "tracking.json").write_text(json.dumps({"other": theirs}))
     first = Diary(fails_with="dense")
-    (warning,) = _follow(run, first)
-    assert (
-        warning
-        == "--track diary: ConnectionError: the server is away; the run continues"
-    )
-    assert [each[1] for each in first.heard if each[0] == "id of the run"] == [
-        "wanda-0.6"
-    ]
+    warning = "--track diary: ConnectionError: the server is away; the run continues"
+    assert _follow(run, first) == [warning]
     again = Diary()
     assert _follow(run, again) == []
-    assert [each[1] for each in again.heard if each[0] == "id of the run"] == ["dense"]
-    (run / "tracking.json").write_text(
-        json.dumps({"other": {"run": "theirs", "checkpoints": {}}})
-    )
-    _follow(run, Diary())
-    told = json.loads((run / "tracking.json").read_text())
-    assert told["other"] == {"run": "theirs", "checkpoints": {}}
-    assert told["diary"]["checkpoints"] == {
-        "dense": "id of dense",
-        "wanda-0.6": "id of wanda-0.6",
+    for diary, sent in ((first, ["wanda-0.6"]), (again, ["dense"])):
+        assert [each[1] for each in diary.heard if each[0] == "id of the run"] == sent
+    ids = {name: f"id of {name}" for name in CHECKPOINTS}
+    assert json.loads((run / "tracking.json").read_text()) == {
+        "other": theirs,
+        "diary": {"run": "id of the run", "checkpoints": ids},
     }
 
 
 @pytest.mark.usefixtures("unmeasured")
 def test_tracker_that_cannot_begin(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run / "tracking.json").write_text("{")
     diary = Diary()
-    monkeypatch.setattr(
-        diary, "begin", Mock(side_effect=PermissionError("log in first"))
-    )
+    refusal = Mock(side_effect=PermissionError("log in first"))
+    monkeypatch.setattr(diary, "begin", refusal)
     assert _follow(run, diary) == [
         "--track diary: PermissionError: log in first; the run continues"
     ]
     assert diary.heard == []
-    (run / "tracking.json").write_text("{")
-    assert _follow(run, Diary()) == []
 
 
 @pytest.mark.usefixtures("unmeasured")
@@ -336,12 +326,6 @@ def test_wandb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert heard == [{"xquad/n": 3.0}, files[0], 0, files[1], 1]
 
 
-TOLD = (
-    'printf "%s|%s|%s\\n" "$RESURFACE_STATE" "$RESURFACE_RUN" "$RESURFACE_MESSAGE" >>'
-    " told"
-)
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [("", "empty"), ("sh 'x", "No closing"), ("gone x", "no program 'gone'")],
@@ -352,29 +336,31 @@ def test_unusable_command_is_refused(text: str, why: str) -> None:
 
 def test_command_runs_at_failure_and_end(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    told = Notifying(command_of(f"sh -c '{TOLD}'"), Path("run"), pytest.fail)
+    said = ["STATE", "RUN", "MESSAGE"]
+    line = "|".join(f"$RESURFACE_{name}" for name in said)
+    told = Notifying(("sh", "-c", f'echo "{line}" >> told'), Path("run"), pytest.fail)
     for name in ("a", "b"):
         told.on(Died(engine=0))
-        told.on(
-            GaveUp(Failure(checkpoint=name, stage="load", reason="\nno; `x` $HOME"))
-        )
+        failure = Failure(checkpoint=name, stage="load", reason="\nno; `x` $HOME")
+        told.on(GaveUp(failure))
     told.end(End("finished_with_failures", "see failures.csv"))
+    run = tmp_path / "run"
     assert Path("told").read_text().splitlines() == [
-        f"failed|{tmp_path / 'run'}|run: failed: a does not load, and was set aside: no; `x` $HOME",
-        f"partial|{tmp_path / 'run'}|run: partial: see failures.csv",
+        f"failed|{run}|run: failed: a does not load, and was set aside: no; `x` $HOME",
+        f"partial|{run}|run: partial: see failures.csv",
     ]
-    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("command", "warning"),
+    [
+        (("sh", "-c", "exit 3"), "--notify: sh ended with exit code 3"),
+        (("sh", "-c", "sleep 9 & wait"), "--notify: sh has no result after 0.5 s"),
+        (("./gone",), "--notify: [Errno 2] No such file or directory: './gone'"),
+    ],
+)
+def test_failing_command_is_a_warning(tmp_path, monkeypatch, command, warning) -> None:
     monkeypatch.setattr(notifying, "_PATIENCE", 0.5)
     warned: list[str] = []
-    for command in ("exit 3", "sleep 600 & echo $! > pid; wait"):
-        Notifying(("sh", "-c", command), tmp_path, warned.append).end(End("finished"))
-    Notifying(("./gone",), tmp_path, warned.append).end(End("finished"))
-    assert warned[:2] == [
-        "--notify: sh ended with exit code 3",
-        "--notify: sh has no result after 0.5 s",
-    ]
-    assert "No such file" in warned[2]
-    left = Path(f"/proc/{Path('pid').read_text().strip()}/stat")
-    # its own processes end with it
-    while left.exists() and " Z " not in left.read_text():
-        time.sleep(0.05)
+    Notifying(command, tmp_path, warned.append).end(End("finished"))
+    assert warned == [warning]
