@@ -1,19 +1,14 @@
 """The board's decisions, and that no shard is ever lost or done twice whatever
 engines do."""
 
-import random
 import threading
 import time
-from collections import Counter
-from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from launch.run.decide import board as module
-from launch.run.decide.assignments import Assignment, Shard
+from launch.run.decide.assignments import Assignment
 from launch.run.decide.board import Board
 from tests.support.board import finish, make_assignment, no_spare
 
@@ -177,64 +172,3 @@ def test_only_the_same_task_is_awaited() -> None:
     assert finish(board, 1, "digest of wanda").part == ("wanda", "gazetteer")
     done = {finish(board, 0, held).part for _ in range(2)}
     assert done == {("dense", "xquad"), ("other", "gazetteer")}
-
-
-@pytest.mark.parametrize("engines", [1, 2, 3])
-@settings(max_examples=25, deadline=None)
-@given(
-    sizes=st.lists(st.integers(0, 9), min_size=1, max_size=4),
-    seed=st.integers(0, 2**16),
-)
-def test_every_shard_is_done_once(engines: int, sizes: list[int], seed: int) -> None:
-    board = Board(sources=[source := SimpleNamespace(open=True)])
-    done: Counter[str] = Counter()
-    lock = threading.Lock()
-
-    def serve(number: int) -> None:
-        luck = random.Random(seed * 10 + number)
-        held = None
-        while (assignment := board.take(number, held, None)) is not None:
-            held = assignment.checkpoint.weights_digest
-            queue: list[Shard] = []
-            guard = threading.Lock()
-
-            def hand_back(
-                count: int, queue: list[Shard] = queue, guard: threading.Lock = guard
-            ) -> Sequence[Shard]:
-                with guard:
-                    return [queue.pop() for _ in range(min(count, len(queue)))]
-
-            try:
-                if luck.random() < 0.1:
-                    continue  # it died while it loaded
-                with guard:
-                    queue.extend(board.begin(number, hand_back))
-                while True:
-                    with guard:
-                        shard = queue.pop(0) if queue else None
-                    if shard is None or luck.random() < 0.1:
-                        break  # finished, or died with the shard in flight
-                    with lock:
-                        done[shard.name] += 1
-                    board.finished(number, shard)
-            finally:
-                board.end(number)
-
-    threads = [
-        threading.Thread(target=serve, args=(number,)) for number in range(engines)
-    ]
-    for thread in threads:
-        thread.start()
-    for number, size in enumerate(sizes):
-        board.add([make_assignment(f"checkpoint{number}", size)])
-    source.open = False
-    board.add([])
-    for thread in threads:
-        thread.join()
-    assert done == Counter(
-        {
-            f"checkpoint{number}-{i}": 1
-            for number, size in enumerate(sizes)
-            for i in range(size)
-        }
-    )

@@ -2,7 +2,7 @@
 where, and what is set aside."""
 
 import random
-from collections import Counter
+from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.store.run_json import Failure, Stage
-from launch.run.decide.assignments import Assignment, shard_of
+from launch.run.decide.assignments import Assignment, Shard, shard_of
 from launch.run.decide.board import Board
 from launch.run.decide.failures import Ledger
 from tests.support.board import complete, finish, make_assignment, no_spare
@@ -350,31 +350,37 @@ def _evaluate(
     deadly: set[tuple[str, int]],
     done: dict,
     luck: random.Random,
-) -> int:
-    """Work until there is none, dying of deadly items; how many engines it took."""
-    deaths = 0
+) -> None:
+    """Work until there is none, dying of deadly items; idle engines take over what is
+    not begun."""
     while (assignment := board.take(engine, None, None)) is not None:
         name, refusal = assignment.checkpoint.name, assignment.refusal
-        queue = list(board.begin(engine, no_spare))
-        for number, shard in enumerate(queue):
-            # others are in flight beside it
-            begun = queue[number : number + luck.randint(1, 4)]
-            if refusal is None and any(
-                (name, question) in deadly
-                for each in begun
-                for question in each.questions
-            ):
-                deaths += 1
+        if luck.random() < 0.1:  # it gave up before it loaded
+            board.end(engine)
+            continue
+        queue: deque[Shard] = deque()
+
+        def hand_back(count: int, queue: deque[Shard] = queue) -> list[Shard]:
+            return [queue.pop() for _ in range(min(count, len(queue)))]
+
+        with board._changed:
+            queue += board.begin(engine, hand_back)
+        while True:
+            with board._changed:
+                if not queue:
+                    break
+                shard = queue.popleft()
+                # others are in flight beside it
+                begun = [shard, *list(queue)[: luck.randint(0, 3)]]
+            asked = {(name, each) for shard in begun for each in shard.questions}
+            if refusal is None and asked & deadly:
                 board.failed(engine, _failure(name, "evaluate"))
                 break
             for question in shard.questions:
                 done.setdefault((name, question), []).append(refusal or "ok")
-            measured = any(
-                said == ["ok"] for (of, _), said in list(done.items()) if of == name
-            )
-            board.finished(engine, shard, None if measured else refusal)
+            measured = (of for (of, _), said in list(done.items()) if said == ["ok"])
+            board.finished(engine, shard, None if name in measured else refusal)
         board.end(engine)
-    return deaths
 
 
 @settings(max_examples=60, deadline=None)
@@ -397,8 +403,8 @@ def test_items_are_done_or_given_up(items, size, engines, deadly, seed):
     done: dict[tuple[str, int], list[str]] = {}
     killers = {("a", question) for question in deadly if question < items}
 
-    def work(number: int) -> int:
-        return _evaluate(board, number, killers, done, random.Random(seed + number))
+    def work(number: int) -> None:
+        _evaluate(board, number, killers, done, random.Random(seed + number))
 
     with ThreadPoolExecutor(engines) as pool:
         list(pool.map(work, range(engines)))
