@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -168,7 +168,7 @@ class Served:
 
     @property
     def row(self) -> dict[str, Any]:
-        row = asdict(self)
+        row = {each.name: getattr(self, each.name) for each in fields(self)}
         if self.kv_scales is None:
             del row["kv_scales"]
         return row

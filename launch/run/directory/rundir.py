@@ -72,88 +72,69 @@ class RunDirectory:
             "state": "running",
         }
         self._lock = lock
-        before = self._known(needed_bytes, measured, unusable)
-        self._served: Sequence[Served] = ()  # in this call
-        self._earlier_rows = [] if before is None else rows_at(before, "engine_stats")
-        self.earlier_served = (
-            [] if before is None else rows_as(before, "engine_stats", Served)
-        )
-        self.earlier_failures = [] if before is None else failures_of(before)
-        self.was_ended = (
-            before is not None and before["state"] == "finished_with_failures"
-        )
-        if before is not None and (decided := rows_at(before, "screening")):
-            settings = mapping_at(before, "config")
-            if all(
-                settings.get(name) == config.get(name) for name in ("screen", "gate")
-            ):
-                self._document["screening"] = decided  # until this call decides again
-
-    def _known(
-        self, needed: int, measured: Callable[[str], bool], unusable: Collection[str]
-    ) -> dict[str, Any] | None:
-        """The run.json of an earlier call, after the checks; None for a new
-        directory."""
-        existing, identity = _read(self.path), self._document["identity"]
         self.mended: tuple[str, ...] = ()
-        if existing is not None:
-            failed = {
-                name
-                for name in {each.checkpoint for each in failures_of(existing)}
-                if not measured(name)
-            }
-            models, earlier = (
-                mapping_at(identity, "models"),
-                mapping_at(existing, "identity", "models"),
-            )
-            changed = (
-                name
-                for name in models
-                if name in earlier and earlier[name] != models[name]
-            )
-            self.mended = tuple(name for name in changed if name in failed)
-            kept = _need_same_sweep(
-                self.path / "run.json",
-                existing,
-                self._document,
-                self.mended,
-                failed | {*unusable},
-            )
-            self._document |= {"digest": digest(kept), "identity": kept}
-        elif (free := shutil.disk_usage(self.path).free) < needed:
-            has, needs = f"{free / 2**20:,.0f} MiB", f"{needed / 2**20:,.0f} MiB"
+        before = _read(self.path)
+        if before is None:
+            self._need_room(needed_bytes)
+            before = {}
+        else:
+            self._go_on_from(before, measured, unusable)
+        self._served: Sequence[Served] = ()  # in this call
+        self._earlier_rows = rows_at(before, "engine_stats")
+        self.earlier_served = rows_as(before, "engine_stats", Served)
+        self.earlier_failures = failures_of(before)
+        self.was_ended = before.get("state") == "finished_with_failures"
+        decided, settings = rows_at(before, "screening"), mapping_at(before, "config")
+        if decided and all(
+            settings.get(name) == config.get(name) for name in ("screen", "gate")
+        ):
+            self._document["screening"] = decided  # until this call decides again
+
+    def _need_room(self, needed: int) -> None:
+        free = shutil.disk_usage(self.path).free
+        if free < needed:
             raise InputError(
-                f"{self.path}: --out: the disk has {has} free, the run needs about"
-                f" {needs}"
+                f"{self.path}: --out: the disk has {free / 2**20:,.0f} MiB free, the"
+                f" run needs about {needed / 2**20:,.0f} MiB"
             )
-        return existing
+
+    def _go_on_from(
+        self,
+        before: dict[str, Any],
+        measured: Callable[[str], bool],
+        unusable: Collection[str],
+    ) -> None:
+        """Take over the identity of an earlier call's run.json, after the checks."""
+        failed = {each.checkpoint for each in failures_of(before)}
+        failed = {name for name in failed if not measured(name)}
+        models = mapping_at(self._document, "identity", "models")
+        earlier = mapping_at(before, "identity", "models")
+        self.mended = tuple(
+            name
+            for name in models
+            if name in failed and earlier.get(name, models[name]) != models[name]
+        )
+        identity = _need_same_sweep(
+            self.path / "run.json",
+            before,
+            self._document,
+            self.mended,
+            failed | {*unusable},
+        )
+        self._document |= {"digest": digest(identity), "identity": identity}
 
     def mark(
         self, state: State, *, engine_stats: Sequence[Served] | None = None, **more: Any
     ) -> None:
         """Write run.json with this state and `more` fields; `engine_stats` follow
         those of earlier calls, and stay until this call gives others."""
-
-        def plain(value: Any) -> Any:
-            if isinstance(value, Failure | Served):
-                return value.row
-            if is_dataclass(value) and not isinstance(value, type):
-                return asdict(value)
-            return str(value)
-
-        fields = {
-            name: redacted(value) if isinstance(value, str) else value
-            for name, value in more.items()
-        }
         self._served = self._served if engine_stats is None else engine_stats
-        self._document |= {
-            "state": state,
-            "engine_stats": [*self._earlier_rows, *self._served],
-        } | fields
-        write_atomically(
-            self.path / "run.json",
-            json_text(self._document, indent=2, default=plain).encode(),
-        )
+        rows = [*self._earlier_rows, *self._served]
+        self._document |= {"state": state, "engine_stats": rows}
+        for name, value in more.items():
+            self._document[name] = redacted(value) if isinstance(value, str) else value
+        text = json_text(self._document, indent=2, default=_plain)
+        write_atomically(self.path / "run.json", text.encode())
 
     def note_failures(self, failures: Sequence[Failure]) -> None:
         """Store all failures of the run in run.json and in failures.csv, which does not
@@ -170,6 +151,13 @@ class RunDirectory:
         """Raises LeaseLost once this process knows that another driver has taken
         over the directory. Cheap."""
         self._lock.need_unlost()
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no form for, as a row or a text."""
+    if isinstance(value, Failure | Served):
+        return value.row
+    return asdict(value) if is_dataclass(value) else str(value)  # type: ignore[arg-type]
 
 
 class _RunFile(BaseModel, extra="allow"):
@@ -211,56 +199,44 @@ def _need_same_sweep(
 ) -> Mapping[str, Any]:
     """The identity of both calls together. Checkpoints in `aside` may be missing in
     one of them."""
-    if existing["schema_version"] != wanted["schema_version"]:
+    version, known = wanted["schema_version"], existing["schema_version"]
+    if known != version:
         raise InputError(
-            f"{file}: schema_version: {existing['schema_version']} was written by"
-            " another version of Resurface (this one writes"
-            f" {wanted['schema_version']}); use a new --out"
+            f"{file}: schema_version: {known} was written by another version of"
+            f" Resurface (this one writes {version}); use a new --out"
         )
     identity: Mapping[str, Any] = wanted["identity"]
     if existing["digest"] == wanted["digest"]:
         return identity
     stored, now = existing["identity"], json.loads(json.dumps(identity, default=str))
-    if mended:
-        stored = stored | {
-            "models": stored["models"] | {name: now["models"][name] for name in mended}
-        }
-    tasks, known = mapping_at(now, "tasks"), mapping_at(stored, "tasks")
-    new_or_gone = {name for name in aside if (name in tasks) != (name in known)}
-    one, other = (
-        _joined(stored, stored, without=new_or_gone),
-        _joined(now, now, without=new_or_gone),
-    )
-    if one != other:
-        difference = _first_difference(one, other)
+    for name in mended:
+        stored["models"][name] = now["models"][name]
+    one_sided = mapping_at(now, "tasks").keys() ^ mapping_at(stored, "tasks").keys()
+    new_or_gone = one_sided & {*aside}
+    before = _joined(stored, stored, without=new_or_gone)
+    after = _joined(now, now, without=new_or_gone)
+    if before != after:
         raise InputError(
-            f"{file}: digest: the directory belongs to another sweep ({difference});"
-            " use a new --out"
+            f"{file}: digest: the directory belongs to another sweep"
+            f" ({_first_difference(before, after)}); use a new --out"
         )
     return _joined(stored, now)
 
 
 def _first_difference(stored: Any, wanted: Any, field: str = "") -> str:
-    if (
-        isinstance(stored, list)
-        and isinstance(wanted, list)
-        and len(stored) == len(wanted)
-    ):
-        stored, wanted = dict(enumerate(stored)), dict(enumerate(wanted))
-    if isinstance(stored, dict) and isinstance(wanted, dict):
-        for key in sorted(stored.keys() | wanted.keys()):
-            if stored.get(key) != wanted.get(key):
-                return _first_difference(
-                    stored.get(key),
-                    wanted.get(key),
-                    f"{field}.{key}" if field else str(key),
-                )
+    sides = [stored, wanted]
+    if all(isinstance(side, list) for side in sides) and len(stored) == len(wanted):
+        sides = [dict(enumerate(side)) for side in sides]
+    if all(isinstance(side, dict) for side in sides):
+        before, after = sides
+        for key in sorted(before.keys() | after.keys()):
+            if before.get(key) != after.get(key):
+                place = f"{field}.{key}" if field else str(key)
+                return _first_difference(before.get(key), after.get(key), place)
     # its settings, compared before, are equal
     what = ", its questions," if field.startswith("tasks.") else ""
-    return (
-        f"{field}{what} is {json.dumps(stored)[:60]} there,"
-        f" {json.dumps(wanted)[:60]} here"
-    )
+    there, here = json.dumps(stored)[:60], json.dumps(wanted)[:60]
+    return f"{field}{what} is {there} there, {here} here"
 
 
 def _joined(
@@ -272,18 +248,16 @@ def _joined(
     for section in ("models", "bases", "kv_cache", "tasks", "task_settings"):
         if section in {*one, *other}:
             both = {**mapping_at(one, section), **mapping_at(other, section)}
-            joined[section] = {
-                name: value for name, value in both.items() if name not in without
-            }
+            for name in without:
+                both.pop(name, None)
+            joined[section] = both
     made = {
         str(row.get("name")): row
-        for each in (one, other)
-        for row in rows_at(each, "checkpoints")
+        for row in (*rows_at(one, "checkpoints"), *rows_at(other, "checkpoints"))
     }
     if made:
-        joined["checkpoints"] = [
-            made[name] for name in sorted(made) if name not in without
-        ]
+        names = sorted(made.keys() - {*without})
+        joined["checkpoints"] = [made[name] for name in names]
     return joined
 
 
@@ -374,16 +348,16 @@ def set_damaged_aside(
         store.set_aside(path)
     named = [f"{path} ({why})" for path, why in list(damaged.items())[:_NAMED]]
     more = f", and {len(damaged) - _NAMED} more" if len(damaged) > _NAMED else ""
-    bases = "".join(
-        f"; all of {task} on {name} too, whose distributions are gone"
-        for name, task in again
+    parts, its = "1 part is", "its"
+    if len(damaged) > 1:
+        parts, its = f"{len(damaged)} parts are", "their"
+    text = (
+        f"{parts} damaged, and moved to {run_dir / 'damaged'}: {', '.join(named)}{more};"
+        f" {its} items are evaluated again"
     )
-    one = len(damaged) == 1
-    warn(
-        f"{len(damaged)} part{' is' if one else 's are'} damaged, and moved to"
-        f" {run_dir / 'damaged'}: {', '.join(named)}{more};"
-        f" {'its' if one else 'their'} items are evaluated again{bases}"
-    )
+    for name, task in again:
+        text += f"; all of {task} on {name} too, whose distributions are gone"
+    warn(text)
 
 
 def set_verdicts_aside(
@@ -407,22 +381,17 @@ def set_verdicts_aside(
 def _bases(prepared: Prepared, parts: set[Part], run_dir: Path) -> list[Part]:
     """The bases and tasks whose removed distributions damaged checkpoints need, and
     those that these bases need."""
-    bases = {job.name: job.base for job in prepared.jobs if job.base is not None}
-    compared = {
-        (name, task.name)
-        for name in bases
-        for task in prepared.asked[name]
-        if task.config.references
-    }
-    found: set[Part] = set()
-    left = parts & compared
+    bases = {job.name: job.base for job in prepared.jobs}
+    needed: set[Part] = set()
+    left = list(parts)
     while left:
-        bases_of = {(bases[name], task) for name, task in left}
-        gone = {
-            part
-            for part in bases_of - found
-            if not (run_dir / REFERENCES / part[0] / part[1]).is_dir()
-        }
-        found |= gone
-        left = gone & compared
-    return sorted(found)
+        name, task = left.pop()
+        settings = {each.name: each.config for each in prepared.asked.get(name, ())}
+        base = bases.get(name)
+        if base is None or task not in settings or not settings[task].references:
+            continue
+        part = base, task
+        if part not in needed and not (run_dir / REFERENCES / base / task).is_dir():
+            needed.add(part)
+            left.append(part)
+    return sorted(needed)
