@@ -279,7 +279,6 @@ class Board:
             assignment = self._busy.pop(engine).rest
             name = assignment.checkpoint.name
             given_up = self.ledger.failed(engine, failure)
-            self.ledger.end(engine)
             if failure.stage == "load" or failure.mendable:
                 self._waiting.append(assignment)
             elif self._examine(assignment, failure):

@@ -96,7 +96,7 @@ class Ledger:
         self._at[engine] = checkpoint, self.engines.get(engine, "")
 
     def end(self, engine: int) -> None:
-        self._at.pop(engine, None)
+        self._at.pop(engine, None)  # another device may now make the first records
 
     def wanted(self, checkpoint: str) -> str | None:
         """The type of device that a checkpoint is bound to: that of its family's
@@ -153,23 +153,24 @@ class Ledger:
         )
 
     def failed(self, engine: int, failure: Failure) -> bool:
-        """Count an engine's failure; returns whether to set the checkpoint aside."""
+        """Count a failure of an engine, which ends its work; returns whether to set the
+        checkpoint aside."""
         checkpoint = failure.checkpoint
         self._row[checkpoint] += 1
         self._failed_on.add((checkpoint, engine))
         self._between[checkpoint, engine] += 1
         self._streak[engine].add(checkpoint)
-        tries = self._row[checkpoint]
+        if failure.stage == "load" and not failure.mendable:
+            self.doubtful.add(checkpoint)
+        limit = self.attempts
+        if failure.stage == "evaluate":
+            limit += _MORE_DEATHS
         if failure.mendable:  # another engine may be on another machine
             others = self.others(engine, checkpoint)
-            untried = any(
-                (checkpoint, other) not in self._failed_on for other in others
-            )
-            return tries >= 2 or not untried
-        if failure.stage == "load":
-            self.doubtful.add(checkpoint)
-            return tries >= self.attempts
-        return tries >= self.attempts + _MORE_DEATHS
+            tried = {other for of, other in self._failed_on if of == checkpoint}
+            limit = 1 if others <= tried else 2
+        self.end(engine)
+        return self._row[checkpoint] >= limit
 
     def not_made(self, failure: Failure) -> Failure | None:
         """Count the failure of a job; returns it with its attempts if the job is
