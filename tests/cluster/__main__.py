@@ -1,5 +1,5 @@
-"""A cluster's sweep on one machine: the real board, driver, records, live state and
-report, and engines that cost nothing and die at random.
+"""A cluster's sweep on one machine: the real board, driver, records and live state,
+and engines that cost nothing and die at random.
 
     python -m tests.cluster python -m tests.cluster --engines 100 --checkpoints 1000
     --items 1800 --deaths 200 python -m tests.cluster --pace 25
@@ -9,7 +9,7 @@ Ray is pretended (`pretended_ray.py`), records are made up (`answers.py`); what 
 take of the processor is taken off. What Ray itself takes in the driver's process is not
 in the figures. Reported are the driver's processor time, as a share of one core at
 `--engines` engines of 25 items a second, its memory, what is missing, double or
-different at the end, and with `--report` the time, memory and size of the report.
+different at the end.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Options, answer_of, count, module_command, run_main
+from benchmarks.harness import Options, count, run_main
 from evaluator.core.errors import InputError, ResurfaceError
 from tests.cluster.answers import Answers
 from tests.cluster.pretended_ray import Deaths, PretendedRay
@@ -37,9 +37,6 @@ _PACE = 25.0  # items per second of an engine, for the share
 
 def main() -> None:
     options = _options()
-    if options.report_of is not None:
-        print(json.dumps(_report(options.report_of)))
-        return
     with tempfile.TemporaryDirectory(dir=options.work) as folder:
         found = _run(options, Path(folder) / "run")
         print(json.dumps(found))
@@ -72,9 +69,6 @@ def _options() -> argparse.Namespace:
         type=float,
         help="items per second of each engine (default: no engine takes time)",
     )
-    parser.add_argument("--report", action="store_true", help="build the report too")
-    # in a process of its own
-    parser.add_argument("--report-of", type=Path, help=argparse.SUPPRESS)
     parser.add_argument(
         "--work",
         type=Path,
@@ -117,11 +111,6 @@ def _run(options: argparse.Namespace, out: Path) -> dict[str, Any]:
     cost = simulate(prepared, ray, out)
     found = _told(cost, size, ray)
     found["mistakes"] = mistakes(prepared, answers, out)
-    if options.report:
-        found["report"] = answer_of(
-            "report", module_command("tests.cluster", "--report-of", out)
-        )
-        print(found["report"])
     return found
 
 
@@ -151,24 +140,6 @@ def _told(cost: Cost, size: Size, ray: PretendedRay) -> dict[str, Any]:
         "share_of_a_core": share, "failures": len(cost.outcome.failures),
         "megabytes_before": cost.megabytes_before, "megabytes": cost.megabytes,
     }  # fmt: skip
-
-
-def _report(run: Path) -> dict[str, Any]:
-    import resource
-    import time
-
-    from evaluator.report import write_report
-
-    began, processor = time.perf_counter(), time.process_time()
-    report = write_report(run)
-    pages = [report.page, *(report.page.parent / "pages").glob("*.html")]
-    return {
-        "seconds": time.perf_counter() - began,
-        "processor_seconds": time.process_time() - processor,
-        "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "page_megabytes": max(page.stat().st_size for page in pages) / 2**20,
-        "report_megabytes": sum(page.stat().st_size for page in pages) / 2**20,
-    }
 
 
 if __name__ == "__main__":

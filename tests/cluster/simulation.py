@@ -174,30 +174,16 @@ def mistakes(prepared: Prepared, answers: Answers, out: Path) -> Mapping[str, in
     }
     for job in prepared.jobs:
         keys: Counter[tuple[str, str]] = Counter()
-        parts = []
-        for path in store.parts(job.name, task.name):
-            part = pq.read_table(path)
-            items = (
-                part.select(["language", "item_id"])
-                .group_by(["language", "item_id"])
-                .aggregate([])
-            )
-            keys.update(
-                zip(
-                    items["language"].to_pylist(),
-                    items["item_id"].to_pylist(),
-                    strict=True,
-                )
-            )
-            parts.append(part)
+        parts = [pq.read_table(path) for path in store.parts(job.name, task.name)]
+        for part in parts:
+            names = part["language"].to_pylist(), part["item_id"].to_pylist()
+            keys.update({*zip(*names, strict=True)})
         found["missing"] += len(wanted - keys.keys())
         found["twice"] += sum(count - 1 for count in keys.values())
-        undisturbed = answers.table(
-            origin_of(prepared.dense[job.name], job.base), range(len(task.questions))
-        )
-        found["different"] += not parts or not _sorted(pa.concat_tables(parts)).equals(
-            _sorted(undisturbed)
-        )
+        origin = origin_of(prepared.dense[job.name], job.base)
+        undisturbed = _sorted(answers.table(origin, range(len(task.questions))))
+        same = parts and _sorted(pa.concat_tables(parts)).equals(undisturbed)
+        found["different"] += not same
     return {what: count for what, count in found.items() if count}
 
 
