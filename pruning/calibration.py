@@ -26,7 +26,7 @@ from typing import Any
 
 from evaluator.checkpoints.files import digest_of_file
 from evaluator.checkpoints.manifests import CalibrationManifest, PassageRecord
-from evaluator.core.errors import InputError, need_regular, one_line, parse
+from evaluator.core.errors import InputError, field, need_regular, one_line, parse
 from evaluator.core.liveness import HEARTBEAT
 from evaluator.core.saved_data import is_saved, saved_files, saved_texts
 from evaluator.core.text import code_of, normalise
@@ -63,6 +63,10 @@ class Passage:
     origin: str  # a file, a hub data set with its configuration, or the caller's name
     row: int  # 0-based line or row in its origin
 
+    @property
+    def text_digest(self) -> str:
+        return text_digest(self.text)
+
 
 def iterate(
     config: CalibrationConfig, seed: int, sources: Sources
@@ -75,10 +79,8 @@ def iterate(
     `text`."""
     source, samples = config.source, config.samples
     if source in sources:
-        return (
-            Passage(text, source, row)
-            for row, text in enumerate(sources[source](samples, seed))
-        )
+        texts = enumerate(sources[source](samples, seed))
+        return (Passage(text, source, row) for row, text in texts)
     kind, _, rest = source.partition(":")
     if kind in ("text", "jsonl"):
         return _files(config.files, kind == "jsonl")
@@ -93,11 +95,9 @@ def iterate(
 def _files(files: Sequence[tuple[str, Path]], json_lines: bool) -> Iterator[Passage]:
     for name, path in files:
         if is_saved(path):
-            yield from (
-                Passage(text, name, row)
-                for row, text in enumerate(saved_texts(path, _TRAIN))
-                if text.strip()
-            )
+            for row, text in enumerate(saved_texts(path, _TRAIN)):
+                if text.strip():
+                    yield Passage(text, name, row)
             continue
         opened = gzip.open if path.suffix == ".gz" else open
         try:
@@ -121,23 +121,17 @@ def _decode(file: str, row: int, line: bytes, json_lines: bool) -> str:
         raise InputError(
             f"{file}, line {row + 1}: calibration file is not UTF-8 ({error.reason})"
         ) from None
-    if not text.strip() or not json_lines:
-        return text if text.strip() else ""
-    value: Any = parse(line, f"{file}, line {row + 1}")
-    passage = value.get("text") if isinstance(value, dict) else None
-    if not isinstance(passage, str):
-        raise InputError(
-            f"{file}, line {row + 1}: field 'text' is missing or not a string"
-        )
-    return passage if passage.strip() else ""
+    if text.strip() and json_lines:
+        place = f"{file}, line {row + 1}"
+        text = field(parse(line, place), "text", str, place)
+    return text if text.strip() else ""
 
 
 def _hub(origin: str, path: str, **arguments: Any) -> Iterator[Passage]:
     """The rows of a hub data set's train split, streamed."""
     with _reading(path) as load_dataset:
-        for row, value in enumerate(
-            load_dataset(path, split=_TRAIN, streaming=True, **arguments)
-        ):
+        rows = load_dataset(path, split=_TRAIN, streaming=True, **arguments)
+        for row, value in enumerate(rows):
             if value["text"].strip():
                 yield Passage(value["text"], origin, row)
 
@@ -172,26 +166,21 @@ def _wikipedia(
             f"calibration.samples: {samples} cannot be the same number of each of"
             f" {len(languages)} languages"
         )
-    share, rest = divmod(samples, len(codes))
-    names = [
-        (f"{_WIKIPEDIA_DATE}.{code}", share + (position < rest))
-        for position, code in enumerate(codes)
-    ]
-    return (
-        passage
-        for name, requested in names
-        for passage in _of_language(name, requested)
-    )
+    return _of_languages([f"{_WIKIPEDIA_DATE}.{code}" for code in codes], samples)
 
 
-def _of_language(name: str, requested: int) -> list[Passage]:
-    taken = list(islice(_hub(f"{_WIKIPEDIA}:{name}", _WIKIPEDIA, name=name), requested))
-    if len(taken) < requested:
-        raise InputError(
-            f"calibration.source: {_WIKIPEDIA} {name} has {len(taken)} passages,"
-            f" {requested} were requested"
-        )
-    return taken
+def _of_languages(names: list[str], samples: int) -> Iterator[Passage]:
+    share, rest = divmod(samples, len(names))
+    for position, name in enumerate(names):
+        requested = share + (position < rest)
+        passages = _hub(f"{_WIKIPEDIA}:{name}", _WIKIPEDIA, name=name)
+        taken = list(islice(passages, requested))
+        if len(taken) < requested:
+            raise InputError(
+                f"calibration.source: {_WIKIPEDIA} {name} has {len(taken)} passages,"
+                f" {requested} were requested"
+            )
+        yield from taken
 
 
 def digests_of(config: CalibrationConfig) -> dict[str, str]:
@@ -199,24 +188,21 @@ def digests_of(config: CalibrationConfig) -> dict[str, str]:
     by the name that the user gave."""
     digests: dict[str, str] = {}
     for name, path in config.files:
-        inside = (
-            saved_files(path) if path.is_dir() else [path] if path.is_file() else []
-        )
-        digests |= {
-            str(Path(name) / file.relative_to(path)): digest_of_file(file)
-            for file in inside
-        }
+        for file in saved_files(path) if path.is_dir() else [path]:
+            if file.is_file():
+                inside = Path(name) / file.relative_to(path)
+                digests[str(inside)] = digest_of_file(file)
     return digests
 
 
 def text_digest(text: str) -> str:
     """sha256, hexadecimal, of the normalised text; empty if no word is left."""
     words = normalise(text)
-    return (
-        hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
-        if words
-        else ""
-    )
+    return _sha256(words) if words else ""
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def check_disjoint(
@@ -224,22 +210,16 @@ def check_disjoint(
 ) -> None:
     """Raises InputError for the first passage that is held out: `held_out` describes
     texts, by `text_digest`."""
-    for each in passages if held_out else ():
-        digest = (
-            each.text_digest
-            if isinstance(each, PassageRecord)
-            else text_digest(each.text)
-        )
+    for passage in passages if held_out else ():
+        digest = passage.text_digest
         if digest and digest in held_out:
             raise InputError(
-                f"calibration.source: passage {each.row} of {each.origin} is also"
+                f"calibration.source: passage {passage.row} of {passage.origin} is also"
                 f" {held_out[digest]}; leave one of the two out"
             )
 
 
 _DRAWS = 2000  # documents in a row that may be too short before the source is given up
-# what a passage is, by the kind of source
-_UNITS = {"text": " (non-blank lines)", "jsonl": " (lines with a text)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,23 +236,19 @@ def take_passages(
     """The first `samples` passages. Raises InputError if there are fewer, saying how
     many there were."""
     taken = list(islice(iterate(config, seed, sources), config.samples))
-    if not taken:
-        raise InputError(
-            f"calibration.source: {config.source!r} is empty: it holds no passage"
-        )
     if len(taken) < config.samples:
         raise InputError(
             f"calibration.samples: {config.samples} passages were requested,"
-            f" {config.source!r} has"
-            f" {len(taken)}{_UNITS.get(config.source.partition(':')[0], '')}"
+            f" {config.source!r} has {len(taken)}"
         )
-    unused = [name for name, _ in config.files if name not in {p.origin for p in taken}]
-    if unused:
-        raise InputError(
-            f"calibration.source: {unused[0]} gives nothing: the first"
-            f" {config.samples} passages are in the files before it; raise samples or"
-            " leave it out"
-        )
+    origins = {passage.origin for passage in taken}
+    for name, _ in config.files:
+        if name not in origins:
+            raise InputError(
+                f"calibration.source: {name} gives nothing: the first"
+                f" {config.samples} passages are in the files before it; raise samples"
+                " or leave it out"
+            )
     return taken
 
 
@@ -313,20 +289,15 @@ def load(
         kept = tuple(ids[:longest])
         digest.update(struct.pack(f"<{len(kept) + 1}q", len(kept), *kept))
         sequences.append(kept)
-        sha256 = hashlib.sha256(
-            passage.text.encode("utf-8", "surrogatepass")
-        ).hexdigest()
-        of = {
-            "offset": offset,
-            "tokens": len(kept),
-            "sha256": sha256,
-            "text_digest": text_digest(passage.text),
-        }
-        records.append(
-            PassageRecord.model_validate(
-                {"origin": passage.origin, "row": passage.row, **of}
-            )
+        record = PassageRecord(
+            origin=passage.origin,
+            row=passage.row,
+            offset=offset,
+            tokens=len(kept),
+            sha256=_sha256(passage.text),
+            text_digest=passage.text_digest,
         )
+        records.append(record)
     manifest = CalibrationManifest(
         source=config.source,
         samples=len(sequences),

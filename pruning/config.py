@@ -17,7 +17,14 @@ from pydantic import (
 from evaluator.core.config import Frozen
 from pruning.methods import METHODS
 from pruning.methods.base import Removal
-from pruning.methods.patterns import UNSTRUCTURED, Group, NofM, Pattern, Removed, parse
+from pruning.methods.patterns import (
+    UNSTRUCTURED,
+    Group,
+    Pattern,
+    Removed,
+    Unstructured,
+    parse,
+)
 
 Allocation = Literal["uniform", "owl"]
 Repair = Literal["none", "least_squares"]  # of the weights that stay (layers/repair.py)
@@ -115,13 +122,12 @@ class PruneConfig(JobConfig):
     @model_validator(mode="before")
     @classmethod
     def _pattern_of_method(cls, given: Any) -> Any:
-        name = given.get("method") if isinstance(given, dict) else None
-        method = METHODS[name] if isinstance(name, str) and name in METHODS else None
-        return (
-            given | {"pattern": method.spelled(given.get("pattern"))}
-            if isinstance(method, Removal)
-            else given
-        )
+        name = given.get("method")
+        if isinstance(name, str) and name in METHODS:
+            method = METHODS[name]
+            if isinstance(method, Removal):
+                return given | {"pattern": method.spelled(given.get("pattern"))}
+        return given
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -134,29 +140,22 @@ class PruneConfig(JobConfig):
                 f"calibration: method {self.method!r}, allocation"
                 f" {self.allocation!r}{repair} needs a source"
             )
-        if self.removes and self.allocation != "uniform":
-            raise ValueError(
-                f"allocation: {self.allocation!r} means nothing with {self.method}"
-            )
-        if self.removes and self.repair != "none":
-            raise ValueError(
-                f"repair: {self.repair!r} means nothing with {self.method}"
-            )
-        if self.repair != "none" and self.weights_pattern.ratio == 0:
-            raise ValueError(
-                f"repair: {self.repair!r} means nothing at a sparsity of 0"
-            )
-        if isinstance(pattern, NofM) and self.allocation != "uniform":
-            raise ValueError(
-                f"allocation: {self.allocation!r} varies the ratio, which pattern"
-                f" {self.pattern!r} fixes"
-            )
-        if self.group is not None and (
-            isinstance(pattern, NofM) or not METHODS[self.method].takes_group
+        idle = []  # fields that mean nothing in this job
+        if self.allocation != "uniform" and not isinstance(pattern, Unstructured):
+            idle.append(f"allocation: {self.allocation!r}")
+        zero = isinstance(pattern, Unstructured) and pattern.ratio == 0
+        if self.repair != "none" and (self.removes or zero):
+            idle.append(f"repair: {self.repair!r}")
+        takes_group = METHODS[self.method].takes_group
+        if self.group is not None and not (
+            takes_group and isinstance(pattern, Unstructured)
         ):
+            idle.append(f"group: {self.group!r}")
+        if idle:
+            sparsity = "" if self.sparsity is None else f", sparsity {self.sparsity}"
             raise ValueError(
-                f"group: {self.group!r} means nothing with {self.method}, pattern"
-                f" {self.pattern!r}"
+                f"{idle[0]} means nothing with {self.method}, pattern"
+                f" {self.pattern!r}{sparsity}"
             )
         return self
 

@@ -21,7 +21,7 @@ from evaluator.core.errors import InputError
 from evaluator.core.garbage import rare_collections
 from pruning.calibration import Calibration, Sources
 from pruning.config import PruneConfig, needs_calibration
-from pruning.layers.flow import Activations, Flow
+from pruning.layers.flow import Flow
 from pruning.layers.sequential import (
     LayerPruner,
     Writer,
@@ -29,9 +29,7 @@ from pruning.layers.sequential import (
     outlier_shares,
     owl,
 )
-from pruning.methods import METHODS
-from pruning.methods.base import Method
-from pruning.methods.patterns import NofM, Pattern, Share, Unstructured, format_ranges
+from pruning.methods.patterns import NofM, Pattern, Share, format_ranges
 from pruning.model import memory
 from pruning.model.decoder import Decoder, Progress, silent
 from pruning.model.packing import batches
@@ -89,11 +87,11 @@ def _check(job: Job[PruneConfig]) -> tuple[Decoder, Any]:
 
 def _decoder(job: Job[PruneConfig]) -> Decoder:
     """The model without its weights, on the job's device. Raises InputError."""
-    name, available = job.config.device, torch.cuda.is_available()
-    device = torch.device(("cuda" if available else "cpu") if name == "auto" else name)
-    if device.type == "cuda" and (
-        not available or (device.index or 0) >= torch.cuda.device_count()
-    ):
+    name, cards = job.config.device, torch.cuda.device_count()
+    if name == "auto":
+        name = "cuda" if cards else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= cards:
         raise InputError(f"device: {name!r} is not on this machine")
     return Decoder(job.checkpoint, device)
 
@@ -144,17 +142,16 @@ def prune(
         calibration = job.calibrate(tokenizer) if looks else None
         with _flow(decoder, calibration, target.partial) as flow:
             if config.removes:
-                outcome = _take_out(
-                    choose(config, decoder, flow, progress),
-                    config,
-                    decoder,
-                    target.partial,
-                )
+                cut = choose(config, decoder, flow, progress)
+                outcome = _take_out(cut, config, decoder, target.partial)
             else:
                 target.copy_weights()
                 outcome = _set_to_zero(config, decoder, flow, target.write, progress)
 
         device, first = decoder.device, next(iter(decoder.matrices()))
+        name = "cpu"
+        if device.type == "cuda":
+            name = torch.cuda.get_device_name(device)
         return target.finish(
             lambda **files: PruneManifest(
                 method=config.method,
@@ -166,11 +163,7 @@ def prune(
                 versions=_versions(),
                 provenance=dict(provenance),
                 seed=config.seed,
-                device=(
-                    torch.cuda.get_device_name(device)
-                    if device.type == "cuda"
-                    else "cpu"
-                ),
+                device=name,
                 dtype=job.checkpoint.tensors[first].dtype,
                 compute_dtype=str(decoder.dtype).removeprefix("torch."),
                 seconds=round(time.perf_counter() - started, 3),
@@ -191,27 +184,21 @@ def _set_to_zero(
     """Prune every layer; returns what the manifest says about the weights."""
     pattern = config.weights_pattern
     patterns: list[Pattern] = [pattern] * len(decoder)  # one for each layer
-    if (
-        config.allocation == "owl"
-        and isinstance(pattern, Unstructured)
-        and pattern.ratio
-    ):
-        assert flow is not None  # a job with this allocation has a calibration
-        patterns = [*owl(outlier_shares(decoder, flow), pattern.ratio)]
     if pattern.ratio == 0:
         pruned = leave_dense(decoder)
     else:
-        method = METHODS[config.method]
-        assert isinstance(method, Method), config.method
-        pruner = LayerPruner(config, method, decoder, flow, write)
-        pruned = pruner.run(patterns, report)
-    by_name = {each.name: each for each in pruned}
+        if config.allocation == "owl":
+            assert flow is not None  # a job with this allocation has a calibration
+            patterns = [*owl(outlier_shares(decoder, flow), pattern.ratio)]
+        pruned = LayerPruner(config, decoder, flow, write).run(patterns, report)
+    by_name = {record.name: record for record in pruned}
     matrices = tuple(by_name[name] for name in decoder.matrices())
+    zeros = sum(matrix.zeros for matrix in matrices)
+    weights = sum(matrix.rows * matrix.columns for matrix in matrices)
     return {
         "sparsity": pattern.ratio,
-        "layer_sparsity": tuple(each.ratio for each in patterns),
-        "measured_sparsity": sum(m.zeros for m in matrices)
-        / sum(m.rows * m.columns for m in matrices),
+        "layer_sparsity": tuple(pattern.ratio for pattern in patterns),
+        "measured_sparsity": zeros / weights,
         "matrices": matrices,
     }
 
@@ -223,10 +210,11 @@ def _take_out(
     kept = slices(decoder, cut)
     check_built(decoder, cut, kept)
     write(decoder.checkpoint, kept, mended(decoder, cut), folder)
-    matrices = decoder.matrices()
-    left = sum(
-        math.prod(part.shape) for name in matrices if (part := kept[name]) is not None
-    )
+    weights = left = 0
+    for name, shape in decoder.matrices().items():
+        weights += math.prod(shape)
+        part = kept[name]
+        left += 0 if part is None else math.prod(part.shape)
     removed, gone = config.removed, cut.gone[0]
     sparsity = removed.ratio if isinstance(removed, Share) else len(gone) / cut.of
     of_layers = [sparsity] * len(decoder)
@@ -235,8 +223,7 @@ def _take_out(
     return {
         "sparsity": sparsity,
         "layer_sparsity": tuple(of_layers),
-        "measured_sparsity": 1
-        - left / sum(rows * columns for rows, columns in matrices.values()),
+        "measured_sparsity": 1 - left / weights,
         "matrices": (),
         "removed": RemovedParts(
             unit=cut.unit,
@@ -255,9 +242,8 @@ def _flow(
     if calibration is None:
         yield None
         return
-    decoder.open_skeleton(
-        torch.tensor([token for ids in calibration.sequences for token in ids])
-    )
+    sequences = [torch.tensor(ids) for ids in calibration.sequences]
+    decoder.open_skeleton(torch.cat(sequences))
     if decoder.recurrent:
         tokens = 1  # one sequence at a time
     elif decoder.device.type == "cuda":
@@ -266,25 +252,20 @@ def _flow(
         least, most = _BATCH_TOKENS_CPU
         widest = max(linear.out_features for linear in decoder.linears(0).values())
         tokens = min(most, max(least, _CACHED_ELEMENTS // widest))
-    made = batches(calibration.sequences, tokens)
     with tempfile.TemporaryFile(dir=folder) as file:
-        held = Activations(made, decoder, _ACTIVATION_BYTES, file)
-        yield Flow(decoder, made, held)
-        held.held.clear()
+        yield Flow(decoder, batches(sequences, tokens), _ACTIVATION_BYTES, file)
 
 
 def _versions() -> dict[str, str]:
     import tokenizers
     import transformers
 
-    found = {
-        module.__name__: str(module.__version__)
-        for module in (torch, transformers, tokenizers, np)
-    }
-    found["python"] = platform.python_version()
+    versions = {"python": platform.python_version()}
+    for module in (torch, transformers, tokenizers, np):
+        versions[module.__name__] = str(module.__version__)
     with suppress(importlib.metadata.PackageNotFoundError):  # run from a source tree
-        found["resurface"] = importlib.metadata.version("resurface")
-    return found
+        versions["resurface"] = importlib.metadata.version("resurface")
+    return versions
 
 
 @contextmanager

@@ -1,16 +1,9 @@
-"""Reads a run directory: records, items, verdicts and run.json.
+"""Reads a run directory: records, items, verdicts and run.json."""
 
-    RUN/records/.whole    SHA-256 of each whole part
-
-Reading a part in full costs 100 times as much as its digest. `damaged` reads a part
-again only if its digest is new."""
-
-import contextlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
-from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -20,13 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from evaluator.core.config import day
-from evaluator.core.errors import InputError, mapping_at, one_line, parse
-from evaluator.core.files import write_atomically
+from evaluator.core.errors import InputError, mapping_at, of_kind, one_line, parse
 from evaluator.store import schema
 
 # Columns that every part of records must have.
 _NEEDED = {*schema.READ_RECORDS, "weights_digest", "language", "item_id"}
-_BYTES = 32  # of a digest
 _READERS = 8  # parts that are read at a time
 
 
@@ -72,9 +63,7 @@ def read_run(run_dir: Path) -> dict[str, Any]:
         return {}
     if not path.is_file():
         raise InputError(f"{path}: is no file")
-    run = parse(path.read_bytes(), str(path))
-    if not isinstance(run, dict):
-        raise InputError(f"{path}: must be a JSON object, is {type(run).__name__}")
+    run: dict[str, Any] = of_kind(parse(path.read_bytes(), str(path)), dict, str(path))
     return run
 
 
@@ -148,31 +137,12 @@ def damage_of(
     return None
 
 
-def damaged(root: Path, parts: Sequence[Path]) -> dict[Path, str]:
-    """The damaged parts below `root`, with the reasons (`damage_of`)."""
-    kept, content = root / ".whole", b""
-    with contextlib.suppress(OSError):
-        content = kept.read_bytes()
-    starts = range(0, len(content), _BYTES)
-    known = {content[start : start + _BYTES] for start in starts}
-
-    def examined(path: Path) -> tuple[bytes | None, str | None]:
-        digest = None
-        with contextlib.suppress(OSError):  # `damage_of` reports the reason
-            digest = sha256(path.read_bytes()).digest()
-        return digest, None if digest in known else damage_of(path)
-
-    with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), _READERS)) as readers:
-        results = list(readers.map(examined, parts))
-    whole, damage = set(), {}
-    for path, (digest, why) in zip(parts, results, strict=True):
-        if why is not None:
-            damage[path] = why
-        elif digest is not None:
-            whole.add(digest)
-    if whole - known:
-        write_atomically(kept, b"".join(sorted(whole)))
-    return damage
+def damaged(parts: Sequence[Path]) -> dict[Path, str]:
+    """The damaged parts, with the reasons (`damage_of`)."""
+    with ThreadPoolExecutor(_READERS) as readers:
+        reasons = list(readers.map(damage_of, parts))
+    found = zip(parts, reasons, strict=True)
+    return {path: reason for path, reason in found if reason is not None}
 
 
 def read_all(

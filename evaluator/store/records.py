@@ -182,12 +182,11 @@ class RecordStore:
             self._greedy.clear()
 
     def damaged(self) -> dict[Path, str]:
-        """Every damaged part and why; each is read in full (2 ms) unless its bytes
-        passed before. Raises InputError."""
+        """Every damaged part and why; each is read in full (2 ms). Raises InputError."""
         # late: it imports pandas, which an engine's process does not need
         from evaluator.store.reading import damaged
 
-        return damaged(self.root, [path for _, _, path in self.tables()])
+        return damaged([path for _, _, path in self.tables()])
 
     def set_aside(self, part: Path) -> Path:
         """Move a part to RUN/damaged, so that its items are evaluated again; returns

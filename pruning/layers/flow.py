@@ -6,9 +6,6 @@ the tensor's identity and share one statistic. The pass stops at the last module
 input. A matrix of an expert sees the tokens of its expert, and their number is
 counted. One that saw none is judged by its weights alone.
 
-`Activations` keep a layer's inputs in memory while they fit, or else in a file, read
-and written batch by batch.
-
 Shapes: T tokens of a batch, its sequences end to end; I input columns; N sequences."""
 
 from __future__ import annotations
@@ -42,38 +39,28 @@ class Gathered:
     do not depend on how sequences were batched."""
 
     def __init__(
-        self,
-        leader: str,
-        kinds: Sequence[Statistic] = (),
-        columns: int = 0,
-        sequences: int = 0,
-        device: torch.device | None = None,
+        self, leader: str, kinds: Sequence[Statistic] = (), sequences: int = 0
     ) -> None:
-        """Of an input of so many columns, and a calibration of so many sequences."""
+        """`sequences`: how many the calibration has."""
         self.members = [leader]  # modules; the first one names the input
         self.tokens: int | None = None  # where only some tokens come: how many
+        self._kinds = kinds
         self._sequences = sequences
-        self._sums = {
-            kind: torch.zeros(
-                columns if kind is Statistic.HESSIAN else sequences,
-                columns,
-                dtype=torch.float32,
-                device=device,
-            )
-            for kind in kinds
-        }
+        self._sums: dict[Statistic, Tensor] = {}
 
     def add(self, inputs_TI: Tensor, batch: Batch) -> None:
+        columns, device = inputs_TI.shape[1], inputs_TI.device
+        for kind in () if self._sums else self._kinds:
+            rows = columns if kind is Statistic.HESSIAN else self._sequences
+            self._sums[kind] = torch.zeros(rows, columns, device=device)
         if (sums_NI := self._sums.get(Statistic.COLUMN_NORMS)) is not None:
             first = start = 0
             # the sums of several sequences in one call are those of one at a time
             for length, count in batch.runs:
-                run_NTI = inputs_TI[start : start + count * length].view(
-                    count, length, inputs_TI.shape[1]
-                )
-                sums_NI[list(batch.order[first : first + count])] = (
-                    run_NTI.float().square().sum(dim=1)
-                )
+                run_TI = inputs_TI[start : start + count * length]
+                run_NTI = run_TI.view(count, length, columns)
+                sequences = list(batch.order[first : first + count])
+                sums_NI[sequences] = run_NTI.float().square().sum(dim=1)
                 first, start = first + count, start + count * length
         if (sum_II := self._sums.get(Statistic.HESSIAN)) is not None:
             add_second_moments(sum_II, inputs_TI.float())
@@ -83,13 +70,11 @@ class Gathered:
         statistics: dict[Statistic, Tensor] = {}
         for kind in [*self._sums]:
             sums = self._sums.pop(kind)
-            if self.tokens == 0:
-                # as if its inputs were equally strong and uncorrelated
-                statistics[kind] = (
-                    torch.eye(len(sums)).to(sums)
-                    if kind is Statistic.HESSIAN
-                    else torch.ones_like(sums[0])
-                )
+            # without a token: as if its inputs were equally strong and uncorrelated
+            if self.tokens == 0 and kind is Statistic.HESSIAN:
+                statistics[kind] = torch.eye(len(sums)).to(sums)
+            elif self.tokens == 0:
+                statistics[kind] = torch.ones_like(sums[0])
             elif kind is Statistic.HESSIAN:
                 statistics[kind] = mirror(sums).mul_(2 / self._sequences)
             else:
@@ -108,13 +93,11 @@ class Observer:
         linears: Mapping[str, nn.Linear],
         kinds: Sequence[Statistic],
         sequences: int,
-        device: torch.device,
     ) -> None:
         self.inputs: dict[str, Gathered] = {}  # by the module that reads it first
         self._linears = linears
         self._kinds = kinds
         self._sequences = sequences
-        self._device = device
         self._left: set[str] = set()  # modules that have not run yet in this pass
 
     def run(
@@ -156,17 +139,13 @@ class Observer:
         else:
             self._last = (inputs_1TI, name)
             if name not in self.inputs:
-                columns = inputs_1TI.shape[-1]
-                self.inputs[name] = Gathered(
-                    name, self._kinds, columns, self._sequences, self._device
-                )
+                self.inputs[name] = Gathered(name, self._kinds, self._sequences)
             gathered = self.inputs[name]
             if isinstance(module, Routed):
                 tokens = len(module.tokens_R)
                 gathered.tokens = (gathered.tokens or 0) + tokens
-                if tokens:
-                    batch = self._batch.only(module.tokens_R)
-                    gathered.add(inputs_1TI[:tokens], batch)
+                batch = self._batch.only(module.tokens_R)
+                gathered.add(inputs_1TI[:tokens], batch)
             else:
                 gathered.add(inputs_1TI[0], self._batch)
         if not self._left:
@@ -183,22 +162,28 @@ def add_second_moments(sum_II: Tensor, inputs_TI: Tensor) -> None:
 def mirror(upper_II: Tensor) -> Tensor:
     """Copy what lies above the diagonal blocks to below them, in place."""
     for start in range(_BLOCK, len(upper_II), _BLOCK):
-        upper_II[start : start + _BLOCK, :start] = upper_II[
-            :start, start : start + _BLOCK
-        ].T
+        block = slice(start, start + _BLOCK)
+        upper_II[block, :start] = upper_II[:start, block].T
     return upper_II
 
 
 class Flow:
-    """Feeds every batch to one loaded layer at a time."""
+    """Feeds every batch to one loaded layer at a time. What enters the layer,
+    hidden_1TH of each batch, stays in memory, or in `file` where all have more than
+    `limit` bytes."""
 
     def __init__(
-        self, decoder: Decoder, batches: Sequence[Batch], activations: Activations
+        self, decoder: Decoder, batches: Sequence[Batch], limit: int, file: Any
     ) -> None:
         self._decoder = decoder
         self._batches = batches
-        self._activations = activations
         self._sequences = sum(len(batch.lengths) for batch in batches)
+        width = decoder.config.hidden_size
+        self._shapes = [(1, sum(batch.lengths), width) for batch in batches]
+        sizes = [math.prod(shape) * decoder.dtype.itemsize for shape in self._shapes]
+        *self._offsets, total = accumulate(sizes, initial=0)
+        self._file = file if total > limit else None
+        self._held: dict[int, Tensor] = {}
 
     def layers(
         self, report: Progress = silent, *, last: bool = False
@@ -206,7 +191,7 @@ class Flow:
         """Each layer in turn, loaded; what it then gives is the input of the next.
         The `last` layer's output matters to few. Raises JobError if not finite."""
         for number, batch in enumerate(self._batches):
-            self._activations.put(number, self._decoder.embed(batch))
+            self._put(number, self._decoder.embed(batch))
         for index, layer in self._decoder.layers(report):
             yield index, layer
             if last or index < len(self._decoder) - 1:
@@ -221,39 +206,28 @@ class Flow:
     ) -> list[Gathered]:
         """One pass over every batch: the statistics of each distinct input of a layer's
         Linear modules, or of those given."""
-        observer = Observer(
-            self._decoder.linears(index) if linears is None else linears,
-            kinds,
-            self._sequences,
-            self._decoder.device,
-        )
+        linears = linears or self._decoder.linears(index)
+        observer = Observer(linears, kinds, self._sequences)
         for number, batch in enumerate(self._batches):
-            observer.run(
-                layer,
-                self._activations.get(number),
-                self._decoder.keywords(index, batch),
-                batch,
-            )
+            keywords = self._decoder.keywords(index, batch)
+            observer.run(layer, self._get(number), keywords, batch)
         return list(observer.inputs.values())
 
     def ends(self) -> Tensor:
         """states_NH: the current inputs at the last token of each calibration
         sequence, float64, on the CPU."""
-        states_NH = torch.empty(
-            self._sequences, self._decoder.config.hidden_size, dtype=torch.float64
-        )
+        width = self._decoder.config.hidden_size
+        states_NH = torch.empty(self._sequences, width, dtype=torch.float64)
         for number, batch in enumerate(self._batches):
             last_N = torch.tensor(batch.lengths).cumsum(0) - 1
-            states_NH[list(batch.order)] = (
-                self._activations.get(number)[0, last_N].double().cpu()
-            )
+            ends_NH = self._get(number)[0, last_N]
+            states_NH[list(batch.order)] = ends_NH.double().cpu()
         return states_NH
 
     def _pass_on(self, index: int, layer: nn.Module) -> None:
         for number, batch in enumerate(self._batches):
-            hidden_1TH = layer(
-                self._activations.get(number), **self._decoder.keywords(index, batch)
-            )
+            keywords = self._decoder.keywords(index, batch)
+            hidden_1TH = layer(self._get(number), **keywords)
             # A sum shows NaN and infinity a hundred times faster; it may overflow, too.
             if not math.isfinite(hidden_1TH.sum().item()) and not bool(
                 torch.isfinite(hidden_1TH).all()
@@ -262,46 +236,23 @@ class Flow:
                     f"layer {index}: its output is not finite on calibration sequence"
                     f" {batch.order[0]}"
                 )
-            self._activations.put(number, hidden_1TH)
+            self._put(number, hidden_1TH)
 
-
-class Activations:
-    """hidden_1TH (1, tokens, width) by the number of its batch: in memory, or in
-    `file` where all have more than `limit` bytes."""
-
-    def __init__(
-        self, batches: Sequence[Batch], decoder: Decoder, limit: int, file: Any
-    ) -> None:
-        self._dtype, self._device = decoder.dtype, decoder.device
-        self._shapes = [
-            (1, sum(batch.lengths), decoder.config.hidden_size) for batch in batches
-        ]
-        self._sizes = [
-            math.prod(shape) * self._dtype.itemsize for shape in self._shapes
-        ]
-        *self._offsets, self.bytes = accumulate(self._sizes, initial=0)
-        self.held: dict[int, Tensor] = {}
-        self.file = file if self.bytes > limit else None
-
-    def put(self, number: int, hidden_1TH: Tensor) -> None:
-        """Keep a batch's inputs; those it had before are overwritten."""
+    def _put(self, number: int, hidden_1TH: Tensor) -> None:
         HEARTBEAT.beat()
-        if self.file is None:
-            self.held[number] = hidden_1TH
+        if self._file is None:
+            self._held[number] = hidden_1TH
             return
-        self.file.seek(self._offsets[number])
-        self.file.write(hidden_1TH.contiguous().cpu().view(torch.uint8).numpy().data)
+        self._file.seek(self._offsets[number])
+        self._file.write(hidden_1TH.contiguous().cpu().view(torch.uint8).numpy().data)
 
-    def get(self, number: int) -> Tensor:
-        """The inputs that were put last for a batch, on the device."""
+    def _get(self, number: int) -> Tensor:
         HEARTBEAT.beat()
-        if self.file is None:
-            return self.held[number]
-        self.file.seek(self._offsets[number])
-        buffer = bytearray(self._sizes[number])
-        self.file.readinto(buffer)
-        return (
-            torch.frombuffer(buffer, dtype=self._dtype)
-            .view(self._shapes[number])
-            .to(self._device)
-        )
+        if self._file is None:
+            return self._held[number]
+        shape, dtype = self._shapes[number], self._decoder.dtype
+        buffer = bytearray(math.prod(shape) * dtype.itemsize)
+        self._file.seek(self._offsets[number])
+        self._file.readinto(buffer)
+        hidden_1TH = torch.frombuffer(buffer, dtype=dtype).view(shape)
+        return hidden_1TH.to(self._decoder.device)

@@ -1,18 +1,21 @@
 """Repair after pruning: the weights that stay are fitted anew, so that outputs on
 the calibration text change least.
 
-A row w of a pruned matrix had the dense weights d. Its repair is the w with zeros
-wherever its mask has them that is the least of (d - w) A (d - w)^T, for A = H +
-damping: the Hessian of a row's squared output error on the inputs that the layers
-before it produce as they are now, damped as SparseGPT damps it, so that where the
-text says nothing the dense weights count. Each row has its own mask, hence its own
-normal equations. Conjugate gradients over the kept weights solve those of many rows
-at once: a step is one product with H. (Boza, Fast and Effective Weight Update for
-Pruned Large Language Models, 2024, is the same least squares by ADMM.)
+A row w of a pruned matrix had the dense weights d. Its repair is the w, with zeros
+wherever its mask has them, of the least
+
+    (d - w) A (d - w)^T,    A = H + damping.
+
+H is the Hessian of a row's squared output error on the inputs that the layers before
+it produce as they are now. It is damped as SparseGPT damps it: where the text says
+nothing, the dense weights count. Each row has its own mask, hence its own normal
+equations. Conjugate gradients over the kept weights solve those of many rows at once:
+a step is one product with H. (Boza, Fast and Effective Weight Update for Pruned Large
+Language Models, 2024, is the same least squares by ADMM.)
 
 Shapes: O output rows, I input columns."""
 
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,18 +32,6 @@ TOLERANCE = 1e-3
 _ROWS_CPU, _ROWS_CUDA = 512, 8192
 
 
-@dataclass(frozen=True, slots=True)
-class Repaired:
-    """One matrix after its repair, in the checkpoint's dtype."""
-
-    weight_OI: Tensor
-    # squared output error on the calibration text, as a share of the dense outputs'
-    # square
-    error_before: float
-    error: float  # the same, repaired; never more
-    steps: int  # of the rows that took most
-
-
 class LeastSquares:
     """The repair of matrices that read one input."""
 
@@ -52,50 +43,42 @@ class LeastSquares:
         self._hessian_II = hessian_II
         # weights of dead columns stay as pruning left them
         self._live_I = diagonal_I > 0
-        self._damping = (
-            DAMPING * diagonal_I[self._live_I].double().mean().item()
-            if bool(self._live_I.any())
-            else 0.0
-        )
+        self._damping = 0.0
+        if bool(self._live_I.any()):
+            mean = diagonal_I[self._live_I].double().mean().item()
+            self._damping = DAMPING * mean
         self._scale_I = torch.where(self._live_I, 1 / (diagonal_I + self._damping), 0)
 
-    def repair(self, pruned: Pruned, dense_OI: Tensor, dtype: torch.dtype) -> Repaired:
+    def repair(
+        self, pruned: Pruned, dense_OI: Tensor, dtype: torch.dtype
+    ) -> tuple[Tensor, dict[str, Any]]:
         """Fit what the mask leaves and round it to `dtype`; a row whose rounded
-        error would not be less stays."""
+        error would not be less stays. Also what a `MatrixRecord` says of it."""
         parts: list[Tensor] = []
         totals, most = torch.zeros(3, dtype=torch.float64), 0
         rows = _ROWS_CUDA if dense_OI.is_cuda else _ROWS_CPU
-        chunks = (
-            torch.split(each_OI, rows)
-            for each_OI in (pruned.weight_OI, pruned.mask_OI, dense_OI)
-        )
-        for weight_OI, mask_OI, own_OI in zip(*chunks, strict=True):
-            target_OI = own_OI.float()
-            fitted_OI, steps = self._fit(
-                weight_OI.float(), target_OI, self._live_I & ~mask_OI
-            )
-            stored_OI = fitted_OI.to(dtype)
-            before_OI = weight_OI.to(dtype)
-            before_O, after_O = (
-                self._error(target_OI - each.float()) for each in (before_OI, stored_OI)
-            )
-            parts.append(
-                torch.where((after_O < before_O)[:, None], stored_OI, before_OI)
-            )
-            errors_O = (
-                self._error(target_OI),
-                before_O,
-                torch.minimum(before_O, after_O),
-            )
-            totals += torch.stack([each.double().sum() for each in errors_O]).cpu()
+        for start in range(0, len(dense_OI), rows):
+            chunk = slice(start, start + rows)
+            target_OI = dense_OI[chunk].float()
+            weight_OI = pruned.weight_OI[chunk]
+            kept_OI = self._live_I & ~pruned.mask_OI[chunk]
+            fitted_OI, steps = self._fit(weight_OI.float(), target_OI, kept_OI)
+            before_OI, after_OI = weight_OI.to(dtype), fitted_OI.to(dtype)
+            before_O = self._error(target_OI - before_OI.float())
+            after_O = self._error(target_OI - after_OI.float())
+            better_O = after_O < before_O
+            parts.append(torch.where(better_O[:, None], after_OI, before_OI))
+            least_O = torch.minimum(before_O, after_O)
+            errors = self._error(target_OI), before_O, least_O
+            totals += torch.stack([error_O.double().sum() for error_O in errors]).cpu()
             most = max(most, steps)
         whole, before, after = totals.tolist()
-        return Repaired(
-            torch.cat(parts),
-            before / whole if whole else 0.0,
-            after / whole if whole else 0.0,
-            most,
-        )
+        facts = {
+            "pruned_error": before / whole if whole else 0.0,
+            "repaired_error": after / whole if whole else 0.0,
+            "repair_steps": most,  # of the rows that took most
+        }
+        return torch.cat(parts), facts
 
     def _error(self, change_OI: Tensor) -> Tensor:
         """The squared output error of each row, (O,), up to a factor, without the

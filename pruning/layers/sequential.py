@@ -24,6 +24,7 @@ from evaluator.core.errors import InputError, JobError
 from pruning.config import PruneConfig
 from pruning.layers.flow import Flow, Gathered
 from pruning.layers.repair import LeastSquares
+from pruning.methods import METHODS
 from pruning.methods.base import Method, Statistic
 from pruning.methods.masks import check_counts, count_zeros
 from pruning.methods.patterns import Pattern, Unstructured
@@ -60,28 +61,27 @@ def owl(shares: Sequence[float], ratio: float) -> list[Unstructured]:
 def outlier_shares(decoder: Decoder, flow: Flow) -> list[float]:
     """Each dense layer's share of Wanda scores above OWL_TIMES its mean. Raises
     JobError if not finite."""
-    return [_outlier_share(decoder, flow, *loaded) for loaded in flow.layers()]
-
-
-def _outlier_share(decoder: Decoder, flow: Flow, index: int, layer: nn.Module) -> float:
-    norms: dict[str, Tensor] = {}
-    for gathered in flow.collect(index, layer, [Statistic.COLUMN_NORMS]):
-        norm_sq_I = gathered.take()[Statistic.COLUMN_NORMS]
-        if not bool(torch.isfinite(norm_sq_I).all()):
-            raise JobError(
-                f"layer {index}, input of {gathered.members[0]}: activations are not"
-                " finite"
-            )
-        norms |= dict.fromkeys(gathered.members, norm_sq_I)
-    score, linears = Wanda().score, decoder.linears(index)
-    size, total, above = 0, 0.0, 0
-    for name, linear in linears.items():
-        size += linear.weight.numel()
-        total += score(linear.weight.data, norms[name]).double().sum().item()
-    bar = OWL_TIMES * total / size
-    for name, linear in linears.items():
-        above += int((score(linear.weight.data, norms[name]) > bar).sum())
-    return above / size
+    shares = []
+    for index, layer in flow.layers():
+        norms: dict[str, Tensor] = {}
+        for gathered in flow.collect(index, layer, [Statistic.COLUMN_NORMS]):
+            norm_sq_I = gathered.take()[Statistic.COLUMN_NORMS]
+            if not bool(torch.isfinite(norm_sq_I).all()):
+                raise JobError(
+                    f"layer {index}, input of {gathered.members[0]}: activations are"
+                    " not finite"
+                )
+            norms |= dict.fromkeys(gathered.members, norm_sq_I)
+        score, linears = Wanda().score, decoder.linears(index)
+        size, total, above = 0, 0.0, 0
+        for name, linear in linears.items():
+            size += linear.weight.numel()
+            total += score(linear.weight.data, norms[name]).double().sum().item()
+        bar = OWL_TIMES * total / size
+        for name, linear in linears.items():
+            above += int((score(linear.weight.data, norms[name]) > bar).sum())
+        shares.append(above / size)
+    return shares
 
 
 # Called with each pruned matrix, in the checkpoint's dtype: (tensor name, weight_OI on
@@ -95,10 +95,15 @@ class LayerPruner:
     Raises JobError for a matrix that is not as sparse as requested, or not finite."""
 
     config: PruneConfig
-    method: Method
     decoder: Decoder
     flow: Flow | None  # None: no text
     write: Writer
+
+    @property
+    def method(self) -> Method:
+        method = METHODS[self.config.method]
+        assert isinstance(method, Method), method
+        return method
 
     def run(self, patterns: Sequence[Pattern], report: Progress) -> list[MatrixRecord]:
         """Prune every layer by its pattern."""
@@ -125,9 +130,8 @@ class LayerPruner:
         weights_OI = (linears[name].weight.data for name in gathered.members)
         where = self.decoder.tensor_name(index, f"{gathered.members[0]}.weight")
         statistics = gathered.take()
-        own, least_squares = None, None
-        if self.method.statistic is not None:
-            own = statistics[self.method.statistic]
+        kind, least_squares = self.method.statistic, None
+        own = None if kind is None else statistics[kind]
         if self.config.repair != "none" and gathered.tokens != 0:
             hessian_II = statistics[Statistic.HESSIAN]
             # the method may overwrite its own
@@ -145,13 +149,7 @@ class LayerPruner:
             if least_squares is None:
                 stored_OI = matrix.weight_OI.to(dtype)
             else:
-                repaired = least_squares.repair(matrix, dense_OI, dtype)
-                stored_OI = repaired.weight_OI
-                repair = {
-                    "pruned_error": repaired.error_before,
-                    "repaired_error": repaired.error,
-                    "repair_steps": repaired.steps,
-                }
+                stored_OI, repair = least_squares.repair(matrix, dense_OI, dtype)
             stored_OI = stored_OI + 0  # a weight that was or became -0.0 is +0.0
             # later layers see exactly what was written
             self.decoder.replace(index, name, stored_OI)

@@ -8,7 +8,7 @@ batch 1 bit for bit: a row of a matrix product does not depend on the number of 
 above a few (see `ALONE_BELOW`). Padded attention would sum in another order."""
 
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -45,32 +45,22 @@ def _attend(
 
     inner = ALL_ATTENTION_FUNCTIONS["sdpa"]
     # Neighbours of one length and one mask are a batch: one call.
-    segments = list(zip(attention_mask.lengths, attention_mask.masks, strict=True))
-    runs = [
-        list(run)
-        for _, run in groupby(
-            segments, key=lambda segment: (segment[0], id(segment[1]))
-        )
-    ]
-    tokens = [len(run) * run[0][0] for run in runs]
+    segments = zip(attention_mask.lengths, attention_mask.masks, strict=True)
     outputs: list[Tensor] = []
-    for run, *parts in zip(
-        runs,
-        *(torch.split(whole, tokens, dim=2) for whole in (query, key, value)),
-        strict=True,
-    ):
-        q, k, v = (_as_batch(part, len(run)) for part in parts)
-        outputs.append(
-            inner(module, q, k, v, run[0][1], **keywords)[0].flatten(0, 1)[None]
-        )
+    start = 0
+    for _, run in groupby(segments, key=lambda segment: (segment[0], id(segment[1]))):
+        same = list(run)
+        (length, mask), count = same[0], len(same)
+        end = start + count * length
+        parts = []
+        for whole_1HTW in (query, key, value):
+            _, heads, _, width = whole_1HTW.shape
+            part_HTW = whole_1HTW[0, :, start:end]
+            parts.append(part_HTW.view(heads, count, length, width).transpose(0, 1))
+        output_NTHW = inner(module, *parts, mask, **keywords)[0]
+        outputs.append(output_NTHW.flatten(0, 1)[None])
+        start = end
     return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)), None
-
-
-def _as_batch(whole_1HTW: Tensor, count: int) -> Tensor:
-    """`count` sequences of the same length end to end, as (count, heads, tokens,
-    width)."""
-    _, heads, tokens, width = whole_1HTW.shape
-    return whole_1HTW.view(heads, count, tokens // count, width).transpose(0, 1)
 
 
 def register(config: Any) -> None:
@@ -114,10 +104,10 @@ class Batch:
 
     sequences: tuple[Tensor, ...]  # of int64 ids
     order: tuple[int, ...]  # which sequence of the calibration each is
-    lengths: tuple[int, ...] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "lengths", tuple(len(ids) for ids in self.sequences))
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(len(ids) for ids in self.sequences)
 
     @property
     def runs(self) -> list[tuple[int, int]]:
@@ -128,20 +118,15 @@ class Batch:
     def only(self, tokens_R: Tensor) -> "Batch":
         """Of each sequence the tokens among `tokens_R`, which count from the batch's
         first, in ascending order."""
+        tokens_R = tokens_R.cpu()
         ends = torch.tensor(self.lengths).cumsum(dim=0)
-        of_sequence = torch.bincount(
-            torch.bucketize(tokens_R.cpu(), ends, right=True),
-            minlength=len(self.lengths),
-        )
-        return Batch(
-            torch.split(
-                torch.cat(self.sequences)[tokens_R.cpu()], of_sequence.tolist()
-            ),
-            self.order,
-        )
+        sequence_R = torch.bucketize(tokens_R, ends, right=True)
+        counts = torch.bincount(sequence_R, minlength=len(self.lengths))
+        ids_R = torch.cat(self.sequences)[tokens_R]
+        return Batch(torch.split(ids_R, counts.tolist()), self.order)
 
 
-def batches(sequences: Sequence[Sequence[int]], token_budget: int) -> list[Batch]:
+def batches(sequences: Sequence[Tensor], token_budget: int) -> list[Batch]:
     """Batches of at most `token_budget` tokens (a longer sequence is alone),
     sequences of like length together."""
     order = sorted(range(len(sequences)), key=lambda i: (-len(sequences[i]), i))
@@ -154,7 +139,4 @@ def batches(sequences: Sequence[Sequence[int]], token_budget: int) -> list[Batch
             room = token_budget
         made[-1].append(i)
         room -= length
-    return [
-        Batch(tuple(torch.tensor(sequences[i]) for i in rows), tuple(rows))
-        for rows in made
-    ]
+    return [Batch(tuple(sequences[i] for i in rows), tuple(rows)) for rows in made]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from evaluator.checkpoints.manifests import Unit
+from evaluator.checkpoints.tensors import Tensor as Entry
 from evaluator.core.errors import InputError, JobError
 from pruning.config import PruneConfig
 from pruning.layers.flow import Flow
@@ -58,29 +59,20 @@ def first_cut(decoder: Decoder, removed: Removed) -> Cut:
     part and another model's list."""
     directory = decoder.checkpoint.path
     if isinstance(removed, Listed):
-        count = len(decoder)
-        if removed.layers[-1] >= count:
+        count, listed = len(decoder), format_ranges(removed.layers)
+        if removed.layers[-1] >= count or len(removed.layers) == count:
             raise InputError(
-                f"pattern: {format_ranges(removed.layers)}: {directory} has layers 0 to"
-                f" {count - 1}"
-            )
-        if len(removed.layers) == count:
-            raise InputError(
-                f"pattern: {format_ranges(removed.layers)}: no layer of {directory} would"
-                " stay"
+                f"pattern: {listed}: {directory} has layers 0 to {count - 1}, and one"
+                " must stay"
             )
         return Cut(unit="layers", of=count, gone=(removed.layers,))
     parts = parts_of(decoder, removed.unit)
     step = _step(parts) if removed.unit == "channels" else 1
     count = removed.count(parts, step)
     if not count:
-        what = {
-            "layers": "layers",
-            "heads": "key-value heads",
-            "channels": f"channels (in steps of {step})",
-        }
+        steps = f" (in steps of {step})" if step > 1 else ""
         raise InputError(
-            f"sparsity: {removed.ratio}: of the {parts} {what[removed.unit]} of"
+            f"sparsity: {removed.ratio}: of the {parts} {removed.unit}{steps} of"
             f" {directory} none would go"
         )
     layers = 1 if removed.unit == "layers" else len(decoder)
@@ -106,24 +98,26 @@ def slices(decoder: Decoder, cut: Cut) -> Mapping[str, Slice | None]:
             remains[name] = Slice(name, entry.shape)
             continue
         layer, rest = place
-        if layout is None:
-            remains[name] = (
-                Slice(decoder.tensor_name(new[layer], rest), entry.shape)
-                if layer in new
-                else None
-            )
-            continue
-        module = rest.rpartition(".")[0]
-        kept, has_columns = cut.kept(layer), rest == f"{OUTPUT.get(cut.unit)}.weight"
-        # of a weight and of a bias
-        row_I = _indices(layout.rows[module], kept) if module in layout.rows else None
-        column_I = _indices([layout.columns], kept) if has_columns else None
-        shape = list(entry.shape)
-        for dimension, indices in enumerate((row_I, column_I)):
-            if indices is not None:
-                shape[dimension] = len(indices)
-        remains[name] = Slice(name, tuple(shape), row_I, column_I)
+        if layout is not None:
+            remains[name] = _within(layout, cut, layer, rest, entry)
+        elif layer in new:
+            remains[name] = Slice(decoder.tensor_name(new[layer], rest), entry.shape)
+        else:
+            remains[name] = None
     return remains
+
+
+def _within(layout: "Layout", cut: Cut, layer: int, rest: str, entry: Entry) -> Slice:
+    """What stays of a tensor of a layer, which is called `rest` there."""
+    module, kept = rest.rpartition(".")[0], cut.kept(layer)
+    shape, row_I, column_I = list(entry.shape), None, None
+    if module in layout.rows:  # of a weight and of a bias
+        row_I = _indices(layout.rows[module], kept)
+        shape[0] = len(row_I)
+    if rest == f"{OUTPUT[cut.unit]}.weight":
+        column_I = _indices([layout.columns], kept)
+        shape[1] = len(column_I)
+    return Slice(entry.name, tuple(shape), row_I, column_I)
 
 
 def _layer_of(decoder: Decoder, name: str) -> tuple[int, str] | None:
@@ -142,15 +136,12 @@ def _layer_of(decoder: Decoder, name: str) -> tuple[int, str] | None:
 
 def _indices(runs: "Sequence[Run]", kept: Sequence[int]) -> Tensor:
     """The rows or columns of the parts that stay."""
-    part_K = torch.tensor(kept)
-    return torch.cat(
-        [
-            (
-                run.first + part_K[:, None] * run.width + torch.arange(run.width)
-            ).flatten()
-            for run in runs
-        ]
-    )
+    first_K1 = torch.tensor(kept)[:, None]
+    indices = []
+    for run in runs:
+        place_KW = run.first + first_K1 * run.width + torch.arange(run.width)
+        indices.append(place_KW.flatten())
+    return torch.cat(indices)
 
 
 Within = Literal["heads", "channels"]
@@ -158,13 +149,7 @@ Within = Literal["heads", "channels"]
 # transformers and in vLLM. Where it is derived from the model's width and the number of
 # heads (qwen2 in vLLM), a model with fewer heads is another one.
 _STATE_HEAD_SIZE = (
-    "gemma2",
-    "gemma3",
-    "gemma3_text",
-    "llama",
-    "mistral",
-    "phi3",
-    "qwen3",
+    *("gemma2", "gemma3", "gemma3_text", "llama", "mistral", "phi3", "qwen3"),
 )
 _BLOCK = {"heads": "self_attn", "channels": "mlp"}
 # Names of a block's matrices: each by itself, or those that read the same input in one.
@@ -221,10 +206,8 @@ def layout_of(decoder: Decoder, unit: Within) -> Layout:
             "gate_up_proj": [columns, Run(parts, 1)],
         }
     else:
-        heads, parts = (
-            decoder.config.num_attention_heads,
-            decoder.config.num_key_value_heads,
-        )
+        heads = decoder.config.num_attention_heads
+        parts = decoder.config.num_key_value_heads
         size = shapes["o_proj"][1] // heads
         # query heads that share one key and value
         columns, keys = Run(0, heads // parts * size), Run(0, size)
@@ -234,14 +217,10 @@ def layout_of(decoder: Decoder, unit: Within) -> Layout:
     for name, runs in rows.items():
         wanted = parts * sum(run.width for run in runs)
         if name in shapes and shapes[name][0] != wanted:
-            _refuse(
-                decoder,
-                unit,
-                f"{name} has {shapes[name][0]} rows, {parts} {unit} need {wanted}",
-            )
-    return Layout(
-        parts, {f"{_BLOCK[unit]}.{name}": runs for name, runs in rows.items()}, columns
-    )
+            why = f"{name} has {shapes[name][0]} rows, {parts} {unit} need {wanted}"
+            _refuse(decoder, unit, why)
+    by_module = {f"{_BLOCK[unit]}.{name}": runs for name, runs in rows.items()}
+    return Layout(parts, by_module, columns)
 
 
 def _shapes(decoder: Decoder, unit: Within) -> dict[str, tuple[int, int]]:
@@ -255,14 +234,8 @@ def _shapes(decoder: Decoder, unit: Within) -> dict[str, tuple[int, int]]:
             if name.startswith(block)
         }
         if set(shapes) not in _LAYOUTS[unit]:
-            some = ", ".join([*shapes][:_NAMED]) + (
-                " and others" if len(shapes) > _NAMED else ""
-            )
-            _refuse(
-                decoder,
-                unit,
-                f"layer {layer} has {some or 'no matrices'} in {_BLOCK[unit]}",
-            )
+            some = ", ".join([*shapes][:_NAMED]) or "nothing"
+            _refuse(decoder, unit, f"layer {layer} has {some} in {_BLOCK[unit]}")
         if shapes != (first or shapes):
             _refuse(decoder, unit, f"they have other sizes in layer {layer}")
         first = shapes
@@ -282,11 +255,12 @@ def choose(
     """The parts to take out; `flow`: calibration, or None. Raises JobError if not
     finite."""
     first = first_cut(decoder, config.removed)
+    count = len(first.gone[0])
     if flow is None:
         return first
     if first.unit == "layers":
-        return _stillest(decoder, flow, len(first.gone[0]), report)
-    return _lowest(first.unit, decoder, flow, len(first.gone[0]), report)
+        return _stillest(decoder, flow, count, report)
+    return _lowest(first.unit, decoder, flow, count, report)
 
 
 def _stillest(decoder: Decoder, flow: Flow, count: int, report: Progress) -> Cut:
@@ -295,10 +269,7 @@ def _stillest(decoder: Decoder, flow: Flow, count: int, report: Progress) -> Cut
     # that enter each layer, and that leave the last one
     states = [flow.ends() for _ in flow.layers(report, last=True)]
     states.append(flow.ends())
-    distances = [
-        angular_distance(one_NH, other_NH)
-        for one_NH, other_NH in zip(states, states[count:], strict=False)
-    ]
+    distances = tuple(map(angular_distance, states, states[count:]))
     if not all(map(math.isfinite, distances)):
         raise JobError(
             "the residual stream is zero at a calibration text's last token: no angle"
@@ -309,7 +280,7 @@ def _stillest(decoder: Decoder, flow: Flow, count: int, report: Progress) -> Cut
         unit="layers",
         of=len(decoder),
         gone=(tuple(range(first, first + count)),),
-        distances=tuple(distances),
+        distances=distances,
     )
 
 

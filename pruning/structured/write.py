@@ -9,13 +9,15 @@ import json
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from evaluator.checkpoints.checkpoint import Checkpoint
-from evaluator.checkpoints.tensors import INDEX, SINGLE, Tensor
+from evaluator.checkpoints.files import write_json
+from evaluator.checkpoints.tensors import SINGLE, Tensor, write_index
 from evaluator.core.errors import InputError, one_line
 from evaluator.core.liveness import HEARTBEAT
 from pruning.model.architectures import architecture_of, separate
@@ -33,41 +35,27 @@ def write(
     tensor that was cut, or a chunk."""
     tensors = sorted(checkpoint.tensors.values(), key=lambda tensor: tensor.start)
     tensors.sort(key=lambda tensor: -_width(tensor))  # each is aligned to its type
-    shards: list[list[tuple[Tensor, Slice]]] = []
-    for file in checkpoint.shards:
-        shard = []
-        for tensor in tensors:
-            part = kept[tensor.name]
-            if tensor.file == file and part is not None:
-                shard.append((tensor, part))
-        if shard:
-            shards.append(shard)
+    shards: dict[Path, list[tuple[Tensor, Slice]]] = {}
+    for tensor in tensors:
+        part = kept[tensor.name]
+        if part is not None:
+            shards.setdefault(tensor.file, []).append((tensor, part))
     homes: dict[str, str] = {}
     total = 0
-    for number, shard in enumerate(shards):
-        name = f"model-{number + 1:05}-of-{len(shards):05}.safetensors"
+    for number, file in enumerate(sorted(shards), start=1):
+        name = f"model-{number:05}-of-{len(shards):05}.safetensors"
         if len(shards) == 1:
             name = SINGLE
         sizes = {}
-        for tensor, part in shard:
-            size = tensor.size
-            if part.shape != tensor.shape:
-                size = _width(tensor) * math.prod(part.shape)
+        for tensor, part in shards[file]:
+            size = _width(tensor) * math.prod(part.shape)
             sizes[part.name] = (tensor.dtype, part.shape, size)
             homes[part.name] = name
-        chunks = (chunk for tensor, part in shard for chunk in content(tensor, part))
-        total += write_safetensors(folder / name, sizes, chunks)
+        contents = (content(tensor, part) for tensor, part in shards[file])
+        total += write_safetensors(folder / name, sizes, chain.from_iterable(contents))
     if len(shards) > 1:
-        index = {
-            "metadata": {"total_size": total},
-            "weight_map": dict(sorted(homes.items())),
-        }
-        (folder / INDEX).write_text(
-            json.dumps(index, indent=2) + "\n", encoding="utf-8"
-        )
-    (folder / "config.json").write_text(
-        json.dumps(config, indent=2) + "\n", encoding="utf-8"
-    )
+        write_index(folder, homes, total)
+    write_json(folder / "config.json", config)
 
 
 def content(tensor: Tensor, part: Slice) -> Iterator[bytes | memoryview]:
@@ -114,24 +102,11 @@ def write_safetensors(
     return end
 
 
-# with an entry for each layer
-_LISTED = ("layer_types", "mlp_layer_types", "no_rope_layers")
-_NUMBERS = ("mlp_only_layers",)  # with the numbers of layers
-_BY_NUMBER = ("per_layer_config",)  # what is special about a layer, by its number
-# how many layers come before another kind begins
-_FIRST = ("max_window_layers", "first_k_dense_replace")
-# Fields of a module that a cut changes, or that make no difference here.
+# Fields of a module that a cut changes, or that make no difference here. The last one
+# is for layers that share keys: no model that has them gets here.
 _CHANGED = {
-    *(
-        "layer_idx",
-        "in_features",
-        "out_features",
-        "intermediate_size",
-        "num_heads",
-        "num_attention_heads",
-    ),
-    *("num_key_value_heads", "op_size", "training"),
-    # for layers that share keys: no model that has them gets here
+    *("layer_idx", "in_features", "out_features", "intermediate_size", "num_heads"),
+    *("num_attention_heads", "num_key_value_heads", "op_size", "training"),
     "store_full_length_kv",
 }
 
@@ -139,48 +114,51 @@ _CHANGED = {
 def mended(decoder: Decoder, cut: Cut) -> dict[str, Any]:
     """config.json with the sizes and layer lists of what stays."""
     whole = copy.deepcopy(decoder.checkpoint.stored_config)
-    section = (
-        whole["text_config"]
-        if architecture_of(decoder.checkpoint).text_config
-        else whole
-    )
+    section, config = whole, decoder.config
+    if architecture_of(decoder.checkpoint).text_config:
+        section = whole["text_config"]
+    kept = cut.kept()
     if cut.unit == "channels":
-        section["intermediate_size"] = len(cut.kept())
+        section["intermediate_size"] = len(kept)
     elif cut.unit == "heads":
-        shared = (
-            decoder.config.num_attention_heads // decoder.config.num_key_value_heads
-        )
-        groups = len(cut.kept())
-        linear = decoder.linears(0)["self_attn.o_proj"]
-        section |= {
-            "num_attention_heads": groups * shared,
-            "num_key_value_heads": groups,
-        }
-        section["head_dim"] = linear.in_features // decoder.config.num_attention_heads
+        width = decoder.linears(0)["self_attn.o_proj"].in_features
+        heads = config.num_attention_heads
+        shared = heads // config.num_key_value_heads
+        section["num_attention_heads"] = len(kept) * shared
+        section["num_key_value_heads"] = len(kept)
+        section["head_dim"] = width // heads
     else:
-        kept = cut.kept()
-        changed: dict[str, Any] = {"num_hidden_layers": len(kept)}
-        # also a default that the architecture derives from a layer's number
-        for name in _LISTED:
-            values = getattr(decoder.config, name, None)
-            if isinstance(values, list | tuple) and len(values) == cut.of:
-                changed[name] = [values[layer] for layer in kept]
-        for name, value in section.items():
-            if name in _NUMBERS and isinstance(value, list):
-                changed[name] = [
-                    number for number, layer in enumerate(kept) if layer in value
-                ]
-            elif name in _BY_NUMBER and isinstance(value, dict):
-                special = {int(layer): each for layer, each in value.items()}
-                changed[name] = {
-                    str(number): special[layer]
-                    for number, layer in enumerate(kept)
-                    if layer in special
-                }
-            elif name in _FIRST and isinstance(value, int):
-                changed[name] = sum(layer < value for layer in kept)
-        section |= changed
+        section["num_hidden_layers"] = len(kept)
+        section |= _of_layers(section, config, kept, cut.of)
     return whole
+
+
+def _of_layers(
+    section: Mapping[str, Any], config: Any, kept: Sequence[int], count: int
+) -> dict[str, Any]:
+    """The fields that say something about single layers, for those that stay."""
+    changed: dict[str, Any] = {}
+    # with an entry for each layer; also a default that the architecture derives from a
+    # layer's number
+    for name in ("layer_types", "no_rope_layers"):
+        values = getattr(config, name, None)
+        if isinstance(values, list | tuple) and len(values) == count:
+            changed[name] = [values[layer] for layer in kept]
+    sparse = section.get("mlp_only_layers")  # numbers of layers
+    if sparse is not None:
+        places = [number for number, layer in enumerate(kept) if layer in sparse]
+        changed["mlp_only_layers"] = places
+    special = section.get("per_layer_config")  # by a layer's number
+    if special is not None:
+        by_number = {}
+        for number, layer in enumerate(kept):
+            if str(layer) in special:
+                by_number[str(number)] = special[str(layer)]
+        changed["per_layer_config"] = by_number
+    full = section.get("max_window_layers")  # the layers before the first with a window
+    if full is not None:
+        changed["max_window_layers"] = sum(layer < full for layer in kept)
+    return changed
 
 
 def check_built(decoder: Decoder, cut: Cut, kept: Mapping[str, Slice | None]) -> None:
@@ -203,7 +181,7 @@ def check_built(decoder: Decoder, cut: Cut, kept: Mapping[str, Slice | None]) ->
         raise InputError(
             f"{file}: with fewer {cut.unit} it is no model: {one_line(error)}"
         ) from error
-    shapes = {each.name: each.shape for each in kept.values() if each is not None}
+    shapes = {part.name: part.shape for part in kept.values() if part is not None}
     sources = cut.kept() if cut.unit == "layers" else range(len(decoder))
     for number, (source, layer) in enumerate(zip(sources, layers, strict=True)):
         for name, tensor in layer.state_dict().items():
@@ -213,16 +191,21 @@ def check_built(decoder: Decoder, cut: Cut, kept: Mapping[str, Slice | None]) ->
                     f"{file}: with fewer {cut.unit}, {written} would be"
                     f" {tuple(tensor.shape)}, and {shapes.get(written)} stays of it"
                 )
-        modules = dict(decoder.modules[source].named_modules())
-        for name, module in layer.named_modules():
-            for field, value in vars(module).items():
-                if field in _CHANGED or not isinstance(
-                    value, bool | int | float | str | None
-                ):
-                    continue
-                before = getattr(modules[name], field, value)
-                if before != value:
-                    raise InputError(
-                        f"{file}: with fewer {cut.unit}, layer {source} would be of"
-                        f" another kind: {name}.{field} {value!r}, not {before!r}"
-                    )
+        before = _settings(decoder.modules[source])
+        for place, value in _settings(layer).items():
+            if before.get(place, value) != value:
+                raise InputError(
+                    f"{file}: with fewer {cut.unit}, layer {source} would be of"
+                    f" another kind: {place} {value!r}, not {before[place]!r}"
+                )
+
+
+def _settings(layer: torch.nn.Module) -> dict[str, Any]:
+    """What a layer's modules were built with, by module and field."""
+    settings = {}
+    for name, module in layer.named_modules():
+        for field, value in vars(module).items():
+            plain = isinstance(value, bool | int | float | str | None)
+            if plain and field not in _CHANGED:
+                settings[f"{name}.{field}"] = value
+    return settings

@@ -26,8 +26,8 @@ from evaluator.core.errors import ResurfaceError
 from evaluator.core.files import csv_bytes, parquet_bytes, write_atomically
 from evaluator.core.isolated import environment
 from evaluator.core.lease import Lease, LeaseLost
-from evaluator.store import reading, schema
 from evaluator.store import records as store
+from evaluator.store import schema
 from evaluator.store.reading import record_parts
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import RECORDS
@@ -123,39 +123,6 @@ def test_damaged_part_is_set_aside(tmp_path, records, why, damage):
         assert records.parts(*KEY) == [whole]
         assert records.finished(*KEY, "d1") == {("english", "english-0001")}
         assert record_parts(tmp_path) == [[whole]]
-
-
-def test_whole_part_is_read_once(tmp_path, records, monkeypatch):
-    """Until one of its bytes is another, whatever its size and time are."""
-    decoded, examine = list[str](), reading.damage_of
-
-    def damage_of(path):
-        decoded.append(path.stem)
-        return examine(path)
-
-    def look():
-        decoded.clear()
-        damaged = [path.stem for path in records.damaged()]
-        return damaged, sorted(decoded)
-
-    monkeypatch.setattr(reading, "damage_of", damage_of)
-    first = added(records, "a")
-    added(records, "b", _record(1))
-    assert look() == ([], ["a", "b"])
-    added(records, "c", _record(2))
-    assert look() == ([], ["c"])
-    assert look() == ([], [])
-    content, times = first.read_bytes(), first.stat()
-    first.write_bytes(content[:40] + bytes([content[40] ^ 1]) + content[41:])
-    os.utime(first, ns=(times.st_atime_ns, times.st_mtime_ns))
-    for _ in range(2):
-        assert look() == (["a"], ["a"])
-    first.write_bytes(content)
-    assert look() == ([], [])  # they are the bytes that were whole
-    kept = tmp_path / "records" / ".whole"
-    kept.write_bytes(kept.read_bytes()[:-5])
-    damaged, again = look()
-    assert (damaged, len(again)) == ([], 1)
 
 
 def test_lost_run_is_not_written(tmp_path, records):
@@ -276,7 +243,6 @@ def test_greedy_answers_are_kept(records, monkeypatch):
 
 
 def test_devices_of_all_parts(records):
-    assert records.devices("dense") == set()
     added(records, "a")
     assert records.devices("dense") == set()
     for number, device in enumerate(("A100", "H100"), 2):

@@ -11,7 +11,7 @@ from torch import nn
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.core.errors import JobError
 from pruning.layers import sequential
-from pruning.layers.flow import Activations, Observer, add_second_moments, mirror
+from pruning.layers.flow import Observer, add_second_moments, mirror
 from pruning.layers.sequential import owl, portions
 from pruning.methods.base import Statistic
 from pruning.model.architectures import Routed
@@ -25,10 +25,10 @@ CPU = torch.device("cpu")
 NORMS, HESSIAN = Statistic.COLUMN_NORMS, Statistic.HESSIAN
 
 
-def drawn(lengths: list[int]) -> list[tuple[int, ...]]:
+def drawn(lengths: list[int]) -> list[torch.Tensor]:
     draw = random.Random(0)
     return [
-        tuple(draw.randrange(tiny.VOCABULARY) for _ in range(length))
+        torch.tensor([draw.randrange(tiny.VOCABULARY) for _ in range(length)])
         for length in lengths
     ]
 
@@ -42,7 +42,7 @@ def observed(
         hidden = [decoder.embed(batch) for batch in made]
         for index in range(2):
             layer = decoder.load(index)
-            observer = Observer(decoder.linears(index), [kind], count, CPU)
+            observer = Observer(decoder.linears(index), [kind], count)
             for number, batch in enumerate(made):
                 keywords = decoder.keywords(index, batch)
                 observer.run(layer, hidden[number], keywords, batch)
@@ -57,7 +57,7 @@ def observed(
 def test_mixed_batches_equal_batch_one(name, checkpoints):
     decoder = Decoder(Checkpoint(checkpoints(name)), CPU)
     sequences = drawn([40, 3, 17, 40, 90, 16, 31, 90, 7])
-    decoder.open_skeleton(torch.tensor([token for ids in sequences for token in ids]))
+    decoder.open_skeleton(torch.cat(sequences))
     alone, mixed = batches(sequences, 1), batches(sequences, 120)
     assert len(alone) == 9
     assert len(mixed) < 8
@@ -69,21 +69,14 @@ def test_mixed_batches_equal_batch_one(name, checkpoints):
         torch.testing.assert_close(one[key], many[key], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(
-    ("tokens", "columns"), [(5, 3), (700, 300), (192, 512), (1000, 520)]
-)
-def test_second_moments_equal_whole_product(tokens, columns, dtype):
-    total = torch.zeros(columns, columns, dtype=dtype)
-    parts = [torch.randn(tokens, columns, dtype=dtype) for _ in range(2)]
+@pytest.mark.parametrize("columns", [3, 520])
+def test_second_moments_equal_whole_product(columns):
+    total = torch.zeros(columns, columns, dtype=torch.float64)
+    parts = [torch.randn(700, columns, dtype=torch.float64) for _ in range(2)]
     for part in parts:
         add_second_moments(total, part)
-    mirror(total)
-    wanted = sum(part.double().T @ part.double() for part in parts)
-    assert torch.equal(total[256:, :256], total[:256, 256:].T)
-    torch.testing.assert_close(
-        total.double(), wanted, rtol=1e-5, atol=2e-5 * tokens**0.5
-    )
+    wanted = sum(part.T @ part for part in parts)
+    torch.testing.assert_close(mirror(total), wanted)
 
 
 def test_batches_hold_each_sequence_once():
@@ -147,14 +140,14 @@ class Layer(nn.Module):
 def test_modules_of_one_input_share():
     layer = Layer()
     linears = {name: getattr(layer, name) for name in "qko"}
-    observer = Observer(linears, [NORMS], 2, CPU)
+    observer = Observer(linears, [NORMS], 2)
     for i in range(2):
         observer.run(layer, torch.randn(1, 3, 4), {}, Batch((torch.zeros(3),), (i,)))
     members = [gathered.members for gathered in observer.inputs.values()]
     assert members == [["q", "k"], ["o"]]
     assert layer.finished == 0  # every pass stops at the last input, the first one too
     assert not any(module._forward_pre_hooks for module in linears.values())
-    observer = Observer({"unused": layer.unused}, [NORMS], 1, CPU)
+    observer = Observer({"unused": layer.unused}, [NORMS], 1)
     with pytest.raises(JobError, match="unused did not run"):
         observer.run(layer, torch.randn(1, 3, 4), {}, Batch((torch.zeros(3),), (0,)))
 
@@ -172,20 +165,3 @@ def test_owl_names_an_impossible_layer(ratio):
     assert f"sparsity: {ratio} with allocation 'owl' gives layer" in refused(
         owl, [0.0, 1.0, 0.5], ratio
     )
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("limit", "spilled"), [(10**6, False), (0, True)])
-def test_activations_come_back(dtype, limit, spilled, tmp_path):
-    made = [Batch((torch.zeros(length),), (i,)) for i, length in enumerate((5, 3, 3))]
-    with (tmp_path / "file").open("w+b") as file:
-        held = Activations(made, tiny.of_width(4, dtype), limit, file)
-        assert held.bytes == 44 * dtype.itemsize
-        for _ in range(2):  # the second layer writes over the first
-            values = [torch.randn(1, length, 4).to(dtype) for length in (5, 3, 3)]
-            for number, value in enumerate(values):
-                held.put(number, value)
-            assert bool(held.held) is not spilled
-            for number, value in enumerate(values):
-                assert torch.equal(held.get(number), value)
-    assert bool((tmp_path / "file").stat().st_size) is spilled
