@@ -86,7 +86,7 @@ def test_damaged_parts_are_made_again(answers: Answers, tmp_path: Path) -> None:
         within = len(content) // 3
         flipped = bytearray(content)
         flipped[within] ^= 16
-        path.write_bytes([content[:within], b"", flipped][number % 3])
+        path.write_bytes([content[:within], b"", bytes(flipped)][number % 3])
     other = parts[1]
     pq.write_table(pq.read_table(other).drop_columns(["status"]), other)
     cost = simulate(PREPARED, _ray(answers, Deaths()), tmp_path)
@@ -128,7 +128,12 @@ READ_ONLY = "cannot write there: Read-only file system"
     ],
 )
 def test_full_disk_ends_and_resumes(
-    answers, tmp_path: Path, monkeypatch, step: str, number: int, said: str
+    answers: Answers,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    number: int,
+    said: str,
 ) -> None:
     """From the fortieth file on, until somebody mends it: not a byte more, of
     whatever file."""
