@@ -141,17 +141,10 @@ class Prompter:
         starts at the character of the cap's last token, gallops and bisects to a prefix
         that fits while the next one does not, and looks ahead.)
         """
-        assert (
-            bool(candidates) == (format not in ("open", *CAPPED_FORMATS))
-            or self._wording is not None
-        ), format
         if context_chars is None and format in CAPPED_FORMATS:
             context_chars = CAPPED_CONTEXT_CHARS
-        cap = (
-            self._one_shot_prompt_tokens
-            if format in CAPPED_FORMATS
-            else self._prompt_tokens
-        )
+        capped = format in CAPPED_FORMATS
+        cap = self._one_shot_prompt_tokens if capped else self._prompt_tokens
         before, context, after = _pieces(
             item, format, candidates, exemplar, context_chars, self._wording
         )
@@ -284,6 +277,7 @@ class Prompter:
     ) -> tuple[str, str]:
         """What stands before and after the context once the template is applied."""
         turn = before + context + after
+        problem = ""
         try:
             rendered: str = self._tokenizer.apply_chat_template(
                 [{"role": "user", "content": turn}],
@@ -294,25 +288,18 @@ class Prompter:
                 **thinking_variables(thinking and self.thoughts is not None),
             )
         except Exception as error:  # a template divides by zero as it likes
-            raise InputError(
-                f"{self._tokenizer.name_or_path}: chat: the chat template cannot be"
-                f" applied ({one_line(error)})"
-            ) from error
+            rendered, problem = "", f"cannot be applied ({one_line(error)})"
         if len(rendered) > len(turn) + LONGEST:
-            raise InputError(
-                f"{self._tokenizer.name_or_path}: chat: the chat template writes more"
-                f" than {LONGEST:,} characters"
-            )
-        start = rendered.find(turn)
-        if start < 0:
-            raise InputError(
-                f"{self._tokenizer.name_or_path}: chat: the chat template rewrites the"
-                " user's turn"
-            )
-        rest = rendered[start + len(turn) :]
+            problem = f"writes more than {LONGEST:,} characters"
+        if not problem and turn not in rendered:
+            problem = "rewrites the user's turn"
+        if problem:
+            name = self._tokenizer.name_or_path
+            raise InputError(f"{name}: chat: the chat template {problem}")
+        start, _, rest = rendered.partition(turn)
         if not thinking and self.thoughts is not None:
             rest += self.thoughts.skipped(rest)
-        return rendered[:start] + before, after + rest
+        return start + before, after + rest
 
     def _encode(self, text: str) -> tuple[int, ...]:
         return self._encode_batch([text])[0]

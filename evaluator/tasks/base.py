@@ -61,11 +61,8 @@ class DataReader(Protocol):
     def read(self, path: Path | None, said: Source) -> Iterable[Item]:
         """The items. Raises InputError."""
 
-    def usual(self, path: Path | None) -> Source | None:
-        """The description of a data set on the hub; None for files."""
-
-    def described(self, path: Path | None, said: Source) -> Source:
-        """The description of any data set, with what the user says."""
+    def source(self, path: Path | None) -> tuple[Source, bool]:
+        """The description of a data set, and whether it is files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,24 +66,18 @@ class _Reader:
     def read(self, path: Path | None, said: Source) -> list[Item]:
         """Raises InputError as `read_data_set` does."""
         if self._preset is not None:
-            data = self._preset.data if path is None else str(path)
-            return read_data_set(
-                self._name, data, self._preset, said, local=path is not None
-            )
+            data, local = self._preset.data, path is not None
+            data = str(path) if local else data
+            return read_data_set(self._name, data, self._preset, said, local=local)
         named, described, local = _named(path)
-        return read_data_set(
-            self._name, named, Source(), said.over(described), local=local
-        )
+        said = said.over(described)
+        return read_data_set(self._name, named, Source(), said, local=local)
 
-    def usual(self, path: Path | None) -> Source | None:
-        """The description of a data set on the hub; None for files."""
+    def source(self, path: Path | None) -> tuple[Source, bool]:
         if self._preset is not None:
-            return self._preset if path is None else None
+            return self._preset, path is not None
         _, described, local = _named(path)
-        return None if local else described
-
-    def described(self, path: Path | None, said: Source) -> Source:
-        return said.over(self._preset or _named(path)[1])
+        return described, local
 
 
 def _named(path: Path | None) -> tuple[str, Source, bool]:

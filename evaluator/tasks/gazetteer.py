@@ -22,11 +22,13 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import permutations
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import yaml
 
+from evaluator.core.config import Frozen
 from evaluator.core.records import Item
 from evaluator.core.text import normalise
 from evaluator.tasks.base import Task
@@ -79,15 +81,18 @@ _LONG_NAME = 0.4  # three syllables instead of two
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grammar:
+class Relation(Frozen):
+    facts: tuple[str, ...]  # templates of a sentence
+    questions: tuple[str, ...]
+
+
+class Grammar(Frozen):
     language: str
     blocks: tuple[tuple[int, int], ...]  # Unicode ranges that its letters lie in
     capital: bool
     syllables: tuple[str, ...]
-    quantities: Mapping[str, str]
-    facts: Mapping[str, tuple[str, ...]]
-    questions: Mapping[str, tuple[str, ...]]
+    quantities: dict[str, str]
+    relations: dict[str, Relation]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,20 +122,7 @@ def load_grammar(language: str) -> Grammar:
     if language not in LANGUAGES:
         raise ValueError(f"language: {language!r} is not one of {', '.join(LANGUAGES)}")
     path = Path(__file__).parent / "grammar" / f"{language}.yaml"
-    raw: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    relations = raw["relations"]
-    assert list(relations) == list(RELATIONS), language
-    return Grammar(
-        language=raw["language"],
-        blocks=tuple((first, last) for first, last in raw["blocks"]),
-        capital=raw["capital"],
-        syllables=tuple(raw["syllables"]),
-        quantities=raw["quantities"],
-        facts={name: tuple(relation["facts"]) for name, relation in relations.items()},
-        questions={
-            name: tuple(relation["questions"]) for name, relation in relations.items()
-        },
-    )
+    return Grammar.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
 def gazetteer_items(language: str, count: int = 300) -> list[Item]:
@@ -199,10 +191,12 @@ def _draw_facts(
                 relation=relation,
                 subject=name,
                 answer=answer,
-                sentence=_pick(rng, grammar.facts[relation])
+                sentence=_pick(rng, grammar.relations[relation].facts)
                 .replace("{s}", name)
                 .replace("{a}", answer),
-                question=_pick(rng, grammar.questions[relation]).replace("{s}", name),
+                question=_pick(rng, grammar.relations[relation].questions).replace(
+                    "{s}", name
+                ),
             )
         )
     return tuple(facts)
@@ -275,13 +269,11 @@ def word_stream(word: str) -> Stream:
 def _is_unambiguous(text: str, facts: Sequence[Fact]) -> bool:
     """Whether no name or answer contains another, and the passage contains every
     answer exactly once."""
-    names = [normalise(name) for name in dict.fromkeys(fact.subject for fact in facts)]
+    names = {fact.subject for fact in facts}
     answers = [normalise(fact.answer) for fact in facts]
-    strings = names + answers
-    for number, one in enumerate(strings):
-        for other in strings[:number]:
-            if one in other or other in one:
-                return False
+    for one, other in permutations([*map(normalise, names), *answers], 2):
+        if one in other:
+            return False
     flat = normalise(text)
     return all(flat.count(answer) == 1 for answer in answers)
 

@@ -72,13 +72,17 @@ def load_task(
         text = task.read_text(parsed.path)
         digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
         return TaskData(name=name, digest=digest, pools={}, every_pool={}, text=text)
+    translations: bool | None = task.translations
     if task.data is not None:
-        read = task.data.read(parsed.path, said or Source())
+        given = said or Source()
+        read = task.data.read(parsed.path, given)
+        described, _ = task.data.source(parsed.path)
+        translations = given.over(described).translations
     else:
         assert task.read_items is not None
         read = task.read_items(parsed.path)
     by_language = _by_language(spec, read)
-    apart = set() if _translated(parsed, said) else _shared_clusters(by_language)
+    apart = set() if translations else _shared_clusters(by_language)
     content, every_pool = hashlib.sha256(), {}
     for language, pool in sorted(by_language.items()):
         for item in pool:
@@ -134,15 +138,6 @@ def _shared_clusters(by_language: Mapping[str, Sequence[Item]]) -> set[str]:
     return shared
 
 
-def _translated(parsed: TaskSpec, said: Source | None) -> bool:
-    """Whether contexts of several languages are declared to be translations."""
-    stated = None
-    if parsed.task.data is not None:
-        described = parsed.task.data.described(parsed.path, said or Source())
-        stated = described.translations
-    return parsed.task.translations if stated is None else stated
-
-
 def _named(item: Item, name: str, apart: Collection[str]) -> Item:
     """An item of the task `name`, with its digest. Languages do not share the
     clusters `apart`."""
@@ -160,23 +155,23 @@ def items_by_language(
     """How many items by language, without the network (or `UNKNOWN_SIZE`). Raises
     InputError as `load_task` does."""
     parsed = TaskSpec.parse(spec)
-    sizes, data = parsed.task.sizes, parsed.task.data
-    usual = None if data is None else data.usual(parsed.path)
-    given = said or Source()
-    if usual is not None and (said or not sizes):
-        known = [language or _ANY_LANGUAGE for language in given.over(usual).configs]
+    task, given = parsed.task, said or Source()
+    sizes, usual, local = task.sizes, Source(), parsed.path is not None
+    if task.data is not None:
+        usual, local = task.data.source(parsed.path)
         if given.config is not None or given.split is not None:
             sizes = {}
-        if known == [_ANY_LANGUAGE]:
-            wanted: Sequence[str] = languages or known
-        else:
-            wanted = spelled(spec, languages or known, known)
-        return {language: sizes.get(language, UNKNOWN_SIZE) for language in wanted}
-    if not sizes or (usual is None and (data is not None or parsed.path is not None)):
+    if local or (task.data is None and not sizes):
         pools = load_task(spec, languages, said=said).pools
         return {language: len(pool) for language, pool in pools.items()}
-    chosen = spelled(spec, languages or tuple(sizes), sizes)
-    return {language: sizes[language] for language in chosen}
+    known: Collection[str] = sizes
+    if task.data is not None and (said or not sizes):
+        configs = given.over(usual).configs
+        known = [language or _ANY_LANGUAGE for language in configs]
+    wanted: Sequence[str] = languages or tuple(known)
+    if known != [_ANY_LANGUAGE]:
+        wanted = spelled(spec, wanted, known)
+    return {language: sizes.get(language, UNKNOWN_SIZE) for language in wanted}
 
 
 def task_name(spec: str, name: str | None = None) -> str:

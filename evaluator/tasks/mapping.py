@@ -40,14 +40,10 @@ class RowMapping:
         """`language`: every row's, or None; `where` names the data. Raises
         InputError for fields that make no item."""
         problem = fields.problem()
-        if problem is None and language is None and fields.language is None:
+        if problem is None and (language is None) == (fields.language is None):
             problem = (
-                "language is missing: set the language (language: english) or its"
-                " column (fields: {language: COLUMN})"
-            )
-        if problem is None and language is not None and fields.language is not None:
-            problem = (
-                f"language: {language!r}: fields.language names a column that says it"
+                "set the language (language: english) or its column (fields:"
+                f" {{language: COLUMN}}), not both: {language!r}, {fields.language!r}"
             )
         if problem is not None:
             raise InputError(f"{where}: {problem}")

@@ -6,7 +6,6 @@ because some are pickles. It finds the files; those of JSON are parsed here, bec
 it takes texts that look like dates for timestamps, and large integers beside
 fractions for floats."""
 
-import csv
 import glob
 import itertools
 import logging
@@ -147,10 +146,8 @@ def _splits(
     and what `datasets` raises."""
     import datasets
 
-    builder, path = (
-        datasets.load_dataset_builder(*asked, **options),
-        Path(location.data),
-    )
+    path = Path(location.data)
+    builder = datasets.load_dataset_builder(*asked, **options)
     # The kind of files; the module's name where it is not one of those that ship with
     # `datasets`.
     format = type(builder).__module__
@@ -170,19 +167,15 @@ def _splits(
                 " the folder files of one format, of which all or none are named after"
                 " a split (train, validation, test)"
             )
-    if format != "parquet":
-        download = datasets.DownloadConfig(
-            cache_dir=options.get("cache_dir"), use_etag=False
-        )
+    if format == "json":
+        cache = options.get("cache_dir")
+        download = datasets.DownloadConfig(cache_dir=cache, use_etag=False)
         manager = datasets.DownloadManager(download_config=download)
         files = manager.download_and_extract(dict(builder.config.data_files))
-        if format == "json":
-            rows = {}
-            for split, parts in files.items():
-                rows[str(split)] = _json_rows(manager.iter_files(parts))
-            return rows
-        for file in itertools.chain(*map(manager.iter_files, files.values())):
-            _need_each_name_once(file)
+        rows = {}
+        for split, parts in files.items():
+            rows[str(split)] = _json_rows(manager.iter_files(parts))
+        return rows
     found: Mapping[str, Any] = datasets.load_dataset(*asked, **options)
     # whose values are guessed otherwise: 007 would be a number, and NA nothing
     if format == "csv":
@@ -192,16 +185,6 @@ def _splits(
             *asked, **options, features=features, keep_default_na=False
         )
     return found
-
-
-def _need_each_name_once(file: str) -> None:
-    """Raises InputError for two columns of one name in a CSV file: only one of them
-    would be read."""
-    with open(file, encoding="utf-8-sig", errors="replace", newline="") as stream:
-        names = [name for name in next(filter(None, csv.reader(stream)), []) if name]
-    for number, name in enumerate(names):
-        if name in names[:number]:
-            raise InputError(f"{file}: column {name!r} occurs twice")
 
 
 class JsonRows(list[dict[str, Any]]):
@@ -273,23 +256,18 @@ def _reason(error: Exception, location: RowLocation) -> str:
     # "An error occurred while generating the dataset" explains nothing; its cause does.
     while location.local and isinstance(cause.__cause__, Exception):
         cause = cause.__cause__
-    text = one_line(cause, 300).rstrip(".")
-    if location.local:
-        return text
-    if "gated" in text:
-        return (
-            f"{text}: accept its terms on its page, and log in (hf auth login, or"
-            " HF_TOKEN)"
-        )
+    text, advice = one_line(cause, 300).rstrip("."), ""
     offline = "offline" in text.lower() or "reach" in text
-    if offline or isinstance(error, ConnectionError):
-        return (
-            f"{text}: without a network, name a directory with its files"
-            f" ({location.task}:DIR)"
+    if "gated" in text:
+        advice = (
+            ": accept its terms on its page, and log in (hf auth login, or HF_TOKEN)"
         )
-    if "scripts are no longer supported" in text:
-        return f"{text}: try revision: refs/convert/parquet, which the hub makes of it"
-    return text
+    elif offline or isinstance(error, ConnectionError):
+        files = f"{location.task}:DIR"
+        advice = f": without a network, name a directory with its files ({files})"
+    elif "scripts are no longer supported" in text:
+        advice = ": try revision: refs/convert/parquet, which the hub makes of it"
+    return text if location.local else text + advice
 
 
 def read_data_set(
@@ -332,8 +310,6 @@ def read_data_set(
             Path(data), [location.data for _, location in locations]
         )
     where = data if local else f"data set {data!r}"
-    if not found:
-        raise InputError(f"task {task!r}: {where}: holds no items")
     if not any(item.answers for item in found):
         raise InputError(
             f"task {task!r}: {where}: none of its {len(found)} rows has a right answer;"
@@ -401,15 +377,11 @@ def _inside(
     names = [config]
     if not said and language is not None:
         names += [language, code_of(language)]
-    if path.is_file():
-        is_named = path.name in names or (
-            path.suffix in SUFFIXES and path.stem in names
-        )
-        return path if is_named else None
     for name in names:
-        if (path / name).is_dir():
-            return path / name
-        for suffix in SUFFIXES:
-            if (path / f"{name}{suffix}").is_file():
-                return path / f"{name}{suffix}"
+        files = [name, *(f"{name}{suffix}" for suffix in SUFFIXES)]
+        if path.is_file() and path.name in files:
+            return path
+        for file in files:
+            if (path / file).exists():
+                return path / file
     return None

@@ -78,17 +78,9 @@ class Fields(Frozen):
         if self.question is None:
             return "fields.question is missing: the column of the question"
         if self.answers is None and self.answer is None:
-            return (
-                "fields.answers (texts) or fields.answer (which of the options) is"
-                " missing"
-            )
-        if self.answer is not None and self.options is None:
-            return (
-                "fields.answer says which option is right, and fields.options is"
-                " missing"
-            )
-        if self.labels is not None and self.answer is None:
-            return "fields.labels names options for fields.answer, which is missing"
+            return "fields.answers (texts) or fields.answer (an option) is missing"
+        if (self.answer and not self.options) or (self.labels and not self.answer):
+            return "fields.labels needs fields.answer, which needs fields.options"
         return None
 
 

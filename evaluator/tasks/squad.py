@@ -5,7 +5,6 @@ XQuAD: 1190 parallel questions in twelve languages, which it names by their code
 TyDi QA GoldP: questions written in nine languages, which it names in full, each with
 its gold passage."""
 
-import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -24,7 +23,7 @@ from evaluator.core.records import Item
 from evaluator.core.saved_data import is_saved, saved_rows
 from evaluator.core.text import name_of
 from evaluator.tasks.base import Argument, Items, Task
-from evaluator.tasks.rows import left_out
+from evaluator.tasks.rows import RowLocation, left_out, rows_at
 
 LanguageOf = Callable[[str, Path], str]  # (item id, file) -> language
 _SPLIT = "validation"
@@ -62,10 +61,14 @@ def read_xquad(path: Path | None) -> list[Item]:
         )
     items: list[Item] = []
     for language in _XQUAD_LANGUAGES:
-        items += _in_contexts(
-            language, _hub_rows("xquad", "google/xquad", f"xquad.{language}")
-        )
+        hub = _on_the_hub("xquad", "google/xquad", f"xquad.{language}")
+        with rows_at(hub) as (_, rows):
+            items += _in_contexts(language, rows)
     return items
+
+
+def _on_the_hub(task: str, data: str, config: str) -> RowLocation:
+    return RowLocation(task=task, data=data, local=False, config=config, split=_SPLIT)
 
 
 def _in_contexts(language: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[Item]:
@@ -97,10 +100,14 @@ def read_tydiqa(path: Path | None) -> list[Item]:
         return _read_all(
             path, "*.json", "tydiqa", _tydiqa_language, shared_contexts=False
         )
-    rows = _hub_rows("tydiqa", "google-research-datasets/tydiqa", "secondary_task")
-    return [
-        _hub_item("tydiqa", row["id"].partition("-")[0], row, row["id"]) for row in rows
-    ]
+    data = "google-research-datasets/tydiqa"
+    items = []
+    with rows_at(_on_the_hub("tydiqa", data, "secondary_task")) as (_, rows):
+        for row in rows:
+            item_id = row["id"]
+            language = item_id.partition("-")[0]
+            items.append(_hub_item("tydiqa", language, row, item_id))
+    return items
 
 
 def _tydiqa_language(item_id: str, file: Path) -> str:
@@ -217,28 +224,6 @@ def _hub_item(task: str, language: str, row: Mapping[str, Any], cluster: str) ->
         answers=tuple(dict.fromkeys(row["answers"]["text"])),
         cluster=cluster,
     )
-
-
-def _hub_rows(task: str, dataset: str, config: str) -> Iterable[Mapping[str, Any]]:
-    """The rows of a data set's validation split. Raises InputError, in one line,
-    where it cannot be loaded."""
-    import datasets  # seconds of imports, for those who ask the hub only
-
-    # It logs every retry; the one error below is enough for users.
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    try:
-        found: Iterable[Mapping[str, Any]] = datasets.load_dataset(
-            dataset, config, split=_SPLIT
-        )
-    # Offline, a missing data set, a proxy and a broken cache each raise another
-    # library's exceptions.
-    except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(
-            f"task {task!r}: cannot load data set {dataset!r} (config {config!r}, split"
-            f" {_SPLIT!r}): {reason}; with its files on disk, use {task}:DIR"
-        ) from error
-    return found
 
 
 XQUAD = Task(

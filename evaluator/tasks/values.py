@@ -13,8 +13,8 @@
   be such a text.
 
 CSV has only texts, so there more is ambiguous: any brackets around an answer, a
-number as a program writes it (1e-07), a column of numbers of which one ends in ".0",
-and an answer `True` or `False`."""
+number as a program writes it (1e-07), and a column of numbers of which one ends in
+".0"."""
 
 import math
 import re
@@ -45,11 +45,9 @@ def decoded(value: Any, feature: Any) -> Any:
     """A value with the names of its class labels and the precision of its floats;
     `feature`: its type in `datasets`."""
     if isinstance(value, list):
-        inner = (
-            feature[0]
-            if isinstance(feature, list)
-            else getattr(feature, "feature", None)
-        )
+        inner = getattr(feature, "feature", None)
+        if isinstance(feature, list):
+            inner = feature[0]
         return [decoded(entry, inner) for entry in value]
     if isinstance(value, dict):
         inner = feature if isinstance(feature, dict) else {}
@@ -85,7 +83,7 @@ class Texts:
         self, value: Any, column: str, at: str, *, alone: bool, prose: bool
     ) -> str | None:
         """A value's text, or None if it is missing. `at` names row and field in errors;
-        `alone`: in no list; `prose`: it may well be in brackets, or the word `true`.
+        `alone`: in no list; `prose`: it may well be in brackets.
 
         Raises InputError for what is no text and no number, and for what is ambiguous.
         """
@@ -152,11 +150,6 @@ class Texts:
                 " list"
             )
         if self._csv:
-            if not prose and text.lower() in ("true", "false"):
-                raise InputError(
-                    f"{at} is {text}, a boolean in CSV: write what is meant (yes), or"
-                    " use Parquet or JSON"
-                )
             if _EXPONENT.fullmatch(text):
                 raise InputError(
                     f"{at} is {text}: write all digits, or use Parquet or JSON"

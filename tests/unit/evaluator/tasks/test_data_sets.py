@@ -232,7 +232,7 @@ def test_names_and_sizes_without_network(tmp_path):
     assert sizes("belebele", None, amharic) == {"amharic": 10_000}
 
 
-@pytest.mark.parametrize("name", ["a[1].jsonl", "a?.jsonl", "a*.jsonl"])
+@pytest.mark.parametrize("name", ["a[1].jsonl", "a*.jsonl"])
 def test_file_name_is_no_pattern(tmp_path, name):
     for file in (name, "a1.jsonl"):
         lines(tmp_path / file, ROW | {"n": file})
@@ -245,8 +245,6 @@ def test_file_name_is_no_pattern(tmp_path, name):
         ("a.jsonl exam-test.jsonl b.jsonl", "a.jsonl, b.jsonl"),
         ("a.jsonl sub/b.csv", "sub/b.csv"),
         ("a.jsonl b.jsonl c.tsv", "c.tsv"),
-        ("a.jsonl .b.jsonl", ".b.jsonl"),
-        ("a.jsonl b.xlsx", "b.xlsx"),
         ("b.jsonl A.JSONL", "A.JSONL"),
         ("a.jsonl sub/b.jsonl _c.ndjson notes.txt .cache/d.jsonl ._a.jsonl", ""),
         ("train.jsonl test.jsonl", ""),

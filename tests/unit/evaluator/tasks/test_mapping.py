@@ -109,41 +109,15 @@ TWO = {"o": ["w", "x"]}
     [
         ({"q": None, "a": "x"}, OPEN, "'question' (q) is empty"),
         ({"a": True}, OPEN, "'answers' (a) must be text or a number, not True"),
-        (
-            {"a": {"text": "x"}},
-            OPEN,
-            "'answers' (a) must be text or a number, not {'te",
-        ),
-        (
-            {"a": "x"},
-            OPEN | {"answers": "a.b"},
-            "'answers' (a.b): there is no 'b' in 'x'",
-        ),
+        ({"a": "x"}, OPEN | {"answers": "a.b"}, "'answers' (a.b): there is no 'b' in"),
         ({"q": "\ud800", "a": "x"}, OPEN, "'question' (q) holds a lone surrogate"),
         ({"a": "x", "i": " "}, OPEN | {"id": "i"}, "'id' (i) is empty"),
         (TWO | {"a": 2}, CHOICE, "'answer' (a): '2' is none of the 2 options"),
-        (
-            {"o": ["w", ""], "a": 1},
-            CHOICE,
-            "'answer' (a): '1' is none of the 2 options",
-        ),
-        (
-            TWO | {"a": "x!"},
-            CHOICE,
-            "'answer' (a): 'x!' is neither a number from 0 nor",
-        ),
-        (TWO | {"a": 1.5}, CHOICE, "'answer' (a): '1.5' is neither"),
+        ({"o": ["w", ""], "a": 1}, CHOICE, "'answer' (a): '1' is none of the 2"),
+        (TWO | {"a": "x!"}, CHOICE, "'answer' (a): 'x!' is neither a number from 0"),
         ({"o": ["w", "w"], "a": 0}, CHOICE, "'options' (o) gives a choice among 1,"),
-        (
-            {"o": [*"abcdefghijk"], "a": 0},
-            CHOICE,
-            "'options' (o) gives a choice among 11",
-        ),
-        (
-            TWO | {"a": "E", "l": ["A", "B"]},
-            LABELLED,
-            "'answer' (a): 'E' is none of the 2",
-        ),
+        ({"o": [*"abcdefghijk"], "a": 0}, CHOICE, "'options' (o) gives a choice among"),
+        (TWO | {"a": "E", "l": ["A", "B"]}, LABELLED, "'answer' (a): 'E' is none of"),
         (TWO | {"a": "A", "l": ["A"]}, LABELLED, "'labels' (l) has 1 entries"),
     ],
 )
@@ -156,27 +130,11 @@ def test_errors_name_row_and_field(row, fields, told):
     ("fields", "language", "told"),
     [
         ({"answers": "a"}, "english", "fields.question is missing"),
-        (
-            {"question": "q"},
-            "english",
-            "fields.answers (texts) or fields.answer (which",
-        ),
-        (
-            {"question": "q", "answer": "a"},
-            "english",
-            "fields.answer says which option",
-        ),
-        (OPEN | {"labels": "l"}, "english", "fields.labels"),
-        (
-            OPEN,
-            None,
-            "language is missing: set the language (language: english) or its",
-        ),
-        (
-            OPEN | {"language": "l"},
-            "english",
-            "language: 'english': fields.language names",
-        ),
+        ({"question": "q"}, "english", "fields.answers (texts) or fields.answer (an"),
+        ({"question": "q", "answer": "a"}, "english", "fields.labels needs"),
+        (OPEN | {"labels": "l"}, "english", "fields.labels needs fields.answer, which"),
+        (OPEN, None, "set the language (language: english) or its column"),
+        (OPEN | {"language": "l"}, "english", "set the language"),
     ],
 )
 def test_impossible_fields(fields, language, told):
@@ -243,16 +201,12 @@ UNNAMED = "validation-000007"
 # the pool's answers are drawn.
 ROWS: list[tuple[str, Any, tuple[str, str, str], tuple[str, ...], int]] = [
     ("squad", passage("5a", "x", "x", "y", title="T"), ("5a", "c", "q"), ("x", "y"), 0),
-    # SQuAD 2.0's layout: a question that the passage does not answer
-    ("squad", passage("5b", title="T"), ("5b", "c", "q"), (), 0),
     ("triviaqa", {"question_id": "t", "question": "q?", "answer": ANSWER}, ("t", "", "q?"), ("X", "The X"), 0),
     ("nq_open", {"question": "who", "answer": ["A. X", "B. Y"]}, (UNNAMED, "", "who"), ("A. X", "B. Y"), 0),
     ("mmlu", MMLU, (UNNAMED, "", "q"), ("y",), 4),
     ("arc_easy", choice("ABCD", "wxyz", id="M_1", answerKey="C"), ("M_1", "", "q"), ("y",), 4),
     ("arc_challenge", choice("1234", "wxyz", id="N_1", answerKey="4"), ("N_1", "", "q"), ("z",), 4),
-    ("arc_challenge", choice("ABCDE", "vwxyz", id="N_2", answerKey="E"), ("N_2", "", "q"), ("z",), 5),
     ("sciq", {**SCIQ, "support": "s"}, (UNNAMED, "s", "q"), ("d",), 4),
-    ("sciq", {**SCIQ, "support": ""}, (UNNAMED, "", "q"), ("d",), 4),
     ("openbookqa", OPENBOOKQA, ("7", "", "q"), ("w",), 4),
     ("commonsense_qa", choice("ABCDE", "vwxyz", id="1f", answerKey="D"), ("1f", "", "q"), ("y",), 5),
     # without a key: the test split hides the labels
