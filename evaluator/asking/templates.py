@@ -14,6 +14,7 @@ unchanged: `{{ context }}`. A placeholder in its place finds its position."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -69,11 +70,7 @@ def checked_name(name: str) -> str:
         )
     if name == "all":
         raise ValueError(f"{name!r} is the name of all prompts together in tables")
-    if (
-        not name.isascii()
-        or not name[:1].isalnum()
-        or not all(each.isalnum() or each in "._-" for each in name)
-    ):
+    if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise ValueError(f"name {name!r}: letters, digits, '.', '_' and '-' only")
     return name
 

@@ -169,23 +169,18 @@ def _by_strict(answers: tuple[str, ...], language: str) -> tuple[_Answer, ...]:
 
 def _strictly(response: str, answers: tuple[str, ...], language: str) -> dict[str, Any]:
     wanted = _by_strict(answers, language)
-    found, exact, token_f1 = False, False, 0.0
-    for text in forms(plain(response, language)):
-        bare = _bare(text, language)
-        exact = exact or any(answer.bare == bare for answer in wanted)
-        found = (
-            found
-            or exact
-            or any(answer.is_in(text) for answer in wanted if not answer.letter)
-        )
-        counts = [answer.counts for answer in wanted]
-        token_f1 = max(token_f1, _token_f1(split_tokens(bare, language), counts))
-    letters = (
-        () if found else tuple(answer.letter for answer in wanted if answer.letter)
+    texts = forms(plain(response, language))
+    bare = [_bare(text, language) for text in texts]
+    exact = any(answer.bare in bare for answer in wanted)
+    found = exact or any(
+        answer.is_in(text) for answer in wanted if not answer.letter for text in texts
     )
-    if letters:
+    letters = [answer.letter for answer in wanted if answer.letter]
+    if letters and not found:
         cased = forms(plain(response, language, cased=True))
         found = any(_stands(letter, text, True) for letter in letters for text in cased)
+    counts = [answer.counts for answer in wanted]
+    token_f1 = max(_token_f1(split_tokens(text, language), counts) for text in bare)
     return {"contains": found, "exact_match": exact, "token_f1": token_f1}
 
 

@@ -52,21 +52,16 @@ def why_not(records: pd.DataFrame, probe: str) -> pd.DataFrame:
 
 
 def where_measured(
-    reduced: pd.DataFrame,
-    records: pd.DataFrame,
-    probe: str,
-    value: str,
-    decided: Any = True,
+    reduced: pd.DataFrame, records: pd.DataFrame, probe: str, value: str
 ) -> pd.DataFrame:
-    """`<probe>_status` and columns; engine_error where `ok` lacks a `value` or the
-    item is not `decided`."""
+    """`<probe>_status` and columns; engine_error where `ok` lacks a `value`."""
     import pandas as pd
 
     severity = records["status"].map(_SEVERITY).astype("int64")
     worst = severity.groupby([records[name] for name in KEY]).max()
     status = worst.map(_BY_SEVERITY).reindex(reduced.index)
-    undecided = ~(decided & reduced[value].notna())
-    status = status.mask(status.isin(MEASURED) & undecided, "engine_error")
+    lacking = status.isin(MEASURED) & reduced[value].isna()
+    status = status.mask(lacking, "engine_error")
     measured = status.isin(MEASURED)
     known = {name: column.where(measured) for name, column in reduced.items()}
     return pd.DataFrame({**known, f"{probe}_status": status})

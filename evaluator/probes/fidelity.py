@@ -143,8 +143,8 @@ class Fidelity(ItemProbe):
             parts.append(reduced(own, f"fidelity_{answer}").reindex(items))
         joined = pd.concat(parts, axis=1)
         greedy, gold = (f"fidelity_{answer}_positions" for answer in ANSWERS)
-        decided = joined[greedy].notna() & joined[gold].notna()
-        return where_measured(joined, records, self.name, greedy, decided)
+        joined[greedy] = joined[greedy].where(joined[gold].notna())
+        return where_measured(joined, records, self.name, greedy)
 
 
 def _passages(

@@ -86,9 +86,9 @@ class Perplexity(TextProbe):
             "predicted_tokens": records["prompt_tokens"],
         }
         first = first_of(records, columns, self.columns)
-        first["nll"] = -first["nll"]
-        decided = first["predicted_tokens"].fillna(0) > 0
-        return where_measured(first, records, self.name, "nll", decided)
+        predicted = first["predicted_tokens"].fillna(0) > 0
+        first["nll"] = -first["nll"].where(predicted)
+        return where_measured(first, records, self.name, "nll")
 
 
 def windows_of(

@@ -92,18 +92,6 @@ class Task:
     translations: bool = False
     sample: Callable[[], Item] | None = None  # an item to show; it takes no network
 
-    def __post_init__(self) -> None:
-        if (self.read_items, self.data, self.read_text).count(None) != 2:
-            raise ValueError(
-                f"task {self.name!r}: exactly one of read_items, data and read_text is"
-                " needed"
-            )
-        if PLUS in self.name:
-            raise ValueError(
-                f"task {self.name!r}: a plus stands between a task and a prompt that"
-                " poses it"
-            )
-
     @property
     def kind(self) -> Kind:
         """`items`: questions, for every probe but perplexity; `text`: running text,

@@ -104,27 +104,31 @@ def load_task(
 
 
 def _by_language(spec: str, items: Iterable[Item]) -> dict[str, list[Item]]:
-    """The items of each language. Raises InputError without items, and for a language
-    that is spelled in two ways or that names a row of the tables."""
-    by_language: dict[str, list[Item]] = {}
+    """The items of each language. Raises InputError without items, for an id that is
+    twice in a language, and for a language that is spelled in two ways or that names a
+    row of the tables."""
+    by_language: dict[str, dict[str, Item]] = {}
     spellings: dict[str, str] = {}
     for item in items:
         language = item.language
-        if language.strip().lower() in NO_LANGUAGES:
-            raise InputError(
-                f"task {spec!r}: language: {language!r} (item {item.item_id!r}) names a"
-                " row of the tables, and no language; give it another name"
-            )
         first = spellings.setdefault(code_of(language), language)
-        if first != language:
-            raise InputError(
-                f"task {spec!r}: language: {first!r} and {language!r} are one language;"
-                " spell it one way"
+        pool = by_language.setdefault(language, {})
+        problem = ""
+        if language.strip().lower() in NO_LANGUAGES:
+            problem = (
+                f"{language!r} (item {item.item_id!r}) names a row of the tables, and"
+                " no language; give it another name"
             )
-        by_language.setdefault(language, []).append(item)
+        elif first != language:
+            problem = f"{first!r} and {language!r} are one language; spell it one way"
+        elif item.item_id in pool:
+            problem = f"{language!r}: field 'id' repeats {item.item_id!r}"
+        if problem:
+            raise InputError(f"task {spec!r}: language: {problem}")
+        pool[item.item_id] = item
     if not by_language:
         raise InputError(f"task {spec!r}: holds no items")
-    return by_language
+    return {language: list(pool.values()) for language, pool in by_language.items()}
 
 
 def _shared_clusters(by_language: Mapping[str, Sequence[Item]]) -> set[str]:

@@ -24,7 +24,6 @@ from evaluator.core.errors import (
     parse,
     read_bytes,
 )
-from evaluator.core.records import Item
 from evaluator.core.saved_data import USUAL_SPLITS, is_saved, saved_splits
 from evaluator.core.text import code_of
 from evaluator.tasks.base import Items
@@ -283,7 +282,7 @@ def read_data_set(
     row and field.
     """
     source = said.over(usual)
-    items: dict[tuple[str, str], Item] = {}
+    found = Items()
     locations = list(_locations(task, data, source, said, local=local))
     for language, location in locations:
         with rows_at(location) as (split, rows):
@@ -298,13 +297,8 @@ def read_data_set(
             for number, row in enumerate(chosen):
                 name = f"{split}-{number:06d}"
                 item = mapping.item(decoded(row, types), name, f"row {number}")
-                if items.setdefault((item.language, item.item_id), item) is not item:
-                    raise InputError(
-                        f"{location}: language {item.language!r}: field 'id' repeats"
-                        f" {item.item_id!r}"
-                    )
+                found.append(item)
             texts.finish()
-    found = Items(items.values())
     if local:
         found.left_out = left_out(
             Path(data), [location.data for _, location in locations]

@@ -150,22 +150,12 @@ def _read_all(
     *,
     shared_contexts: bool,
 ) -> Items:
-    """Every item, in order. Raises InputError with file and place if malformed, for
-    an id twice, and without items."""
-    items: dict[tuple[str, str], Item] = {}
-    files = _files(path, pattern)
+    """Every item, in order. Raises InputError with file and place if malformed."""
+    items, files = Items(), _files(path, pattern)
     for file in files:
-        for item in _read(file, task, language_of, shared_contexts=shared_contexts):
-            if items.setdefault((item.language, item.item_id), item) is not item:
-                raise InputError(
-                    f"{file}: language {item.language!r}: field 'id' repeats"
-                    f" {item.item_id!r}"
-                )
-    if not items:
-        raise InputError(f"{files[0].parent}: holds no items")
-    found = Items(items.values())
-    found.left_out = left_out(path, files)
-    return found
+        items += _read(file, task, language_of, shared_contexts=shared_contexts)
+    items.left_out = left_out(path, files)
+    return items
 
 
 def _read(
