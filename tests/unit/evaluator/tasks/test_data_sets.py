@@ -1,6 +1,5 @@
 """Any data set: files through `datasets`, the hub through a stand-in for it."""
 
-import gzip
 import json
 import sys
 
@@ -260,11 +259,3 @@ def test_folder_is_read_or_refused(tmp_path, files, left):
     else:
         read = set(ids(english(f"hf:{tmp_path}", MINE)))
         assert read in ({"test.jsonl"}, {"a.jsonl", "sub/b.jsonl", "_c.ndjson"})
-
-
-def test_compressed_files_are_read(tmp_path):
-    with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
-        file.write(json.dumps(ROW | {"a": "2024-05-06"}))
-    lines(tmp_path / "b.jsonl", ROW | {"n": 2})
-    items = english(f"hf:{tmp_path}", MINE)
-    assert sorted(item.answers for item in items) == [("2024-05-06",), ("x",)]

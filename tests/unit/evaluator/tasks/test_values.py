@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from evaluator.core.errors import InputError
 from evaluator.tasks import Source, load_task
-from evaluator.tasks.values import Texts, decoded
+from evaluator.tasks.values import Texts
 from tests.support.sweeps import refused
 
 MINE = Source.model_validate(
@@ -113,17 +113,6 @@ def english(file, said):
     return load_task(f"hf:{file}", None, said=said).pools["english"]
 
 
-def test_class_labels_are_names():
-    label = datasets.ClassLabel(names=["bad", "good"])
-    lists = {"b": datasets.List(label), "c": [{"d": label}], "e": {"f": label}}
-    features = datasets.Features({"a": label, **lists})
-    found = decoded({"a": 1, "b": [0, 1, -1], "c": [{"d": 0}], "e": {"f": 1}}, features)
-    assert (found["a"], found["b"]) == ("good", ["bad", "good", None])
-    assert (found["c"], found["e"]) == ([{"d": "bad"}], {"f": "good"})
-    nothing = {"a": -1, "b": None, "c": None, "e": None}
-    assert set(decoded(nothing, features).values()) == {None}
-
-
 @pytest.mark.parametrize(
     ("names", "fields", "golds"),
     [
@@ -187,26 +176,6 @@ def test_formats_agree(tmp_path_factory, kind, data):
     if kind in ("fractions", "small"):  # pandas' JSON has 15 decimals
         found.pop("holed.jsonl", None)
     assert all(answers == first for answers in found.values()), found
-
-
-def test_indexes_ids_and_languages_of_floats(tmp_path):
-    fields = {
-        "id": "i",
-        "language": "l",
-        "question": "q",
-        "options": "o",
-        "answer": "a",
-    }
-    said, file = Source.model_validate({"fields": fields}), tmp_path / "f.parquet"
-    table = {"i": [1.0, 2.0], "l": ["thai", "thai"], "q": ["?", "?"]}
-    table |= {"o": [["x", "y"]] * 2, "a": [1.0, None]}
-    pd.DataFrame(table).to_parquet(file)
-    first, second = load_task(f"hf:{file}", None, said=said).pools["thai"]
-    assert (first.item_id, first.answers) == ("1", ("y",))
-    assert (second.item_id, second.answers) == ("2", ())
-    pd.DataFrame(table | {"l": ["thai", "nan"]}).to_parquet(file)
-    message = refused(load_task, f"hf:{file}", None, said=said)
-    assert "f.parquet: row 1: field 'language' (l) is the text 'nan'" in message
 
 
 def test_json_keys_may_lack_in_some_rows(tmp_path):
