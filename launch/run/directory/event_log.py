@@ -66,37 +66,36 @@ def read_history(run_dir: Path) -> History:
     """Read the events of a run. Whatever is no event is left out: the file may be
     damaged, or anybody's."""
     counts: Counter[str] = Counter()
-    times: dict[int, list[datetime]] = {}  # by call: its first and its last event's
+    spans: dict[int, list[datetime]] = {}  # by call: its first and its last event's
     loading = 0.0
-    with (
-        contextlib.suppress(OSError),
-        (run_dir / "logs" / "events.jsonl").open("rb") as log,
-    ):
-        for line in log:
-            with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
-                row = mapping_at(json.loads(line))
-                time, kind = (
-                    datetime.fromisoformat(row["time"]).astimezone(UTC),
-                    str(row["event"]),
-                )
-                counts[kind] += 1
-                times[counts["started"]] = [
-                    times.get(counts["started"], [time])[0],
-                    time,
-                ]
-                if kind in ("placed", "loaded"):
-                    loading += float(row.get("seconds", 0.0))
-    began = min((first for first, _ in times.values()), default=None)
+    for line in _lines(run_dir / "logs" / "events.jsonl"):
+        with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
+            row = mapping_at(json.loads(line))
+            time = datetime.fromisoformat(row["time"]).astimezone(UTC)
+            kind = str(row["event"])
+            counts[kind] += 1
+            spans.setdefault(counts["started"], [time, time])[1] = time
+            if kind in ("placed", "loaded"):
+                loading += float(row.get("seconds", 0.0))
+    seconds = [
+        max(0.0, (last - first).total_seconds()) for first, last in spans.values()
+    ]
+    began = min((first for first, _ in spans.values()), default=None)
     return History(
         began=None if began is None else began.isoformat(timespec="seconds"),
-        seconds=sum(
-            max(0.0, (last - first).total_seconds()) for first, last in times.values()
-        ),
+        seconds=sum(seconds),
         counts=dict(counts),
         load_seconds=(
             loading / max(1, counts["loaded"]) if 0 <= loading < _MOST else 0.0
         ),
     )
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        return path.read_bytes().splitlines()
+    except OSError:
+        return []
 
 
 def time_of_day() -> str:

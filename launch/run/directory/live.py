@@ -65,28 +65,25 @@ def live_of(state: RunState, served: Sequence[Served], now: float) -> Live:
     engines = []
     for number, engine in sorted(state.engines.items()):
         row = last.get(number)
-        engines.append(
-            EngineStatus(
-                engine=number,
-                gpu=engine.gpu,
-                state=engine.state,
-                checkpoint=engine.checkpoint,
-                task=engine.task,
-                items=engine.items,
-                done=engine.done,
-                seconds=round(now - engine.since, 1),
-                idle_share=None if row is None else row.idle_share,
-                waiting_share=None if row is None else row.waiting_share,
-            )
+        status = EngineStatus(
+            engine=number,
+            gpu=engine.gpu,
+            state=engine.state,
+            checkpoint=engine.checkpoint,
+            task=engine.task,
+            items=engine.items,
+            done=engine.done,
+            seconds=round(now - engine.since, 1),
+            idle_share=None if row is None else row.idle_share,
+            waiting_share=None if row is None else row.waiting_share,
         )
-    pruning = None
-    if state.compressed is not None:
-        pruning = dict(zip(("done", "total"), state.compressed, strict=True))
+        engines.append(status)
+    pruning = state.compressed
     return Live(
         seconds=round(now - state.started, 1),
         items=state.items,
         items_per_second=state.rate(now),
-        pruning=pruning,
+        pruning=pruning and {"done": pruning[0], "total": pruning[1]},
         engines=tuple(engines),
         errors=state.errors,
     )

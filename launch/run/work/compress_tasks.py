@@ -129,51 +129,48 @@ class CompressTasks:
         """Start as many jobs as there are free GPUs, or `cpus` but one: with it, an
         engine starts meanwhile."""
         while (job := self._next()) is not None:
-            if self._free is None and len(self.running) >= max(1, cpus - 1):
-                return
-            node_id = (
-                None
-                if self._free is None
-                else self._free.take_one(self._failed_on.get(job.name))
-            )
-            if node_id is None and self._free is not None:
+            node_id = None
+            if self._free is not None:
+                node_id = self._free.take_one(self._failed_on.get(job.name))
+                if node_id is None:
+                    return
+            elif len(self.running) >= max(1, cpus - 1):
                 return
             self._waiting.remove(job)
-            config = job.prune or job.quantise
-            assert config is not None
-            task = self._task
-            if node_id is not None:
-                task = task.options(
-                    scheduling_strategy=NodeAffinitySchedulingStrategy(
-                        node_id, soft=True
-                    )
-                )
-            elif job.name in self._failed_on:
-                task = task.options(scheduling_strategy="SPREAD")
-            log = self._log_dir / f"prune-{job.name}.log"
-            watch = TaskWatch(
-                log.with_suffix(".pulse"),
-                self._resources.load_seconds,
-                self._resources.stall_seconds,
-            )
-            started = _Task(job, node_id, log, size(log), watch)
-            arguments = (
-                config.absolute(),
-                job.path.absolute(),
-                PROVEN.get(config.source.absolute()),
-                self._held_out,
-                provenance(),
-                log,
-                watch.path,
-            )
-            self._report(Making(checkpoint=job.name))
-            self.running[task.remote(*arguments)] = started
+            self._start(job, node_id)
+
+    def _start(self, job: CheckpointJob, node_id: str | None) -> None:
+        config = job.prune or job.quantise
+        assert config is not None
+        task = self._task
+        if node_id is not None:
+            place = NodeAffinitySchedulingStrategy(node_id, soft=True)
+            task = task.options(scheduling_strategy=place)
+        elif job.name in self._failed_on:
+            task = task.options(scheduling_strategy="SPREAD")
+        log = self._log_dir / f"prune-{job.name}.log"
+        watch = TaskWatch(
+            log.with_suffix(".pulse"),
+            self._resources.load_seconds,
+            self._resources.stall_seconds,
+        )
+        self._report(Making(checkpoint=job.name))
+        log_start = size(log)
+        pending = task.remote(
+            config.absolute(),
+            job.path.absolute(),
+            PROVEN.get(config.source.absolute()),
+            self._held_out,
+            provenance(),
+            log,
+            watch.path,
+        )
+        self.running[pending] = _Task(job, node_id, log, log_start, watch)
 
     def _next(self) -> CheckpointJob | None:
         """The first waiting job whose source exists."""
-        to_come = {each.name for each in self._waiting} | {
-            each.job.name for each in self.running.values()
-        }
+        to_come = {job.name for job in self._waiting}
+        to_come |= {task.job.name for task in self.running.values()}
         return next((job for job in self._waiting if job.after not in to_come), None)
 
     def ended(self, seconds: float) -> tuple[list[CheckpointJob], list[Failure]]:
