@@ -97,11 +97,9 @@ class Assignment:
     @property
     def after(self) -> Part | None:
         """The part that must have all its records before this one begins."""
-        return (
-            None
-            if self.base is None or self.base.name is None
-            else (self.base.name, self.task)
-        )
+        if self.base is None or self.base.name is None:
+            return None
+        return self.base.name, self.task
 
     @property
     def items(self) -> int:
@@ -234,14 +232,12 @@ class BaseAnswers:
         names no checkpoint."""
         self._missing = source.missing
         self._table = table
-        keys = (
-            []
-            if table is None
-            else zip(
+        self._rows: dict[Key, int] = {}
+        if table is not None:
+            keys = zip(
                 table["language"].to_pylist(), table["item_id"].to_pylist(), strict=True
             )
-        )
-        self._rows = {key: row for row, key in enumerate(keys)}
+            self._rows = {key: row for row, key in enumerate(keys)}
 
     def of(self, item: Item) -> BaseAnswer:
         if self._missing is not None:
@@ -249,23 +245,12 @@ class BaseAnswers:
         row = self._rows.get(key_of(item))
         if row is None or self._table is None:
             return BaseAnswer(missing=_NOT_ASKED)
-        status, ids = (
-            self._table["status"][row].as_py(),
-            self._table["token_ids"][row].as_py(),
-        )
-        if ids is None:
-            return BaseAnswer(
-                missing=_FAILED if status == "engine_error" else _NOT_ASKED
-            )
-        thought, state = (
-            self._table["thought_ids"][row].as_py(),
-            self._table["thought_state"][row].as_py(),
-        )
-        return BaseAnswer(
-            token_ids=tuple(ids),
-            thought=(
-                None
-                if thought is None
-                else Thought(state=state, token_ids=tuple(thought), text="")
-            ),
-        )
+        (answer,) = self._table.slice(row, 1).to_pylist()
+        if answer["token_ids"] is None:
+            failed = answer["status"] == "engine_error"
+            return BaseAnswer(missing=_FAILED if failed else _NOT_ASKED)
+        thought = None
+        if answer["thought_ids"] is not None:
+            ids = tuple(answer["thought_ids"])
+            thought = Thought(state=answer["thought_state"], token_ids=ids, text="")
+        return BaseAnswer(token_ids=tuple(answer["token_ids"]), thought=thought)

@@ -198,13 +198,16 @@ class Board:
     ) -> CheckpointInfo | None:
         """The waiting checkpoint that an engine with `held` would load next; None
         without one."""
+        other = None
         with self._changed:
-            infos = [each.checkpoint for each in self._waiting]
-            infos = [each for each in infos if self.ledger.fits(engine, each.name)]
-        others = [each for each in infos if distance(each, held, architecture)]
-        return min(
-            others, key=lambda each: distance(each, held, architecture), default=None
-        )
+            for each in self._waiting:
+                info = each.checkpoint
+                away = distance(info, held, architecture)
+                if away and self.ledger.fits(engine, info.name):
+                    if away == 1:
+                        return info
+                    other = other or info
+        return other
 
     def loaded(self, engine: int, checkpoint: CheckpointInfo) -> None:
         with self._changed:
@@ -326,12 +329,12 @@ class Board:
         """Take parts off the board, together with the work that would read their
         answers."""
         self._without |= set(parts)
-        while True:
+        while self._without:
             left = [each for each in self._waiting if each.part not in self._without]
             orphans = {each.part: each for each in left if each.after in self._without}
             self._waiting = left
             if not orphans:
-                return
+                break
             for (name, task), orphan in orphans.items():
                 assert orphan.base is not None
                 reason = f"its base {orphan.base.name!r} was set aside"

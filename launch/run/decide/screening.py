@@ -122,23 +122,20 @@ class Screening:
 
     def poll(self) -> None:
         """Give the board the items that are due, and store the decisions."""
+        groups = [
+            group
+            for group in self._groups.values()
+            if len(group.over) < len(group.names)
+        ]
+        if not groups:
+            return
         known = len(self.rows)
-        if not all(
-            len(group.over) == len(group.names) for group in self._groups.values()
-        ):
-            # before the failures: these include what leaves the board in between
-            unfinished = self._board.unfinished
-            lost = {
-                (each.checkpoint, each.task)
-                for each in tuple(self._board.failures)
-                if each.lost
-            }
-            for group in self._groups.values():
-                self._step(
-                    group,
-                    unfinished,
-                    lambda part: not lost.isdisjoint({part, (part[0], "")}),
-                )
+        # before the failures: these include what leaves the board in between
+        unfinished = self._board.unfinished
+        failures = tuple(self._board.failures)
+        lost = {(each.checkpoint, each.task) for each in failures if each.lost}
+        for group in groups:
+            self._step(group, unfinished, lost)
         if len(self.rows) > known:
             self._mark("running", screening=self.rows)
 
@@ -160,22 +157,26 @@ class Screening:
         )
 
     def _step(
-        self, group: _Group, unfinished: Collection[Part], gone: Callable[[Part], bool]
+        self, group: _Group, unfinished: Collection[Part], lost: set[Part]
     ) -> None:
-        """Move each checkpoint of a group on, from held to given to over. `gone`:
-        whether a part was given up."""
+        """Move each checkpoint of a group on, from held to given to over. `lost`: the
+        parts and whole checkpoints that were given up."""
+
+        def gone(name: str) -> bool:
+            return not lost.isdisjoint({(name, group.task), (name, "")})
+
         for name in group.names:
-            if name not in group.over and gone((name, group.task)):
+            if name not in group.over and gone(name):
                 group.over.add(name)
                 group.held.pop(name, None)
         # the base has no answers to compare with: evaluate all items
-        if gone((group.base, group.task)):
+        if gone(group.base):
             for name, held in group.held.items():
                 text = (
                     f"screening: {name} is evaluated on all of {group.task}: its base"
-                    f" {group.base} has no answers"
+                    f" {group.base} has no answers there"
                 )
-                self._report(Noted(f"{text} there"))
+                self._report(Noted(text))
                 self._give(held, -1)
                 group.over.add(name)
             group.held.clear()
@@ -184,10 +185,8 @@ class Screening:
                 held.state = "given"
                 if self._give(held, held.look):
                     continue  # else an earlier call has evaluated the whole look
-            if (name, group.task) not in unfinished and (
-                group.base,
-                group.task,
-            ) not in unfinished:
+            parts = {(name, group.task), (group.base, group.task)}
+            if parts.isdisjoint(unfinished):
                 self._decide(group, name, held)
 
     def _give(self, held: _Held, look: int) -> bool:
@@ -247,15 +246,14 @@ class Screening:
                 f"screening {group.task}: {row.decision} for {name} after"
                 f" {row.asked:,} of {row.items:,} items"
             )
-            self._report(
-                Decided(
-                    checkpoint=name,
-                    task=group.task,
-                    items=row.asked,
-                    total=row.items,
-                    text=text,
-                )
+            decided = Decided(
+                checkpoint=name,
+                task=group.task,
+                items=row.asked,
+                total=row.items,
+                text=text,
             )
+            self._report(decided)
 
     def _verdict(
         self, row: Screened, held: _Held, outcomes: Sequence[pd.DataFrame]
@@ -268,18 +266,15 @@ class Screening:
         from evaluator.metrics import Inputs
 
         seen = {*held.looks.order[: row.asked]}
-        there = [
-            [key in seen for key in zip(each["language"], each["item_id"], strict=True)]
-            for each in outcomes
-        ]
+        shown = []
+        for frame in outcomes:
+            keys = zip(frame["language"], frame["item_id"], strict=True)
+            shown.append(frame[[key in seen for key in keys]])
         items = pd.DataFrame(
             [asdict(question.item) for question in held.task.questions]
         )
         inputs = Inputs(
-            pd.concat(
-                [each[rows] for each, rows in zip(outcomes, there, strict=True)],
-                ignore_index=True,
-            ),
+            pd.concat(shown, ignore_index=True),
             items[["task", "language", "item_id", "cluster"]].assign(task=row.task),
             run={"screening": [asdict(row)]},
         )

@@ -128,18 +128,13 @@ class Fleet(Generic[AnyWorker]):
 
     def follow(self, nodes: Sequence[Node]) -> list[Node]:
         """Adapt the engines to the current nodes; returns the new nodes."""
-        before, there = (
-            {node.node_id for node in self._nodes},
-            {node.node_id for node in nodes},
-        )
+        before = {node.node_id for node in self._nodes}
+        there = {node.node_id for node in nodes}
         self._nodes = tuple(nodes)
         self.free.follow(nodes)
         for worker in self.workers:
-            gpus, held, node_id = (
-                worker.place.gpus,
-                self._holds.get(worker.number),
-                worker.node_id,
-            )
+            gpus, node_id = worker.place.gpus, worker.node_id
+            held = self._holds.get(worker.number)
             if not worker.is_alive():
                 if worker.retired is None and held is not None:
                     del self._holds[worker.number]
@@ -192,34 +187,31 @@ class Fleet(Generic[AnyWorker]):
         if not self.working and self._board.has_work:
             self._fill()  # the last engine may have ended only now
         has_work, lacks = self._board.has_work, self._board.lacks
-        retired = [
-            worker.retired for worker in self.workers if worker.retired is not None
-        ]
+        retired = [each.retired for each in self.workers if each.retired is not None]
         if has_work and retired and not self.working:
             raise EngineError(
                 f"no working engine is left: {retired[-1]}; the same command resumes"
             )
         alive = [worker for worker in self.workers if worker.is_alive()]
         # what the work waits for, without which it cannot go on
-        missing, why = None, ""
+        missing, why = "", ""
         if alive and not self._board.over and not any(worker.where for worker in alive):
-            missing, why = (
-                f"no engine has found {self._first.needs}",
-                ": others hold them, or nodes are gone",
-            )
+            missing = f"no engine has found {self._first.needs}"
+            why = ": others hold them, or nodes are gone"
         elif (has_work or short) and lacks is not None:
             missing = (
                 f"resources.same_device: what is left needs {lacks!r}, as the records"
-                " that are there, and no "
+                " that are there, and no engine has had that"
             )
-            missing += "engine has had that"
         elif (has_work or short) and not (pruning or alive):
-            missing = (
-                f"no node has had room for {'an engine' if has_work else 'a prune job'}"
-            )
+            what = "an engine" if has_work else "a prune job"
+            missing = f"no node has had room for {what}"
+        if not missing:
+            self._alone_since = None
+            return
         now = time.monotonic()
-        self._alone_since = None if missing is None else self._alone_since or now
-        waited = 0.0 if self._alone_since is None else now - self._alone_since
+        self._alone_since = self._alone_since or now
+        waited = now - self._alone_since
         if waited > placement_seconds:
             raise ResurfaceError(
                 f"{missing} for {waited:.0f} s (resources.placement_seconds){why};"
