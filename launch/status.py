@@ -16,9 +16,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from evaluator.core.errors import InputError, one_line, parse
+from evaluator.core.errors import InputError, one_line
 from evaluator.core.lease import FOLDER, PACE, beats_of, latest_claim
-from evaluator.core.liveness import Pace, sight
+from evaluator.core.liveness import Pace, Sight, sight
 from evaluator.store.run_json import Failure, Served, failures_of, rows_as, screened_of
 from launch.run.directory.event_log import History, read_history
 from launch.run.directory.live import EngineStatus, Live, read_live
@@ -80,19 +80,15 @@ def read_status(
     if not file.is_file():
         raise InputError(f"{run_dir}: not a run directory: it has no run.json")
     try:
-        document = parse(file.read_bytes(), str(file))
+        run = RunDocument.model_validate_json(file.read_bytes())
     except OSError as error:
         raise InputError(
             f"{file}: not a readable run file: {error.strerror}"
         ) from error
-    if not isinstance(document, dict):
-        raise InputError(f"{file}: must be a JSON object, is {type(document).__name__}")
-    try:
-        run = RunDocument.model_validate(document)
     except ValidationError as error:
         problem = error.errors()[0]
-        field = ".".join(map(str, problem["loc"]))
-        raise InputError(f"{file}: {field}: {problem['msg']}") from error
+        place = ": ".join([str(file), *map(str, problem["loc"])])
+        raise InputError(f"{place}: {one_line(problem['msg'])}") from error
     driver = driver_of(run_dir, sleep=sleep) if run.state == "running" else None
     return summarise(
         str(run_dir),
@@ -240,27 +236,23 @@ def _seconds_left(
 
 
 def finished_items(records: Path) -> dict[Part, int]:
-    """The number of items with records, by checkpoint and task. Opens no file."""
+    """The number of items with records, by checkpoint and task, by the names of their
+    parts. Opens no file."""
     found: dict[Part, int] = {}
     # leaves out folders that cannot be read
     for folder, folders, names in os.walk(records, followlinks=True):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        parts = [
-            Path(folder, name)
-            for name in names
-            if name.endswith(".parquet") and not name.startswith(".")
-        ]
         place = Path(folder).relative_to(records).parts
-        if len(place) == 2:
-            folders.clear()
-            found[place[0], place[1]] = sum(map(_items, parts))
+        if len(place) != 2:
+            continue
+        folders.clear()
+        items = 0
+        for name in names:
+            count = name.removesuffix(".parquet").rpartition("-")[2]
+            if not name.startswith(".") and count.isdecimal():
+                items += int(count)
+        found[place[0], place[1]] = items
     return found
-
-
-def _items(part: Path) -> int:
-    """The items of one part, by its name."""
-    _, _, count = part.stem.rpartition("-")
-    return int(count) if count.isdecimal() else 0
 
 
 def driver_of(
@@ -270,14 +262,12 @@ def driver_of(
     claim = latest_claim(run_dir)
     if claim is None:
         return Driver(name="an unknown process", alive=False, why="its driver is gone")
-    name = "an unknown process" if claim.owner is None else str(claim.owner)
-    seen = (
-        "gone"
-        if claim.released
-        else "elsewhere"
-        if claim.owner is None
-        else sight(claim.owner)
-    )
+    name = str(claim.owner or "an unknown process")
+    seen: Sight = "elsewhere"
+    if claim.released:
+        seen = "gone"
+    elif claim.owner is not None:
+        seen = sight(claim.owner)
     if seen == "running":
         return Driver(name=name, alive=True)
     if seen in ("gone", "stopped"):
