@@ -12,7 +12,7 @@ from evaluator.engine.config import EngineConfig
 from launch.run.decide.assignments import EngineSetup
 from launch.run.decide.nodes import GPU_SHARE, Placement
 from launch.run.work import actors
-from launch.run.work.actors import EngineActor, enter_engine_process, start_actor
+from launch.run.work.actors import EngineActor, start_actor
 
 
 def _setup(gpus: int = 0, log: Path = Path("log"), sharing: int = 1) -> EngineSetup:
@@ -49,15 +49,6 @@ def process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actors, "_log_to", lambda path: None)
     monkeypatch.setattr(os, "environ", dict(os.environ))
     os.environ.pop("VLLM_LOGGING_LEVEL", None)
-
-
-@pytest.mark.usefixtures("process")
-@pytest.mark.parametrize(("chosen", "level"), [(None, "INFO"), ("WARNING", "WARNING")])
-def test_log_level_of_vllm(chosen: str | None, level: str) -> None:
-    if chosen is not None:
-        os.environ["VLLM_LOGGING_LEVEL"] = chosen
-    enter_engine_process(_setup())
-    assert os.environ["VLLM_LOGGING_LEVEL"] == level
 
 
 @pytest.mark.usefixtures("process")
