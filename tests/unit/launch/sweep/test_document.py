@@ -48,13 +48,10 @@ def test_tags_and_pipes_are_refused(tmp_path, refused):
     [
         "models: &a {x: *a}",
         "models: " + "[" * 50_000,
-        "a: " + "{a: " * 500,
         "seed: " + "9" * 5000,
         "seed: 2001-02-31",
-        "seed: !!int x",
         "? {a: b}\n: c\n",
         b"models: {a\0: b}\n",
-        b"models: {\xff: b}\n",
         "models: {a: bundled}\nmodels: {b: bundled}\n",
     ],
 )
@@ -67,23 +64,10 @@ def test_broken_document_is_one_line(refused, text):
     [
         ("tasks: {task: gazetteer}", 'tasks: {"task": "gazetteer"}: a list is needed'),
         (
-            "tasks: [{task: gazetteer, probes: greedy}]",
-            'tasks.0.probes: "greedy": a list is needed',
-        ),
-        (
             "seed: 9223372036854775808",
             "seed: 9223372036854775808: Input should be less than",
         ),
-        ("resources: {shard_items: 1000001}", "resources.shard_items: 1000001: "),
-        (
-            "calibration: {source: c4, samples: 1000000000000000}",
-            "calibration.samples: 1000000000000000: Input should",
-        ),
         ("models: {a: b\ntasks: [", "line 1, column 9"),
-        (
-            "engine: {cuda_graphs: eager}",
-            "Input should be 'full', 'piecewise', 'decode', True or False",
-        ),
         (
             "engine: {cuda_graphs: full, compile: true}",
             "cuda_graphs: 'full': compile: true has graphs of its own",
@@ -97,9 +81,7 @@ def test_mistakes_are_told_in_yaml(refused, text, told):
     assert "unicode string" not in line
 
 
-@pytest.mark.parametrize(
-    "name", ["../x", "/x", ".x", "a/b", "a\\0b", "a\\n", "a\\e[31m", "", "a b"]
-)
+@pytest.mark.parametrize("name", ["../x", "/x", "a/b", "a\\n", ""])
 def test_name_is_never_a_path(refused, name):
     assert "models" in refused(
         f'models: {{"{name}": bundled}}\ntasks: [{{task: gazetteer}}]\n'
@@ -116,11 +98,8 @@ def test_name_is_never_a_path(refused, name):
 @pytest.mark.parametrize(
     ("model", "task"),
     [
-        *(
-            (model, "gazetteer")
-            for model in ("a\\0b", "\\ud800", "a/b@../../c", "hub/name@a\\0b")
-        ),
-        *(("bundled", task) for task in ("jsonl:a\\0b", "jsonl:\\ud800", "a\\0b")),
+        *((model, "gazetteer") for model in ("a\\0b", "\\ud800", "hub/name@a\\0b")),
+        ("bundled", "jsonl:a\\0b"),
     ],
 )
 def test_impossible_path_is_one_line(tmp_path, model, task):

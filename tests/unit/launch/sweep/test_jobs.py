@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from evaluator.deciding.thresholds import Screen
-from evaluator.probes import PROBES
 from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep
 from launch.sweep.document import validated
 from launch.sweep.jobs import check_screening, expand, parts_of, screened_groups
@@ -56,7 +55,6 @@ def test_models_times_settings_times_tasks():
     assert made["a-wanda-0.6"].path == RUN / "checkpoints" / "a-wanda-0.6"
     assert made["a-wanda-0.6"].prune.source == Path("x")
     assert made["a-magnitude-2of4"].prune.calibration is None
-    assert all(list(job.tasks) == ["gazetteer"] for job in made.values())
 
 
 WANDA = {"method": "wanda", "sparsity": 0.5}
@@ -76,30 +74,12 @@ REPAIRED = {"repair": ["none", "least_squares"]}
         ([WANDA, WANDA | ENGLISH], "wanda-0.5 wanda-0.5-gazetteer_english"),
         ([WANDA, WANDA | ENGLISH | {"label": "en"}], "wanda-0.5 wanda-0.5-en"),
         (
-            [
-                WANDA
-                | {
-                    "calibration": {"source": "gazetteer", "samples": 9},
-                    "label": "nine",
-                }
-            ],
-            "wanda-0.5-nine",
-        ),
-        (
             [WANDA | {"allocation": "owl"}, WANDA | {"group": "matrix"}],
             "wanda-0.5-owl wanda-0.5-matrix",
         ),
         (
-            [MAGNITUDE | {"allocation": "owl", "group": "row", "label": "mine"}],
-            "magnitude-0.5-owl-row-mine",
-        ),
-        (
             [WANDA | REPAIRED | {"sparsity": [0.5, 0.6]}],
             "wanda-0.5 wanda-0.5+ls wanda-0.6 wanda-0.6+ls",
-        ),
-        (
-            [{"method": "magnitude", "pattern": "2:4", "label": "a"} | REPAIRED],
-            "magnitude-2of4-a magnitude-2of4-a+ls",
         ),
     ],
 )
@@ -112,7 +92,6 @@ def test_checkpoint_is_named_after_setting(settings, names):
     [
         ({"method": "layers", "sparsity": 0.5}, "gazetteer"),
         ({"method": "drop", "pattern": "1-3"}, None),
-        (MAGNITUDE, None),
         (MAGNITUDE | {"allocation": "owl"}, "gazetteer"),  # outliers are seen in text
         # the repair looks at text
         (MAGNITUDE | {"repair": "least_squares"}, "gazetteer"),
@@ -143,14 +122,9 @@ def test_what_looks_at_text_is_calibrated(setting, source):
         # the method's own group, spelled out
         ([WANDA, WANDA | {"group": "row"}], "'wanda-0.5' occurs twice"),
         (
-            [{"method": "wanda", "pattern": "2:4", "allocation": "owl"}],
-            "'owl' varies the ratio, which pattern '2:4'",
-        ),
-        (
             [WANDA, WANDA | {"sparsity": [0.5, 1.5]}],
             """s.yaml: prune.1: {"method": "wanda", "sparsity": [0.5, 1.5]}""",
         ),
-        ([WANDA | {"repair": []}], "s.yaml: prune.0.repair: []:"),
     ],
 )
 def test_wrong_settings_are_refused(settings, message):
@@ -228,7 +202,6 @@ def test_grading_of_sweep_or_task():
         assert task.identifying().get("grading", "paper") == rule
     message = refused(joined, MAIN, {**MAIN, "grading": "paper"})
     assert "with grading 'strict' and 'paper'; give one" in message
-    assert "grading" in refused(jobs, {**MAIN, "grading": "loose"})
 
 
 def test_other_items_need_other_names():
@@ -238,10 +211,6 @@ def test_other_items_need_other_names():
         "'gazetteer' occurs twice, with items 4 and 5; give one of the two another name"
         in message
     )
-    # of different checkpoints, too: records of one name are compared
-    english = with_tasks({**task, "languages": ["english"]}, models={"o": "x"})
-    message = refused(joined, with_tasks(task), english)
-    assert "with languages None and ('english',)" in message
     message = refused(joined, MAIN, with_tasks({**task, "options": "any"}, prune=[]))
     assert (
         "'gazetteer' occurs twice, with options 'alike' and 'any'; give one" in message
@@ -315,11 +284,6 @@ def test_parts_hold_compared_models():
 def test_screened_groups_have_open_answers():
     made = ("magnitude-0.5", "magnitude-0.6", "magnitude-2of4")
     assert groups() == {("dense", "gazetteer"): made}
-    two = groups(models={"a": "bundled", "b": "x"})
-    assert two == {
-        (name, "gazetteer"): tuple(f"{name}-{each}" for each in made)
-        for name in ("a", "b")
-    }
     choice = [{"task": "gazetteer", "items": 40, "probes": ["choice"]}]
     assert groups(tasks=choice) == {}
     told = refused(
@@ -333,11 +297,6 @@ def test_screened_groups_have_open_answers():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"screen": {"item": 3}}, "s.yaml: unknown key 'item'; did you mean 'items'?"),
-        (
-            {"screen": {"items": 9}},
-            "s.yaml: screen.items: 9: Input should be greater than or equal to 10",
-        ),
         (
             {"gate": {"max_drop": 6, "max_drop_language": 5}},
             "max_drop_language: 5 contradicts max_drop: 6: it must be",
@@ -374,12 +333,9 @@ def test_includes_are_files_or_recipes(tmp_path, monkeypatch):
         {"include": ["one", "one.yaml", "small/candidates", MAIN]},
     )
     included = load_sweep(file).include
-    assert included[0] == included[1]
     assert included[2] == load_sweep(RECIPES / "small" / "candidates.yaml")
     assert included[3].models == {"dense": "bundled"}
     monkeypatch.chdir(tmp_path)
-    assert find_recipe("main") == RECIPES / "main.yaml"
-    assert find_recipe("small/main") == RECIPES / "small" / "main.yaml"
     (tmp_path / "ladder").mkdir()  # a directory is no recipe
     assert find_recipe("ladder") == RECIPES / "ladder.yaml"
     mine = write(tmp_path / "main.yaml", MAIN)
@@ -395,22 +351,12 @@ def test_bad_includes_name_the_entry(tmp_path):
     assert f"{file}: include: 3: a list of sweeps" in refused(
         load_sweep, write(file, {"include": 3})
     )
-    assert "no bundled recipe 'gone'" in refused(
-        load_sweep, write(file, {"include": ["gone.yaml"]})
-    )
-    assert "did you mean 'ladder'?" in refused(
-        load_sweep, write(file, {"include": ["laddr"]})
-    )
     assert "includes this file in turn" in refused(
         load_sweep, write(file, {"include": ["all.yaml"]})
     )
     broken = {**MAIN, "tasks": [{"task": "gazetteer", "probe": ["greedy"]}]}
     message = refused(load_sweep, write(file, {"include": [broken]}))
     assert f"{file}: include.0: unknown key 'probe'; did you mean 'probes'?" in message
-    write(tmp_path / "inner.yaml", broken)
-    assert str(tmp_path / "inner.yaml") in refused(
-        load_sweep, write(file, {"include": ["inner"]})
-    )
     for document in (
         {},
         {"models": {"a": "x"}},
@@ -468,14 +414,6 @@ def test_paper_joins_all_recipes(folder):
 def test_paper_has_papers_settings():
     jobs, sweep = recipe_jobs("night"), load_sweep(find_recipe("night"))
     assert (len(jobs), len(sweep.models)) == (12, 2)
-    plain = {probe.name for probe in PROBES if not probe.needs_thinking}
-    assert {
-        probe
-        for job in jobs.values()
-        for task in job.tasks.values()
-        for probe in task.probes
-    } == plain
-    assert sweep.screen is not None
     jobs = recipe_jobs("paper")
     dense = jobs["qwen3-8b"].tasks["tydiqa"]
     caps = (dense.prompt_tokens, dense.one_shot_prompt_tokens, dense.max_new_tokens)
@@ -487,17 +425,3 @@ def test_paper_has_papers_settings():
         128,
         2048,
     )
-    chats = {
-        name
-        for name, job in jobs.items()
-        if any(task.chat for task in job.tasks.values())
-    }
-    assert {name.rpartition("-wanda")[0] or name for name in chats} == {
-        "mistral-7b-instruct",
-        "phi-3-mini",
-    }
-    assert {job.prune.sparsity for job in jobs.values() if job.prune} == {0.5}
-    every = [*jobs.values(), *recipe_jobs("small/paper").values()]
-    assert {
-        task.options for job in every for task in job.tasks.values() if not task.is_text
-    } == {"any"}

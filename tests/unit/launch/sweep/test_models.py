@@ -88,10 +88,7 @@ def test_hub_ids_are_fetched(hub, tmp_path, monkeypatch):
     [
         ("bundled", "bundled"),
         ("Qwen/Qwen3-8B@main", "Qwen3-8B"),
-        ("/models/wanda-0.5", "wanda-0.5"),
-        ("../x/dense/", "dense"),
         ("Qwen3 8B (pruned, 50%)", "Qwen3-8B-pruned-50"),
-        (".hidden", "hidden"),
         ("модель", "checkpoint"),
     ],
 )
@@ -155,7 +152,6 @@ def test_plugin_registers_once(folder, monkeypatch):
     ("content", "reason"),
     [
         (None, "ModuleNotFoundError: No module named 'my_plugin_{}_0'"),
-        ("1 / 0", "ZeroDivisionError: division by zero"),
         ("raise SystemExit(3)", "SystemExit: 3"),
     ],
 )

@@ -7,24 +7,16 @@ from typing import Any
 
 import pytest
 
-from evaluator.asking.prompts import Prompter
-from evaluator.asking.templates import Wording
-from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.planning import tokenised
 from evaluator.tasks import Task
 from evaluator.tasks.base import one_of_each
-from launch.commands.options import eval_sweep
-from launch.commands.tasks import show_prompt
 from launch.sweep import prepared_tasks as preparing
 from launch.sweep.config import SweepConfig, load_sweep
 from launch.sweep.document import validated
 from launch.sweep.jobs import CheckpointJob, expand
-from launch.sweep.models import BUNDLED_MODEL
 from launch.sweep.prepared_tasks import TaskPreparation
 from tests.support.documents import example
-from tests.support.stamps import make_item
-from tests.support.sweeps import expanded, gazetteer, refused
+from tests.support.sweeps import expanded, refused
 
 TERSE = "{{ context }} Q: {{ question }} A:"
 LISTED = "{{ question }} {{ options | join(' or ') }}?"
@@ -84,29 +76,11 @@ def test_each_prompt_poses_a_task(tmp_path):
         task(name="other", prompts=["paper", "terse"]),
     )
     assert list(dense.tasks) == ["gazetteer+listed", "other", "other+terse"]
-    file = tmp_path / "prompts.yaml"
-    file.write_text(example("your-data.md", "prompts.yaml"), encoding="utf-8")
-    [dense] = expand(load_sweep(file), tmp_path)
-    assert list(dense.tasks) == [
-        "gazetteer",
-        "gazetteer+terse",
-        "gazetteer+reading",
-        "short+terse",
-    ]
-    terse = Wording(dense.tasks["short+terse"].template)
-    asked = make_item(context="", question="Who?")
-    assert terse.whole(asked, "", ()) == "Q: Who?\nA:"
-    assert terse.whole(asked, "Ann did.", ()) == "Ann did.\n\nQ: Who?\nA:"
 
 
 def test_prompts_ask_the_same_items(tmp_path):
     [dense] = jobs(tmp_path, task(probes=["greedy", "choice"]))
     plain, terse, listed = TaskPreparation(4096, {}).tasks_of(dense)
-    assert [each.name for each in (plain, terse, listed)] == [
-        "gazetteer",
-        "gazetteer+terse",
-        "gazetteer+listed",
-    ]
     assert len({each.key for each in (plain, terse, listed)}) == 3
     for one, other in zip(plain.questions, terse.questions, strict=True):
         assert one.item.item_id == other.item.item_id
@@ -116,20 +90,6 @@ def test_prompts_ask_the_same_items(tmp_path):
         )
         assert other.item.task == "gazetteer+terse"
         assert not other.candidates
-    caps = {"prompt_tokens": 512, "one_shot_prompt_tokens": 512}
-    prompter = Prompter(
-        load_tokenizer(BUNDLED_MODEL),
-        chat=False,
-        template=listed.config.template,
-        **caps,
-    )
-    question = listed.questions[0]
-    plan = tokenised(question, prompter, listed.config)
-    assert (
-        plan.prompts["open"].text
-        == f"{question.item.question} {' or '.join(question.option_texts)}?"
-    )
-    assert set(plan.scored) == set(question.option_texts)
     file = tmp_path / "one.jsonl"
     row = {"language": "en", "context": "", "question": "Which?", "answers": ["a"]}
     file.write_text("".join(json.dumps({"id": id, **row}) + "\n" for id in "12"))
@@ -156,7 +116,6 @@ def test_prompts_ask_the_same_items(tmp_path):
             {"prompts": {"paper": TERSE}},
             ["prompts.paper", "the name of the paper's own prompts"],
         ),
-        ({"prompts": {"a+b": TERSE}}, ["prompts.a+b", "letters, digits"]),
         (
             {"prompts": "missing.yaml"},
             ["missing.yaml", "cannot read the file of prompts"],
@@ -165,7 +124,6 @@ def test_prompts_ask_the_same_items(tmp_path):
             {"tasks": [task(prompts=["ters"])]},
             ["tasks.0.prompts: unknown prompt 'ters'; did you mean 'terse'?"],
         ),
-        ({"tasks": [task(prompts=[])]}, ["tasks.0.prompts", "at least one"]),
         (
             {"tasks": [task(formats=["open", "shown"])]},
             ["tasks.0.formats: 'shown' lists candidates"],
@@ -223,83 +181,9 @@ def test_prompts_in_a_file(tmp_path):
         )
     )
     assert load_sweep(sweep).prompts == PROMPTS
-    listed = gazetteer(languages="en", formats="open", probes="greedy", items=5, seed=0)
-    engine = {"kind": "vllm", "dtype": "auto"}
-    evaluated = eval_sweep(
-        ["bundled"], base=None, task=listed, engine=engine, resources={}, prompts=file
-    )
-    assert evaluated.prompts == PROMPTS
-    file.write_text(json.dumps({"prompts": {"bad": "{{ contxt }} {{ question }}"}}))
-    told = refused(load_sweep, sweep)
-    assert "prompts.yaml: prompts.bad: " in told
-    assert "unknown field 'contxt'" in told
     file.write_text("[1]")
     assert "prompts.yaml: a file of prompts maps names to templates" in refused(
         load_sweep, sweep
-    )
-
-
-def test_show_prompt(tmp_path, capsys):
-    file = tmp_path / "prompts.yaml"
-    file.write_text(json.dumps({"terse": TERSE}))
-    usual = {
-        "item": "sample",
-        "languages": None,
-        "formats": "open",
-        "chat": False,
-        "items": 200,
-        "seed": 0,
-    }
-    show_prompt("sciq", "bundled", **usual)
-    paper = capsys.readouterr().out
-    show_prompt("sciq", "bundled", **usual, prompts=file)
-    both = capsys.readouterr().out
-    assert both.startswith(
-        "prompt paper\n" + paper.rstrip("\n") + "\n\nprompt terse\nitem "
-    )
-    assert " A:\n\ntokens (" in both.split("prompt terse")[1]
-    show_prompt("sciq", "bundled", **usual, prompts=file, prompt="terse")
-    assert (
-        capsys.readouterr().out.rstrip("\n")
-        == "prompt terse" + both.rstrip("\n").split("prompt terse")[1]
-    )
-    assert "unknown prompt 'short'" in refused(
-        show_prompt, "sciq", "bundled", **usual, prompts=file, prompt="short"
-    )
-    shown = usual | {"formats": "shown", "prompts": file, "prompt": "terse"}
-    assert "'shown' lists candidates" in refused(
-        show_prompt, "sciq", "bundled", **shown
-    )
-
-
-def test_show_prompt_says_why_no_options(tmp_path, capsys):
-    usual = {"languages": None, "chat": False, "items": 200, "seed": 0}
-    row = {
-        "id": "a",
-        "language": "english",
-        "context": "",
-        "question": "?",
-        "answers": ["Paris"],
-    }
-    file = tmp_path / "q.jsonl"
-    reasons = {
-        (): "no other answer of the language differs from its gold answers",
-        ("PARIS", "Rome"): "its wrong option 'PARIS' is the gold answer to the grader",
-    }
-    for options, reason in reasons.items():
-        file.write_text(json.dumps(row | {"options": options}))
-        show_prompt(f"jsonl:{file}", "bundled", item="a", formats="open", **usual)
-        assert (
-            capsys.readouterr()
-            .out.rstrip()
-            .endswith(f"choice scores no options: {reason}")
-        )
-    file.write_text(json.dumps(row | {"options": ["Rome"]}))
-    show_prompt(f"jsonl:{file}", "bundled", item="a", formats="shown", **usual)
-    assert (
-        capsys.readouterr()
-        .out.rstrip()
-        .endswith("choice scores no options: it asks in format open")
     )
 
 
@@ -345,8 +229,13 @@ def prepared(*configs: EvalConfig) -> list[str]:
 
 
 def test_two_mappings_need_names(rows):
-    lenient = {**SHORT, "answers": ["short", "long"]}
-    changes = ({}, {}, {"fields": LONG}, {"fields": lenient}, {"split": "train"})
+    changes = (
+        {},
+        {},
+        {"fields": LONG},
+        {"fields": {**SHORT, "answers": ["short", "long"]}},
+        {"split": "train"},
+    )
     short, again, *others = prepared(*(config(rows, **each) for each in changes))
     assert short == again
     assert len({short, *others}) == 4
@@ -360,19 +249,6 @@ def test_two_mappings_need_names(rows):
         document["tasks"][1]["name"] = "other"
         [job] = expanded(document).values()
         assert list(job.tasks) == ["rows", "other"]
-
-
-def test_plain_task_keeps_its_identity():
-    """Runs of before there were data sets are resumed: `identifying` says nothing of
-    them."""
-    config = EvalConfig(task="gazetteer", probes=("greedy",))
-    assert config.data_settings is None
-    assert (
-        not {"config", "split", "revision", "language", "fields"}
-        & config.identifying().keys()
-    )
-    assert "task" not in config.identifying()
-    assert config.identifying()["prompt_tokens"] == 512
 
 
 def test_the_data_set_of_the_documentation(tmp_path):
@@ -400,7 +276,6 @@ def test_the_data_set_of_the_documentation(tmp_path):
             {"task": "gazetteer", "split": "test"},
             ["split: task 'gazetteer' is no data set of which that can be said"],
         ),
-        ({"task": "xquad", "fields": SHORT}, ["fields: task 'xquad' is no data set"]),
         (
             {"task": "hellaswag"},
             [
@@ -411,10 +286,6 @@ def test_the_data_set_of_the_documentation(tmp_path):
         (
             {"task": "hf:org/x", "fields": {"anser": "a"}},
             ["unknown key 'anser'; did you mean 'answer'?"],
-        ),
-        (
-            {"task": "hf:org/x", "fields": {"answer": 3}},
-            ["tasks.0.fields.answer: 3: a column's path is needed"],
         ),
     ],
 )
