@@ -311,20 +311,7 @@ def evaluate(
     and page.
 
     The same command resumes."""
-    config = eval_sweep(
-        checkpoints,
-        base=base,
-        task={"task": task, "languages": languages, "items": items, "formats": formats, "probes": probes,
-              "seed": seed, "chat": chat, "thinking": thinking, "options": options, "grading": grading,
-              "max_new_tokens": max_new_tokens, "context_tokens": context_tokens, "date": date},
-        engine={"kind": engine, "dtype": dtype, "mixed_dtypes": mixed_dtypes, "scoring": scoring,
-                "trust_remote_code": trust_remote_code},
-        resources={"engines": engines, "engines_per_gpu": engines_per_gpu, "shard_items": shard_items,
-                   "keep_references": keep_references},
-        prompts=prompts,
-        kv_cache_dtype=kv_cache_dtype,
-    )  # fmt: skip
-    run_and_report(config, out, track, notify=notify)
+    run_and_report(eval_sweep(checkpoints, locals()), out, track, notify=notify)
 
 
 def sweep(

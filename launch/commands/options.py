@@ -10,10 +10,11 @@ import typer
 from evaluator.core.errors import InputError, unknown
 from evaluator.core.grading import RULES
 from evaluator.core.records import FORMATS
-from evaluator.engine.config import AUTO_CACHE, ENGINES, DType, EngineConfig
+from evaluator.engine.config import ENGINES, DType, EngineConfig
 from evaluator.probes import PROBES, answering_probes
+from evaluator.probes.config import EvalConfig
 from launch.sweep.compress import spelled_source
-from launch.sweep.config import SweepConfig, read_prompts, with_served_caches
+from launch.sweep.config import Resources, SweepConfig, read_prompts, with_served_caches
 from launch.sweep.document import validated
 from launch.sweep.models import model_name, names_of, same_model
 from pruning.config import Allocation, PruneConfig, Repair, needs_calibration
@@ -52,20 +53,11 @@ Date = Annotated[
 DTYPES: tuple[str, ...] = get_args(DType)
 
 
-def eval_sweep(
-    checkpoints: Sequence[str],
-    *,
-    base: str | None,
-    task: Mapping[str, Any],
-    engine: Mapping[str, Any],
-    resources: Mapping[str, Any],
-    prompts: Path | None = None,
-    kv_cache_dtype: str = AUTO_CACHE,
-) -> SweepConfig:
-    """A sweep without pruning, from lists as typed. Raises InputError naming the
-    option and the value."""
+def eval_sweep(checkpoints: Sequence[str], typed: Mapping[str, Any]) -> SweepConfig:
+    """A sweep without pruning, from the options of `resurface eval`. Raises
+    InputError naming the option and the value."""
     models = names_of(checkpoints, "CHECKPOINT")
-    named = None
+    base, named = typed.get("base"), None
     if base is not None:
         equal = [name for name, value in models.items() if same_model(value, base)]
         named = next(iter(equal), None)
@@ -73,27 +65,38 @@ def eval_sweep(
         if named is None:
             models = names_of([base, *checkpoints], "CHECKPOINT and --base")
             named = model_name(base)
-    lists: dict[str, Any] = {}
+    options = {**typed, "kind": typed["engine"]}
     for name in ("languages", "context_tokens", "formats", "probes"):
-        if task.get(name) is not None:
-            lists[name] = listed(name.replace("_", "-"), str(task[name]))
-    each_known("format", lists["formats"], FORMATS)
-    each_known("probe", lists.get("probes", []), PROBES.names)
-    each_known("--engine", [engine["kind"]], ENGINES.names)
-    each_known("--dtype", [engine["dtype"]], DTYPES)
-    each_known("--grading", [task.get("grading", RULES[0])], RULES)
+        if options.get(name) is not None:
+            options[name] = listed(name.replace("_", "-"), options[name])
+    if options.get("probes") is None:
+        options.pop("probes", None)
+    each_known("format", options["formats"], FORMATS)
+    each_known("probe", options.get("probes", []), PROBES.names)
+    for name, known in (
+        ("engine", ENGINES.names),
+        ("dtype", DTYPES),
+        ("grading", RULES),
+    ):
+        each_known(f"--{name}", [options[name]], known)
+    parts: dict[str, Any] = {}
+    for model in (EvalConfig, EngineConfig, Resources):
+        given = {name: options[name] for name in model.model_fields if name in options}
+        parts[model.__name__] = given
+    task = parts["EvalConfig"] | {"date": None, "prompts": None}
+    prompts = options.get("prompts")
     config = validated(
         SweepConfig,
         {
             "models": models,
             "base": named,
             "prompts": {} if prompts is None else read_prompts(prompts),
-            "tasks": [{**task, **lists, "date": None}],
-            "date": task.get("date"),
-            "seed": task["seed"],
-            "engine": engine,
-            "resources": resources,
-            "kv_cache": listed("kv-cache-dtype", kv_cache_dtype),
+            "tasks": [task],
+            "date": options.get("date"),
+            "seed": options["seed"],
+            "engine": parts["EngineConfig"],
+            "resources": parts["Resources"],
+            "kv_cache": listed("kv-cache-dtype", options["kv_cache_dtype"]),
         },
         "resurface eval",
         as_option,

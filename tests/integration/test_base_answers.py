@@ -18,7 +18,6 @@ from evaluator.engine.base import Generate, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.probes.rank import NOT_SAID
 from evaluator.tasks import load_task
-from launch.run.decide.assignments import NO_BASE
 from tests.support.engines import TOLERANCE, needs_vllm, oracle_of, rank_bounds
 from tests.support.kills import parts, when
 from tests.support.models import load_model
@@ -251,29 +250,3 @@ def test_fidelity_tables_without_references(run):
     assert "How far are the distributions" in page
     assert '"view":"aligned"' in page
     assert "aligned rank" in page
-
-
-def test_dry_run_states_kept_bytes(questions, tmp_path):
-    done = finish("sweep", _sweep(tmp_path, questions, shard_items=3), "--dry-run")
-    assert "distributions of bases in RUN/references" in done.stdout
-
-
-@pytest.mark.long
-def test_without_its_base_it_is_excluded(run, questions, tmp_path):
-    pruned, task = run / "checkpoints" / PRUNED, f"jsonl:{questions}"
-    asked = (
-        "--task",
-        task,
-        "--items",
-        "0",
-        "--probes",
-        "greedy,aligned_rank",
-        "--engine",
-        "torch",
-    )
-    done = finish("eval", pruned, *asked, "--out", tmp_path / "alone")
-    alone = _probe(records(tmp_path / "alone"), PRUNED, "aligned_rank")
-    assert set(zip(alone["status"], alone["text"], strict=True)) == {
-        ("excluded", NO_BASE)
-    }
-    assert NO_BASE in done.stdout + done.stderr

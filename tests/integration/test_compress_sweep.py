@@ -1,14 +1,12 @@
 """One sweep over pruning and quantising: one table, resumed, and records that are
 alike the second time."""
 
-import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
 
-from evaluator.checkpoints.quantisation import ONLINE_SCHEMES
 from tests.support.engines import needs_vllm
 from tests.support.runs import finish, records
 
@@ -68,67 +66,3 @@ def test_all_compressions_share_one_table(tmp_path: Path) -> None:
     assert set(
         table.loc[table["checkpoint"] == "wanda-0.5-rtn-fp8_dynamic", "pattern"]
     ) == {both[2]}
-
-
-@pytest.mark.long
-def test_half_done_job_is_repeated(tmp_path: Path) -> None:
-    """A checkpoint that was not finished; and one by its path, in a run of its own."""
-    rtn = {"method": "rtn", "scheme": "FP8_DYNAMIC", "after": ["dense", "wanda-0.5"]}
-    file, run = sweep(tmp_path, compress=[rtn]), tmp_path / "run"
-    finish("sweep", file, "--out", run)
-    first = records(run)
-    shutil.rmtree(run / "checkpoints" / "wanda-0.5-rtn-fp8_dynamic")
-    shutil.rmtree(run / "records" / "wanda-0.5-rtn-fp8_dynamic")
-    kept = (run / "checkpoints" / "rtn-fp8_dynamic" / "quantise_manifest.json").stat()
-    finish("sweep", file, "--out", run)
-    pd.testing.assert_frame_equal(records(run), first)
-    assert (
-        run / "checkpoints" / "rtn-fp8_dynamic" / "quantise_manifest.json"
-    ).stat() == kept
-    given = tmp_path / "given"
-    asked = (
-        "--task",
-        "gazetteer",
-        "--languages",
-        "english",
-        "--items",
-        "4",
-        "--probes",
-        "greedy,choice",
-    )
-    finish(
-        "eval",
-        run / "checkpoints" / "rtn-fp8_dynamic",
-        *asked,
-        "--dtype",
-        "bfloat16",
-        "--out",
-        given,
-    )
-    ours = (
-        first[first["checkpoint"] == "rtn-fp8_dynamic"]
-        .reset_index(drop=True)
-        .drop(columns="base")
-    )
-    pd.testing.assert_frame_equal(records(given).drop(columns="base"), ours)
-
-
-@pytest.mark.long
-def test_unservable_dtype_is_refused_first(tmp_path: Path) -> None:
-    """vLLM's online schemes want bfloat16."""
-    online = {"method": "online", "scheme": "fp8_per_channel"}
-    file = sweep(tmp_path, compress=[online], engine={"dtype": "float32"})
-    done = finish("sweep", file, "--out", tmp_path / "run", code=2)
-    assert done.stderr.startswith(
-        "error: compress: online-fp8_per_channel: FP8 (online, per channel) in"
-        " float32: "
-    )
-    assert done.stderr.count("\n") == 1
-    assert "; set --dtype bfloat16 (engine.dtype in a sweep file)" in done.stderr
-    assert not (tmp_path / "run").exists()
-
-
-def test_vllm_knows_the_online_schemes() -> None:
-    from vllm.config.quantization import ONLINE_QUANT_SHORTHAND_NAMES
-
-    assert set(ONLINE_SCHEMES) <= set(ONLINE_QUANT_SHORTHAND_NAMES)

@@ -9,7 +9,6 @@ from tests.support import v2
 from tests.support.engines import needs_vllm
 from tests.support.models import save_tiny_model
 from tests.support.runs import assert_alike, records, resurface_apart
-from tests.support.thinking import thinking_model
 
 pytestmark = [
     *needs_vllm,
@@ -88,24 +87,3 @@ def test_runners_agree_on_records(tmp_path):
         assert_alike(
             *(frame[rows].assign(**dict.fromkeys(others)) for frame in (on_v1, on_v2))
         )
-
-
-def test_runners_agree_on_thoughts(tmp_path):
-    (tmp_path / "models").mkdir()
-    checkpoints = [
-        thinking_model(tmp_path / "models" / f"model-{seed}", seed) for seed in (0, 1)
-    ]
-    how = ("--chat", "--thinking", "12", "--max-new-tokens", "6")
-    probes = "greedy,choice,rank,direct,aligned_choice"
-    on_v1 = evaluate(tmp_path / "v1", checkpoints, *how, probes=probes)
-    on_v2 = evaluate(
-        tmp_path / "v2", checkpoints, *how, probes=probes, **v2.environment()
-    )
-    assert [runners(tmp_path / name) for name in ("v1", "v2")] == [{"V1"}, {"V2"}]
-    assert {"closed", "cut"} & set(on_v1["thought_state"])
-    assert_alike(
-        *(
-            frame.assign(thought_ids=frame["thought_ids"].map(str))
-            for frame in (on_v1, on_v2)
-        )
-    )

@@ -17,7 +17,6 @@ import torch
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from launch.doctor.checks import CHECKS
-from tests.gpu import __main__ as alone
 from tests.gpu.steps import steps
 from tests.support.devices import FOLDER, hides_gpus
 from tests.support.guard import Guard, StartedError
@@ -78,50 +77,6 @@ def test_only_gpu_runs_see_gpus() -> None:
             hides_gpus("", gpu_tests),
         )
     )
-
-
-def test_gpu_engine_tests_have_own_processes(
-    monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
-    one, two = (
-        "tests/gpu/test_engine_gpu.py::test_one[a]",
-        "tests/gpu/test_engine_gpu.py::test_two",
-    )
-    pruning = [
-        "tests/gpu/test_prune_cuda.py::test_one",
-        "tests/gpu/test_prune_cuda.py::test_two",
-    ]
-    found = [one, two, *pruning, "", "4 tests collected", ""]
-    started: list[list[str]] = []
-
-    def run(command: list[str], **_: object) -> SimpleNamespace:
-        started.append(command)
-        return SimpleNamespace(
-            stdout="\n".join(found), returncode=int(command[-1] in (two, pruning[-1]))
-        )
-
-    monkeypatch.setattr(subprocess, "run", run)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert alone.main([]) == 1
-    assert started[0][-1] == str(FOLDER)
-    assert [
-        command[command.index("no:cacheprovider") + 1 :] for command in started[1:]
-    ] == [[one], [two], pruning]
-    assert all(command[3:5] == ["-m", "gpu"] for command in started)
-    failed = [two, "some of tests/gpu/test_prune_cuda.py"]
-    assert capsys.readouterr().out.splitlines() == ["1 of 3 processes passed", *failed]
-    found[:] = ["tests/gpu/test_a.py: 3"]
-    assert alone.main([]) == 1
-    assert capsys.readouterr().out == "no test is found\n"
-
-
-@pytest.mark.slow
-def test_gpu_tests_are_collected() -> None:
-    found = {test.partition("::")[0] for test in alone.collected([])}
-    assert found == {
-        path.relative_to(FOLDER.parents[1]).as_posix()
-        for path in FOLDER.glob("test_*.py")
-    }
 
 
 def test_proofs_name_tests_that_run() -> None:

@@ -95,9 +95,7 @@ def test_records_depend_on_no_schedule(monkeypatch):
     assert bursts.counts["arrivals"] == pytest.approx(arrivals, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("handling", "idle"), [(0.0, 0.0), (0.9 * PACE, 0.0), (1.5 * PACE, 1 / 3)]
-)
+@pytest.mark.parametrize(("handling", "idle"), [(0.0, 0.0), (1.5 * PACE, 1 / 3)])
 def test_slow_host_leaves_device_idle(monkeypatch, handling, idle):
     engine, device, *_ = ran(monkeypatch, handling)
     assert engine.counts["steps"] == device.steps > 30

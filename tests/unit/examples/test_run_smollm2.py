@@ -1,6 +1,5 @@
 """What the example asks, and that its data are what they should be."""
 
-import json
 import subprocess
 import sys
 
@@ -40,25 +39,6 @@ def test_answers_stand_once():
         == len(set(lines))
         == load_sweep(run_smollm2.SWEEP).calibration.samples
     )
-
-
-def test_questions_without_hub_are_own(out, monkeypatch, capsys):
-    monkeypatch.setattr(run_smollm2, "_hub_has_xquad", lambda: False)
-    sweep = load_sweep(run_smollm2._write_sweep(out, None, 5))
-    (task,) = sweep.tasks
-    assert (task.task, task.items, task.languages) == (
-        f"jsonl:{out.parent / 'questions.jsonl'}",
-        5,
-        None,
-    )
-    lines = (out.parent / "questions.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line) for line in lines] == list(questions())
-    assert "cannot be reached" in capsys.readouterr().out
-    monkeypatch.setattr(run_smollm2, "_hub_has_xquad", lambda: True)
-    (asked,) = load_sweep(
-        run_smollm2._write_sweep(out.parents[1] / "other", None, None)
-    ).tasks
-    assert (asked.task, asked.items, len(asked.languages)) == ("xquad", 48, 1)
 
 
 def test_begun_run_keeps_its_task(out, monkeypatch, tmp_path):

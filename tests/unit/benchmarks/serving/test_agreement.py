@@ -25,12 +25,6 @@ CASES = {
         "3 log-likelihoods within 0.001 nats or 5e-05 of them (largest difference"
         " 5.0e-04 nats)",
     ),
-    "half-precision scores": (
-        agreement.scores,
-        {**scores(a=[-30.0]), **HALF},
-        scores(a=[-30.8]),
-        "1 log-likelihoods within",
-    ),
     "answers": (agreement.answers, WHOLE, WHOLE, "greedy answers identical for 2 of 2"),
     "half-precision answers": (
         agreement.answers,
@@ -44,12 +38,6 @@ CASES = {
         {"beams": dict(reversed(BEAMS.items()))},
         "EOS ignored: best beam identical for 2, all five for 2 of 2 items",
     ),
-    "half-precision swap": (
-        swap.agree,
-        {"logprobs": [-1.0], **HALF},
-        {"logprobs": [-1.05]},
-        "log-likelihoods within 0.1",
-    ),
 }
 APART = {
     "another score": (
@@ -58,23 +46,11 @@ APART = {
         scores(a=[-1.0, -2.0], b=[-3.1]),
         "1 of 3 log-likelihoods not within",
     ),
-    "another half-precision score": (
-        agreement.scores,
-        {**scores(a=[-30.0]), **HALF},
-        scores(a=[-32.0]),
-        "1 of 1 log-likelihoods not within",
-    ),
     "no score": (
         agreement.scores,
         scores(a=[-1.0, -2.0]),
         scores(a=[-1.0]),
         "theirs lacks 1 of 2 answers, the first of a, option 1",
-    ),
-    "a score too many": (
-        agreement.scores,
-        scores(a=[-1.0]),
-        scores(a=[-1.0], b=[-1.0]),
-        "ours lacks 1 of 2 answers, the first of b, option 0",
     ),
     "nothing": (agreement.scores, scores(), scores(), "no log-likelihood to compare"),
     "another answer": (
@@ -95,12 +71,6 @@ APART = {
         {"beams": BEAMS},
         {"beams": {"a": BEAMS["a"]}},
         "EOS ignored: theirs lacks 1 of 2 answers, the first of b",
-    ),
-    "other beams": (
-        agreement.beams_without_eos,
-        {"beams": BEAMS},
-        {"beams": {**BEAMS, "b": [[[4], -1.0]]}},
-        "EOS ignored: best beam identical for 1, all five for 1 of 2 items",
     ),
     "another swap": (
         swap.agree,

@@ -55,7 +55,6 @@ def test_sides_begin_with_ours():
     ("names", "said"),
     [
         ("fill", "did you mean 'full'"),
-        ("ours,", "''"),
         ("ours,full", "cuda_graphs: side full of --sides sets"),
     ],
 )

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.pruning.synthetic import write_passages
 from benchmarks.serving import lm_eval, workload
 from benchmarks.serving.__main__ import parser
 from benchmarks.serving.sides import scored_pairs
@@ -95,17 +94,11 @@ def test_model_is_path_or_shape(model, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--bogus"], "unrecognized arguments: --bogus"),
-        (
-            ["--rounds", "many"],
-            "argument --rounds: 'many' is not a count of at least 1",
-        ),
         (["--llm-args", "{"], "argument --llm-args: '{' is not JSON"),
         (
             ["--engine-args", "[]"],
             "argument --engine-args: '\\[\\]' is not a JSON object",
         ),
-        (["--task", "random:"], "--task random:: must be lengths in tokens"),
         (["--task", "random:0"], "--task random:0: must be lengths in tokens"),
     ],
 )
@@ -117,33 +110,6 @@ def test_bad_option_is_one_line(arguments, said, capsys):
         pass
     assert "\n" not in str(caught.value)
     assert capsys.readouterr() == ("", "")  # no usage
-
-
-@pytest.mark.parametrize(
-    ("task", "distinct"), [("gazetteer", 20), ("random:300,600", 250)]
-)
-def test_prompts_of_random_models_vary(task, distinct):
-    """Those of every serving benchmark and of `host`; the task's prompts have about
-    40 tokens."""
-    items = document("random:tiny", task, 9)["items"]
-    assert min(len(set(item["prompt"])) for item in items) > distinct
-    assert len({tuple(item["prompt"]) for item in items}) == 9
-    assert all(
-        len({tuple(option) for option in item["options"]}) == 4 for item in items
-    )
-
-
-def test_passages_of_random_models_vary(tmp_path):
-    model = workload.model_directory("random:tiny")
-    tokenizer = load_tokenizer(model)
-    passages = (
-        write_passages(tmp_path / "passages.txt", model, 9, 256)
-        .read_text(encoding="utf-8")
-        .splitlines()
-    )
-    ids = [tokenizer(passage)["input_ids"] for passage in passages]
-    assert min(map(len, ids)) >= 256
-    assert min(len(set(each[:256])) for each in ids) > 200
 
 
 @pytest.fixture(scope="module")
@@ -175,30 +141,6 @@ def test_respelled_items_are_lm_evals(tokenizer):
     for option, ids in zip(options, item["options"], strict=True):
         assert encode_as_lm_eval(tokenizer, text, option) == (item["prompt"], ids)
         assert tokenizer.decode(ids) == option
-
-
-def test_random_items_become_words(tokenizer):
-    lengths = [(300, [2, 6]), (40, [1, 3])]
-    items = [
-        {"prompt": [5] * prompt, "options": [[5] * n for n in options]}
-        for prompt, options in lengths
-    ]
-    document = {"task": "random:300,40", "items": items}
-    lm_eval.respell(document, tokenizer)
-    again = {
-        "task": "random:300,40",
-        "items": [{"prompt": [5] * 300, "options": [[5] * 2, [5] * 6]}],
-    }
-    lm_eval.respell(again, tokenizer)
-    assert again["items"] == document["items"][:1]
-    for item, (prompt, options) in zip(document["items"], lengths, strict=True):
-        assert 0.9 * prompt <= len(item["prompt"]) <= 1.1 * prompt
-        assert len(item["options"]) == len(options)
-        for text, ids in zip(item["option_texts"], item["options"], strict=True):
-            assert encode_as_lm_eval(tokenizer, item["text"], text) == (
-                item["prompt"],
-                ids,
-            )
 
 
 def test_tasks_are_files_for_lm_eval(tmp_path):

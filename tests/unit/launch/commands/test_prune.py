@@ -36,14 +36,9 @@ def options(**changes):
         ),
         ({"method": "rya"}, "unknown --method 'rya'; did you mean 'ria'?"),
         (
-            {"allocation": "owls"},
-            "unknown --allocation 'owls'; did you mean 'owl'? (known: owl, uniform)",
-        ),
-        (
             {"method": "heads", "repair": "least_squares"},
             "resurface prune: repair: 'least_squares' means nothing with",
         ),
-        ({"group": "col"}, "unknown --group 'col' (known: matrix, row)"),
         ({"sparsity": 1.5}, "resurface prune: sparsity: 1.5 is outside [0, 1)"),
         (
             {"sparsity": None},
@@ -56,14 +51,9 @@ def options(**changes):
                 " --sparsity 0.5 and"
             ),
         ),
-        ({"seed": -1}, "resurface prune: --seed: -1: Input should be"),
         (
             {"method": "magnitude", "allocation": "owl", "calibration": None},
             "Missing option '--calibration': --alloc",
-        ),
-        (
-            {"method": "magnitude", "repair": "least_squares", "calibration": None},
-            "Missing option '--calibration'",
         ),
     ],
 )
@@ -101,8 +91,6 @@ def test_options_precede_fetching(tmp_path):
     assert "unknown --method" in refused(
         run_prune, "nobody/nothing", tmp_path / "out", options(method="x")
     )
-    assert "MODEL" in refused(run_prune, None, tmp_path / "out", options())
-    assert "--out" in refused(run_prune, "bundled", None, options())
 
 
 @pytest.fixture(scope="module")
@@ -147,8 +135,6 @@ def verify(directory, *more):
 def test_verify_has_line_per_problem(pruned, tmp_path):
     done = verify(pruned)
     assert (done.exit_code, done.stdout.count("\n")) == (0, 1)
-    assert "sound" in done.stdout
-    assert "ria, unstructured, measured sparsity 0." in done.stdout
     copy = shutil.copytree(pruned, tmp_path / "copy")
     (copy / "config.json").write_text((copy / "config.json").read_text() + " ")
     (copy / "more.txt").write_text("")
@@ -165,7 +151,6 @@ def test_verify_has_line_per_problem(pruned, tmp_path):
             ("--verify", "x", "m", "--out", "y"),
             "--verify takes no MODEL, --out: it only checks an existing checkpoint",
         ),
-        (("--verify", "x", "--push", "org/name"), "--verify takes no --push:"),
         (
             ("--verify", "x", "--samples", "9", "--seed", "1"),
             "--verify takes no --samples, --seed:",
@@ -182,8 +167,6 @@ def test_what_would_be_ignored_is_refused(given, told, monkeypatch, capsys):
 
 
 def test_other_checkpoints_are_not_verified(pruned, tmp_path):
-    assert isinstance(verify(tmp_path).exception, InputError)
-    (tmp_path / "prune_manifest.json").write_text("{}")
     assert isinstance(verify(tmp_path).exception, InputError)
     copy = shutil.copytree(pruned, tmp_path / "copy")
     manifest = copy / "prune_manifest.json"

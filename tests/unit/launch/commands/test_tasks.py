@@ -69,11 +69,6 @@ def test_every_task_shows_its_prompts(capsys):
         "  * gravity\n",
     ):
         assert part in out
-    tasks("hellaswag")
-    out = capsys.readouterr().out
-    assert "for the probes choice and hard_choice only" in out
-    assert "    | Context: A woman kneads dough" in out
-    assert "Candidates" not in out
     tasks("triviaqa")
     assert (
         "right: Moon / The Moon / Luna\n  choice: the answer among three answers"
@@ -131,10 +126,6 @@ def test_shown_prompts_have_tokens(capsys, tmp_path):
     ("options", "message"),
     [
         ({"task": "gazetteer", "item": "x"}, "there is no item 'x' (the first are "),
-        (
-            {"task": "gazetteer", "formats": "opn"},
-            "unknown format 'opn'; did you mean 'open'",
-        ),
         ({"task": "text:gazetteer"}, "a text has no items"),
         (
             {"task": "squad", "item": "sample", "formats": "one_shot"},

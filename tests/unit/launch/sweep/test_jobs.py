@@ -115,10 +115,6 @@ def test_what_looks_at_text_is_calibrated(setting, source):
             [{"method": "drop", "pattern": ["1-3", "1,2,3"]}],
             "checkpoint 'drop-1to3' occurs twice",
         ),
-        (
-            [WANDA | ENGLISH, WANDA | {"calibration": {"source": "gazetteer:english"}}],
-            "give a setting a label",
-        ),
         # the method's own group, spelled out
         ([WANDA, WANDA | {"group": "row"}], "'wanda-0.5' occurs twice"),
         (

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from evaluator.engine.vllm import arguments, engine
-from launch.commands.options import eval_sweep
 from launch.run.decide.assignments import distance
 from launch.run.decide.board import Board
 from launch.sweep.config import SweepConfig, load_sweep
@@ -86,23 +85,6 @@ def test_unserved_cache_is_refused(
         arguments, "instruction_sets", lambda: ("avx512f",) if avx512 else ()
     )
     told = f"{value!r}: engine {kind} supports {known} here"
-    task = {
-        "task": "gazetteer",
-        "languages": None,
-        "formats": "open",
-        "probes": "greedy",
-        "seed": 0,
-    }
-    asked = {
-        "base": None,
-        "task": task,
-        "engine": {"kind": kind, "dtype": "auto"},
-        "resources": {},
-    }
-    assert (
-        refused(eval_sweep, ["bundled"], **asked, kv_cache_dtype=f"auto,{value}")
-        == f"--kv-cache-dtype: {told}"
-    )
     file = tmp_path / "s.yaml"
     file.write_text(
         "include: [{models: {a: bundled}, tasks: [{task: gazetteer}], kv_cache:"

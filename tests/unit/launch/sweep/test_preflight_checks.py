@@ -24,7 +24,7 @@ from launch.sweep.preflight_checks import (
 )
 from tests.support import pruning as tiny
 from tests.support.checkpoint_files import CONFIG, tensors, write, write_manifest
-from tests.support.sweeps import gazetteer, refused
+from tests.support.sweeps import gazetteer
 
 pytestmark = pytest.mark.usefixtures("any_tensors")
 
@@ -221,25 +221,3 @@ def test_gpus_divide_heads(dense, setting, gpus, left, tmp_path):
     check_divided(config.engine.model_copy(update={"kind": "torch"}), jobs)
     with nullcontext() if left is None else pytest.raises(InputError, match=left):
         check_divided(config.engine, jobs)
-
-
-def test_groups_divide_columns(dense, tmp_path):
-    def check(sparsity: float) -> None:
-        compress = [
-            {
-                "method": "rtn",
-                "scheme": "W4A16",
-                "group_size": 64,
-                "after": f"channels-{sparsity}",
-            }
-        ]
-        config = sweep(
-            dense, {"method": "channels", "sparsity": sparsity}, compress=compress
-        )
-        check_divided(config.engine, expand(config, tmp_path / "run"))
-
-    check(1 / 3 + 0.01)  # 128 are left
-    assert (
-        "0.5 leaves 96 columns of down_proj, which scheme W4A16's groups of 64 do"
-        in refused(check, 0.5)
-    )

@@ -15,7 +15,6 @@ from launch.sweep.config import SweepConfig, load_sweep
 from launch.sweep.document import validated
 from launch.sweep.jobs import CheckpointJob, expand
 from launch.sweep.prepared_tasks import TaskPreparation
-from tests.support.documents import example
 from tests.support.sweeps import expanded, refused
 
 TERSE = "{{ context }} Q: {{ question }} A:"
@@ -167,26 +166,6 @@ def test_what_is_refused_before_anything_starts(tmp_path, document, parts):
     assert all(part in message for part in [*parts, str(tmp_path)]), message
 
 
-def test_prompts_in_a_file(tmp_path):
-    file = tmp_path / "prompts.yaml"
-    file.write_text(json.dumps(PROMPTS))
-    sweep = tmp_path / "sweep.yaml"
-    sweep.write_text(
-        json.dumps(
-            {
-                "models": {"dense": "bundled"},
-                "prompts": "prompts.yaml",
-                "tasks": [task()],
-            }
-        )
-    )
-    assert load_sweep(sweep).prompts == PROMPTS
-    file.write_text("[1]")
-    assert "prompts.yaml: a file of prompts maps names to templates" in refused(
-        load_sweep, sweep
-    )
-
-
 # ---- data sets: two mappings of one are two tasks
 
 
@@ -249,24 +228,6 @@ def test_two_mappings_need_names(rows):
         document["tasks"][1]["name"] = "other"
         [job] = expanded(document).values()
         assert list(job.tasks) == ["rows", "other"]
-
-
-def test_the_data_set_of_the_documentation(tmp_path):
-    lines = example("your-data.md", "riddles/test.jsonl")
-    (tmp_path / "sweep.yaml").write_text(
-        example("your-data.md", "riddles.yaml"), encoding="utf-8"
-    )
-    (tmp_path / "riddles").mkdir()
-    (tmp_path / "riddles" / "test.jsonl").write_text(lines, encoding="utf-8")
-    [job] = expand(load_sweep(tmp_path / "sweep.yaml"), tmp_path / "run", resolve=Path)
-    [task] = TaskPreparation(4096, {}).tasks_of(job)
-    one, other = sorted(task.questions, key=lambda question: question.item.item_id)
-    assert (one.item.question, one.item.answers) == (
-        "In the barn.\nWho barks?",
-        ("dog",),
-    )
-    assert (other.item.question, other.item.answers) == ("Who purrs?", ("cat",))
-    assert sorted(one.options.texts) == ["cat", "dog"]
 
 
 @pytest.mark.parametrize(
