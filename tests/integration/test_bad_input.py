@@ -92,21 +92,10 @@ class Desk:
             each for each in self.directory.rglob("*") if each.parent.name != ".lease"
         )
 
-    def eval(
-        self, *more: str | Path, model: Path | None = None, task: str | None = None
-    ) -> tuple[str | Path, ...]:
+    def eval(self, *more: str, task: str | None = None) -> list[str]:
         task = task or f"jsonl:{self.items()}"
-        return (
-            "eval",
-            model or self.model,
-            "--task",
-            task,
-            "--items",
-            "2",
-            *more,
-            "--out",
-            self.directory / "run",
-        )
+        typed = f"eval {self.model} --task {task} --items 2 --out {self.directory}/run"
+        return [*typed.split(), *more]
 
 
 @pytest.fixture
@@ -149,15 +138,8 @@ def test_unknown_architecture_is_one_line(desk):
     done = resurface_apart(*desk.eval())
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     # A user may ask for the traceback.
-    done = resurface_apart(
-        "eval",
-        desk.model,
-        "--task",
-        "gazeteer",
-        "--out",
-        desk.directory / "run",
-        "--debug",
-    )
+    typed = f"eval {desk.model} --task gazeteer --out run --debug"
+    done = resurface_apart(*typed.split(), cwd=desk.directory)
     assert done.returncode != 0
     assert "Traceback" in done.stderr
 
@@ -168,36 +150,18 @@ def test_damaged_checkpoint_is_not_pruned(desk):
     assert "model.safetensors" in desk.refused(
         "sweep", sweep, "--out", desk.directory / "run"
     )
-    command = (
-        "prune",
-        desk.model,
-        "--method",
-        "magnitude",
-        "--sparsity",
-        "0.5",
-        "--out",
-        desk.directory / "sparse",
-    )
-    assert "model.safetensors" in desk.refused(*command)
+    command = "prune dense --method magnitude --sparsity 0.5 --out sparse"
+    assert "model.safetensors" in desk.refused(*command.split())
 
 
-EVAL = (
-    "eval",
-    "dense",
-    "--task",
-    "jsonl:questions.jsonl",
-    "--items",
-    "2",
-    "--out",
-    "run",
-)
+EVAL = "eval dense --task jsonl:questions.jsonl --items 2 --out run"
 COMMANDS = [
-    ((*EVAL, "--engine", "vlm"), ["--engine", "'vlm'", "did you mean 'vllm'?"]),
-    ((*EVAL, "--options", "foo"), ["--options", '"foo"', "'any' or 'alike'"]),
-    ((*EVAL, "--shard-items", "0"), ["--shard-items: 0", "greater than or equal to 1"]),
-    ((*EVAL, "--itmes", "3"), ["--itmes", "--items"]),
+    (f"{EVAL} --engine vlm", ["--engine", "'vlm'", "did you mean 'vllm'?"]),
+    (f"{EVAL} --options foo", ["--options", '"foo"', "'any' or 'alike'"]),
+    (f"{EVAL} --shard-items 0", ["--shard-items: 0", "greater than or equal to 1"]),
+    (f"{EVAL} --itmes 3", ["--itmes", "--items"]),
     (
-        ("eval", "dense", "--task", "gazeteer", "--out", "run"),
+        "eval dense --task gazeteer --out run",
         ["'gazeteer'", "did you mean 'gazetteer'?"],
     ),
 ]
@@ -206,7 +170,7 @@ COMMANDS = [
 @pytest.mark.parametrize(("arguments", "named"), COMMANDS)
 def test_commands(desk, arguments, named):
     desk.items()
-    error = desk.refused(*arguments)
+    error = desk.refused(*arguments.split())
     assert all(part in error for part in named), error
 
 
@@ -310,14 +274,8 @@ def test_item_file_on_read_only_disk(desk):
         part in error for part in ["questions.jsonl", "line 2", "'context'", "missing"]
     ), error
     # What /proc answers is what a read-only disk answers, also to root.
-    code, error = desk.type(
-        "eval",
-        desk.model,
-        "--task",
-        f"jsonl:{desk.items()}",
-        "--out",
-        "/proc/resurface/run",
-    )
+    typed = f"eval dense --task jsonl:{file} --out /proc/resurface/run"
+    code, error = desk.type(*typed.split())
     assert (code, error.count("\n")) == (2, 1)
     assert "/proc/resurface/run: --out" in error
 

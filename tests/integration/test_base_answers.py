@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import yaml
 
 from evaluator.asking.prompts import Prompter
 from evaluator.checkpoints.tokenizer import load_tokenizer
@@ -74,31 +73,21 @@ def _sweep(folder: Path, questions: Path, *, shard_items: int) -> Path:
         * 3,
         encoding="utf-8",
     )
-    document = {
-        "models": {"dense": "bundled"},
-        "prune": [{"method": "magnitude", "sparsity": 0.8}],
-        "tasks": [
-            {
-                "task": f"jsonl:{questions}",
-                "items": 0,
-                "probes": ["greedy", "rank", "aligned_rank"],
-            },
-            {
-                "task": "gazetteer",
-                "languages": ["english"],
-                "items": ITEMS,
-                "probes": ["greedy", "choice", "fidelity"],
-            },
-            {"task": f"text:{text}", "probes": ["text_fidelity"], "window": 100},
-        ],
-        "resources": {
-            "engines": 1,
-            "shard_items": shard_items,
-            "keep_references": shard_items == 1,
-        },
-    }
+    keep = "true" if shard_items == 1 else "false"
+    document = f"""
+models: {{dense: bundled}}
+prune: [{{method: magnitude, sparsity: 0.8}}]
+tasks:
+  - {{task: "jsonl:{questions}", items: 0, probes: [greedy, rank, aligned_rank]}}
+  - task: gazetteer
+    languages: [english]
+    items: {ITEMS}
+    probes: [greedy, choice, fidelity]
+  - {{task: "text:{text}", probes: [text_fidelity], window: 100}}
+resources: {{engines: 1, shard_items: {shard_items}, keep_references: {keep}}}
+"""
     file = folder / f"sweep-{shard_items}.yaml"
-    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    file.write_text(document, encoding="utf-8")
     return file
 
 

@@ -1,47 +1,34 @@
-"""One sweep over pruning and quantising: one table, resumed, and records that are
-alike the second time."""
+"""One sweep over pruning and quantising: one table."""
 
 from pathlib import Path
 
 import pandas as pd
 import pytest
-import yaml
 
 from tests.support.engines import needs_vllm
 from tests.support.runs import finish, records
 
 pytestmark = needs_vllm
-TASK = {
-    "task": "gazetteer",
-    "languages": ["english"],
-    "items": 4,
-    "probes": ["greedy", "choice"],
-}
-SWEEP = {
-    "models": {"dense": "bundled"},
-    "prune": [{"method": "wanda", "sparsity": 0.5}],
-    "compress": [
-        {"method": "rtn", "scheme": "FP8_DYNAMIC", "after": "wanda-0.5"},
-        {"method": "online", "scheme": "fp8_per_channel"},
-    ],
-    "calibration": {"source": "gazetteer", "samples": 8, "sequence_length": 128},
-    "tasks": [TASK],
-    "engine": {"dtype": "bfloat16"},
-}
+SWEEP = """
+models: {dense: bundled}
+prune: [{method: wanda, sparsity: 0.5}]
+compress:
+  - {method: rtn, scheme: FP8_DYNAMIC, after: wanda-0.5}
+  - {method: online, scheme: fp8_per_channel}
+calibration: {source: gazetteer, samples: 8, sequence_length: 128}
+tasks:
+  - {task: gazetteer, languages: [english], items: 4, probes: [greedy, choice]}
+engine: {dtype: bfloat16}
+"""
 NAMES = ["dense", "online-fp8_per_channel", "wanda-0.5", "wanda-0.5-rtn-fp8_dynamic"]
-
-
-def sweep(folder: Path, **changes: object) -> Path:
-    file = folder / "sweep.yaml"
-    file.write_text(yaml.safe_dump(SWEEP | changes), encoding="utf-8")
-    return file
 
 
 @pytest.mark.more
 def test_all_compressions_share_one_table(tmp_path: Path) -> None:
     """Dense, pruned, quantised and both."""
-    run = tmp_path / "run"
-    done = finish("sweep", sweep(tmp_path), "--out", run)
+    file, run = tmp_path / "sweep.yaml", tmp_path / "run"
+    file.write_text(SWEEP, encoding="utf-8")
+    done = finish("sweep", file, "--out", run)
     assert (
         "wanda-0.5-rtn-fp8_dynamic: FP8 (rtn, per channel), computed in bfloat16 by "
         in done.stdout

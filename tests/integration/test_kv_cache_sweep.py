@@ -5,33 +5,29 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import yaml
 
 from evaluator.store.reading import read_run
 from tests.support.runs import finish, records, resurface
 
 pytestmark = pytest.mark.slow
-SWEEP = {
-    "models": {"dense": "bundled"},
-    "prune": [{"method": "magnitude", "sparsity": 0.5}],
-    "kv_cache": ["fp8"],
-    "tasks": [
-        {
-            "task": "gazetteer",
-            "languages": ["english"],
-            "items": 4,
-            "probes": ["greedy", "choice", "fidelity"],
-        }
-    ],
-    "engine": {"kind": "torch"},
-}
+SWEEP = """
+models: {dense: bundled}
+prune: [{method: magnitude, sparsity: 0.5}]
+kv_cache: [fp8]
+tasks:
+  - task: gazetteer
+    languages: [english]
+    items: 4
+    probes: [greedy, choice, fidelity]
+engine: {kind: torch}
+"""
 VARIANTS = ["dense-kv-fp8", "magnitude-0.5-kv-fp8"]
 
 
 def test_cache_variants_share_weights(tmp_path: Path) -> None:
     """Each has records, rows in tables and a verdict."""
     file, run = tmp_path / "sweep.yaml", tmp_path / "run"
-    file.write_text(yaml.safe_dump(SWEEP), encoding="utf-8")
+    file.write_text(SWEEP, encoding="utf-8")
     finish("sweep", file, "--out", run)
     first = records(run)
     about = first.groupby("checkpoint")[
@@ -68,9 +64,7 @@ def test_cache_variants_share_weights(tmp_path: Path) -> None:
     assert all(name in gate.stdout for name in VARIANTS)
     finish("sweep", file, "--out", run)
     assert records(run).equals(first)
-    file.write_text(
-        yaml.safe_dump(SWEEP | {"kv_cache": ["fp8_e5m2"]}), encoding="utf-8"
-    )
+    file.write_text(SWEEP.replace("[fp8]", "[fp8_e5m2]"), encoding="utf-8")
     other = resurface("sweep", file, "--out", run)
     assert other.returncode == 2
     assert "the directory belongs to another sweep" in other.stderr

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 from evaluator.core.isolated import environment
 from tests.support.kills import Desk, check_same, parts
@@ -83,21 +82,13 @@ def test_sweep_uses_slurms_gpus(desk, nodes, mode):
     """GPUs by name: the engines take one each, and compute on the CPU. What is
     pruned is pruned where there is one."""
     sweep, run = desk.directory / "gpus.yaml", desk.directory / f"gpus-{mode}"
-    document = {
-        "models": {"dense": "model"},
-        "prune": [{"method": "magnitude", "sparsity": [0.3, 0.5]}],
-        "tasks": [
-            {
-                "task": "gazetteer",
-                "items": 300,
-                "languages": ["english"],
-                "probes": ["greedy", "choice"],
-            }
-        ],
-        "engine": {"kind": "torch"},
-        "resources": {"shard_items": 1},
-    }
-    sweep.write_text(yaml.safe_dump(document))
+    sweep.write_text("""
+models: {dense: model}
+prune: [{method: magnitude, sparsity: [0.3, 0.5]}]
+tasks: [{task: gazetteer, items: 300, languages: [english], probes: [greedy, choice]}]
+engine: {kind: torch}
+resources: {shard_items: 1}
+""")
     folder = _rendered(sweep, run, "--nodes", "2", "--gpus", "2", "--mode", mode)
     ended = nodes.ended(nodes.submit(folder / "sweep.sbatch"))
     assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), _said(folder)
@@ -178,12 +169,11 @@ def test_job_restarts_at_time_limit(desk, nodes, undisturbed, mode):
 def test_array_joins_to_one_report(desk, nodes):
     save_tiny_model(desk.directory / "other", seed=1)
     sweep, run = desk.directory / "array.yaml", desk.directory / "array"
-    document = {
-        "models": {"one": "model", "other": "other"},
-        "prune": [{"method": "magnitude", "sparsity": 0.5}],
-        "tasks": [{"task": "gazetteer", "items": 2, "languages": ["english"]}],
-    }
-    sweep.write_text(yaml.safe_dump(document))
+    sweep.write_text("""
+models: {one: model, other: other}
+prune: [{method: magnitude, sparsity: 0.5}]
+tasks: [{task: gazetteer, items: 2, languages: [english]}]
+""")
     folder = _rendered(sweep, run, "--mode", "array")
     job = nodes.submit(folder / "sweep.sbatch")
     ended = nodes.ended(

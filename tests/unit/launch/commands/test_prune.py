@@ -74,8 +74,7 @@ def test_listed_layers_are_dropped(tmp_path):
     )
     dense, out = save_tiny_model(tmp_path / "dense"), tmp_path / "out"
     done = CliRunner().invoke(
-        app,
-        ["prune", str(dense), "--method", "drop", "--pattern", "0", "--out", str(out)],
+        app, f"prune {dense} --method drop --pattern 0 --out {out}"
     )
     assert (
         "drop, 0: measured sparsity 0.500000 of the weights in the layers' matrices"
@@ -98,29 +97,11 @@ def pruned(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pruned")
     save_tiny_model(folder / "dense")
     out = folder / "sparse"
-    arguments = [
-        "prune",
-        folder / "dense",
-        "--method",
-        "ria",
-        "--sparsity",
-        "0.5",
-        "--group",
-        "row",
-        "--out",
-        out,
-    ]
-    arguments += [
-        "--allocation",
-        "owl",
-        "--calibration",
-        "gazetteer",
-        "--samples",
-        "4",
-        "--sequence-length",
-        "32",
-    ]
-    done = CliRunner().invoke(app, list(map(str, arguments)))
+    done = CliRunner().invoke(
+        app,
+        f"prune {folder / 'dense'} --method ria --sparsity 0.5 --group row --out {out}"
+        " --allocation owl --calibration gazetteer --samples 4 --sequence-length 32",
+    )
     assert done.exit_code == 0
     # where there is no terminal to show a line that lives
     assert "pruning: 2/2 layers\n" in done.stdout
@@ -148,21 +129,15 @@ def test_verify_has_line_per_problem(pruned, tmp_path):
     ("given", "told"),
     [
         (
-            ("--verify", "x", "m", "--out", "y"),
+            "--verify x m --out y",
             "--verify takes no MODEL, --out: it only checks an existing checkpoint",
         ),
-        (
-            ("--verify", "x", "--samples", "9", "--seed", "1"),
-            "--verify takes no --samples, --seed:",
-        ),
-        (
-            ("--push", "org/name", "--out", "x", "--method", "ria"),
-            "without one, --push takes no --method\n",
-        ),
+        ("--verify x --samples 9 --seed 1", "--verify takes no --samples, --seed:"),
+        ("--push org/name --out x --method ria", "--push takes no --method\n"),
     ],
 )
 def test_what_would_be_ignored_is_refused(given, told, monkeypatch, capsys):
-    assert typed(monkeypatch, "prune", *given) == 2
+    assert typed(monkeypatch, "prune", *given.split()) == 2
     assert told in capsys.readouterr().err
 
 

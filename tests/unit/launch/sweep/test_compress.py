@@ -17,17 +17,16 @@ from launch.sweep.preflight import prepare
 from pruning.config import PruneConfig
 from pruning.run import prune
 from tests.support.models import save_tiny_model
-from tests.support.sweeps import RUN, expanded, gazetteer, refused
+from tests.support.sweeps import RUN, expanded, refused
 
-MAIN = {
-    "models": {"dense": "bundled"},
-    "prune": [
-        {"method": "wanda", "sparsity": 0.5},
-        {"method": "magnitude", "pattern": "2:4"},
-    ],
-    "calibration": {"source": "gazetteer", "samples": 8, "sequence_length": 64},
-    "tasks": [gazetteer(items=4)],
-}
+MAIN = yaml.safe_load("""
+models: {dense: bundled}
+prune:
+  - {method: wanda, sparsity: 0.5}
+  - {method: magnitude, pattern: "2:4"}
+calibration: {source: gazetteer, samples: 8, sequence_length: 64}
+tasks: [{task: gazetteer, items: 4, languages: [english], probes: [greedy]}]
+""")
 RTN = {"method": "rtn", "scheme": "FP8_DYNAMIC"}
 
 
@@ -70,20 +69,12 @@ def prepared(model, tmp_path, *lines, **changes):
 
 
 def test_quantisations_are_a_product():
-    made = jobs(
-        {
-            "method": "rtn",
-            "scheme": ["FP8_DYNAMIC", "W8A8"],
-            "after": ["dense", "wanda-0.5"],
-        },
-        {
-            "method": "gptq",
-            "scheme": "W4A16",
-            "after": "magnitude-2of4",
-            "group_size": 64,
-        },
-        {"method": "online", "scheme": "fp8_per_channel"},
-    )
+    lines = """
+    - {method: rtn, scheme: [FP8_DYNAMIC, W8A8], after: [dense, wanda-0.5]}
+    - {method: gptq, scheme: W4A16, after: magnitude-2of4, group_size: 64}
+    - {method: online, scheme: fp8_per_channel}
+    """
+    made = jobs(*yaml.safe_load(lines))
     assert list(made) == [
         *("dense", "wanda-0.5", "magnitude-2of4"),
         *(
@@ -131,40 +122,34 @@ def test_same_quantisation_is_one_job():
     ("line", "part"),
     [
         (
-            {"method": "rtm", "scheme": "W8A8"},
+            "{method: rtm, scheme: W8A8}",
             "compress.0.method: \"rtm\": unknown method 'rtm'; did you mean 'rtn'?",
         ),
         (
-            {"method": "rtn", "scheme": "W8A9"},
+            "{method: rtn, scheme: W8A9}",
             "unknown scheme of method rtn 'W8A9'; did you mean 'W8A8'?",
         ),
-        ({"method": "rtn"}, "needs a scheme (W4A16, "),
+        ("{method: rtn}", "needs a scheme (W4A16, "),
+        ("{}", "needs a method (rtn, online, gptq, awq, smoothquant, recipe) or a"),
         (
-            {},
-            (
-                "needs a method (rtn, online, gptq, awq, smoothquant, recipe) or a"
-                " checkpoint"
-            ),
-        ),
-        (
-            {**RTN, "after": "wanda-0.6"},
+            "{method: rtn, scheme: W8A8, after: wanda-0.6}",
             "after: unknown pruning 'wanda-0.6'; did you mean 'wanda-0.5'?",
         ),
-        ({"checkpoint": "x"}, "checkpoint: 'x' needs a label"),
+        ("{checkpoint: x}", "checkpoint: 'x' needs a label"),
+        ("{checkpoint: x, label: y, scheme: W8A8}", "checkpoint: 'x' takes no scheme"),
+        ("{checkpoint: x, label: y, base: z}", "base: unknown model 'z'"),
         (
-            {"checkpoint": "x", "label": "y", "scheme": "W8A8"},
-            "checkpoint: 'x' takes no scheme",
+            "{method: rtn, scheme: W8A8, base: dense}",
+            "base: 'dense' applies to a given checkpoint only",
         ),
-        ({"checkpoint": "x", "label": "y", "base": "z"}, "base: unknown model 'z'"),
-        ({**RTN, "base": "dense"}, "base: 'dense' applies to a given checkpoint only"),
         (
-            {"method": "recipe", "recipe": "/no/such.yaml"},
+            "{method: recipe, recipe: /no/such.yaml}",
             "/no/such.yaml: cannot read the recipe: No such file",
         ),
     ],
 )
 def test_bad_lines_are_one_line(line, part):
-    assert part in refused(jobs, line)
+    assert part in refused(jobs, yaml.safe_load(line))
 
 
 def test_recipe_names_its_scheme(tmp_path):
@@ -259,12 +244,14 @@ def test_damaged_checkpoint_is_set_aside(
 
 
 def test_estimate_of_documented_sweep():
-    lines = [
-        {"method": "gptq", "scheme": ["W4A16", "W8A8"]},
-        RTN,
-        {"method": "online", "scheme": "mxfp8"},
-    ]
-    document = validated(SweepConfig, {**MAIN, "compress": lines}, "s.yaml")
+    lines = """
+    - {method: gptq, scheme: [W4A16, W8A8]}
+    - {method: rtn, scheme: FP8_DYNAMIC}
+    - {method: online, scheme: mxfp8}
+    """
+    document = validated(
+        SweepConfig, {**MAIN, "compress": yaml.safe_load(lines)}, "s.yaml"
+    )
     by_name = {each.job.name: each for each in estimate(document)}
     dense = by_name["wanda-0.5"].disk
     assert by_name["dense"].disk == 0
