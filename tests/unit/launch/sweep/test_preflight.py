@@ -9,9 +9,9 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+import yaml
 
 from evaluator.checkpoints.info import inspect_checkpoint
-from evaluator.core.errors import InputError
 from evaluator.engine import processor
 from evaluator.engine.vllm import engine
 from evaluator.engine.vllm.verify import rehearsal
@@ -26,7 +26,7 @@ from pruning.run import prune
 from tests.support.models import VOCABULARY, save_tiny_model
 from tests.support.quantised import LAYOUTS, with_quantisation
 from tests.support.run_directories import opened
-from tests.support.sweeps import gazetteer, refused
+from tests.support.sweeps import refused
 
 
 @pytest.fixture(scope="module")
@@ -46,79 +46,62 @@ def models(tmp_path_factory):
     return folder
 
 
-def prepared(tmp_path, **document):
+def prepared(tmp_path, text):
+    document = yaml.safe_load(text)
     return prepare(validated(SweepConfig, document, "s.yaml"), tmp_path / "run")
 
 
-def dated(tmp_path, **document):
+def dated(tmp_path, more=""):
     """The sweep's date and the tasks', and the notes on dates."""
-    task = gazetteer(chat=True)
+    task = "task: gazetteer, items: 2, probes: [greedy], chat: true"
     plan = prepared(
-        tmp_path, models={"m": str(tmp_path / "m")}, tasks=[task], **document
+        tmp_path, f"models: {{m: {tmp_path}/m}}\ntasks: [{{{task}}}]\n{more}"
     )
     settings = plan.identity["task_settings"]["m"]["gazetteer"]
-    return (
-        plan.config.date,
-        settings.get("date"),
-        [note for note in plan.served if note.startswith("date:")],
-    )
+    notes = [note for note in plan.served if note.startswith("date:")]
+    return plan.config.date, settings.get("date"), notes
 
 
 def test_read_date_is_identity(tmp_path, monkeypatch):
     """Given, or the run's first day; in the identity and run.json only where a
     template reads it."""
-    template, day = (
-        save_tiny_model(tmp_path / "m") / "chat_template.jinja",
-        date(2026, 1, 31),
-    )
+    template = save_tiny_model(tmp_path / "m") / "chat_template.jinja"
+    day, given = date(2026, 1, 31), "date: 2026-01-31"
     monkeypatch.setattr(preflight, "today", lambda: date(2026, 5, 6))
     template.write_text("{{ messages[0].content }}", encoding="utf-8")
     assert dated(tmp_path) == (None, None, [])
     unread = ["date: 2026-01-31: no prompt of this run reads it"]
-    assert dated(tmp_path, date="2026-01-31") == (day, None, unread)
+    assert dated(tmp_path, given) == (day, None, unread)
     template.write_text(
         "{{ strftime_now('%A') }}: {{ messages[0].content }}", encoding="utf-8"
     )
     read = "date: the chat template takes {} for today".format
-    assert dated(tmp_path, date="2026-01-31") == (
-        day,
-        "2026-01-31",
-        [read("2026-01-31")],
-    )
+    assert dated(tmp_path, given) == (day, "2026-01-31", [read("2026-01-31")])
     assert dated(tmp_path)[1:] == ("2026-05-06", [read("2026-05-06")])
 
 
-@pytest.mark.parametrize("given", ["2026-02-30", "20260131", ""])
+@pytest.mark.parametrize("given", ["'2026-02-30'", "'20260131'", "''"])
 def test_bad_dates_are_refused(tmp_path, given):
-    assert "date" in (message := refused(dated, tmp_path, date=given))
-    assert "write a date as 2026-01-31" in message
-
-
-def book(tmp_path, text="The town of Karo lies on the river Belu.\n" * 200):
-    (tmp_path / "book.txt").write_text(text, encoding="utf-8")
-    return f"text:{tmp_path / 'book.txt'}"
+    told = refused(dated, tmp_path, f"date: {given}")
+    assert told.endswith("write a date as 2026-01-31")
 
 
 def test_equal_tasks_share_questions(models, tmp_path):
-    tasks = [gazetteer(items=4)]
-    more = [{**tasks[0], "probes": ["choice"]}]
     plan = prepared(
         tmp_path,
-        include=[
-            {
-                "models": {"a": str(models / "a"), "c": str(models / "c")},
-                "tasks": tasks,
-            },
-            {"models": {"a": str(models / "a")}, "tasks": more},
-        ],
+        f"""
+        include:
+          - models: {{a: {models}/a, c: {models}/c}}
+            tasks: [{{task: gazetteer, items: 4, probes: [greedy]}}]
+          - models: {{a: {models}/a}}
+            tasks: [{{task: gazetteer, items: 4, probes: [choice]}}]
+        """,
     )
-    assert {
-        name: [task.config.probes for task in asked]
-        for name, asked in plan.asked.items()
-    } == {"a": [("greedy", "choice")], "c": [("greedy",)]}
-    items = plan.questions_by_task["gazetteer"]
+    probes = {name: tasks[0].config.probes for name, tasks in plan.asked.items()}
+    assert probes == {"a": ("greedy", "choice"), "c": ("greedy",)}
     # from whoever needs them
-    assert all(question.options is not None for question in items)
+    questions = plan.questions_by_task["gazetteer"]
+    assert all(question.options is not None for question in questions)
 
 
 def test_manifest_that_lies_is_told(models, tmp_path):
@@ -127,15 +110,16 @@ def test_manifest_that_lies_is_told(models, tmp_path):
     pruned = tmp_path / "pruned"
     prune(PruneConfig(source=models / "a", method="magnitude", pattern="2:4"), pruned)
     shutil.copy(models / "a" / "model.safetensors", pruned)
-    document = {
-        "models": {"a": str(models / "a"), "tuned": str(pruned)},
-        "tasks": [{"task": "gazetteer", "items": 2}],
-    }
-    found = prepared(tmp_path, **document, engine={"kind": "torch"})
-    assert (found.dense["tuned"].pattern, found.dense["tuned"].sparsity) == (
-        "unstructured",
-        0.0,
+    found = prepared(
+        tmp_path,
+        f"""
+        models: {{a: {models}/a, tuned: {pruned}}}
+        tasks: [{{task: gazetteer, items: 2}}]
+        engine: {{kind: torch}}
+        """,
     )
+    tuned = found.dense["tuned"]
+    assert (tuned.pattern, tuned.sparsity) == ("unstructured", 0.0)
     (note,) = found.served
     assert note.endswith(
         "states sparsity 0.5, 2:4; the weights have 0, unstructured, and so do the"
@@ -144,12 +128,16 @@ def test_manifest_that_lies_is_told(models, tmp_path):
 
 
 def test_windows_fit_every_model(models, tmp_path):
-    task = {"task": book(tmp_path), "probes": ["perplexity"], "window": 4096}
+    book = tmp_path / "book.txt"
+    book.write_text("The town of Karo lies on the river Belu.\n" * 200)
+    task = f"task: 'text:{book}', probes: [perplexity]"
     plan = prepared(
         tmp_path,
-        models={name: str(models / name) for name in ("a", "b", "c")},
-        prune=[{"method": "magnitude", "sparsity": 0.5}],
-        tasks=[task],
+        f"""
+        models: {{a: {models}/a, b: {models}/b, c: {models}/c}}
+        prune: [{{method: magnitude, sparsity: 0.5}}]
+        tasks: [{{{task}, window: 4096}}]
+        """,
     )
     a, b, c = (plan.asked[name][0] for name in ("a", "b", "c"))
     assert a is plan.asked["a-magnitude-0.5"][0]
@@ -159,190 +147,147 @@ def test_windows_fit_every_model(models, tmp_path):
     assert plan.engine.max_model_len == 1024
     assert max(len(question.token_ids) for question in a.questions) == 1024
 
-    def key(**changes):
-        tasks = [
-            {
-                "task": book(tmp_path, **changes.pop("words", {})),
-                "probes": ["perplexity"],
-                **changes,
-            }
-        ]
-        return (
-            prepared(tmp_path, models={"a": str(models / "a")}, tasks=tasks)
-            .tasks[0]
-            .key
-        )
+    def key(more=""):
+        text = f"models: {{a: {models}/a}}\ntasks: [{{{task}{more}}}]"
+        return prepared(tmp_path, text).tasks[0].key
 
     # the text and its windows are part of the identity
-    assert len({key(), key(window=100), key(words={"text": "Other words."})}) == 3
+    keys = {key(), key(", window: 100")}
+    book.write_text("Other words.")
+    assert len({*keys, key()}) == 3
 
 
-def test_prompts_need_room(models, tmp_path):
-    def length(formats):
-        task = {
-            "task": "gazetteer",
-            "items": 2,
-            "probes": ["greedy"],
-            "formats": formats,
-        }
-        settings = {
-            "prompt_tokens": 100,
-            "one_shot_prompt_tokens": 400,
-            "max_new_tokens": 8,
-        }
-        return prepared(
-            tmp_path, models={"a": str(models / "a")}, tasks=[task | settings]
-        ).engine.max_model_len
+def test_prompts_need_room(tmp_path):
+    def longest(settings):
+        task = f"task: gazetteer, items: 2, {settings}"
+        text = f"models: {{a: bundled}}\ntasks: [{{{task}}}]"
+        return prepared(tmp_path, text).engine.max_model_len
 
-    long = {"task": "gazetteer", "items": 2, "max_new_tokens": 4065}
-    with pytest.raises(
-        InputError,
-        match="max_new_tokens: 4065: leaves no room for a prompt within 4096 positions",
-    ):
-        prepared(tmp_path, models={"a": "bundled"}, tasks=[long])
-    roomy = prepared(
-        tmp_path, models={"a": "bundled"}, tasks=[long | {"max_new_tokens": 2000}]
+    assert longest("max_new_tokens: 2000") == 512 + 2000 + 1024
+    told = refused(longest, "max_new_tokens: 4065")
+    assert told.startswith(
+        "max_new_tokens: 4065: leaves no room for a prompt within 4096 positions"
     )
-    assert roomy.engine.max_model_len == 512 + 2000 + 1024
-    assert (
-        length(["open", "open_capped"])
-        == length(["open", "one_shot"])
-        == length(["open"]) + 300
-    )
-    task = gazetteer(items=301)
-    plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
-    assert list(plan.notes()) == [
-        "gazetteer: english has 300 items, not 301; the run uses all"
-    ]
-    plan = prepared(
+    caps = "prompt_tokens: 100, one_shot_prompt_tokens: 400, formats: [open{}]".format
+    plain = longest(caps(""))
+    assert longest(caps(", open_capped")) == longest(caps(", one_shot")) == plain + 300
+
+
+def test_fewer_items_are_told(models, tmp_path):
+    notes = prepared(
         tmp_path,
-        models={"a": str(models / "a")},
-        tasks=[{**task, "formats": ["one_shot"]}],
-    )
-    assert next(plan.notes()).endswith("none is left as the example of one_shot")
+        f"""
+        models: {{a: {models}/a}}
+        tasks:
+          - task: gazetteer
+            items: 301
+            languages: [english]
+            formats: [open, one_shot]
+        """,
+    ).notes()
+    assert list(notes) == [
+        "gazetteer: english has 300 items, not 301; the run uses all; none is left as"
+        " the example of one_shot"
+    ]
 
 
-def asked_about(tmp_path, calibration):
-    file = tmp_path / "items.jsonl"
-    lines = []
-    for number, (town, river) in enumerate(
-        [("Karo", "Belu"), ("Tiro", "Sana")], start=1
-    ):
-        item = {
-            "id": f"i{number}",
-            "language": "english",
-            "context": f"{town} lies on the {river}.",
-        }
-        lines.append(
-            json.dumps(
-                item | {"question": f"Where is {town}?", "answers": [f"on the {river}"]}
-            )
-            + "\n"
-        )
-    file.write_text("".join(lines), encoding="utf-8")
-    (tmp_path / "calibration.txt").write_text(calibration, encoding="utf-8")
-    return {
-        "prune": [{"method": "wanda", "sparsity": 0.5}],
-        "calibration": {
-            "source": f"text:{tmp_path / 'calibration.txt'}",
-            "samples": 2,
-            "sequence_length": 16,
-        },
-        "tasks": [{"task": f"jsonl:{file}", "probes": ["greedy"]}],
-    }
+ITEMS = """\
+{"id": "i1", "language": "english", "context": "Karo lies on the Belu.", "question": "Where?", "answers": ["Belu"]}
+{"id": "i2", "language": "english", "context": "Tiro lies on the Sana.", "question": "Where?", "answers": ["Sana"]}
+"""
 
 
 def test_calibration_excludes_contexts(models, tmp_path):
-    source = {"models": {"a": str(models / "a")}}
-    plan = prepared(tmp_path, **source, **asked_about(tmp_path, "Karo.\nTiro.\n"))
-    assert len(plan.held_out) == 2
-    document = asked_about(tmp_path, "Karo.\ntiro lies  on the Sana\n")
-    found = (
-        "calibration.source: passage 1 of .* is also the context of item 'i2' of task"
-        " 'items'"
-    )
-    with pytest.raises(InputError, match=f"^wanda-0.5: {found}"):
-        prepared(tmp_path, **source, **document)
+    items, text = tmp_path / "items.jsonl", tmp_path / "calibration.txt"
+    items.write_text(ITEMS)
+    tasks = f"tasks: [{{task: 'jsonl:{items}', probes: [greedy]}}]"
+    sweep = f"""
+models: {{a: {models}/a}}
+prune: [{{method: wanda, sparsity: 0.5}}]
+calibration: {{source: "text:{text}", samples: 2, sequence_length: 16}}
+{tasks}
+"""
+    text.write_text("Karo.\nTiro.\n")
+    assert len(prepared(tmp_path, sweep).held_out) == 2
+    text.write_text("Karo.\ntiro lies  on the Sana\n")
+    same = "is also the context of item 'i2' of task 'items'"
+    told = refused(prepared, tmp_path, sweep)
+    assert told.startswith("wanda-0.5: calibration.source: passage 1 of ")
+    assert same in told
     # nor can a checkpoint be asked that has seen it
-    config = CalibrationConfig(source=document["calibration"]["source"], samples=2)
     made = PruneConfig(
         source=models / "a",
         method="wanda",
         sparsity=0.5,
-        calibration=config,
+        calibration=CalibrationConfig(source=f"text:{text}", samples=2),
         device="cpu",
     )
     prune(made, tmp_path / "sparse")
-    with pytest.raises(InputError, match=f"^sparse: {found}"):
-        prepared(
-            tmp_path,
-            models={"sparse": str(tmp_path / "sparse")},
-            tasks=document["tasks"],
-        )
+    told = refused(prepared, tmp_path, f"models: {{s: {tmp_path}/sparse}}\n{tasks}")
+    assert told.startswith("s: calibration.source: passage 1 of ")
+    assert same in told
 
 
 def test_language_code_is_its_name(models, tmp_path):
-    def identity(*languages, calibration):
-        task = gazetteer(items=4, languages=languages)
-        setting = {
-            "method": "wanda",
-            "sparsity": 0.5,
-            "calibration": {"source": calibration, "samples": 2},
-        }
+    def identity(languages, calibration):
         plan = prepared(
-            tmp_path, models={"a": str(models / "a")}, prune=[setting], tasks=[task]
+            tmp_path,
+            f"""
+            models: {{a: {models}/a}}
+            prune: [{{method: wanda, sparsity: 0.5}}]
+            calibration: {{source: "gazetteer:{calibration}", samples: 2}}
+            tasks: [{{task: gazetteer, items: 4, languages: [{languages}]}}]
+            """,
         )
-        assert [question.item.language for question in plan.tasks[0].questions[:1]] == [
-            "swahili"
-        ]
+        assert plan.tasks[0].questions[0].item.language == "swahili"
         return plan.identity
 
-    named = identity("swahili", "english", calibration="gazetteer:swahili")
-    assert identity("sw", "English", calibration="gazetteer:sw") == named
-    assert named["task_settings"]["a"]["gazetteer"]["languages"] == [
-        "swahili",
-        "english",
-    ]
+    named = identity("swahili, english", "swahili")
+    assert identity("sw, English", "sw") == named
+    settings = named["task_settings"]["a"]["gazetteer"]
+    assert settings["languages"] == ["swahili", "english"]
 
-    def told(**task):
-        return prepared(
-            tmp_path,
-            models={name: str(models / name) for name in ("a", "b", "c")},
-            base="a",
-            prune=[{"method": "magnitude", "sparsity": 0.5}],
-            tasks=[{"task": "gazetteer", "items": 4, "languages": ["english"], **task}],
-        ).other_tokenizer
 
-    assert told() == {"c"}  # and not what is pruned of c, whose base is c
+def test_other_tokenizers_are_found(models, tmp_path):
+    """Not those of what is pruned of c, whose base is c."""
+    plan = prepared(
+        tmp_path,
+        f"""
+        models: {{a: {models}/a, b: {models}/b, c: {models}/c}}
+        base: a
+        prune: [{{method: magnitude, sparsity: 0.5}}]
+        tasks: [{{task: gazetteer, items: 4}}]
+        """,
+    )
+    assert plan.other_tokenizer == {"c"}
 
 
 def test_configuration_is_identity_too(models, tmp_path):
     """Equal weights compute something else with another epsilon: no run continues
     with them."""
     shutil.copytree(models / "a", tmp_path / "a")
-    task = gazetteer()
-    sweep = {"models": {"a": str(tmp_path / "a")}, "tasks": [task]}
-    with opened(
-        tmp_path / "run", prepared(tmp_path, **sweep).identity, {}, 0
-    ) as directory:
+    sweep = f"models: {{a: {tmp_path}/a}}\ntasks: [{{task: gazetteer, items: 2}}]"
+    identity = prepared(tmp_path, sweep).identity
+    with opened(tmp_path / "run", identity, {}, 0) as directory:
         directory.mark("finished")
     file = tmp_path / "a" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"rms_norm_eps": 1e-3}))
-    told = refused(
-        opened(tmp_path / "run", prepared(tmp_path, **sweep).identity, {}, 0).__enter__
-    )
+    identity = prepared(tmp_path, sweep).identity
+    told = refused(opened(tmp_path / "run", identity, {}, 0).__enter__)
     assert "digest: the directory belongs to another sweep (models.a" in told
 
 
 def test_options_are_identity(models, tmp_path):
-    def plan(**options):
-        task = gazetteer(probes=["choice"], **options)
-        return prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
+    def identity(options):
+        task = f"task: gazetteer, items: 2, probes: [choice]{options}"
+        plan = prepared(tmp_path, f"models: {{a: {models}/a}}\ntasks: [{{{task}}}]")
+        return plan.identity
 
-    drawn, alike = plan(options="any"), plan()
-    assert "options" not in drawn.identity["task_settings"]["a"]["gazetteer"]
-    assert alike.identity["task_settings"]["a"]["gazetteer"]["options"] == "alike"
-    assert alike.identity == plan(options="alike").identity
+    settings = identity(", options: any")["task_settings"]["a"]["gazetteer"]
+    assert "options" not in settings
+    alike = identity("")
+    assert alike["task_settings"]["a"]["gazetteer"]["options"] == "alike"
+    assert alike == identity(", options: alike")
 
 
 @pytest.mark.usefixtures("any_tensors")  # plain ones
@@ -354,33 +299,25 @@ def test_quantised_checkpoint_is_rehearsed(models, tmp_path, monkeypatch):
         monkeypatch.setattr(module, "serves_cpus", lambda: True)
     found = Rehearsal(dtype="bfloat16", kernels=("SomeKernel",))
     monkeypatch.setattr(rehearsal, "rehearse", lambda *_: found)
-    task = gazetteer()
-    sweep = {
-        "models": {"a": str(models / "a"), "small": str(small)},
-        "base": "a",
-        "tasks": [task],
-    }
-    plan = prepared(tmp_path, **sweep)
+    sweep = f"""
+    models: {{a: {models}/a, small: {small}}}
+    base: a
+    tasks: [{{task: gazetteer, items: 2}}]
+    """
+    plan = prepared(tmp_path, sweep)
     chosen = (
         "dtype auto: this run computes every checkpoint in bfloat16, because of small"
         " (W4A16 (group 32))"
     )
-    assert plan.served == (
-        chosen,
-        "small: W4A16 (group 32), computed in bfloat16 by SomeKernel",
-    )
-    assert (
-        plan.engine.dtype,
-        plan.identity["engine"]["dtype"],
-        plan.config.engine.dtype,
-    ) == ("bfloat16",) * 3
+    served = "small: W4A16 (group 32), computed in bfloat16 by SomeKernel"
+    assert plan.served == (chosen, served)
+    assert plan.engine.dtype == plan.identity["engine"]["dtype"] == "bfloat16"
     found = Rehearsal(reason="out of order")
-    told = refused(prepared, tmp_path, **sweep)
+    told = refused(prepared, tmp_path, sweep)
     assert "small: W4A16 (group 32) in bfloat16: out of order; it needs a GPU" in told
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    assert prepared(tmp_path, **sweep).served == (
-        chosen,
-    )  # a cluster has other processors
+    # a cluster has other processors
+    assert prepared(tmp_path, sweep).served == (chosen,)
 
 
 # ---- checkpoints are inspected several at a time, each as it is alone
@@ -438,18 +375,15 @@ def test_inspections_equal_single_ones(tmp_path, monkeypatch):
         assert "its code ended with SystemExit(3)" in refused(found.result, "d")
 
 
-@pytest.mark.parametrize("value", [99999, VOCABULARY + 63])
-def test_eos_outside_vocabulary_is_told(tmp_path, value):
+@pytest.mark.parametrize(("value", "told"), [(99999, True), (VOCABULARY + 63, False)])
+def test_eos_outside_vocabulary_is_told(tmp_path, value, told):
     """Published models have rows for more tokens than their tokenizers know: the
     last id is sound."""
-    save_tiny_model(tmp_path / "m", vocabulary=VOCABULARY + 64)
-    (tmp_path / "m" / "generation_config.json").write_text(
-        json.dumps({"eos_token_id": [0, value]})
-    )
-    task = gazetteer()
-    notes = prepared(tmp_path, models={"m": str(tmp_path / "m")}, tasks=[task]).served
-    told = f"m: eos_token_id: {value}, which ends no answer, is no id of the vocabulary"
-    assert (told in notes) is (value != VOCABULARY + 63)
+    model = save_tiny_model(tmp_path / "m", vocabulary=VOCABULARY + 64)
+    (model / "generation_config.json").write_text(f'{{"eos_token_id": [0, {value}]}}')
+    sweep = f"models: {{m: {model}}}\ntasks: [{{task: gazetteer, items: 2}}]"
+    note = f"m: eos_token_id: {value}, which ends no answer, is no id of the vocabulary"
+    assert (note in prepared(tmp_path, sweep).served) is told
 
 
 def test_loose_option_is_told(models, tmp_path):
@@ -460,12 +394,10 @@ def test_loose_option_is_told(models, tmp_path):
         {**row, "id": "q2", "options": ["water", "sand"]},
     ]
     file.write_text("\n".join(map(json.dumps, rows)))
-    task = {"task": f"jsonl:{file}", "items": 0, "probes": ["choice"]}
-    notes = [*prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task]).notes()]
-    assert notes == [
+    task = f"task: 'jsonl:{file}', items: 0, probes: [choice]"
+    plan = prepared(tmp_path, f"models: {{a: {models}/a}}\ntasks: [{{{task}}}]")
+    assert list(plan.notes()) == [
         "q: 'klingon' is no known language: graded as one with spaces between words",
-        (
-            "q: 1 items have a wrong option that contains a gold answer: 'q1' has 'salt"
-            " water'"
-        ),
+        "q: 1 items have a wrong option that contains a gold answer: 'q1' has 'salt"
+        " water'",
     ]
