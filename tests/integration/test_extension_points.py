@@ -48,8 +48,6 @@ class First(ItemProbe):
     columns: Mapping[str, str] = {"first_logprob": "Float64"}
 
     def run(self, item: ItemRun) -> Steps:
-        if item.item.item_id == os.environ.get("TOY_FAILS_ON"):
-            raise ZeroDivisionError("one\ntwo")
         (response,) = yield [item.greedy()]
         return [
             item.record(
@@ -228,24 +226,3 @@ def test_plugin_fills_records_and_page(finished):
     assert "surely begun" in page
     assert re.search(r"\b\d+\.\d %", page)
     assert '"first token"' in page  # the item view's heading of the probe
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_raising_probe_ends_the_run(sweep_file, tmp_path, monkeypatch):
-    """No engine is started again."""
-    monkeypatch.setenv("TOY_FAILS_ON", "t3")
-    done = run("sweep", sweep_file, "--out", tmp_path / "out", code=1)
-    line = (
-        "probe 'first' failed on item 't3' (english) of task 'towns':"
-        " ZeroDivisionError: one two"
-    )
-    assert done.stderr == f"error: {line}\n"
-    assert "starting it again" not in done.stdout + done.stderr
-    logs = "".join(
-        path.read_text(errors="replace")
-        for path in (tmp_path / "out" / "logs").glob("*.log")
-    )
-    assert logs.count(line) == 1
-    assert 'raise ZeroDivisionError("one\\ntwo")' in logs  # the traceback
-    assert json.loads((tmp_path / "out" / "run.json").read_text())["error"] == line

@@ -11,7 +11,6 @@ import pytest
 
 from evaluator.core.isolated import environment
 from tests.support.kills import Desk, check_same, parts
-from tests.support.models import save_tiny_model
 from tests.support.runs import finish, records
 from tests.support.slurm import lacking, slurm
 
@@ -164,23 +163,3 @@ def test_job_restarts_at_time_limit(desk, nodes, undisturbed, mode):
     ), _said(folder)
     check_same(run, undisturbed)
     nodes.wait_for_nodes()
-
-
-def test_array_joins_to_one_report(desk, nodes):
-    save_tiny_model(desk.directory / "other", seed=1)
-    sweep, run = desk.directory / "array.yaml", desk.directory / "array"
-    sweep.write_text("""
-models: {one: model, other: other}
-prune: [{method: magnitude, sparsity: 0.5}]
-tasks: [{task: gazetteer, items: 2, languages: [english]}]
-""")
-    folder = _rendered(sweep, run, "--mode", "array")
-    job = nodes.submit(folder / "sweep.sbatch")
-    ended = nodes.ended(
-        nodes.submit(folder / "join.sbatch", f"--dependency=afterany:{job}")
-    )
-    assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), _said(folder)
-    names = set(records(run)["checkpoint"])
-    assert len(names) == 4
-    page = (run / "report" / "index.html").read_text()
-    assert all(name in page for name in names)

@@ -5,27 +5,27 @@ import json
 
 import pytest
 import torch
+import yaml
 from transformers import AutoTokenizer
 
 from tests.support.models import load_model, save_tiny_model
 from tests.support.runs import finish, records
 
-LINES = [
-    {
-        "id": "own",
-        "answers": ["48 kilometres"],
-        "options": ["4 kilometres", "84 kilometres", "48 kilometres", "8 m"],
-    },
-    {
-        "id": "many",
-        "answers": ["1714"],
-        "options": ["1741", "1417", "1147", "4171", "7141", "1174"],
-    },
-    {"id": "one", "answers": ["Karo"], "options": ["Belu"]},
-    {"id": "gold", "answers": ["Mira", "Tolen"], "options": ["Tolen", "Mira"]},
-    {"id": "drawn", "answers": ["Onti"]},
-    {"id": "empty", "answers": ["?"], "options": ["a", "b"]},
-]
+COMMON = {
+    "language": "english",
+    "context": "Lake Onti is 48 kilometres long.",
+    "question": "How long is it?",
+}
+LINES = yaml.safe_load("""
+- id: own
+  answers: [48 kilometres]
+  options: [4 kilometres, 84 kilometres, 48 kilometres, 8 m]
+- {id: many, answers: ["1714"], options: ["1741", "1417", "1147", "4171", "7141", "1174"]}
+- {id: one, answers: [Karo], options: [Belu]}
+- {id: gold, answers: [Mira, Tolen], options: [Tolen, Mira]}
+- {id: drawn, answers: [Onti]}
+- {id: empty, answers: ["?"], options: [a, b]}
+""")
 
 
 @pytest.fixture(scope="module")
@@ -33,49 +33,30 @@ def tiny(tmp_path_factory):
     return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
-def _check_templated(tiny, common, found):
-    options = found[
-        (found["item_id"] == "own") & (found["probe"] == "choice")
-    ].sort_values("index")
-    listed = " or ".join(options["option_text"])
-    prompt = f"{common['context']}\n{common['question']} {listed}?"
-    assert set(options["prompt_tokens"]) == {
-        len(AutoTokenizer.from_pretrained(tiny)(prompt)["input_ids"])
-    }
-    # brings nothing but gold answers: there are no options to list
-    assert set(found.loc[(found["item_id"] == "gold"), "status"]) == {"excluded"}
-
-
 @pytest.mark.slow
 def test_multiple_choice_task_both_ways(tiny, tmp_path):
-    common = {
-        "language": "english",
-        "context": "Lake Onti is 48 kilometres long.",
-        "question": "How long is it?",
-    }
-    file = tmp_path / "bench.jsonl"
-    file.write_text(
-        "\n".join(json.dumps(common | line) for line in LINES), encoding="utf-8"
-    )
-    prompts = tmp_path / "prompts.json"
+    file, run = tmp_path / "bench.jsonl", tmp_path / "run"
+    file.write_text("\n".join(json.dumps(COMMON | line) for line in LINES))
+    prompts = tmp_path / "prompts.yaml"
     prompts.write_text(
-        json.dumps(
-            {"listed": "{{ context }}\n{{ question }} {{ options | join(' or ') }}?"}
-        )
+        "listed: \"{{ context }}\\n{{ question }} {{ options | join(' or ') }}?\""
     )
-    run = tmp_path / "run"
-    probes = (
-        "--probes",
-        "greedy,choice,hard_choice,rank",
-        "--formats",
-        "open,shown,distractors_only",
+    asked = (
+        f"eval {tiny} --task jsonl:{file} --items 0 --prompts {prompts} --engine torch"
+        " --probes greedy,choice,hard_choice,rank --formats open,shown,distractors_only"
     )
-    asked = ("--task", f"jsonl:{file}", "--items", "0", "--prompts", prompts, *probes)
-    finish("eval", tiny, *asked, "--engine", "torch", "--out", run)
+    finish(*asked.split(), "--out", run)
     every = records(run)
     assert set(every["task"]) == {"bench", "bench+listed"}
     found = every[every["task"] == "bench"]
-    _check_templated(tiny, common, every[every["task"] == "bench+listed"])
+    listed = every[every["task"] == "bench+listed"].set_index("item_id")
+    own = listed.loc["own"][listed.loc["own"]["probe"] == "choice"]
+    options = " or ".join(own.sort_values("index")["option_text"])
+    prompt = f"{COMMON['context']}\n{COMMON['question']} {options}?"
+    ids = AutoTokenizer.from_pretrained(tiny)(prompt)["input_ids"]
+    assert set(own["prompt_tokens"]) == {len(ids)}
+    # brings nothing but gold answers: there are no options to list
+    assert set(listed.loc["gold"]["status"]) == {"excluded"}
     choice = found[(found["probe"] == "choice") & (found["status"] == "ok")]
     brought = {
         line["id"]: {*line["answers"][:1], *line.get("options", ())} for line in LINES
@@ -111,16 +92,8 @@ def test_perplexity_equals_transformers(tiny, tmp_path):
     text = "The town of Karo lies on the river Belu.\n" * 30 + "Onti"
     (tmp_path / "book.txt").write_text(text, encoding="utf-8")
     run = tmp_path / "run"
-    finish(
-        "eval",
-        tiny,
-        "--task",
-        f"text:{tmp_path / 'book.txt'}",
-        "--probes",
-        "perplexity",
-        "--out",
-        run,
-    )
+    asked = f"eval {tiny} --task text:{tmp_path}/book.txt --probes perplexity"
+    finish(*asked.split(), "--out", run)
     found = records(run)
     ids = AutoTokenizer.from_pretrained(tiny)(text, return_tensors="pt")["input_ids"]
     window = 2048  # the tiny model's positions, and the default

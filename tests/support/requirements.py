@@ -1,11 +1,8 @@
 """The locks of `requirements/` as pip reads them, and what an installed environment
 says of its own files."""
 
-import csv
-import os
 import tomllib
 from collections.abc import Iterable
-from importlib.metadata import Distribution
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -43,21 +40,3 @@ def pins(lock: str, python: str) -> dict[NormalizedName, str]:
             raise ValueError(f"{lock}: {requirement}: not one exact version")
         pinned[name] = specifier.version
     return pinned
-
-
-def overwritten(distributions: Iterable[Distribution]) -> dict[str, list[str]]:
-    """Files that several distributions install with different contents (the last one
-    wins), each with their names. Byte code follows its source."""
-    owners: dict[str, dict[str, str]] = {}
-    for distribution in distributions:
-        # each reads a file
-        name, text = distribution.name, distribution.read_text("RECORD") or ""
-        for path, digest, _ in csv.reader(text.splitlines()):
-            if digest:
-                place = os.path.normpath(str(distribution.locate_file(path)))
-                owners.setdefault(place, {})[name] = digest
-    return {
-        path: sorted(named)
-        for path, named in sorted(owners.items())
-        if len(set(named.values())) > 1
-    }

@@ -70,15 +70,6 @@ def test_site_has_each_linked_file():
     assert {path: page for path, page in targets.items() if path not in copied} == {}
 
 
-def test_site_loads_no_foreign_font():
-    assert (
-        tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"][
-            "theme"
-        ]["font"]
-        is False
-    )
-
-
 def test_each_option_stands_in_a_page():
     text = "\n".join(page.read_text(encoding="utf-8") for page in (README, *DOCS))
     named = set(re.findall(r"--[a-z][a-z-]*", text))

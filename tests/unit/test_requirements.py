@@ -9,7 +9,6 @@ import itertools
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from packaging.utils import canonicalize_name
@@ -19,7 +18,6 @@ from tests.support.requirements import (
     PYTHONS,
     REQUIREMENTS,
     ROOT,
-    overwritten,
     pins,
     requirements,
 )
@@ -135,44 +133,3 @@ def test_make_refuses_another_python(tmp_path, version):
     )
     assert done.returncode == 2
     assert not (tmp_path / "venv").exists()
-
-
-def test_packages_do_not_overwrite_each_other(tmp_path):
-    """Planted ones that do are found."""
-    here = {
-        Path(path).name: names
-        for path, names in overwritten(importlib.metadata.distributions()).items()
-    }
-    # Two packages of the GPU lock ship the script that built them, by mistake; nothing
-    # imports it.
-    assert set(here) <= {"build_backend.py"}, here
-
-    def install(name, files):
-        folder = tmp_path / f"{name}-1.dist-info"
-        folder.mkdir()
-        (folder / "METADATA").write_text(
-            f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n"
-        )
-        (folder / "RECORD").write_text(
-            "".join(f"{path},{digest},1\n" for path, digest in files.items())
-        )
-
-    install(
-        "one",
-        {
-            "cuda/driver.so": "sha256=a",
-            "cuda/__init__.py": "sha256=e",
-            "one-1.dist-info/RECORD": "",
-        },
-    )
-    install(
-        "two",
-        {
-            "cuda/driver.so": "sha256=b",
-            "cuda/__init__.py": "sha256=e",
-            "two/own.py": "sha256=c",
-        },
-    )
-    assert overwritten(importlib.metadata.distributions(path=[str(tmp_path)])) == {
-        str(tmp_path / "cuda/driver.so"): ["one", "two"]
-    }

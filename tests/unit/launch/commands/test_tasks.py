@@ -1,9 +1,7 @@
 """`resurface tasks` and `resurface show-prompt`: what is asked, to the letter and to
 the token."""
 
-import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -28,11 +26,6 @@ def told(capsys: pytest.CaptureFixture[str], **options: object) -> str:
     }
     show_prompt(**{"model": "bundled", **usual, **options})  # type: ignore[arg-type]
     return capsys.readouterr().out
-
-
-def rows(path: Path, *each: dict[str, object]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in each), encoding="utf-8")
-    return path
 
 
 def test_lists_have_registered_names(capsys):
@@ -95,22 +88,12 @@ def test_shown_prompts_have_tokens(capsys, tmp_path):
     choice = out.split("(* is right):\n")[1].splitlines()
     assert [line[:2] for line in choice].count("* ") == 1
     assert len(choice) == 4
-    file = rows(
-        tmp_path / "rows.jsonl",
-        {
-            "id": "1",
-            "language": "english",
-            "question": "Which?",
-            "answer": "E",
-            "options": ["a", "b", "c", "d", "e"],
-        },
-        {
-            "id": "2",
-            "language": "english",
-            "question": "Who?",
-            "answer": "",
-            "options": ["a", "b"],
-        },
+    file = tmp_path / "rows.jsonl"
+    file.write_text(
+        '{"id": "1", "language": "english", "question": "Which?", "answer": "E",'
+        ' "options": ["a", "b", "c", "d", "e"]}\n'
+        '{"id": "2", "language": "english", "question": "Who?", "answer": "",'
+        ' "options": ["a", "b"]}\n'
     )
     out = told(capsys, task=f"hf:{file}")
     assert "\nQuestion: Which?\n\nAnswer in a few words:\n" in out
