@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from evaluator.probes import PROBES
-from launch.commands.terminal import empty_table
+from launch.commands.terminal import empty_table, print_plain
 from launch.provenance import count_gpus
 from launch.sweep.config import SweepConfig
 from launch.sweep.jobs import check_screening, screened_groups
@@ -53,7 +53,7 @@ def print_estimate(console: Console, config: SweepConfig) -> None:
         *_disk_space(estimates),
         *assumptions(shared_by(config), gpu=gpu),
     ):
-        console.print(escape(text), highlight=False, soft_wrap=True)
+        print_plain(text, console)
 
 
 def _questions(estimates: Sequence[JobEstimate]) -> Iterator[str]:

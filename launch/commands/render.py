@@ -11,7 +11,7 @@ import typer
 from evaluator.core.errors import InputError
 from launch.cluster.rendering import ClusterSettings, render
 from launch.commands.options import grouped, listed
-from launch.commands.terminal import console
+from launch.commands.terminal import print_plain
 from launch.sweep.config import bundled_recipes, find_recipe, load_sweep
 
 _FORMATS_HELP = (
@@ -119,6 +119,4 @@ def render_files(
 
     for file_name, text in rendered.items():
         write_atomically(to / file_name, text.encode())
-        console.print(
-            str(to / file_name), highlight=False, markup=False, soft_wrap=True
-        )
+        print_plain(str(to / file_name))

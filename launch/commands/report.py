@@ -72,15 +72,13 @@ def finish(
     if headline:
         _headline(console, results)
     if outcome is not None and outcome.items:
-        console.print(
+        print_plain(
             f"{outcome.items} items in {outcome.seconds:.1f} s:"
             f" {outcome.items / outcome.seconds:.1f} items/s, pruning and start"
             " included",
-            highlight=False,
+            console,
         )
-    console.print(
-        f"report: {escape(str(report.page))}", highlight=False, soft_wrap=True
-    )
+    print_plain(f"report: {report.page}", console)
     if results.failures:
         raise ResurfaceError(
             f"{'; '.join(results.failures.values())}; the report has the other tables"
@@ -102,10 +100,8 @@ def _headline(console: Console, results: Results) -> None:
         table = empty_table(
             ["checkpoint", *(column.short for column in shown)], {"checkpoint"}
         )
-        table.title, table.title_justify = (
-            escape(f"{task}: what can it still say?"),
-            "left",
-        )
+        table.title = escape(f"{task}: what can it still say?")
+        table.title_justify = "left"
         table.show_edge = False
         for row in rows_of(rows):
             table.add_row(
@@ -115,21 +111,12 @@ def _headline(console: Console, results: Results) -> None:
         console.print(table)
         console.print()
     if results.missed:
-        console.print(results.missed, highlight=False, markup=False, soft_wrap=True)
+        print_plain(results.missed, console)
     for column in shown:
-        console.print(
-            f"{column.short:<8} {column.meaning}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
-    console.print(f"\n{escape(results.sentence)}", highlight=False, soft_wrap=True)
+        print_plain(f"{column.short:<8} {column.meaning}", console)
+    print_plain(f"\n{results.sentence}", console)
     if results.verdicts:
-        console.print(
-            f"gate: {escape(summary(results.verdicts))}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        print_plain(f"gate: {summary(results.verdicts)}", console)
     _left_out(console, results.left_out)
     _truncation(console, results.tables["accuracy"].frame)
 
@@ -155,12 +142,7 @@ def _left_out(console: Console, table: pd.DataFrame) -> None:
         asked = f"{probe}" if form == "open" else f"{probe} of {form}"
         lines.setdefault(f"{task}: {word}, {reason}: {counts}", []).append(asked)
     for what, probes in lines.items():
-        console.print(
-            f"{what} ({', '.join(probes)})",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        print_plain(f"{what} ({', '.join(probes)})", console)
 
 
 def _truncation(console: Console, accuracy: pd.DataFrame) -> None:
@@ -175,10 +157,8 @@ def _truncation(console: Console, accuracy: pd.DataFrame) -> None:
     from evaluator.metrics.columns import rounded
 
     table = empty_table((*keys, "truncated"), keys, between=1)
-    table.title, table.title_justify = (
-        "contexts cut to fit the prompt's token cap",
-        "left",
-    )
+    table.title = "contexts cut to fit the prompt's token cap"
+    table.title_justify = "left"
     for row in rates.to_dict("records"):
         table.add_row(
             *(escape(row[name]) for name in keys),

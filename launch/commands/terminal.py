@@ -69,7 +69,7 @@ def warn(text: str) -> None:
     )
 
 
-def print_plain(text: str) -> None:
+def print_plain(text: str, console: Console = console) -> None:
     """Print one line as it is, however long: without markup, colours and wrapping."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
