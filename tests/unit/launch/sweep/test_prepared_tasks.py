@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from evaluator.probes.config import EvalConfig
-from evaluator.tasks import Task
 from evaluator.tasks.base import one_of_each
 from launch.sweep import prepared_tasks as preparing
 from launch.sweep.config import SweepConfig, load_sweep
@@ -61,8 +60,6 @@ def test_all_that_is_rendered_is_tried(tmp_path, monkeypatch):
 
 def test_each_prompt_poses_a_task(tmp_path):
     assert one_of_each(["b+x", "a", "a+x", "b+y"]) == ["b+x", "a"]
-    with pytest.raises(ValueError, match="a plus stands between a task and a prompt"):
-        Task(name="a+b", help="", read_items=lambda _: [])
     [dense] = jobs(tmp_path, task())
     assert list(dense.tasks) == ["gazetteer", "gazetteer+terse", "gazetteer+listed"]
     assert [each.template and each.template.text for each in dense.tasks.values()] == [
