@@ -62,12 +62,11 @@ class Kind:
 def rounded(value: float, digits: int = 0) -> str:
     """A number for people, halves away from zero as in the page's script. Python's
     formats turn 2.5 into 2."""
-    value = float(value)
-    if not abs(value) < 2**52:  # nothing to round, or no number
-        return f"{value:,.{digits}f}".replace("-", MINUS)
-    return f"{Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP):,}".replace(
-        "-", MINUS
-    )
+    text = f"{float(value):,.{digits}f}"
+    if abs(value) < 2**52:  # else nothing to round, or no number
+        places = Decimal(1).scaleb(-digits)
+        text = f"{Decimal(float(value)).quantize(places, ROUND_HALF_UP):,}"
+    return text.replace("-", MINUS)
 
 
 TEXT = Kind("text", str, number=False)
@@ -120,15 +119,13 @@ class Column:
     - `stored`: the unit of its stored values, if its kind does not name it.
     - `requested`: the column of the requested value, which is shown beside this one if
       they differ.
-    - `interval`: the columns `<name>_low` and `<name>_high` follow. `alone` leaves out
-      the value.
+    - `interval`: the columns `<name>_low` and `<name>_high` follow.
     """
 
     name: str
     kind: Kind
     title: str = ""
     interval: bool = False
-    alone: bool = False
     short: str = ""
     meaning: str = ""
     csv_only: bool = False
@@ -144,12 +141,9 @@ class Column:
     @property
     def names(self) -> tuple[str, ...]:
         """Its columns in a frame and in the CSV."""
-        bounds = (
-            (f"{self.name}_low", f"{self.name}_high")
-            if self.interval or self.alone
-            else ()
-        )
-        return bounds if self.alone else (self.name, *bounds)
+        if not self.interval:
+            return (self.name,)
+        return (self.name, f"{self.name}_low", f"{self.name}_high")
 
     @property
     def heading(self) -> str:
@@ -161,14 +155,13 @@ class Column:
         without a unit, a count as "3/9"."""
         value, total = row.get(self.name), row.get(self.of)
         if pd.notna(value) and pd.notna(total) and total < FEW:
-            text = f"{round(value * total)}{'/' if narrow else ' of '}{total}"
+            of = "/" if narrow else " of "
+            text = f"{round(value * total)}{of}{total}"
         else:
             text = self.kind.shown(value, unit=not narrow)
-        return (
-            text
-            if narrow or not self.missed(row)
-            else f"{text} (requested {self.kind.shown(row[self.requested])})"
-        )
+        if narrow or not self.missed(row):
+            return text
+        return f"{text} (requested {self.kind.shown(row[self.requested])})"
 
     def missed(self, row: Mapping[str, Any]) -> bool:
         """Whether the row's value is not the requested one, within rounding."""
@@ -181,12 +174,10 @@ class Column:
 
     def interval_of(self, row: Mapping[str, Any]) -> str:
         """`low to high`; empty without an interval."""
-        if not (self.interval or self.alone) or pd.isna(row[f"{self.name}_low"]):
+        if not self.interval or pd.isna(row[f"{self.name}_low"]):
             return ""
-        return " to ".join(
-            self.kind.shown(row[f"{self.name}{end}"], unit=False)
-            for end in ("_low", "_high")
-        )
+        ends = [self.kind.shown(row[name], unit=False) for name in self.names[1:]]
+        return " to ".join(ends)
 
 
 _PRUNED = {
@@ -249,7 +240,7 @@ def typed_frame(columns: Sequence[Column], rows: Iterable[Row]) -> pd.DataFrame:
         if column.kind.number:
             values = frame[[*column.names]].fillna(np.nan).infer_objects()
             types |= dict(values.dtypes)
-        if column.kind.dtype and not column.alone:
+        if column.kind.dtype:
             types[column.name] = column.kind.dtype
     return frame.astype(types)
 
@@ -260,18 +251,16 @@ def described(frame: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
     types: dict[str, str] = {}
     units: dict[str, str] = {}
     for column in columns:
+        dtype = column.kind.dtype or "float64"
+        if column.kind is FLAG:
+            dtype = "boolean"
+        if not column.kind.number:
+            dtype = "string"
         for name in column.names:
-            if name not in frame:
-                continue
-            types[name] = "float64"
-            if not column.kind.number:
-                types[name] = "string"
-            elif column.kind is FLAG:
-                types[name] = "boolean"
-            elif column.kind.dtype and name == column.name:
-                types[name] = column.kind.dtype
-            if unit := column.stored or column.kind.stored:
-                units[name] = unit
+            if name in frame:
+                types[name] = dtype if name == column.name else "float64"
+                if unit := column.stored or column.kind.stored:
+                    units[name] = unit
     found = frame.astype(types)
     found.attrs["units"] = units
     return found
@@ -279,7 +268,5 @@ def described(frame: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
 
 def rows_of(frame: pd.DataFrame) -> list[Row]:
     """The rows of a frame as dictionaries: the reverse of `typed_frame`."""
-    return [
-        {str(name): value for name, value in row.items()}
-        for row in frame.to_dict(orient="records")
-    ]
+    records = frame.to_dict(orient="records")
+    return [{str(name): value for name, value in row.items()} for row in records]

@@ -23,8 +23,8 @@ import pandas as pd
 
 from evaluator.metrics.bootstrap import Kinds
 from evaluator.metrics.columns import PERCENTAGE, Column, Row
-from evaluator.metrics.exclusions import why_left_out
-from evaluator.metrics.inputs import SIDES, Comparison, in_language, statuses_of
+from evaluator.metrics.exclusions import joined_reasons, why_left_out
+from evaluator.metrics.inputs import SIDES, Comparison, Part, in_language, statuses_of
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.measures import as_floats, paired_difference, rate
 
@@ -67,6 +67,16 @@ def why_unpaired(comparison: Comparison, language: str, probe: str) -> str | Non
     base."""
     items = in_language(comparison.outcomes, language)
     return why_left_out(items, *statuses_of(probe))
+
+
+def paired_row(part: Part, probe: str, nothing: str = UNPAIRED) -> Row:
+    """The first columns of a row about the items measured in both: how many there
+    are, how many others, and why. `nothing`: why there are none."""
+    comparison = part.compared
+    why = comparison.reason or nothing if part.items.empty else None
+    reason = joined_reasons(why, why_unpaired(comparison, part.language, probe))
+    row = part.row | comparison.counts(part.language, probe)
+    return row | {"n": len(part.items), "reason": reason}
 
 
 def sides_of(items: pd.DataFrame, column: str) -> tuple[Floats, Floats]:

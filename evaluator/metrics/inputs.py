@@ -15,6 +15,7 @@ note on their rows gives it.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -97,6 +98,12 @@ class Part:
     language: str
     items: pd.DataFrame
     comparison: "Comparison | None" = None
+
+    @property
+    def compared(self) -> "Comparison":
+        """The comparison of a part that has one."""
+        assert self.comparison is not None
+        return self.comparison
 
     @property
     def row(self) -> Row:
@@ -299,24 +306,23 @@ class Inputs:
     def _compared(self, subject: Subject, base: str, format: str) -> "Comparison":
         task, name = subject.key
         key = (name, base, task, format)
-        both = self._joined[key]["language"].value_counts()
         reason = None
         if (task, base) not in self._identity:
             reason = (
                 f"base {base!r} has no records of task {task!r}: evaluate it into the"
                 " same run"
             )
-        elif both.empty:
+        elif self._joined[key].empty:
             reason = (
                 f"no item in format {format!r} is common to {name!r} and its base"
                 f" {base!r}"
             )
         sides = [self.outcomes_of(side, task, format) for side in (base, name)]
-        alone = both
+        unpaired: Counter[str] = Counter()
         if all(map(len, sides)):
-            counts = [side["language"].value_counts() for side in sides]
-            alone = counts[0].add(counts[1], fill_value=0).sub(2 * both, fill_value=0)
-        unpaired = {str(language): int(count) for language, count in alone.items()}
+            items = pd.concat([side[["item", "language"]] for side in sides])
+            alone = ~items["item"].duplicated(keep=False)
+            unpaired.update(items["language"][alone])
         languages = [] if reason else self.languages(task)
         return Comparison(subject, unpaired, languages, reason, self._joined, key)
 
@@ -326,23 +332,21 @@ def _asked_items(
 ) -> dict[str, pd.DataFrame]:
     """The items of each task, with their contexts and digests. An item that is not in
     `items` is its own context."""
-    asked = asked.assign(group="item " + asked["item_id"], digest="")
-    if items is not None and not items.empty:
-        key = ["task", "language", "item_id"]
-        known = items.drop_duplicates(key, keep="last").set_index(key)
-        keys = pd.MultiIndex.from_frame(asked[key])
-        places = known.index.get_indexer(keys)
-        found = places >= 0
-        clusters = known["cluster"].iloc[places[found]].astype(str)
-        asked.loc[found, "group"] = "cluster " + clusters.to_numpy(object)
-        if "digest" in known:
-            digests = known["digest"].iloc[places[found]].fillna("")
-            asked.loc[found, "digest"] = digests.to_numpy(object)
+    key = ["task", "language", "item_id"]
+    known = pd.DataFrame(columns=[*key, "cluster", "digest"], dtype=object)
+    if items is not None:
+        known = items.reindex(columns=known.columns).astype(object)
+    known = known.drop_duplicates(key, keep="last")
+    asked = asked.merge(known, on=key, how="left")
+    clusters = "cluster " + asked["cluster"].astype(str)
+    own = "item " + asked["item_id"]
+    asked = asked.assign(group=own.where(asked["cluster"].isna(), clusters))
     tasks = {}
     for task, rows in asked.groupby("task"):
+        columns = rows[["language", "item_id", "item"]].reset_index(drop=True)
         contexts = pd.factorize(rows["group"])[0]
-        rows = rows.drop(columns=["task", "group"]).assign(context=contexts)
-        tasks[str(task)] = rows.reset_index(drop=True)
+        digests = rows["digest"].fillna("").to_numpy(object)
+        tasks[str(task)] = columns.assign(digest=digests, context=contexts)
     return tasks
 
 
@@ -384,7 +388,7 @@ class Comparison:
 
     subject: Subject
     # per language: the items with outcomes of only one of the two
-    unpaired: Mapping[str, int]
+    unpaired: "Counter[str]"
     # with rows of their own in tables; none if there is a reason
     languages: Sequence[str]
     reason: str | None
@@ -416,9 +420,9 @@ class Comparison:
         """How many items of a language (or of all) have one side only, or were
         excluded or failed on either."""
         items = in_language(self.outcomes, language)
-        unpaired = self.unpaired.get(language, 0)
+        unpaired = self.unpaired[language]
         if language == ALL:
-            unpaired = sum(self.unpaired.values())
+            unpaired = self.unpaired.total()
         return left_out_of(items, *statuses_of(*probes)) | {"unpaired": unpaired}
 
 

@@ -85,10 +85,8 @@ def of_mean(name: str, mean: Mean, level: float = ALPHA) -> Row:
 
 
 def rate(name: str, values: npt.ArrayLike, items: Items) -> Row:
-    """A rate with its interval; the values are 0 or 1. All null without items."""
-    if not len(items):
-        return {name: None, **bounds(name, (None, None))}
-    return of_mean(name, mean_of(values, items))
+    """A rate with its interval; the values are from 0 to 1."""
+    return difference(name, values, items, low=0.0)
 
 
 def difference(

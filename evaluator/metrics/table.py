@@ -71,6 +71,14 @@ class Series:
     hollow: bool = False
 
 
+def of_probes(column: str, **where: str) -> tuple[Series, Series]:
+    """A series for each probe with an accuracy."""
+    return (
+        Series(column, "greedy", "open", where | {"probe": "greedy"}),
+        Series(column, "choice", "choice", where | {"probe": "choice"}),
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Note:
     """A text at the end of each row, made from a column's value (None for a missing
@@ -202,8 +210,7 @@ class Table:
       checkpoints.
     - `corrections` are computed over all rows, after the rows.
     - `apart`: a figure for each combination of values of these columns; without a
-      value there, a row is not drawn.
-    - `any_of`: if no row has a value in this column, the table has no rows."""
+      value there, a row is not drawn."""
 
     name: str
     title: str
@@ -220,7 +227,6 @@ class Table:
     page: Callable[[pd.DataFrame], pd.DataFrame] | None = None
     corrections: tuple[Holm, ...] = ()
     apart: tuple[str, ...] = ()
-    any_of: str = ""
 
     def __post_init__(self) -> None:
         names = names_of(self.columns)
@@ -245,8 +251,6 @@ class Table:
         """The numbers: exactly the declared columns, None where a value is missing."""
         labelled = (self._labelled(row, inputs) for row in self.compute(inputs))
         rows = complete_rows(self.columns, labelled)
-        if self.any_of and all(row[self.any_of] is None for row in rows):
-            return []
         for family, p, adjusted in self.corrections:
             tested = []
             for row in rows:

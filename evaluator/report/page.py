@@ -188,10 +188,7 @@ def grid(frame: pd.DataFrame, columns: Sequence[Column]) -> Grid:
         cells = []
         for column in shown:
             interval = column.interval_of(row)
-            if column.alone:
-                cells.append(Cell(interval or column.shown({})))
-            else:
-                cells.append(Cell(column.shown(row), interval, column.kind.number))
+            cells.append(Cell(column.shown(row), interval, column.kind.number))
         rows = pooled if row.get("language", ALL) in (ALL, MEAN) else by_language
         rows.append(tuple(cells))
     headings = tuple(column.heading for column in shown)

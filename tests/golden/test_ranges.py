@@ -77,7 +77,7 @@ INTERVALS = {
     (table.name, column)
     for table in TABLES
     for column in table.columns
-    if column.interval or column.alone
+    if column.interval
 }
 
 

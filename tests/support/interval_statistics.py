@@ -14,19 +14,10 @@ from scipy.special import ndtr, ndtri
 
 from evaluator.metrics.bootstrap import DRAWS, intervals, language_intervals
 from evaluator.metrics.columns import Row
-from evaluator.metrics.intervals import Floats, ItemNumbers, Mean, Ratio
-from evaluator.metrics.measures import (
-    Unbounded,
-    apart,
-    bounds,
-    difference,
-    language_mean,
-    median,
-    of_mean,
-    rate,
-)
+from evaluator.metrics.intervals import Floats, ItemNumbers
+from evaluator.metrics.measures import Unbounded, bounds, difference
 from evaluator.metrics.tables.judges import Fitness
-from evaluator.metrics.tables.matching import scott_pi, without_error
+from evaluator.metrics.tables.matching import without_error
 from evaluator.metrics.tables.overlap import beyond_chance
 from evaluator.metrics.tables.pr_gap import delta_pr_of
 from evaluator.metrics.tables.prompts import extremes
@@ -37,7 +28,6 @@ _ZERO, _QUARTER = (
     for floor in (0.0, 0.25)
 )
 TOGETHER = 0.6  # correlation of two outcomes of one item
-_MOST = 32  # tokens of an answer
 
 Values = list[Floats]  # of statistics: each a number per item
 
@@ -61,10 +51,6 @@ def _right(normals: Floats, *rates: float) -> Values:
         (one < ndtri(min(max(each, 1e-9), 1 - 1e-9))).astype(np.float64)
         for one, each in zip(normals, rates, strict=True)
     ]
-
-
-def _drop(contexts: ItemNumbers, dense: Floats, pruned: Floats) -> Row:
-    return difference("x", dense - pruned, contexts)
 
 
 def _languages(contexts: ItemNumbers) -> pd.DataFrame:
@@ -123,11 +109,6 @@ def _chosen(normals: Floats, accuracy: float) -> Values:
     return [*_right(normals, base, base * 0.9), np.full(normals.shape[1], 0.25)]
 
 
-def _agreement(normals: Floats, accuracy: float) -> Values:
-    first, second = _right(normals, accuracy, max(accuracy - 0.1, accuracy / 2))
-    return [(first == second).astype(np.float64), first, second, np.ones(len(first))]
-
-
 def _options(normals: Floats, accuracy: float) -> Values:
     """Two checkpoints' choices among four options: one is certain, the other gives
     the rest to the next option."""
@@ -164,46 +145,12 @@ def _extreme(name: str) -> Callable[..., Row]:
     return row
 
 
-def _shift(contexts: ItemNumbers, *right: Floats) -> Row:
-    differences = np.stack(
-        [right[0] - right[1], right[1] - right[2], right[2] - right[0]]
-    )
-    shifts = differences - differences.mean(axis=0)
-    return difference("x", shifts[0], contexts, low=-4 / 3, high=4 / 3)
-
-
-def _excess(contexts: ItemNumbers, dense: Floats, pruned: Floats) -> Row:
-    mine = contexts % 3 == 0  # every third context's first kind of question
-    drops = dense - pruned
-    one = Mean(drops[mine], contexts[mine], low=-1.0)
-    return apart("x", one, Mean(drops[~mine], contexts[~mine], low=-1.0))
-
-
-def _excess_value(contexts: ItemNumbers, dense: Floats, pruned: Floats) -> float:
-    mine = contexts % 3 == 0
-    return float((dense - pruned)[mine].mean() - (dense - pruned)[~mine].mean())
-
-
-def _tokens(normals: Floats, accuracy: float) -> Values:
-    """The worse, the longer."""
-    shares = -np.log(np.clip(ndtr(normals), 1e-12, 1))
-    base, own = (
-        np.minimum(_MOST, np.ceil(4 * factor * each))
-        for factor, each in zip((1, 2 - accuracy), shares, strict=True)
-    )
-    return [own, base]
-
-
 def _ratio(contexts: ItemNumbers, over: Floats, under: Floats) -> float:
     return float(over.sum() / under.sum())
 
 
-def _unbounded(scale: str) -> Callable[..., Row]:
-    def row(contexts: ItemNumbers, over: Floats, under: Floats) -> Row:
-        ratio = Unbounded.ratio(over, under, contexts)
-        return {"x": ratio.value, **bounds("x", ratio.interval(scale))}
-
-    return row
+def _divergence(contexts: ItemNumbers, over: Floats, under: Floats) -> Row:
+    return Unbounded.ratio(over, under, contexts).row("x", "log")
 
 
 def _judged(normals: Floats, accuracy: float) -> Values:
@@ -246,11 +193,6 @@ _ERRORS = [(1, 1, 1, 1), (1, 0, 0, 1), (0, 1, 0, 1), (0, 0, 1, 1)]
 _CAPA = [(*kind[:3], 1 / 3) for kind in (*_ERRORS, (0, 0, 0))]
 # fmt: off
 STATISTICS = (
-    Statistic("rate", 1, _right, lambda c, right: float(right.mean()), lambda c, right: rate("x", right, c)),
-    Statistic("drop", 2, lambda z, p: _right(z, p, p * 0.9), lambda c, a, b: float((a - b).mean()), _drop),
-    Statistic("drop, mean over languages", 2, lambda z, p: _right(z, p, p * 0.9),
-              partial(_language_value, of=np.subtract),
-              lambda c, a, b: language_mean("x", a - b, _languages(c), low=-1.0)),
     Statistic("mc_only, chance-corrected", 4, _known, lambda c, k, m, f: float((m - f / 3).sum() / k.sum()),
               lambda c, known, m, f: difference("x", (m - f / 3)[known == 1], c[known == 1], low=-1 / 3)),
     Statistic("Delta_PR", 4, lambda z, p: [*_opened(z[:2], p), *_chosen(z[2:], p)],
@@ -258,23 +200,12 @@ STATISTICS = (
     Statistic("Delta_PR, mean over languages", 4, lambda z, p: [*_opened(z[:2], p), *_chosen(z[2:], p)],
               **_of_language_means(delta_pr_of, [(*a, *b) for a, b in product(_ZERO, _QUARTER)])),
     Statistic("CAPA", 2, _options, **_of_means(beyond_chance, _CAPA)),
-    Statistic("Scott's pi", 2, _agreement, **_of_means(scott_pi, _ERRORS)),
     Statistic("corrected", 3, _judged, lambda c, contained, accepted, right, chance: float(right.mean()), _corrected),
     Statistic("prompts, worst", 3, _posed, lambda c, *right: min(float(each.mean()) for each in right),
               _extreme("worst")),
     Statistic("prompts, spread", 3, _posed, lambda c, *right: float(np.ptp([each.mean() for each in right])),
               _extreme("spread")),
-    Statistic("prompt_order, shift", 3, _posed, lambda c, a, b, d: float((a - b).mean()), _shift),
-    Statistic("weak, excess", 2, lambda z, p: _right(z, p, p * 0.9), _excess_value, _excess),
-    # Rank 1 with a probability that is not the accuracy's, so that the median is not
-    # always 1.
-    Statistic("rank, median", 1, lambda z, p: [1 + np.floor(np.exp(1.5 * z[0] + 2 * (0.6 - p)))],
-              lambda c, ranks: float(np.median(ranks)), lambda c, ranks: median("x", ranks, c)),
-    Statistic("length, ratio", 2, _tokens, _ratio,
-              lambda c, own, base: of_mean("x", Ratio(own / _MOST, base / _MOST, c))),
     Statistic("divergence", 1, lambda z, p: [-np.log(np.clip(ndtr(z[0]), 1e-300, 1)), np.ones(z.shape[1])], _ratio,
-              _unbounded("log")),
-    Statistic("perplexity", 1, lambda z, p: [100 * (2 + 0.5 * z[0]), np.full(z.shape[1], 100.0)],
-              lambda c, a, b: float(np.exp(_ratio(c, a, b))), _unbounded("exp")),
+              _divergence),
 )
 # fmt: on

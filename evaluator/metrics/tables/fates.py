@@ -35,7 +35,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
             row = _row(part)
             rows.append(row)
             if row["re_run"]:
-                floors[_place(row)] = row["dissociation_rate"]
+                floors[_place(row)] = row.get("dissociation_rate")
     for row in rows:
         floor = None if row["re_run"] else floors.get(_place(row))
         yield row | {"noise_floor": floor}
@@ -46,8 +46,7 @@ def _place(row: Row) -> tuple[str, str, str]:
 
 
 def _row(part: Part) -> Row:
-    items, comparison = part.items, part.comparison
-    assert comparison is not None
+    items, comparison = part.items, part.compared
     known = items[items["fate"].isin(FATES)]
     measured = int((items["fate"] != UNMEASURED).sum())
     row: Row = {

@@ -80,30 +80,41 @@ def _rows(inputs: Inputs) -> list[Row]:
         items = inputs.outcomes_of(subject.checkpoint, subject.task)
         for along in _ALONG:
             if items[f"{along.probe}_status"].notna().any():
-                own = {"along": along.name, "floor": subject.base is None}
-                for row in _groups(inputs, subject, items, along):
-                    rows.append(
-                        subject.row | own | {"group": ALL, "language": ALL} | row
-                    )
-    floors = {
-        _place(row, row["checkpoint"]): row.get("kld") for row in rows if row["floor"]
-    }
+                own = subject.row | {"along": along.name, "floor": subject.base is None}
+                own |= {"group": ALL, "language": ALL}
+                groups = list(_groups(inputs, subject, items, along))
+                groups[0] |= _whole(inputs, subject, groups[0]["reason"])
+                rows += [own | row for row in groups]
+    floors = {}
+    for row in rows:
+        if row["floor"]:
+            floors[_place(row, row["checkpoint"])] = row.get("kld")
     for row in rows:
         if not row["floor"]:
             row["kld_floor"] = floors.get(_place(row, row["base"]))
-    answered = {each.key: _answered(inputs, each) for each in inputs.checkpoints}
-    for row in rows:
-        if row["group"] == ALL and row["language"] == ALL:
-            base = row["base"] or row["checkpoint"]
-            if top := settings_of(inputs.run, base, row["task"]).get("fidelity_top"):
-                bound = f"{BOUND}: the likeliest {top} tokens were kept"
-                row["reason"] = joined_reasons(row["reason"], bound)
-            row |= answered.get((row["task"], row["checkpoint"]), {})
     return rows
 
 
 def _place(row: Row, checkpoint: str) -> tuple[str, ...]:
     return row["task"], row["language"], row["along"], row["group"], checkpoint
+
+
+def _whole(inputs: Inputs, subject: Subject, reason: str | None) -> Row:
+    """The further columns of the row of all positions: whether few tokens were kept,
+    and the numbers to compare with the divergence, the accuracy of open answers and
+    the share of mc_only."""
+    base = subject.base or subject.checkpoint
+    if top := settings_of(inputs.run, base, subject.task).get("fidelity_top"):
+        bound = f"{BOUND}: the likeliest {top} tokens were kept"
+        reason = joined_reasons(reason, bound)
+    row: Row = {"reason": reason}
+    if subject in inputs.checkpoints:
+        items = inputs.outcomes_of(subject.checkpoint, subject.task)
+        row["accuracy"] = float(items["produced"].dropna().mean())
+        comparison = inputs.comparisons().get(subject.key)
+        if comparison is not None:
+            row["mc_only_rate"] = known_share(comparison.outcomes, "mc_only")
+    return row
 
 
 def _groups(
@@ -126,34 +137,26 @@ def _groups(
 def _bands(done: pd.DataFrame, along: _Along) -> Iterator[Row]:
     """The positions by the base's confidence in its likeliest token."""
     positions = unpack(done[f"{along.prefix}_packed"])
+    ends = (*BANDS, 1.0)
     for band, low in enumerate(BANDS if len(positions.kld) else ()):
         here = positions.band == band
-        high = [*BANDS, 1.0][band + 1]
-        passages = positions.passage[here]
-        counts = _sums(passages, np.ones(len(passages)), done)
-        row: Row = {
-            "group": f"base {low:g} to {high:g}",
-            "excluded": 0,
-            "engine_error": 0,
-            "n": int((counts > 0).sum()),
-            "positions": len(passages),
-            "reason": None,
-        }
+        passages, kld = positions.passage[here], positions.kld[here]
+
+        def sums(values: Floats, passages: np.ndarray = passages) -> Floats:
+            """Over the positions of each item."""
+            return np.bincount(passages, values, len(done)).astype(np.float64)
+
+        counts = sums(np.ones(len(passages)))
+        row: Row = {"group": f"base {low:g} to {ends[band + 1]:g}", "reason": None}
+        row |= {"n": int((counts > 0).sum()), "positions": len(passages)}
+        row |= {"excluded": 0, "engine_error": 0}
         if here.any():
-            kld, same_top = positions.kld[here], as_floats(positions.same_top[here])
-            sums = {
-                "kld": _sums(passages, kld, done),
-                "same_top": _sums(passages, same_top, done),
-            }
-            row |= _means(done, counts, sums) | percentiles(kld)
+            same_top = as_floats(positions.same_top[here])
+            values = {"kld": sums(kld), "same_top": sums(same_top)}
+            row |= _means(done, counts, values) | percentiles(kld)
         else:
             row["reason"] = "the base was never so sure"
         yield row
-
-
-def _sums(passages: np.ndarray, values: Floats, done: pd.DataFrame) -> Floats:
-    """The sum of each item's values, which belong to these passages."""
-    return np.bincount(passages, values, len(done)).astype(np.float64)
 
 
 def _of_items(items: pd.DataFrame, along: _Along) -> Row:
@@ -189,31 +192,14 @@ def _means(items: pd.DataFrame, counts: Floats, sums: Mapping[str, Floats]) -> R
     return row
 
 
-_HUGE = 1e300  # nats, for an infinite divergence
+_HUGE = 1e300  # nats, for an infinite divergence, beside which a percentile is NaN
 
 
 def percentiles(kld: Floats) -> Row:
     """The percentiles over single positions; the last one is the maximum."""
-    # beside an infinite one it is NaN
     found = np.percentile(np.minimum(kld, _HUGE), [*PERCENTILES.values()])
-    return dict(
-        zip(
-            PERCENTILES,
-            np.where(found > _HUGE / 1e9, np.inf, found).tolist(),
-            strict=True,
-        )
-    )
-
-
-def _answered(inputs: Inputs, subject: Subject) -> Row:
-    """The numbers to compare with the divergence: the accuracy of open answers and
-    the share of mc_only."""
-    produced = inputs.outcomes_of(subject.checkpoint, subject.task)["produced"].dropna()
-    row: Row = {"accuracy": float(produced.mean()), "mc_only_rate": None}
-    comparison = inputs.comparisons().get(subject.key)
-    if comparison is not None:
-        row["mc_only_rate"] = known_share(comparison.outcomes, "mc_only")
-    return row
+    found = np.where(found > _HUGE / 1e9, np.inf, found)
+    return dict(zip(PERCENTILES, found.tolist(), strict=True))
 
 
 _LEAST = 1e-9  # nats, on a logarithmic axis

@@ -24,8 +24,7 @@ from evaluator.metrics.columns import (
     Column,
     Row,
 )
-from evaluator.metrics.exclusions import joined_reasons
-from evaluator.metrics.fates import CORRECT, UNPAIRED, sides_of, why_unpaired
+from evaluator.metrics.fates import CORRECT, paired_row, sides_of
 from evaluator.metrics.inputs import ALL, Comparison, Inputs, Part
 from evaluator.metrics.intervals import Floats, mcnemar_p
 from evaluator.metrics.measures import as_floats, rate
@@ -51,14 +50,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
 
 
 def _row(part: Part, probe: str) -> Row:
-    comparison = part.comparison
-    assert comparison is not None
-    row = part.row | {"probe": probe, "margin": ALL, "n": len(part.items)}
-    row |= comparison.counts(part.language, probe)
-    row["reason"] = joined_reasons(
-        comparison.reason or (None if row["n"] else UNPAIRED),
-        why_unpaired(comparison, part.language, probe),
-    )
+    row = paired_row(part, probe) | {"probe": probe, "margin": ALL}
     return row | _changes(part.items, probe)
 
 

@@ -24,8 +24,7 @@ from evaluator.metrics.columns import (
     POINTS,
     Row,
 )
-from evaluator.metrics.exclusions import joined_reasons
-from evaluator.metrics.fates import sides_of, why_unpaired
+from evaluator.metrics.fates import paired_row, sides_of
 from evaluator.metrics.inputs import Inputs, Part, settings_of
 from evaluator.metrics.intervals import Ratio
 from evaluator.metrics.measures import contexts_of, difference, of_mean, rate
@@ -47,21 +46,19 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
 
 
 def _row(part: Part, limit: int) -> Row:
-    items, comparison = part.items, part.comparison
-    assert comparison is not None
-    why = why_unpaired(comparison, part.language, "greedy")
-    row = part.row | {"n": len(items), "reason": why}
-    row |= comparison.counts(part.language, "greedy")
+    items = part.items
+    nothing = "no greedy answer with its tokens in both checkpoints"
+    row = paired_row(part, "greedy", nothing)
     if items.empty:
-        none = "no greedy answer with its tokens in both checkpoints"
-        return row | {"reason": joined_reasons(comparison.reason or none, why)}
+        return row
     dense, pruned = sides_of(items, "answer_tokens")
     most = max(limit, dense.max(), pruned.max())
     ratio = Ratio(pruned / most, dense / most, contexts_of(items))
-    row |= {"base_tokens": float(dense.mean()), "tokens": float(pruned.mean())}
     before, after = sides_of(items, "at_limit")
     return {
         **row,
+        "base_tokens": float(dense.mean()),
+        "tokens": float(pruned.mean()),
         **of_mean("ratio", ratio),
         **rate("base_at_limit", before, items),
         **rate("at_limit", after, items),

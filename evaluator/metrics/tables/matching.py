@@ -30,6 +30,7 @@ among the others follows from the share that the grader accepts and its error ra
 on control pairs. The interval has both errors: contexts get random weights, and
 sensitivity and specificity are drawn from their Jeffreys posteriors."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, cycle
@@ -55,7 +56,7 @@ from evaluator.metrics.exclusions import (
     left_out_of,
 )
 from evaluator.metrics.fates import HIT
-from evaluator.metrics.inputs import ALL, ITEM, Inputs, Subject, in_language, rows_where
+from evaluator.metrics.inputs import ALL, ITEM, Inputs, Subject, rows_where, slices
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.measures import as_floats, bounds, mean_of, of_mean, rate
 from evaluator.metrics.table import Dots, Series, Table
@@ -112,37 +113,37 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
         for format in inputs.formats:
             for probe in HIT if format == "open" else ("greedy",):
                 graded = _graded(inputs, inputs.verdicts, subject, format, probe)
-                own = subject.row | {"format": format, "probe": probe}
-                for row in _graders_rows(inputs, subject.task, graded, probe):
-                    yield own | row
+                if not graded.tallies:
+                    continue
+                row = subject.row | {"format": format, "probe": probe}
+                for language, items in slices(
+                    graded.items, inputs.languages(subject.task)
+                ):
+                    row |= {"language": language, **left_out_of(items, "status")}
+                    here = graded.on(all_measured(items, "status"))
+                    fits = _fitness(inputs, subject.task, language, graded.panel)
+                    for accuracy in _accuracies(here, fits, probe):
+                        yield row | accuracy
+                    for agreement in _agreements(here, graded):
+                        yield row | agreement
 
 
-def _graders_rows(
-    inputs: Inputs, task: str, graded: _Graded, probe: str
-) -> Iterator[Row]:
+def _agreements(here: _Graded, graded: _Graded) -> Iterator[Row]:
+    """The agreement of every two graders `here`, in one language of all that they
+    graded."""
     contained = graded.items["contained"] == 1
-    for language in (ALL, *inputs.languages(task)) if graded.tallies else ():
-        items = in_language(graded.items, language)
-        row: Row = {"language": language, **left_out_of(items, "status")}
-        here = graded.on(all_measured(items, "status"))
-        # With one response to an item, a grader's error rates on responses are those
-        # on items.
-        fits = _fitness(inputs, task, language, graded.panel)
-        correcting = fits if probe == "greedy" else {}
-        for grader_row in _accuracies(here, fits, correcting):
-            yield row | grader_row
-        for matcher, tally in graded.tallies.items():
-            # Verdicts on the answers without a gold answer alone would compare the
-            # matcher with itself.
-            if contained.any() and not (contained & tally["whole"]).any():
-                reason = "needs verdicts on all responses: resurface match --all"
-                agreement = {"n": 0, "unjudged": len(here.items), "reason": reason}
-            else:
-                agreement = _with_containment(here, matcher)
-            yield row | {"grader": CONTAINMENT, "against": matcher} | agreement
-        for first, second in combinations(graded.tallies, 2):
-            agreement = _of_matchers(here, first, second)
-            yield row | {"grader": first, "against": second} | agreement
+    for matcher, tally in graded.tallies.items():
+        # Verdicts on the answers without a gold answer alone would compare the
+        # matcher with itself.
+        if contained.any() and not (contained & tally["whole"]).any():
+            reason = "needs verdicts on all responses: resurface match --all"
+            row: Row = {"n": 0, "unjudged": len(here.items), "reason": reason}
+        else:
+            row = _with_containment(here, matcher)
+        yield row | {"grader": CONTAINMENT, "against": matcher}
+    for first, second in combinations(graded.tallies, 2):
+        row = _of_matchers(here, first, second)
+        yield row | {"grader": first, "against": second}
 
 
 def _fitness(
@@ -165,11 +166,11 @@ def _graded(
         contained=as_floats(answers[HIT[probe]]),
         responses=1.0 if probe == "greedy" else as_floats(answers[f"{probe}s"]),
     )
-    of_task = rows_where(
-        verdicts, {"task": subject.task, "format": format, "probe": probe}
-    )
-    names = ("checkpoint", "weights_digest")
-    ours = rows_where(of_task, {name: getattr(subject, name) for name in names})
+    equal = {"task": subject.task, "format": format, "probe": probe}
+    of_task = rows_where(verdicts, equal)
+    digest = subject.weights_digest
+    equal = {"checkpoint": subject.checkpoint, "weights_digest": digest}
+    ours = rows_where(of_task, equal)
     own = inputs.run_seed(subject.checkpoint, subject.task)
     ours = ours[ours["seed"] == chosen_seed(ours["seed"], own)]
     # Matchers with verdicts on this checkpoint are its graders; all, if containment
@@ -184,13 +185,14 @@ def _graded(
     tallies = {}
     for matcher in sorted(matchers):
         by_item = said[said["matcher"] == matcher].groupby(["language", "item_id"])
-        counted = by_item.agg(
-            yes=("verdict", "sum"),
-            judged=("verdict", "count"),
-            too_long=("too_long", "sum"),
+        tally = pd.DataFrame(
+            {
+                "yes": by_item["verdict"].sum(),
+                "judged": by_item["verdict"].count(),
+                "too_long": by_item["too_long"].sum(),
+            }
         )
-        tally = counted.reindex(keys).fillna(0.0).astype("float64")
-        tally = tally.set_axis(items.index)
+        tally = tally.reindex(keys).fillna(0.0).astype("float64").set_axis(items.index)
         tallies[matcher] = tally.assign(whole=tally["judged"] >= items["responses"])
     panel = [*tallies]
     if inputs.fit_only:
@@ -201,75 +203,71 @@ def _graded(
 
 
 def _accuracies(
-    graded: _Graded, fits: Mapping[str, Fitness], correcting: Mapping[str, Fitness]
+    graded: _Graded, fits: Mapping[str, Fitness], probe: str
 ) -> Iterator[Row]:
-    """One row per grader, on the items that all graders can decide. `correcting`: the
-    graders whose errors can be removed."""
+    """One row per grader, on the items that all graders can decide."""
     items, tallies = graded.items, graded.tallies
     right = {CONTAINMENT: (items["contained"] == 1).to_numpy()}
     done = np.ones(len(items), dtype=bool)
+    too_long = np.zeros(len(items), dtype=bool)
     for name, tally in tallies.items():
         right[name] = right[CONTAINMENT] | (tally["yes"] > 0).to_numpy()
         done &= right[name] | tally["whole"].to_numpy()
+        too_long |= tally["too_long"].to_numpy() > 0
     if len(graded.panel) > 1:
         votes = np.sum([right[name] for name in graded.panel], axis=0)
         right[PANEL] = 2 * votes > len(graded.panel)
-    decided, reasons = items[done], _why_undecided(graded, ~done)
+    decided, undecided = items[done], int((~done).sum())
+    why = _why_undecided(undecided, int((too_long & ~done).sum()))
+    if items.empty:
+        why = "no item was judged"
     for grader, yes in right.items():
-        row: Row = {
-            "grader": grader,
-            "n": len(decided),
-            "unjudged": len(items) - len(decided),
-            "yes": int(yes[done].sum()),
-            **rate("accuracy", yes[done], decided),
-        }
-        if grader in correcting:
-            row |= _corrected(correcting[grader], decided, yes[done])
-        notes = [*reasons, fits[grader].why_unfit if grader in fits else None]
+        row: Row = {"grader": grader, "n": len(decided), "unjudged": undecided}
+        row |= {"yes": int(yes[done].sum()), **rate("accuracy", yes[done], decided)}
+        notes = [why]
+        if grader in fits:
+            # With one response to an item, a grader's error rates on responses are
+            # those on items.
+            if probe == "greedy":
+                row |= _corrected(fits[grader], decided, yes[done])
+            notes.append(fits[grader].why_unfit)
         if grader in tallies and grader not in graded.panel:
             notes.append("it has no vote in the panel")
         yield row | {"reason": joined_reasons(*notes, row.get("reason"))}
 
 
-def _why_undecided(graded: _Graded, undecided: np.ndarray) -> list[str]:
+def _why_undecided(undecided: int, too_long: int) -> str | None:
     """Why items lack the verdicts that decide them, and what to run."""
-    if graded.items.empty:
-        return ["no item was judged"]
-    too_long = np.zeros(len(undecided), dtype=bool)
-    for tally in graded.tallies.values():
-        too_long |= tally["too_long"].to_numpy() > 0
-    long, reasons = int((too_long & undecided).sum()), []
-    if long:
-        reasons.append(
-            f"{long} items have a response that is too long for a matcher's prompt"
-        )
-    if rest := int(undecided.sum()) - long:
-        reasons.append(
-            f"{rest} items have no verdict: run resurface match with the same matchers"
-            " again"
-        )
-    return reasons
+    reasons = []
+    if too_long:
+        long = "items have a response that is too long for a matcher's prompt"
+        reasons.append(f"{too_long} {long}")
+    if rest := undecided - too_long:
+        again = "run resurface match with the same matchers again"
+        reasons.append(f"{rest} items have no verdict: {again}")
+    return joined_reasons(*reasons)
 
 
 def _corrected(fitness: Fitness, items: pd.DataFrame, right: np.ndarray) -> Row:
     """The accuracy without the grader's error, on decided items; `right` marks the
     items that it holds right."""
-    known = fitness.sensitivity, fitness.specificity
-    if known[0] is None or known[1] is None or items.empty:
+    sensitivity, specificity = fitness.sensitivity, fitness.specificity
+    if sensitivity is None or specificity is None or items.empty:
         return {}
     values = [as_floats(items["contained"] == 1), as_floats(right)]
-    means = [each.mean() for each in values]
-    value = without_error(*means, *map(np.asarray, known))
-    if np.isnan(value):
+    means = [np.asarray(each.mean()) for each in values]
+    rates = [np.asarray(sensitivity), np.asarray(specificity)]
+    value = float(without_error(*means, *rates))
+    if math.isnan(value):
         reason = (
             "not corrected: on control pairs it accepts wrong answers as often as right"
             " ones"
         )
         return {"reason": reason}
-    beside = [(known[0], fitness.drawn(DRAWS)[0]), (known[1], fitness.drawn(DRAWS)[1])]
+    beside = [*zip((sensitivity, specificity), fitness.drawn(DRAWS), strict=True)]
     kinds = [(1, 1), (0, 1), (0, 0)]
     found = intervals(without_error, values, items, kinds, beside)
-    return {"corrected": float(value), **bounds("corrected", *found)}
+    return {"corrected": value, **bounds("corrected", *found)}
 
 
 def without_error(
@@ -359,10 +357,12 @@ def _graders(frame: pd.DataFrame) -> Sequence[Series]:
     graders = frame.loc[frame["against"] == "", "grader"].drop_duplicates().tolist()
     spread = max(len(graders) - 1, 1)
     series = []
-    for number, grader in enumerate(graders):
-        colour, shift = _COLOURS[number % len(_COLOURS)], number / spread - 0.5
+    for number, (grader, colour) in enumerate(
+        zip(graders, cycle(_COLOURS), strict=False)
+    ):
+        shift = 0.36 * (number / spread - 0.5)
         where = {"grader": grader, "against": ""}
-        series.append(Series("accuracy", colour, grader, where, 0.36 * shift))
+        series.append(Series("accuracy", colour, grader, where, shift))
     return series
 
 

@@ -18,8 +18,7 @@ from evaluator.metrics.columns import (
     TEXT,
     Row,
 )
-from evaluator.metrics.exclusions import joined_reasons
-from evaluator.metrics.fates import why_unpaired
+from evaluator.metrics.fates import paired_row
 from evaluator.metrics.inputs import ITEM, SIDES, Inputs, Part
 from evaluator.metrics.measures import as_floats, difference, paired_difference, rate
 from evaluator.metrics.table import Dots, Heat, Holm, Lack, Series, Table
@@ -38,17 +37,15 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
             one.measured("greedy"), on=[*ITEM], suffixes=("_zero", "_one")
         )
         for part in inputs.parts_of(one.subject, both, "one_shot"):
-            yield part.row | {"zero_shot_format": format} | _row(part)
+            yield _row(part) | {"zero_shot_format": format}
 
 
 def _row(part: Part) -> Row:
-    items, one = part.items, part.comparison
-    assert one is not None
-    why = why_unpaired(one, part.language, "greedy")
-    row = one.counts(part.language, "greedy") | {"n": len(items), "reason": why}
+    items = part.items
+    nothing = "no item is measured in both formats and both checkpoints"
+    row = paired_row(part, "greedy", nothing)
     if items.empty:
-        nothing = "no item is measured in both formats and both checkpoints"
-        return row | {"reason": joined_reasons(nothing, why)}
+        return row
     gaps = []
     for shot in SHOTS:
         dense, pruned = (as_floats(items[f"produced_{side}_{shot}"]) for side in SIDES)

@@ -48,7 +48,7 @@ from evaluator.metrics.fates import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs, Subject
 from evaluator.metrics.intervals import Floats, ItemNumbers
 from evaluator.metrics.measures import as_floats, bounds
-from evaluator.metrics.table import Dots, Series, Table
+from evaluator.metrics.table import Dots, Table, of_probes
 from evaluator.store.outcomes import MEASURED
 
 Flags = npt.NDArray[np.bool_]
@@ -304,14 +304,6 @@ def _agreements(
     return [np.stack(agreed), mine, np.stack(gold), other_options]
 
 
-def _kappas(among: str) -> tuple[Series, ...]:
-    where = {"among": among}
-    return (
-        Series("kappa", "greedy", "open", where | {"probe": "greedy"}),
-        Series("kappa", "choice", "choice", where | {"probe": "choice"}),
-    )
-
-
 def _ends(frame: pd.DataFrame) -> pd.DataFrame:
     """The most and least similar pairs of each task, probe, measure and set of
     items."""
@@ -353,8 +345,12 @@ TABLE = Table(
     ),
     compute=_rows,
     figure=(
-        Dots("Kappa, all items", _kappas(ALL), "changes"),
-        Dots("Kappa, items that are right in the base", _kappas(LOST), "changes"),
+        Dots("Kappa, all items", of_probes("kappa", among=ALL), "changes"),
+        Dots(
+            "Kappa, items that are right in the base",
+            of_probes("kappa", among=LOST),
+            "changes",
+        ),
     ),
     # A row per pair, by error consistency; a kappa without an interval is not drawn.
     plotted=lambda frame: frame.assign(

@@ -77,8 +77,7 @@ def _values(items: pd.DataFrame) -> tuple[list[Floats], Kinds]:
 
 
 def _gap(part: Part) -> Row:
-    items, comparison = part.items, part.comparison
-    assert comparison is not None
+    items, comparison = part.items, part.compared
     row = part.row | {"n": len(items)} | comparison.counts(part.language, *_PROBES)
     if items.empty:
         none = "no item is measured with both probes in both checkpoints"

@@ -103,9 +103,8 @@ def _pairs(posed: PosedTask) -> dict[tuple[str, str], str]:
 def _of_task(posed: PosedTask, pairs: Mapping[tuple[str, str], str]) -> list[Row]:
     by_pair: list[list[Row]] = []
     for probe in CORRECT:
-        shared = _shared_answers(posed, probe)
         for pair, kind in pairs.items():
-            answers = shared or posed.answers(pair, "open", probe)
+            answers = posed.answers(pair, "open", probe)
             if answers is not None:
                 own: Row = {"task": posed.task, "pair": kind, "probe": probe}
                 own["checkpoint"], own["other"] = pair
@@ -121,27 +120,18 @@ def _of_task(posed: PosedTask, pairs: Mapping[tuple[str, str], str]) -> list[Row
     return rows
 
 
-def _shared_answers(posed: PosedTask, probe: str) -> Answers | None:
-    """If all checkpoints measured the same items, their answers, joined once and not
-    once a pair."""
-    checkpoints = [subject.checkpoint for subject in posed.subjects]
-    shared = posed.answers(checkpoints, "open", probe)
-    if shared is None or shared.dropped[ALL] or len(shared.prompts) < len(posed.tasks):
-        return None
-    return shared
-
-
 def _of_pair(
     posed: PosedTask, answers: Answers, pair: tuple[str, str]
 ) -> Iterator[Row]:
     """The row of all prompts, then one for each."""
     first_PI, second_PI = (answers.right[name] for name in pair)
     differences_PI = first_PI - second_PI
-    shifts_PI = differences_PI - differences_PI.mean(axis=0)
+    mean_I = differences_PI.mean(axis=0)
     prompts, contexts = len(answers.prompts), answers.contexts
     furthest = 2 - 2 / prompts  # one prompt differs by 1, and all others by -1
-    counts: Row = {"n": differences_PI.shape[1], "dropped": answers.dropped[ALL]}
+    bounds = {"low": -furthest, "high": furthest, "level": ALPHA / prompts}
     few = posed.few(*pair)
+    counts: Row = {"n": len(mean_I), "dropped": answers.dropped[ALL]}
     yield {
         **counts,
         "prompt": ALL,
@@ -149,27 +139,21 @@ def _of_pair(
         "accuracy": float(first_PI.mean()),
         "other_accuracy": float(second_PI.mean()),
         "reason": few,
-        **difference("difference", differences_PI.mean(axis=0), contexts),
+        **difference("difference", mean_I, contexts),
     }
-    for at, prompt in enumerate(answers.prompts):
-        notes = [
-            posed.inputs.incomparable.get((posed.tasks[prompt], name)) for name in pair
-        ]
+    for prompt, first, second, differences in zip(
+        answers.prompts, first_PI, second_PI, differences_PI, strict=True
+    ):
+        task, reasons = posed.tasks[prompt], posed.inputs.incomparable
+        notes = [reasons.get((task, name)) for name in pair]
         yield {
             **counts,
             "prompt": prompt,
-            "mcnemar_p": mcnemar_p(first_PI[at], second_PI[at]),
-            "accuracy": float(first_PI[at].mean()),
-            "other_accuracy": float(second_PI[at].mean()),
-            **difference("difference", differences_PI[at], contexts),
-            **difference(
-                "shift",
-                shifts_PI[at],
-                contexts,
-                low=-furthest,
-                high=furthest,
-                level=ALPHA / prompts,
-            ),
+            "mcnemar_p": mcnemar_p(first, second),
+            "accuracy": float(first.mean()),
+            "other_accuracy": float(second.mean()),
+            **difference("difference", differences, contexts),
+            **difference("shift", differences - mean_I, contexts, **bounds),
             "reason": joined_reasons(few, *notes),
         }
 

@@ -53,7 +53,7 @@ from evaluator.metrics.exclusions import all_measured, left_out_of
 from evaluator.metrics.fates import CORRECT, sides_of
 from evaluator.metrics.inputs import ALL, Comparison, Inputs, statuses_of
 from evaluator.metrics.measures import apart, mean_of, paired_difference
-from evaluator.metrics.table import Dots, Holm, Series, Table
+from evaluator.metrics.table import Dots, Holm, Table, of_probes
 from evaluator.tasks.answer_types import answer_type
 
 _SHOWN = 5  # kinds of a checkpoint and probe, on the page
@@ -77,6 +77,12 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
                 if sort in items and items[sort].nunique() > 1:
                     rows = _of_sort(comparison, probe, items, sort)
                     yield from sorted(rows, key=lambda row: -row.get("drop", -np.inf))
+
+
+def _rows_of_some(inputs: Inputs) -> list[Row]:
+    """No rows, if every kind has too few items."""
+    rows = list(_rows(inputs))
+    return rows if any("drop" in row for row in rows) else []
 
 
 def _of_sort(
@@ -127,13 +133,6 @@ def _largest(frame: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(checkpoint=names, language=ALL)
 
 
-def _of_probes(column: str) -> tuple[Series, ...]:
-    return (
-        Series(column, "greedy", "open", {"probe": "greedy"}),
-        Series(column, "choice", "choice", {"probe": "choice"}),
-    )
-
-
 _DRAWN = 16  # kinds
 
 TABLE = Table(
@@ -157,14 +156,13 @@ TABLE = Table(
         *POINTS.estimates("drop", "excess"),
         *MCNEMAR,
     ),
-    compute=_rows,
+    compute=_rows_of_some,
     figure=(
-        Dots("Drop from the base", _of_probes("drop"), "points"),
-        Dots("More than the other kinds", _of_probes("excess"), "points"),
+        Dots("Drop from the base", of_probes("drop"), "points"),
+        Dots("More than the other kinds", of_probes("excess"), "points"),
     ),
     plotted=_largest,
     corrections=(Holm(("task", "checkpoint", "probe")),),
-    any_of="drop",
     silent=True,
     page=_weakest,
 )

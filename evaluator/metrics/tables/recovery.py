@@ -92,13 +92,12 @@ def _of_samples(part: Part, items: pd.DataFrame) -> Iterator[Row]:
     done = all_measured(items, "sample_status")
     if done.empty:
         return
-    fewest = done["samples"].min()
-    both = None
-    if part.comparison is not None:
-        both = part.comparison.measured("sample", language=part.language)
-        if not both.empty:
-            paired = both[["samples_dense", "samples_pruned"]].min(axis=None)
-            fewest = min(fewest, paired)
+    counts = [done["samples"].min()]
+    comparison = part.comparison
+    if comparison is not None:
+        both = comparison.measured("sample", language=part.language)
+        counts += [both["samples_dense"].min(), both["samples_pruned"].min()]
+    fewest = np.nanmin(counts)
     for k in (*(k for k in _TRIES if k < fewest), 0):
         row: Row = {
             "probe": f"pass@{k}" if k else MAJORITY,
@@ -107,12 +106,11 @@ def _of_samples(part: Part, items: pd.DataFrame) -> Iterator[Row]:
             **left_out_of(items, "sample_status"),
             **rate("rate", _judged(done, k), done),
         }
-        if part.comparison is not None and both is not None:
-            row["n_paired"] = len(both)
-            if both.empty:
-                row["reason"] = part.comparison.reason or UNPAIRED
+        if comparison is not None:
             drops = _judged(both, k, "_dense") - _judged(both, k, "_pruned")
-            row |= difference("drop", drops, both)
+            row |= {"n_paired": len(both), **difference("drop", drops, both)}
+            if both.empty:
+                row["reason"] = comparison.reason or UNPAIRED
         yield row
 
 
@@ -218,24 +216,19 @@ def _recovery_seeds_rows(inputs: Inputs) -> Iterator[Row]:
 
 
 def _over_seeds(items: pd.DataFrame) -> Row:
-    row: Row = {}
+    row: Row = {"n_min": 0, "n_max": 0}
     for status in STATUSES:
         row[status] = items.loc[items["sample_status"] == status, "item"].nunique()
     done = items[items["sample_hit"].notna()]
     if done.empty:
-        reason = "no greedy failure with samples"
-        return row | {"n_min": 0, "n_max": 0, "reason": reason}
+        return row | {"reason": "no greedy failure with samples"}
     by_seed = done.groupby("seed")["sample_hit"].agg(["mean", "size"])
     by_item = done.groupby(["item", "context"])["sample_hit"].mean().reset_index()
-    return {
-        **row,
-        **rate("mean", by_item["sample_hit"], by_item),
-        "n_min": int(by_seed["size"].min()),
-        "n_max": int(by_seed["size"].max()),
-        "mean": float(by_seed["mean"].mean()),
-        "lowest": float(by_seed["mean"].min()),
-        "highest": float(by_seed["mean"].max()),
-    }
+    row |= rate("mean", by_item["sample_hit"], by_item)
+    row |= {"n_min": int(by_seed["size"].min()), "n_max": int(by_seed["size"].max())}
+    row |= {"mean": float(by_seed["mean"].mean())}
+    row |= {"lowest": float(by_seed["mean"].min())}
+    return row | {"highest": float(by_seed["mean"].max())}
 
 
 _PAINTS = {"lowest": "beam", "mean": "greedy", "highest": "sample"}

@@ -18,17 +18,16 @@ from evaluator.metrics.columns import BY_LANGUAGE, COUNT, COUNTED, PERCENTAGE, T
 from evaluator.metrics.exclusions import joined_reasons
 from evaluator.metrics.fates import (
     CORRECT,
-    UNPAIRED,
     floor_of,
     headroom,
     normalised,
+    paired_row,
     sides_of,
-    why_unpaired,
 )
 from evaluator.metrics.inputs import MEAN, Comparison, Inputs, Part
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.measures import bounds
-from evaluator.metrics.table import LACKS, Dots, Heat, Series, Table, whole_percent
+from evaluator.metrics.table import LACKS, Dots, Heat, Table, of_probes, whole_percent
 
 _NUMBERS = ("recovery", "above_guessing")
 
@@ -62,14 +61,10 @@ def _values(items: pd.DataFrame, probe: str, name: str) -> tuple[list[Floats], K
 
 
 def _recovered(part: Part, probe: str) -> Row:
-    items, comparison = part.items, part.comparison
-    assert comparison is not None
-    row = part.row | {"probe": probe, "n": len(items)}
-    row |= comparison.counts(part.language, probe)
-    reasons = [why_unpaired(comparison, part.language, probe)]
+    items = part.items
+    row = paired_row(part, probe) | {"probe": probe}
     if items.empty:
-        reasons.insert(0, comparison.reason or UNPAIRED)
-        return row | {"reason": joined_reasons(*reasons)}
+        return row
     dense, pruned = (float(each.mean()) for each in sides_of(items, CORRECT[probe]))
     row |= {"base_accuracy": dense, "accuracy": pruned}
     guessed = floor_of(items, probe, "_dense")
@@ -80,11 +75,10 @@ def _recovered(part: Part, probe: str) -> Row:
             values, kinds = _values(items, probe, name)
             row |= bounds(name, *intervals(_kept, values, items, kinds))
         else:
-            reasons.append(
-                f"{name.replace('_', ' ')}: the base is right for {dense:.3f}, not"
-                f" above {floor:g}"
-            )
-    return row | {"reason": joined_reasons(*reasons)}
+            what = name.replace("_", " ")
+            right = f"the base is right for {dense:.3f}, not above {floor:g}"
+            row["reason"] = joined_reasons(row["reason"], f"{what}: {right}")
+    return row
 
 
 def _mean_recovered(
@@ -114,11 +108,6 @@ def _mean_recovered(
     return mean
 
 
-_OF_PROBES = tuple(
-    Series("recovery", probe, label, {"probe": probe})
-    for probe, label in (("greedy", "open"), ("choice", "choice"))
-)
-
 TABLE = Table(
     name="recovery_percent",
     title="How much of the accuracy is left?",
@@ -140,7 +129,7 @@ TABLE = Table(
     figure=(
         Dots(
             "Accuracy in % of the base's",
-            _OF_PROBES,
+            of_probes("recovery"),
             "share",
             width=1.15,
             linked=True,

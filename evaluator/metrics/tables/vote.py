@@ -27,6 +27,7 @@ places.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -90,17 +91,13 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
     for probe in CORRECT:
         voters = {task: _voters(inputs, [*over_all], task, probe) for task in by_task}
         if len(once) > 1:
-            every: list[_Voter] = []
-            for task in once:
-                every += voters[task]
+            every = [*chain.from_iterable(voters[task] for task in once)]
             for row in _elected(inputs, over_all, every):
                 # with each reason why its rows are not comparable
-                reasons = []
-                for (_, name), why in inputs.incomparable.items():
-                    if name == row["checkpoint"]:
-                        reasons.append(why)
-                row["reason"] = joined_reasons(*reasons, row["reason"])
-                yield row | _counts(inputs, row["checkpoint"], [*by_task], probe)
+                name, reasons = row["checkpoint"], inputs.incomparable
+                why = [reasons.get((task, name)) for task in sorted(by_task)]
+                row["reason"] = joined_reasons(*why, row["reason"])
+                yield row | _counts(inputs, name, [*by_task], probe)
         for task, subjects in by_task.items():
             for row in _elected(inputs, subjects, voters[task]):
                 yield row | _counts(inputs, row["checkpoint"], [task], probe)

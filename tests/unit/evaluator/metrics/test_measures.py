@@ -50,8 +50,7 @@ def test_student_interval():
 def test_rates_and_language_means():
     row = rate("r", [1.0, 1, 0, 1], np.array([0, 0, 1, 1]))
     assert row == {"r": 0.75, "r_low": None, "r_high": None, "r_why": FEW}
-    assert rate("r", [], NOTHING) == {"r": None, "r_low": None, "r_high": None}
-    assert difference("d", [], NOTHING) == {}
+    assert rate("r", [], NOTHING) == difference("d", [], NOTHING) == {}
     # 160, 60 and 20 items that are right in 80, 50 and 20 %: the mean of rates is 50 %,
     # the rate of all is 67.5 %.
     languages = np.repeat(["a", "b", "c"], [160, 60, 20])

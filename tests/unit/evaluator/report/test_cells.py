@@ -40,18 +40,16 @@ SHORT = (
 
 
 def test_intervals_and_published_numbers():
-    # boot: an interval without a value
-    common = {"task": "t", "reason": None, "boot_low": 0.1, "boot_high": 0.4}
+    common = {"task": "t", "reason": None}
     korean = common | {"language": "korean", "rate": 0.25}
     korean |= {"rate_low": 0.1, "rate_high": 0.4}
     frame = pd.DataFrame([korean, common | {"language": "all"}])
-    made = grid(frame, (*SHORT, Column("boot", PERCENTAGE, alone=True)))
-    assert made.headings == ("language", "rate", "boot")
-    language, rate, boot = made.by_language[0]
+    made = grid(frame, SHORT)
+    assert made.headings == ("language", "rate")
+    language, rate = made.by_language[0]
     assert (language.text, language.interval) == ("korean", "")
     assert (rate.text, rate.interval) == ("25.0 %", "10.0 to 40.0")
-    assert (boot.text, boot.interval) == ("10.0 to 40.0", "")
-    assert [cell.text for cell in made.pooled[0]] == ["all", "–", "10.0 to 40.0"]
+    assert [cell.text for cell in made.pooled[0]] == ["all", "–"]
     row = {"table": "rank", "task": "tydiqa", "checkpoint": "p", "language": "all"}
     row |= {"cell": "", "source": "arXiv, 3.3", "quantity": "rank_median", "n": 560}
     row |= {"paper": 3.5, "ours": 4.0, "ours_low": 3.0, "ours_high": 5.0}
