@@ -212,33 +212,34 @@ def headline_sentence(headline: pd.DataFrame) -> str:
     if fated.empty:
         return _why_no_fates(headline)
     pruned = fated[~fated["re_run"].astype(bool)]
-    shown = fated if pruned.empty else pruned
-    row = shown.sort_values(
+    shown = (fated if pruned.empty else pruned).sort_values(
         ["delta_pr", "mc_only"], ascending=False, kind="stable"
-    ).iloc[0]
+    )
+    row = shown.iloc[0]
     dense = "the dense model" if fated["base"].nunique() == 1 else str(row["base"])
     where = f" on {row['task']}" if headline["task"].nunique() > 1 else ""
+    name = f"{row['checkpoint']}{where}"
     known = f"{_answers(row['known'])} that {dense} produced and recognised"
     if pruned.empty:
         changed = _part(1 - row["kept"], row["known"])
         its = "its" if changed == "1" else "their"
         return (
-            f"{row['checkpoint']}{where} has the weights of its base: of {known},"
-            f" {changed} changed {its} fate, which is the noise of the measurement."
+            f"{name} has the weights of its base: of {known}, {changed} changed {its}"
+            " fate, which is the noise of the measurement."
         )
-    sentence = (
-        f"{row['checkpoint']}{where}: open accuracy {_change(row, 'open')}, choice"
-        f" {_change(row, 'choice')}. Of {known}, {_fates(row)}"
-    )
-    if pd.notna(row["sample_recovered"]):
-        recovered = _part(row["sample_recovered"], row["failures"])
-        if row["failures"] < FEW:
-            missed = f"{_answers(row['failures'])} that greedy decoding misses"
-            sentence += f"; of {missed}, sampling finds {recovered}"
-        else:
-            missed = "the answers that greedy decoding misses"
-            sentence += f"; sampling finds {recovered} of {missed}"
-    return sentence + "."
+    changes = f"open accuracy {_change(row, 'open')}, choice {_change(row, 'choice')}"
+    return f"{name}: {changes}. Of {known}, {_fates(row)}{_sampled(row)}."
+
+
+def _sampled(row: pd.Series) -> str:
+    """What samples find; empty without samples."""
+    if pd.isna(row["sample_recovered"]):
+        return ""
+    found = _part(row["sample_recovered"], row["failures"])
+    if row["failures"] < FEW:
+        missed = f"{_answers(row['failures'])} that greedy decoding misses"
+        return f"; of {missed}, sampling finds {found}"
+    return f"; sampling finds {found} of the answers that greedy decoding misses"
 
 
 def _why_no_fates(headline: pd.DataFrame) -> str:

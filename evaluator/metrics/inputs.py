@@ -90,7 +90,7 @@ class Subject(Origin, frozen=True):
         return {name: getattr(self, name) for name in names}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Part:
     """A checkpoint's outcomes in one language of a task, or in all of them."""
 
@@ -149,22 +149,23 @@ class Inputs:
         formats = set().union(*outcomes.formats.values())
         known = [format for format in FORMATS if format in formats]
         self.formats = [*known, *sorted(formats.difference(known))]
-        self.decided_early: dict[tuple[str, str], str] = {}
-        for each in screened_of(self.run):
-            if each.early:
-                self.decided_early[each.task, each.checkpoint] = (
-                    f"decided early: evaluated on {each.asked} of {each.items} items"
-                )
         left_out = {*KEY, *METADATA}
-        self._columns = [
-            *ITEM,
-            *(name for name in outcome_types() if name not in left_out),
-        ]
+        own = [name for name in outcome_types() if name not in left_out]
+        self._columns = [*ITEM, *own]
         self._identity = {each.key: _IDENTITY_OF(each) for each in subjects}
         self._asked = _asked_items(outcomes.asked, items)
         self._in_format = Recent(self._read, _HELD_ROWS)
         self._joined = Recent(self._join, _HELD_PAIRS)
         self._comparisons: dict[str, dict[tuple[str, str], Comparison]] = {}
+
+    @cached_property
+    def decided_early(self) -> Mapping[tuple[str, str], str]:
+        notes = {}
+        for row in screened_of(self.run):
+            if row.early:
+                note = f"decided early: evaluated on {row.asked} of {row.items} items"
+                notes[row.task, row.checkpoint] = note
+        return notes
 
     def all_outcomes_of(self, checkpoint: str, task: str) -> pd.DataFrame:
         """One checkpoint's outcomes on one task, all formats and seeds, with the
@@ -173,13 +174,11 @@ class Inputs:
         if outcomes.empty:
             return outcomes.assign(item=np.arange(0), context=np.arange(0))
         asked = self._asked[task]
-        keys = pd.MultiIndex.from_frame(asked[["language", "item_id"]])
-        numbers = keys.get_indexer(
-            pd.MultiIndex.from_frame(outcomes[["language", "item_id"]])
-        )
-        return outcomes.assign(
-            item=numbers, context=asked["context"].to_numpy()[numbers]
-        )
+        key = ["language", "item_id"]
+        keys = pd.MultiIndex.from_frame(asked[key])
+        numbers = keys.get_indexer(pd.MultiIndex.from_frame(outcomes[key]))
+        contexts = asked["context"].to_numpy()[numbers]
+        return outcomes.assign(item=numbers, context=contexts)
 
     def outcomes_of(
         self, checkpoint: str, task: str, format: str = "open"
@@ -230,13 +229,13 @@ class Inputs:
         """The numbers of the contexts of items, from the items' numbers."""
         return np.asarray(self._asked[task]["context"], dtype=np.intp)[items]
 
-    def parts(self, *columns: str, format: str = "open") -> Iterator[Part]:
+    def parts(self, *columns: str) -> Iterator[Part]:
         """Every checkpoint on every task with a value in one of these columns: all
         items, then those of each language."""
         for subject in self.checkpoints:
-            items = self.outcomes_of(subject.checkpoint, subject.task, format)
+            items = self.outcomes_of(subject.checkpoint, subject.task)
             if items[[*columns]].notna().any(axis=None):
-                yield from self.parts_of(subject, items, format)
+                yield from self.parts_of(subject, items)
 
     def parts_of(
         self, subject: Subject, items: pd.DataFrame, format: str = "open"
@@ -294,14 +293,8 @@ class Inputs:
         pruned = pruned.take(here).reset_index(drop=True)
         dense = dense.take(there).reset_index(drop=True)
         values = pruned.columns[len(ITEM) :]
-        return pd.concat(
-            [
-                pruned[[*ITEM]],
-                pruned[values].add_suffix("_pruned"),
-                dense[values].add_suffix("_dense"),
-            ],
-            axis=1,
-        )
+        sides = pruned[values].add_suffix("_pruned"), dense[values].add_suffix("_dense")
+        return pd.concat([pruned[[*ITEM]], *sides], axis=1)
 
     def _compared(self, subject: Subject, base: str, format: str) -> "Comparison":
         task, name = subject.key
@@ -381,7 +374,7 @@ def _display_order(subject: Subject) -> tuple[Any, ...]:
     )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Comparison:
     """A row for each item evaluated on both, with columns `<name>_dense` and
     `<name>_pruned`; or `reason` why none."""
@@ -533,11 +526,8 @@ def settings_of(
 
 def scoring_of(run: Mapping[str, Any], checkpoint: str | None) -> list[str]:
     """How engines scored this checkpoint's options: the names of all methods."""
-    rows = rows_at(run, "engine_stats")
-    return sorted(
-        {
-            str(row["scoring"])
-            for row in rows
-            if row.get("checkpoint") == checkpoint and row.get("scoring")
-        }
-    )
+    methods = set()
+    for row in rows_at(run, "engine_stats"):
+        if row.get("checkpoint") == checkpoint and row.get("scoring"):
+            methods.add(str(row["scoring"]))
+    return sorted(methods)

@@ -70,10 +70,8 @@ _Alike = tuple[tuple[float, float, float], ...]
 
 def too_few(contexts: int) -> str:
     """Why there is no interval."""
-    return (
-        f"{contexts} context{' is' if contexts == 1 else 's are'} too few for an"
-        " interval"
-    )
+    words = "1 context is" if contexts == 1 else f"{contexts} contexts are"
+    return f"{words} too few for an interval"
 
 
 def mcnemar_p(first: Floats, second: Floats) -> float | None:
@@ -82,10 +80,8 @@ def mcnemar_p(first: Floats, second: Floats) -> float | None:
     if len(first) == 0:
         return None
     only_first, only_second = int((first > second).sum()), int((second > first).sum())
-    return min(
-        1.0,
-        2 * float(bdtr(min(only_first, only_second), only_first + only_second, 0.5)),
-    )
+    fewer = min(only_first, only_second)
+    return min(1.0, 2 * float(bdtr(fewer, only_first + only_second, 0.5)))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
@@ -119,13 +115,10 @@ class Mean:
             raise ValueError("a mean needs an item")
         weights = np.ones(len(values)) if weights is None else weights
         present = np.bincount(contexts) > 0
-        sums, sizes = (
-            np.bincount(contexts, each)[present] for each in (values * weights, weights)
-        )
-        self._sums, self._sizes = (
-            np.asarray(sums, np.float64),
-            np.asarray(sizes, np.float64),
-        )
+        sums = np.bincount(contexts, values * weights)[present]
+        sizes = np.bincount(contexts, weights)[present]
+        self._sums = np.asarray(sums, np.float64)
+        self._sizes = np.asarray(sizes, np.float64)
         self._low, self._high, self._times = low, high, 1.0
         # contexts: the independent units
         self.n, self.contexts = len(values), len(self._sums)
@@ -157,11 +150,9 @@ class Mean:
     def interval(self, level: float = ALPHA) -> Interval:
         """The two-sided interval of confidence 1 - level; undefined for fewer than
         `FEWEST` contexts (`too_few`)."""
-        return (
-            (self.lower(level / 2), self.upper(level / 2))
-            if self.contexts >= FEWEST
-            else UNDEFINED
-        )
+        if self.contexts < FEWEST:
+            return UNDEFINED
+        return self.lower(level / 2), self.upper(level / 2)
 
     def _alike(self, sign: float) -> _Alike:
         """The contexts and one more, the worst for an upper bound of `sign` times
@@ -202,9 +193,8 @@ class Ratio(Mean):
     def __init__(self, over: Floats, under: Floats, contexts: ItemNumbers) -> None:
         super().__init__(over, contexts)
         self._usual = float(self._sizes @ self._sizes / self._sizes.sum())
-        self._sizes = np.asarray(
-            np.bincount(contexts, under)[np.bincount(contexts) > 0], np.float64
-        )
+        sizes = np.bincount(contexts, under)[np.bincount(contexts) > 0]
+        self._sizes = np.asarray(sizes, np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
             self.value = float(self._sums.sum() / self._sizes.sum())
 
@@ -239,10 +229,8 @@ def _bound(alike: _Alike, level: float) -> float:
     error = spread / float(counts @ sizes)
     skewness = 2 * float(counts @ apart**3) / spread**3
     # Cornish and Fisher's first two terms.
-    margin, far = (
-        min(middle + error * (z + skewness * (z**2 - 1) / 6), (middle + most) / 2),
-        error,
-    )
+    margin = middle + error * (z + skewness * (z**2 - 1) / 6)
+    margin, far = min(margin, (middle + most) / 2), error
     for _ in range(_STEPS):
         tail, slope = _positive(sums - margin * sizes, -sizes, counts)
         place = float(ndtri(tail))
@@ -253,11 +241,10 @@ def _bound(alike: _Alike, level: float) -> float:
             # Halfway to the bracket's other end; ever further if that end is infinite.
             far *= 2
             other = most if margin == least else least
-            step = (
-                (margin + other) / 2
-                if math.isfinite(other)
-                else margin + math.copysign(far, other)
-            ) - margin
+            goal = margin + math.copysign(far, other)
+            if math.isfinite(other):
+                goal = (margin + other) / 2
+            step = goal - margin
         margin += step
         if abs(step) < _CLOSE * error:
             break
@@ -274,9 +261,7 @@ def _tail(alike: _Alike, margin: float) -> float:
     return _positive(sums - margin * sizes, -sizes, counts)[0]
 
 
-def _positive(
-    terms: Floats, changes: Floats, counts: Floats, unit: Floats = _UNIT
-) -> tuple[float, float]:
+def _positive(terms: Floats, changes: Floats, counts: Floats) -> tuple[float, float]:
     """P(sum_j G_j terms_j > 0), for independent G_j ~ Gamma(counts_j); its
     derivative as terms move by `changes`."""
     if not (terms > 0).any():
@@ -286,33 +271,54 @@ def _positive(
     if counts @ terms > 0:
         probability, change = _positive(-terms, -changes, counts)
         return 1.0 - probability, -change
+    crossing, width, end = _line(terms, counts)
+    found = _integral(terms, changes, counts, crossing, width, end * _UNIT)
+    if end > _LONG and found[0] < _SMALL:
+        return _integral(terms, changes, counts, crossing, width, end * _FINE)
+    return found
+
+
+def _line(terms: Floats, counts: Floats) -> tuple[float, float, float]:
+    """Where the line of the integral crosses the real axis, the scale along it, and
+    the end of the integral in that scale.
+
+    The integral has a pole at 0. A line beside the saddle works too, but the steps must
+    resolve the pole.
+    """
     saddle = _saddle(terms, counts)
-    # The integral has a pole at 0. A line beside the saddle works too, but the steps
-    # must resolve the pole.
     width = 1 / math.sqrt(counts @ (terms / (1 - terms * saddle)) ** 2)
-    saddle = max(saddle, min(width, 1 / float(terms.max())) / 2)
-    slopes = terms / (1 - terms * saddle)
+    crossing = max(saddle, min(width, 1 / float(terms.max())) / 2)
+    slopes = terms / (1 - terms * crossing)
     end = 1.0
     while counts @ np.log1p((slopes * (width * math.sinh(end))) ** 2) < 2 * _NEGLIGIBLE:
         end += 0.25
-    steps = end * unit
+    return crossing, width, end
+
+
+def _integral(
+    terms: Floats,
+    changes: Floats,
+    counts: Floats,
+    crossing: float,
+    width: float,
+    steps: Floats,
+) -> tuple[float, float]:
+    """The trapezoidal rule over the points crossing + i width sinh(steps)."""
+    slopes = terms / (1 - terms * crossing)
     beside = width * np.sinh(steps)
-    line = saddle + 1j * beside
-    # The logarithm of 1 - terms * line, in its real and its imaginary part.
     ratios = slopes[:, None] * beside
+    # The logarithm of 1 - terms * line, in its real and its imaginary part.
     logs = (
-        counts @ np.log1p(-terms * saddle)
+        counts @ np.log1p(-terms * crossing)
         + counts @ np.log1p(ratios**2) / 2
         - 1j * (counts @ np.arctan(ratios))
     )
     heights = np.exp(-logs) * np.cosh(steps)
     heights[0] /= 2
     heights *= width * steps[1] / math.pi
-    bends = (counts * changes / (1 - terms * saddle)) @ (1 / (1 - 1j * ratios))
-    probability = float((heights @ (1 / line)).real)
-    if unit is _UNIT and end > _LONG and probability < _SMALL:
-        return _positive(terms, changes, counts, _FINE)
-    return probability, float((heights @ bends).real)
+    line = crossing + 1j * beside
+    bends = (counts * changes / (1 - terms * crossing)) @ (1 / (1 - 1j * ratios))
+    return float((heights @ (1 / line)).real), float((heights @ bends).real)
 
 
 def _saddle(terms: Floats, counts: Floats) -> float:

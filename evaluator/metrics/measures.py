@@ -70,18 +70,18 @@ def bounds(name: str, interval: Interval | str) -> Row:
     low, high = (None, None) if isinstance(interval, str) else interval
     if low is not None and low == high:
         low, high, why = None, None, ALIKE
-    return {f"{name}_low": low, f"{name}_high": high} | (
-        {f"{name}{WHY}": why} if why else {}
-    )
+    row: Row = {f"{name}_low": low, f"{name}_high": high}
+    if why:
+        row[f"{name}{WHY}"] = why
+    return row
 
 
 def of_mean(name: str, mean: Mean, level: float = ALPHA) -> Row:
     """A mean with its interval of confidence 1 - level."""
-    enough = mean.contexts >= FEWEST
-    return {
-        name: mean.value,
-        **bounds(name, mean.interval(level) if enough else too_few(mean.contexts)),
-    }
+    interval: Interval | str = mean.interval(level)
+    if mean.contexts < FEWEST:
+        interval = too_few(mean.contexts)
+    return {name: mean.value, **bounds(name, interval)}
 
 
 def rate(name: str, values: npt.ArrayLike, items: Items) -> Row:
@@ -130,13 +130,11 @@ def apart(name: str, first: Mean, second: Mean) -> Row:
     if fewest < FEWEST:
         return {name: value, **bounds(name, too_few(fewest))}
     level = ALPHA / 2
-    below = math.hypot(
-        first.value - first.lower(level), second.upper(level) - second.value
-    )
-    above = math.hypot(
-        first.upper(level) - first.value, second.value - second.lower(level)
-    )
-    return {name: value, **bounds(name, (value - below, value + above))}
+    down, up = first.value - first.lower(level), first.upper(level) - first.value
+    further = second.upper(level) - second.value
+    nearer = second.value - second.lower(level)
+    low, high = value - math.hypot(down, further), value + math.hypot(up, nearer)
+    return {name: value, **bounds(name, (low, high))}
 
 
 def median(name: str, values: Floats, contexts: ItemNumbers) -> Row:
@@ -145,29 +143,25 @@ def median(name: str, values: Floats, contexts: ItemNumbers) -> Row:
     the smallest such value. For independent items this is the interval of order
     statistics (W. R. Thompson, Annals of Mathematical Statistics 7, 1936)."""
     high, low = _half_or_more(values, contexts), _half_or_more(-values, contexts)
-    # no -0
-    interval = (
-        too_few(len(np.unique(contexts)))
-        if low is None or high is None
-        else (0.0 - low, high)
-    )
+    interval: Interval | str = too_few(len(np.unique(contexts)))
+    if low is not None and high is not None:
+        interval = (0.0 - low, high)  # no -0
     return {name: float(np.median(values)), **bounds(name, interval)}
 
 
 def _half_or_more(values: Floats, contexts: ItemNumbers) -> float | None:
     """The smallest value that surely half of the items or more do not exceed."""
     distinct = np.unique(values)
-    at = bisect_left(
-        distinct,
-        True,
-        key=lambda value: (
-            Mean(as_floats(values <= value), contexts).p_at_most(0.5) <= ALPHA / 2
-        ),
-    )
+
+    def surely(value: float) -> bool:
+        share = Mean(as_floats(values <= value), contexts)
+        return share.p_at_most(0.5) <= ALPHA / 2
+
+    at = bisect_left(distinct, True, key=surely)
     return float(distinct[at]) if at < len(distinct) else None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Unbounded:
     """A ratio of sums, or a combination of several: how much each item moves it, and
     the context of each item.
@@ -210,11 +204,9 @@ class Unbounded:
         error, freedom = self.spread
         if freedom == 0 or not math.isfinite(self.value):
             return None
-        return (
-            float(2 * stdtr(freedom, -abs(self.value / error)))
-            if error
-            else float(self.value == 0)
-        )
+        if not error:
+            return float(self.value == 0)
+        return float(2 * stdtr(freedom, -abs(self.value / error)))
 
     def row(self, name: str, scale: str = "linear") -> Row:
         """The value and its interval as columns."""

@@ -58,7 +58,7 @@ def amount(value: float, _: object = None) -> str:
     return f"{shown:,.0f}" if shown >= 1000 else f"{shown:g}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Series:
     """A dot for each row from `column`, with whiskers where `column_low` and
     `column_high` exist; `shift` in rows."""
@@ -79,7 +79,7 @@ def of_probes(column: str, **where: str) -> tuple[Series, Series]:
     )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Note:
     """A text at the end of each row, made from a column's value (None for a missing
     value)."""
@@ -89,7 +89,7 @@ class Note:
     where: Where = field(default_factory=dict)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Dots:
     """Series in one panel, or a function that makes them from the frame; a thin line
     in each row if `linked`. `line`: a value to mark. `text`: of filled dots, above
@@ -110,7 +110,7 @@ class Dots:
         return self.series(frame) if callable(self.series) else self.series
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Bars:
     """One stacked bar for each row. `parts`: column -> name, colour, opacity. The
     first panel's have a legend."""
@@ -122,7 +122,7 @@ class Bars:
     note: Note | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Heat:
     """Rows by languages. `strength`: of a cell's colour, from 0 to 1; `negative`:
     the colour of values below 0."""
@@ -137,7 +137,7 @@ class Heat:
     negative: str = ""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Scatter:
     """`y` over `x`: a dot for each row of the frame, with its `name`, hollow if column
     `hollow` is true. `each`: a panel for each checkpoint and task. `labels` name filled

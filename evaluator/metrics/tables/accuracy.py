@@ -81,14 +81,11 @@ def _probe_rows(parts: list[Part], probe: str) -> Iterator[Row]:
     yield pooled
     done = all_measured(whole.items, f"{probe}_status")
     if not done.empty:
-        names = (*_COUNTED, "truncated", "n_paired")
-        counts = {name: pooled.get(name) for name in names}
-        counts["reason"] = (
-            f"unweighted mean over {done['language'].nunique()} of"
-            f" {len(by_language)} languages"
-        )
-        means = _means(done, whole.comparison, probe)
-        yield {**whole.subject.row, **counts, "language": MEAN, **means}
+        row = {name: pooled[name] for name in (*_COUNTED, "truncated")}
+        row["n_paired"] = pooled.get("n_paired")
+        languages = f"{done['language'].nunique()} of {len(by_language)} languages"
+        row |= {"language": MEAN, "reason": f"unweighted mean over {languages}"}
+        yield whole.subject.row | row | _means(done, whole.comparison, probe)
     for part in by_language:
         yield _row(part, probe)
 
@@ -130,17 +127,13 @@ def _paired(comparison: Comparison, language: str, probe: str) -> Row:
     """The drop on the items that the probe measured in both checkpoints."""
     items = comparison.measured(probe, language=language)
     row = paired_drop(comparison, items, CORRECT[probe])
-    if items.empty:
-        return row
-    dense = float(sides_of(items, CORRECT[probe])[0].mean())
-    floor = floor_of(items, probe, "_dense")
-    relative, reason = over_headroom(row["drop"], dense, floor)
-    return row | {
-        "dense_accuracy": dense,
-        "floor": floor,
-        "normalised_drop": relative,
-        "reason": reason,
-    }
+    if not items.empty:
+        dense = float(sides_of(items, CORRECT[probe])[0].mean())
+        floor = floor_of(items, probe, "_dense")
+        relative, reason = over_headroom(row["drop"], dense, floor)
+        row |= {"dense_accuracy": dense, "floor": floor}
+        row |= {"normalised_drop": relative, "reason": reason}
+    return row
 
 
 _POOLED = (

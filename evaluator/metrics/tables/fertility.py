@@ -36,27 +36,25 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
     base."""
     for subject in inputs.checkpoints:
         items = inputs.outcomes_of(subject.checkpoint, subject.task)
-        if items["choice_status"].notna().any():
-            _, *parts = inputs.parts_of(subject, items)
-            rows: list[Row] = []
-            by_unit: dict[str, list[Unbounded | None]] = {}
-            for part in parts:
-                row, ratio = _fertility(part)
-                rows.append(row | _drops(part.comparison, part.language))
-                by_unit.setdefault(row["unit"], []).append(ratio)
-            for unit, ratios in by_unit.items():
-                of_unit = [row for row in rows if row["unit"] == unit]
-                yield {
-                    **subject.row,
-                    "language": MEAN,
-                    "unit": unit,
-                    **_mean(of_unit, ratios, unit),
-                    **_drops(
-                        parts[0].comparison, *(row["language"] for row in of_unit)
-                    ),
-                    "open_normalised_drop": _mean_drop(of_unit),
-                }
-            yield from rows
+        if items["choice_status"].isna().all():
+            continue
+        _, *parts = inputs.parts_of(subject, items)
+        comparison = parts[0].comparison
+        rows: dict[str, list[Row]] = {}
+        ratios: dict[str, list[Unbounded | None]] = {}
+        by_language = []
+        for part in parts:
+            row, ratio = _fertility(part)
+            row |= _drops(comparison, part.language)
+            by_language.append(row)
+            rows.setdefault(row["unit"], []).append(row)
+            ratios.setdefault(row["unit"], []).append(ratio)
+        for unit, of_unit in rows.items():
+            mean = subject.row | {"language": MEAN, "unit": unit}
+            mean |= _mean(of_unit, ratios[unit], unit)
+            mean |= _drops(comparison, *(row["language"] for row in of_unit))
+            yield mean | {"open_normalised_drop": _mean_drop(of_unit)}
+        yield from by_language
 
 
 def _mean(rows: Sequence[Row], ratios: Sequence[Unbounded | None], unit: str) -> Row:

@@ -141,22 +141,23 @@ def _bands(done: pd.DataFrame, along: _Along) -> Iterator[Row]:
     for band, low in enumerate(BANDS if len(positions.kld) else ()):
         here = positions.band == band
         passages, kld = positions.passage[here], positions.kld[here]
-
-        def sums(values: Floats, passages: np.ndarray = passages) -> Floats:
-            """Over the positions of each item."""
-            return np.bincount(passages, values, len(done)).astype(np.float64)
-
-        counts = sums(np.ones(len(passages)))
+        counts = _sums(passages, np.ones(len(passages)), done)
         row: Row = {"group": f"base {low:g} to {ends[band + 1]:g}", "reason": None}
         row |= {"n": int((counts > 0).sum()), "positions": len(passages)}
         row |= {"excluded": 0, "engine_error": 0}
         if here.any():
             same_top = as_floats(positions.same_top[here])
-            values = {"kld": sums(kld), "same_top": sums(same_top)}
-            row |= _means(done, counts, values) | percentiles(kld)
+            sums = {"kld": _sums(passages, kld, done)}
+            sums["same_top"] = _sums(passages, same_top, done)
+            row |= _means(done, counts, sums) | percentiles(kld)
         else:
             row["reason"] = "the base was never so sure"
         yield row
+
+
+def _sums(passages: np.ndarray, values: Floats, done: pd.DataFrame) -> Floats:
+    """The sum of each item's values, which belong to these passages."""
+    return np.bincount(passages, values, len(done)).astype(np.float64)
 
 
 def _of_items(items: pd.DataFrame, along: _Along) -> Row:

@@ -67,7 +67,7 @@ CONTAINMENT, PANEL = "containment", "panel (majority)"
 _COMPARED = ("agreed", "one", "other", "count")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class _Graded:
     """The verdicts of graders on one checkpoint's answers.
 

@@ -84,7 +84,7 @@ def expected_agreement(first: Floats, second: Floats, other_options: Floats) -> 
     return np.asarray(first * second + (1 - first) * (1 - second) * other_options)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class _Sheet:
     """One checkpoint's answers to one probe, by the items' numbers within the task.
     `flags` mark the items that are `right`, `measured`, `asked`, and left out."""

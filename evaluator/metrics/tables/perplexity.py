@@ -23,7 +23,7 @@ _COUNTS = ("n", "excluded", "engine_error", "tokens")
 _RATIO = (Series("perplexity_ratio", "lost", "relative to the base"),)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class _Reading:
     """One checkpoint's row on one text, its log perplexity and the log ratio to the
     base, if known."""

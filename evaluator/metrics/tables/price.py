@@ -54,23 +54,19 @@ SECONDS = Kind("seconds", partial(rounded, digits=3), unit="s", stored="s")
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
     sizes = {each.name: each for each in rows_as(inputs.run, "checkpoints", Size)}
-    machines: dict[str, dict[str, list[Served]]] = {}
+    calls: dict[str, dict[str, list[Served]]] = {}
     for served in rows_as(inputs.run, "engine_stats", Served):
-        of_checkpoint = machines.setdefault(served.checkpoint, {})
-        of_checkpoint.setdefault(served.device, []).append(served)
+        machines = calls.setdefault(served.checkpoint, {})
+        machines.setdefault(served.device, []).append(served)
     for subject in (*inputs.checkpoints, *inputs.readers):
         size = sizes.get(subject.checkpoint)
-        row = {
-            "task": subject.task,
-            "checkpoint": subject.checkpoint,
-            "items": len(inputs.asked(subject.task)),
-            **_kept(inputs, subject),
-            **_size(size),
-        }
-        own = machines.get(subject.checkpoint, {})
-        for machine, calls in own.items():
-            yield row | _speed(calls) | {"machine": machine or None}
-        if size is not None and not own:
+        row: Row = {"task": subject.task, "checkpoint": subject.checkpoint}
+        row |= {"items": len(inputs.asked(subject.task))}
+        row |= _kept(inputs, subject) | _size(size)
+        machines = calls.get(subject.checkpoint, {})
+        for machine, own in machines.items():
+            yield row | _speed(own) | {"machine": machine or None}
+        if size is not None and not machines:
             yield row
 
 

@@ -224,7 +224,7 @@ TABLE = Table(
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Answers:
     """Which items checkpoints have right, of those that all of them measured under
     every prompt."""
@@ -249,7 +249,7 @@ class Answers:
         )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class PosedTask:
     """A task and its prompts, the paper's first. `subjects`: the checkpoints
     evaluated under two or more of them."""

@@ -50,7 +50,7 @@ _BANDS = {
 }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class _Group:
     """Items with a row of rank statistics; `suffix`: of a side's columns;
     `why_empty`: the reason for an n of 0."""
