@@ -437,14 +437,10 @@ def _with_plain_names(side: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     side names them so."""
     names, others = set(side["measure"]), set(other["measure"])
     plain = {}
-    for name in names - others:
-        metric, comma, _ = str(name).partition(",")
-        if comma:
-            plain[name] = metric
-    counts = Counter(plain.values())
-    for name, metric in list(plain.items()):
-        if counts[metric] > 1 or metric in names or metric not in others:
-            del plain[name]
+    for metric in others - names:
+        filtered = [name for name in names - others if name.startswith(f"{metric},")]
+        if len(filtered) == 1:
+            plain[filtered[0]] = metric
     return side.replace({"measure": plain}) if plain else side
 
 

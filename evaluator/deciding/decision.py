@@ -264,34 +264,16 @@ def _judged(check: Check, evidence: Evidence, may_pass: bool, passed: bool) -> C
     )
 
 
-@dataclass(frozen=True)
-class Replay:
-    """Each try's verdict, and the items that it took."""
-
-    outcomes: tuple[Outcome, ...]
-    costs: tuple[int, ...]
-
-    @property
-    def median(self) -> float:
-        """Items that half of the tries need at most."""
-        return float(np.median(self.costs))
-
-    def share(self, outcome: Outcome) -> float:
-        return self.outcomes.count(outcome) / len(self.outcomes)
-
-
 def replay(
     paired: Paired, thresholds: Thresholds, *, first: int, repeats: int, seed: int = 0
-) -> Replay:
-    """Where and how would the gate have stopped? Each try draws contexts with
-    replacement, in random order."""
+) -> list[tuple[Outcome, int]]:
+    """Where and how would the gate have stopped? The verdict of each try, and the items
+    that it took. Each draws contexts with replacement, in random order."""
     rng = np.random.default_rng(seed)
-    outcomes, costs = [], []
+    tries = []
     for _ in range(repeats):
-        outcome, cost = stopped(redrawn(paired, rng), thresholds, first, rng)
-        outcomes.append(outcome)
-        costs.append(cost)
-    return Replay(tuple(outcomes), tuple(costs))
+        tries.append(stopped(redrawn(paired, rng), thresholds, first, rng))
+    return tries
 
 
 def stopped(

@@ -43,8 +43,16 @@ def axes_of(table: Table, frame: pd.DataFrame, canvas: theme.Canvas) -> list[Axe
     without a figure or a value."""
     if not table.figure or frame.empty:
         return []
+    rows = _Rows(table.plotted(frame))
+    shown = [panel for panel in table.figure if _has_values(panel, rows.frame)]
+    if not (rows.keys and shown):
+        return []
+    scatters = [panel for panel in shown if isinstance(panel, Scatter)]
+    others = [panel for panel in shown if not isinstance(panel, Scatter)]
     with mpl.rc_context(theme.STYLE):
-        return _painted(table.figure, table.plotted(frame), canvas)
+        if scatters:
+            return _scatters(scatters, rows, canvas)
+        return _side_by_side(others, rows, canvas)
 
 
 def draw(table: Table, frame: pd.DataFrame, suffix: str = "") -> str | None:
@@ -59,21 +67,6 @@ def draw(table: Table, frame: pd.DataFrame, suffix: str = "") -> str | None:
             return None
         name = f"figure-{table.name.replace('_', '-')}{suffix}"
         return theme.to_svg(panels[0].figure, name, f"Figure of table {table.name}")
-
-
-def _painted(
-    figure: Sequence[Panel], frame: pd.DataFrame, canvas: theme.Canvas
-) -> list[Axes]:
-    rows = _Rows(frame)
-    shown = [panel for panel in figure if rows.keys and _has_values(panel, frame)]
-    if not shown:
-        return []
-    scatters = [panel for panel in shown if isinstance(panel, Scatter)]
-    if scatters:
-        return _scatters(scatters, rows, canvas)
-    return _side_by_side(
-        [panel for panel in shown if not isinstance(panel, Scatter)], rows, canvas
-    )
 
 
 def _side_by_side(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -208,26 +209,24 @@ def screen(
             or (verdict.task, verdict.checkpoint) in inputs.decided_early
         ):
             continue
-        tried = replay(
+        tries = replay(
             paired_of(inputs, comparison),
             thresholds,
             first=rule.items,
             repeats=repeats,
             seed=rule.seed,
         )
-        rows.append(
-            {
-                "task": verdict.task,
-                "checkpoint": verdict.checkpoint,
-                "gate": verdict.outcome,
-                "items": verdict.planned,
-                "median_items": tried.median,
-                **{
-                    name.lower(): tried.share(name)
-                    for name in ("PASS", "BLOCK", "WARN")
-                },
-            }
-        )
+        row: dict[str, Any] = {
+            "task": verdict.task,
+            "checkpoint": verdict.checkpoint,
+            "gate": verdict.outcome,
+            "items": verdict.planned,
+            "median_items": float(median(items for _, items in tries)),
+        }
+        outcomes = [outcome for outcome, _ in tries]
+        for name in ("PASS", "BLOCK", "WARN"):
+            row[name.lower()] = outcomes.count(name) / repeats
+        rows.append(row)
     if not rows:
         raise InputError(
             f"{run}: nothing to screen: no task has a base and a compressed checkpoint"
@@ -237,15 +236,8 @@ def screen(
         settings = {"screen": rule.model_dump(), "repeats": repeats}
         print(json_text({"schema_version": 2, **settings, "checkpoints": rows}))
         return
-    names = (
-        "checkpoint",
-        "gate",
-        "items",
-        "median",
-        "PASS %",
-        "BLOCK %",
-        "undecided %",
-    )
+    numbers = ("items", "median", "PASS %", "BLOCK %", "undecided %")
+    names = ("checkpoint", "gate", *numbers)
     table = empty_table(names, {"checkpoint"}, between=1)
     several = len({row["task"] for row in rows}) > 1
     for row in rows:

@@ -48,11 +48,8 @@ def match(
         probes, {"kind": engine, "dtype": dtype, "trust_remote_code": trust_remote_code}
     )
     from launch.process import captured
-    from launch.run.work.judging import MatchRequest, judge_run
+    from launch.run.work.judging import judge_run
 
-    request = MatchRequest(
-        probes=chosen, everything=everything, controls=controls, fit_only=fit_only
-    )
     with (
         captured(console, run / "logs" / "match.log"),
         console.status("matching") as status,
@@ -60,7 +57,10 @@ def match(
         judged = judge_run(
             run,
             matcher,
-            request,
+            probes=chosen,
+            everything=everything,
+            controls=controls,
+            fit_only=fit_only,
             engine=config,
             tell=lambda now: status.update(escape(now)),
             warn=warn,

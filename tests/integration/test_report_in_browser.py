@@ -218,17 +218,16 @@ def test_no_labels_of_a_figure_overlap(request, tmp_path, run, width):
 
 @pytest.mark.parametrize("distance", [0.0, 0.01, 0.3, 1.0])
 def test_no_names_of_dots_overlap(tmp_path, distance):
-    """Long names at equal, close and distant places."""
+    """At equal, close and distant places."""
     rng, count = random.Random(0), 24
-    place = lambda: [1 + distance * rng.random() for _ in range(count)]  # noqa: E731
-    names = [f"{LONG[1]}-{number}" for number in range(count)]
-    priced = {"task": "t", "of_base": "dense", "machine": "m", "checkpoint": names}
-    priced |= {"is_base": [name == names[0] for name in names], "kept": place()}
-    priced |= {"bytes": place(), "tokens_per_second": place()}
-    figures = draw_each(TABLES["price"], pd.DataFrame(priced))
-    assert ">meta-llama" in figures[0]
+    place = lambda start: [start * (1 + distance * rng.random()) for _ in range(count)]  # noqa: E731
+    cut = {"task": "t", "checkpoint": LONG[1], "unit": ["word", "character"] * 12}
+    cut |= {"language": [f"{number:02} language" for number in range(count)]}
+    cut |= {"fertility": place(2.0), "open_drop": place(0.1)}
+    (figure,) = draw_each(TABLES["fertility"], pd.DataFrame(cut))
+    assert ">00 " in figure
     page = tmp_path / "page.html"
-    page.write_text("<body>" + 12 * figures[0] + "</body>", encoding="utf-8")
+    page.write_text(f"<body>{12 * figure}</body>", encoding="utf-8")
     assert measured(page, tmp_path, OVERLAPS) == "true"
 
 
