@@ -263,13 +263,6 @@ def _of_known(name: str, text: str, bound: str, shows: Shows) -> Criterion:
     )
 
 
-def _of_table(
-    name: str, text: str, bound: str, kind: Kind, shows: Shows, **read: Any
-) -> Criterion:
-    """A number of a table, whose tolerance has the same unit."""
-    return Criterion(name, text, bound, kind, shows, per=1.0, **read)
-
-
 _ALONG_BASE = {"along": "greedy answer", "group": "all"}
 # The most important first: a sentence names only some.
 CRITERIA = (
@@ -282,7 +275,7 @@ CRITERIA = (
         "recovery", "accuracy left", "min_recovery", PERCENTAGE, _recovery, least=True
     ),
     *_of_probes("flips", "flips", "max_flips", PERCENTAGE, _flips, shows="changing"),
-    _of_table(
+    Criterion(
         "delta_pr",
         "Delta_PR",
         "max_delta_pr",
@@ -290,8 +283,9 @@ CRITERIA = (
         "saying",
         table="pr_gap",
         column="delta_pr",
+        per=1.0,
     ),
-    _of_table(
+    Criterion(
         "kld",
         "KL divergence from the base, nats a token,",
         "max_kld",
@@ -300,8 +294,9 @@ CRITERIA = (
         table="fidelity",
         column="kld",
         where=_ALONG_BASE,
+        per=1.0,
     ),
-    _of_table(
+    Criterion(
         "ear",
         "expected acceptance rate",
         "min_ear",
@@ -310,6 +305,7 @@ CRITERIA = (
         table="fidelity",
         column="acceptance",
         where=_ALONG_BASE,
+        per=1.0,
         least=True,
     ),
 )

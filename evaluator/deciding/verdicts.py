@@ -27,7 +27,7 @@ from evaluator.deciding.decision import (
 )
 from evaluator.deciding.thresholds import Thresholds
 from evaluator.metrics.columns import rows_with
-from evaluator.metrics.inputs import Comparison, Inputs
+from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.tables import TABLES
 from evaluator.store.run_json import Failure, Screened, screened_of
 
@@ -46,30 +46,23 @@ def judge(inputs: Inputs, thresholds: Thresholds) -> list[Verdict]:
             task=subject.task, checkpoint=subject.checkpoint, base=subject.base or ""
         )
         if comparison.reason is None:
-            paired = _paired(inputs, comparison, screened.get(key))
+            row = screened.get(key)
+            planned = mapping_at(inputs.run, "planned", subject.checkpoint)
+            due = planned.get(subject.task) if row is None else row.asked
+            paired = paired_of(
+                inputs, comparison, due if isinstance(due, int) else None
+            )
             verdict = replace(
                 verdict,
                 planned=len(paired.contexts),
                 incomparable=inputs.incomparable.get(key),
                 early=inputs.decided_early.get(key),
-                **_decided(
-                    paired, thresholds, screened.get(key), reported.get(key, {})
-                ),
+                **_decided(paired, thresholds, row, reported.get(key, {})),
             )
             if verdict.incomparable:
                 verdict = replace(verdict, outcome="BLOCK")
         verdicts.append(verdict)
     return verdicts
-
-
-def _paired(
-    inputs: Inputs, comparison: Comparison, screened: Screened | None
-) -> Paired:
-    subject = comparison.subject
-    planned = mapping_at(inputs.run, "planned", subject.checkpoint).get(subject.task)
-    if screened is not None:
-        planned = screened.asked
-    return paired_of(inputs, comparison, planned if isinstance(planned, int) else None)
 
 
 def _decided(
@@ -82,8 +75,7 @@ def _decided(
     contexts = len(np.unique(paired.contexts))
     how: dict[str, Any] = {"reports": {}}
     for name, report in reports.items():
-        contexts_of_report = min(report.contexts, contexts)
-        how["reports"][name] = replace(report, contexts=contexts_of_report)
+        how["reports"][name] = replace(report, contexts=min(report.contexts, contexts))
     passed: Collection[Name] = ()
     if screened is not None:
         how["sizes"], passed = screened.looks, screened.passed
@@ -157,12 +149,9 @@ def _implausible(checks: tuple[Check, ...]) -> str | None:
     """A gain that no compression explains."""
     for check in checks:
         if check.pooled and check.contexts >= FEWEST and check.gain > IMPLAUSIBLE:
-            word, shown = (
-                check.criterion.name.removesuffix("_drop"),
-                check.criterion.kind.shown,
-            )
+            shown = check.criterion.kind.shown
             return (
-                f"{word} accuracy gained {shown(-(check.value or 0.0))}, at least"
+                f"{check.criterion.name.removesuffix('_drop')} accuracy gained {shown(-(check.value or 0.0))}, at least"
                 f" {shown(check.gain)}: inspect first whether both have the same chat"
                 " template, and whether the checkpoint was trained on these items"
             )

@@ -3,6 +3,7 @@ the path is what is tested."""
 
 import json
 import shutil
+from collections import Counter
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -25,21 +26,11 @@ def run(tmp_path_factory):
         for number in range(8)
     ]  # fmt: skip
     items = directory / "items.jsonl"
-    items.write_text(
-        "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8"
-    )
-    asked = (
-        "--task",
-        f"jsonl:{items}",
-        "--items",
-        "0",
-        "--probes",
-        "greedy",
-        "--engine",
-        "torch",
-    )
-    finish("eval", "bundled", *asked, "--out", directory / "run")
-    return directory / "run"
+    items.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    asked = ("--task", f"jsonl:{items}", "--items", "0", "--probes", "greedy")
+    out = directory / "run"
+    finish("eval", "bundled", *asked, "--engine", "torch", "--out", out)
+    return out
 
 
 @pytest.fixture(scope="module")
@@ -52,52 +43,36 @@ def judged(run):
 def test_panel_judges_once(judged, tmp_path):
     """The same command again requests nothing."""
     run = shutil.copytree(judged, tmp_path / "run")
-    greedy = records(run)
-    verdicts = pq.read_table(run / "verdicts" / "bundled" / "bundled" / "items.parquet")
+    folder = run / "verdicts"
+    verdicts = pq.read_table(folder / "bundled" / "bundled" / "items.parquet")
     assert verdicts.schema.equals(VERDICTS)
     found = verdicts.to_pandas()
-    assert (sorted(found["item_id"]), set(found["status"])) == (
-        sorted(greedy["item_id"]),
-        {"ok"},
-    )
+    assert sorted(found["item_id"]) == sorted(records(run)["item_id"])
+    assert set(found["status"]) == {"ok"}
     assert found["probability"].between(0, 1).all()
     assert ((found["probability"] > 0.5) == found["verdict"]).all()
-    controls = pq.read_table(run / "controls" / "bundled" / "items.parquet").to_pandas()
-    assert controls.groupby("control").size().to_dict() == {
-        "other": 8,
-        "paraphrase": 2,
-        "same": 8,
-    }
+    controls = pq.read_table(run / "controls" / "bundled" / "items.parquet")
+    kinds = Counter(controls["control"].to_pylist())
+    assert kinds == {"other": 8, "paraphrase": 2, "same": 8}
     again = finish("match", run, "--matcher", "bundled", "--all")
     assert "0 pairs of item and response judged now" in again.stdout
-    assert "starting" not in again.stdout
     finish("match", run, "--matcher", str(BUNDLED_MODEL), "--all", "--engine", "torch")
-    same = pq.read_table(
-        run / "verdicts" / BUNDLED_MODEL.name / "bundled" / "items.parquet"
-    ).to_pandas()
+    path = folder / BUNDLED_MODEL.name / "bundled" / "items.parquet"
+    same = pq.read_table(path).to_pandas()
     assert same["verdict"].tolist() == found["verdict"].tolist()
-    assert same["probability"].tolist() == pytest.approx(
-        found["probability"].tolist(), abs=1e-3
-    )
+    probabilities = found["probability"].tolist()
+    assert same["probability"].tolist() == pytest.approx(probabilities, abs=1e-3)
     table = pd.read_csv(run / "tables" / "matching.csv")
     pooled = table[(table["language"] == "all") & table["against"].isna()]
-    assert pooled["grader"].tolist() == [
-        "containment",
-        "bundled",
-        "reference_model",
-        "panel (majority)",
-    ]
+    graders = ["containment", "bundled", "reference_model", "panel (majority)"]
+    assert pooled["grader"].tolist() == graders
     assert set(pooled["n"]) == {8}
     judges = pd.read_csv(run / "tables" / "judges.csv")
-    assert judges[judges["language"] == "all"]["checkpoint"].tolist() == [
-        "bundled",
-        "reference_model",
-    ]
-    assert set(judges[judges["language"] == "all"]["n"]) == {18}
-    between = table[
-        (table["grader"] == "bundled") & (table["against"] == "reference_model")
-    ]
-    assert (between["agreement"] == 1.0).all()
+    judges = judges[judges["language"] == "all"]
+    assert judges["checkpoint"].tolist() == ["bundled", "reference_model"]
+    assert set(judges["n"]) == {18}
+    between = table["grader"].eq("bundled") & table["against"].eq("reference_model")
+    assert (table[between]["agreement"] == 1.0).all()
 
 
 @pytest.mark.more
