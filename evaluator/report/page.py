@@ -14,8 +14,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import pandas as pd
@@ -31,7 +29,7 @@ from evaluator.metrics.inputs import ALL, MEAN
 from evaluator.metrics.left_out import COLUMNS as LEFT_OUT
 from evaluator.report.figures import draw_each
 from evaluator.report.results import Page, Results
-from evaluator.report.theme import light
+from evaluator.report.theme import asset, light
 from evaluator.store.run_json import failures_of
 
 
@@ -51,7 +49,7 @@ def render_page(
     With `pages`, it is their index, without items or a script. `home`: the link from a
     page to its index, if any.
     """
-    script = "" if pages else _asset("page.js")
+    script = "" if pages else asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     several = len({verdict.task for verdict in results.verdicts}) > 1
     verdicts = [
@@ -75,7 +73,7 @@ def render_page(
             "default-src 'none'; style-src 'unsafe-inline'; script-src"
             f" 'sha256-{digest}'"
         ),
-        "style": Markup(_asset("page.css")),
+        "style": Markup(asset("page.css")),
         "script": Markup(script),
         "verdict": summary(results.verdicts) if verdicts else "",
         "verdicts": verdicts,
@@ -98,7 +96,7 @@ def render_page(
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return environment.from_string(_asset("page.html.j2")).render(context)
+    return environment.from_string(asset("page.html.j2")).render(context)
 
 
 def standalone(svg: str) -> str:
@@ -218,9 +216,4 @@ def published_grid(paper: pd.DataFrame) -> Grid:
     return Grid(tuple(headings), tuple(pooled))
 
 
-@cache
-def _asset(name: str) -> str:
-    return files("evaluator.report").joinpath(name).read_text(encoding="utf-8")
-
-
-DEFINITIONS: Mapping[str, str] = json.loads(_asset("definitions.json"))
+DEFINITIONS: Mapping[str, str] = json.loads(asset("definitions.json"))

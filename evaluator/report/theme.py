@@ -31,15 +31,16 @@ Axes = Any  # matplotlib is untyped here
 
 
 @cache
+def asset(name: str) -> str:
+    """The text of a file of the page."""
+    return files("evaluator.report").joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
 def light() -> Mapping[str, str]:
     """The values of the page's CSS variables in its light theme, which comes first,
     by name (`--mc-only`)."""
-    style = (
-        files("evaluator.report")
-        .joinpath("page.css")
-        .read_text(encoding="utf-8")
-        .partition("@media")[0]
-    )
+    style = asset("page.css").partition("@media")[0]
     return dict(re.findall(r"(--[a-z0-9-]+):\s*([^;]+);", style))
 
 
