@@ -93,6 +93,8 @@ def test_copy_passes_with_enough_items():
     assert [check.enough for check in found.of("open_drop")] == [150]
     assert why(found).startswith("open accuracy lost 0.0 pp")
     assert "; it would take about 150 items" in why(found)
+    (check, _) = decide(_paired(28, 0), Thresholds(max_drop=10, **ONLY_DROP)).checks
+    assert check.enough == 29
 
 
 @pytest.mark.parametrize(
