@@ -48,8 +48,11 @@ def match(
         probes, {"kind": engine, "dtype": dtype, "trust_remote_code": trust_remote_code}
     )
     from launch.process import captured
-    from launch.run.work.judging import judge_run
+    from launch.run.work.judging import MatchRequest, judge_run
 
+    request = MatchRequest(
+        probes=chosen, everything=everything, controls=controls, fit_only=fit_only
+    )
     with (
         captured(console, run / "logs" / "match.log"),
         console.status("matching") as status,
@@ -57,10 +60,7 @@ def match(
         judged = judge_run(
             run,
             matcher,
-            probes=chosen,
-            everything=everything,
-            controls=controls,
-            fit_only=fit_only,
+            request,
             engine=config,
             tell=lambda now: status.update(escape(now)),
             warn=warn,

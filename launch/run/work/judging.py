@@ -10,7 +10,7 @@ stays locked meanwhile, as it does for its driver.
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -50,24 +50,31 @@ Tell = Callable[[str], None]
 CheckedJudge = tuple[CheckpointInfo, JudgeConfig]
 
 
+@dataclass(frozen=True, kw_only=True)
+class MatchRequest:
+    """The claims of a call: `controls` control pairs for each language, then the
+    responses to some probes.
+
+    Without `everything`, responses that contain a gold answer are left out.
+    `fit_only` affects only the report: unfit judges have no vote."""
+
+    probes: Sequence[str]
+    everything: bool
+    controls: int
+    fit_only: bool
+
+
 def judge_run(
     run_dir: Path,
     judges: Sequence[str],
+    request: MatchRequest,
     *,
-    probes: Sequence[str],
-    everything: bool,
-    controls: int,
-    fit_only: bool,
     engine: EngineConfig,
     tell: Tell,
     warn: Tell,
 ) -> dict[str, Verdicts]:
     """Judge, with every judge, what it has not judged yet; the verdicts by its name.
-
-    `controls`: the number of control pairs for each language; the responses to
-    `probes` follow. Without `everything`, responses that contain a gold answer are left
-    out. `fit_only` affects only the report: unfit judges have no vote. Raises
-    InputError, or ResurfaceError if the work fails."""
+    Raises InputError, or ResurfaceError if the work fails."""
     day = day_of(run_dir)
     checked = []
     for name, path in names_of(judges, "--matcher").items():
@@ -78,11 +85,11 @@ def judge_run(
     check_served(engine, infos, here=not os.environ.get("RAY_ADDRESS"))
     with ExitStack() as stack:
         stack.callback(Lease(run_dir).release)
-        wanted = control_pairs(run_dir, controls)
-        wanted |= responses(run_dir, probes, everything=everything)
+        wanted = control_pairs(run_dir, request.controls)
+        wanted |= responses(run_dir, request.probes, everything=request.everything)
         for info in infos:
             set_verdicts_aside(run_dir, info.name, warn)
-        write_fit_only(run_dir, fit_only)
+        write_fit_only(run_dir, request.fit_only)
 
         @cache
         # only if a claim has no verdict: else a run needs no Ray
