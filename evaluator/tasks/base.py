@@ -128,37 +128,32 @@ class TaskSpec:
         name, colon, rest = spec.partition(":")
         task = TASKS[name]
         argument = task.argument
-        if argument is None:
-            if colon:
-                raise InputError(
-                    f"task {spec!r}: {name!r} is bundled and takes no path"
-                )
-            return cls(task)
-        if colon and not rest:
-            raise InputError(f"task {spec!r}: the path after ':' is empty")
-        if not rest:
-            if argument.required:
-                raise InputError(
-                    f"task {name!r}: name its file, as in {name}:{argument.placeholder}"
-                )
+        problem = ""
+        if colon and argument is None:
+            problem = "is bundled and takes no path"
+        elif colon and not rest:
+            problem = "the path after ':' is empty"
+        elif argument and argument.required and not rest:
+            problem = f"name its file, as in {name}:{argument.placeholder}"
+        if problem:
+            raise InputError(f"task {spec!r}: {problem}")
+        if argument is None or not rest:
             return cls(task)
         # unlike Path's, it keeps a ~user that does not exist
         path = need_regular(Path(os.path.expanduser(rest)))
         if rest in argument.words:
             return cls(task, path, rest)
+        hub = argument.placeholder == "ORG/NAME"
         if not path.exists():
-            if argument.placeholder != "ORG/NAME":
-                raise InputError(f"task {spec!r}: {path}: no such file or directory")
-            if path.suffix in (".yaml", ".yml") or not _HUB_ID.fullmatch(rest):
-                raise InputError(
-                    f"task {spec!r}: {path}: no such file or directory, "
-                    "nor the name of a data set of the hub (ORG/NAME)"
-                )
-        if argument.placeholder == "FILE" and path.is_dir() and not is_saved(path):
-            raise InputError(
-                f"task {spec!r}: {path}: is a directory, not a file, and no folder of"
-                " save_to_disk"
-            )
+            is_mapping = path.suffix in (".yaml", ".yml")
+            if not hub or is_mapping or not _HUB_ID.fullmatch(rest):
+                problem = "no such file or directory"
+            if problem and hub:
+                problem += ", nor the name of a data set of the hub (ORG/NAME)"
+        elif argument.placeholder == "FILE" and path.is_dir() and not is_saved(path):
+            problem = "is a directory, not a file, and no folder of save_to_disk"
+        if problem:
+            raise InputError(f"task {spec!r}: {path}: {problem}")
         return cls(task, path)
 
 

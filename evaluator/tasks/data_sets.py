@@ -26,7 +26,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from evaluator.core.config import KeysOnce
-from evaluator.core.errors import InputError, need_regular, one_line
+from evaluator.core.errors import InputError, need_regular, one_line, read_bytes
 from evaluator.core.records import Item
 from evaluator.tasks.base import Argument, Task
 from evaluator.tasks.mapping import RowMapping
@@ -98,16 +98,7 @@ def document(path: Path, kind: type[_Said]) -> _Said:
     """A YAML file as a `Source` of some kind. Raises InputError with the first
     problem: file, field and value."""
     try:
-        text = need_regular(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise InputError(f"{path}: cannot be read ({reason})") from error
-    try:
-        loader = _Loader(text)
-        try:
-            content = loader.get_single_data()
-        finally:
-            loader.dispose()
+        content = yaml.load(read_bytes(need_regular(path)), _Loader)  # noqa: S506
     # A value that its tag or form promises and that does not exist: the 31st of
     # February, a number of 5,000 digits.
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:

@@ -213,33 +213,6 @@ def test_names_that_are_none(name):
     assert checked_name("terse-2.b_c") == "terse-2.b_c"
 
 
-def test_paper_template_gives_paper_prompts(tokenizer):
-    """The papers wording as a template gives the papers prompts."""
-    paper = (
-        "{% if context %}Context: {{ context }}\n\n{% endif %}Question: {{ question"
-        " }}\n\n{% if options %}Candidates: {{ options | join('; ') }}\n\n{% endif"
-        " %}Answer in a few words:"
-    )
-    item = make_item(
-        context="The Nile is long. " * 60,
-        question="How long is it?",
-        answers=("6650 km",),
-    )
-    bare = make_item(context=" ")
-    for posed, form, candidates in (
-        (item, "open", ()),
-        (item, "shown", OPTIONS),
-        (bare, "open", ()),
-    ):
-        one, other = (prompter(tokenizer, text, cap=120) for text in (None, paper))
-        prompt = one.build(posed, form, candidates=candidates)
-        assert other.build(posed, form, candidates=candidates) == prompt
-        assert prompt.truncated is (posed is item)
-        assert other.continuations(prompt, OPTIONS) == one.continuations(
-            prompt, OPTIONS
-        )
-
-
 def test_a_solved_example(tokenizer):
     exemplar = make_item(2, context="x" * 400, question="Who?", answers=("Ann",))
     item = make_item(1, context="y" * 600, question="Where?")

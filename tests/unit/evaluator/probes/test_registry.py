@@ -1,22 +1,13 @@
 """What an evaluation may be told, what each probe says, and a toy probe that a test
 adds from requests to report."""
 
-import base64
-import gzip
-import json
-
-import pandas as pd
 import pytest
-from msgspec.structs import asdict
 from pydantic import ValidationError
 
 from evaluator.core.errors import EngineError, ResurfaceError
-from evaluator.metrics import Inputs, reduce_records
-from evaluator.metrics.left_out import left_out
 from evaluator.probes import PROBES
 from evaluator.probes.base import Cost, ItemProbe
 from evaluator.probes.config import EvalConfig
-from evaluator.report.item_view import ItemView
 from tests.support.fake import FakeEngine
 from tests.support.letters import (
     letter_evaluation,
@@ -121,36 +112,6 @@ def test_toy_probe_shares_and_follows_up(again):
     assert sorted(alone, key=repr) == sorted(
         (r for r in records if r.probe == "again"), key=repr
     )
-
-
-def test_toy_probe_reaches_tables_and_view(again):
-    """A toy probe has outcomes a place in what was left out and one in the item
-    view."""
-    frame = pd.DataFrame([asdict(record) for record in records_of(config())[0]])
-    outcomes = reduce_records(frame).set_index("item_id")
-    assert outcomes["agains"].dropna().to_dict() == {
-        f"q{n}": 2 for n in range(6) if n != 4
-    }
-    assert outcomes.loc["q4", ["again_status", "again_why"]].tolist() == [
-        "excluded",
-        "no fifth letter",
-    ]
-    missing = left_out(Inputs(outcomes.reset_index()))
-    pooled = missing[(missing["probe"] == "again") & (missing["language"] == "all")]
-    assert pooled[["status", "n", "asked", "reason"]].to_numpy().tolist() == [
-        ["excluded", 1, 6, "no fifth letter"]
-    ]
-    view = ItemView()
-    view.add(frame)
-    index = json.loads(view.index(Inputs(outcomes.reset_index()), None))
-    assert index["probes"][-1] == {
-        "name": "again",
-        "view": "answers",
-        "title": "second thoughts",
-    }
-    (chunk,) = view.chunks.values()
-    rows = json.loads(gzip.decompress(base64.b64decode(chunk)))["r"]
-    assert [len(row[-1]) for row in rows] == [2, 2, 2, 2, 1, 2]
 
 
 @pytest.mark.parametrize("method", ["run", "why_not", "continuations"])
