@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from evaluator.engine.comparisons import of_scores
 from evaluator.engine.config import EngineConfig
-from launch.doctor.results import RunResult, of_scores
+from launch.doctor.results import RunResult
 from launch.doctor.runs import DIVIDED, Inputs, cases_for, run_apart
 from launch.sweep.models import BUNDLED_MODEL
 from tests.support.engines import needs_vllm, oracle_of

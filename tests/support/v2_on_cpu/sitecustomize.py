@@ -8,8 +8,6 @@ kernels on a CPU, so a backend of that name is pretended here.
 
 import importlib.abc
 import importlib.util
-import json
-import os
 import sys
 import types
 
@@ -37,13 +35,10 @@ def _events_are_done(module):
 
 
 def _settings(module):
-    """Asynchronous scheduling as on a GPU, which vLLM's CPU platform switches off.
-    V2_ARGS: fields of EngineArgs."""
+    """Asynchronous scheduling as on a GPU, which vLLM's CPU platform switches off."""
     own = module.EngineArgs.create_engine_config
 
     def create_engine_config(self, *args, **kwargs):
-        for name, value in json.loads(os.environ.get("V2_ARGS", "{}")).items():
-            setattr(self, name, value)
         config = own(self, *args, **kwargs)
         config.scheduler_config.async_scheduling = True
         return config
