@@ -56,7 +56,7 @@ _WARM_UP = 4  # items
 _PATIENCE = 600  # seconds that engines wait for each other
 _ROWS = 256
 _BLOCK_SIZE = 16  # vLLM's default on a GPU
-# what `step_size` finds for a model of 0.6 B parameters on an H100
+# as on an H100
 _STEP_TOKENS = 16_384
 
 

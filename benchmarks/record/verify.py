@@ -20,7 +20,7 @@ from benchmarks.record.division import Division, Item, division_of
 from evaluator.asking.questions import Posed, Question
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core.errors import InputError, one_line, parse, read_bytes
-from evaluator.engine.self_check import TOLERANCES
+from evaluator.engine.tolerances import NATS
 from evaluator.probes.config import EvalConfig
 from evaluator.store.reading import read_run
 from evaluator.tasks.loading import gold_option
@@ -179,7 +179,8 @@ class _Slow:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         exact = on_cpu and device == "cpu"
         # of a token, in nats
-        self._one, self._mean = TOLERANCES["float32" if exact else "float32 on a GPU"]
+        allowed = NATS["float32" if exact else "float32 on a GPU"]
+        self._one, self._mean = allowed.largest, allowed.mean
         loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
         self._model: Any = loaded.to(device).eval()
 

@@ -34,9 +34,9 @@ class EngineConfig(Frozen):
     max_model_len: int = Field(default=1088, ge=64)  # longest prompt + generated tokens
     # None: 32 on a CPU, vLLM's default on a GPU
     block_size: int | None = Field(default=None, ge=1)
-    # requests at a time. None: 128; on a GPU by memory, up to 256
+    # requests at a time. None: 128; on a GPU 256
     max_num_seqs: int | None = Field(default=None, ge=1)
-    # in a step. None: by memory and model; GPU only
+    # in a step. None: by memory; GPU only
     max_num_batched_tokens: int | None = Field(default=None, ge=1)
     # The dtype of cached keys and values. A sweep's own `kv_cache` sets it, for each
     # checkpoint.

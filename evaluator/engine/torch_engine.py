@@ -40,7 +40,7 @@ from evaluator.engine.base import (
 from evaluator.engine.cache import FLOAT8, new_cache
 from evaluator.engine.config import AUTO_CACHE, EngineConfig, EngineKind
 from evaluator.engine.distributions import divergences_from
-from evaluator.engine.self_check import TOLERANCES, precision
+from evaluator.engine.tolerances import NATS, Tolerance, precision
 
 if TYPE_CHECKING:
     import torch
@@ -80,7 +80,7 @@ class TorchEngine:
         # whether the model can leave out the logits of early tokens
         self._keeps = False
         # LongRoPE rotates every token of a longer text in another way
-        self._turn = math.inf
+        self._turns = False
         self._eos_ids: frozenset[int] = frozenset()
         self._vocabulary = 0
         self._max_model_len = config.max_model_len
@@ -103,12 +103,12 @@ class TorchEngine:
         check_files(checkpoint)
         self._model = None
         try:
-            how = {
-                "trust_remote_code": self._config.trust_remote_code,
-                "use_safetensors": True,
-            }
             model, loading = AutoModelForCausalLM.from_pretrained(
-                checkpoint, dtype=self.dtype, output_loading_info=True, **how
+                checkpoint,
+                dtype=self.dtype,
+                output_loading_info=True,
+                trust_remote_code=self._config.trust_remote_code,
+                use_safetensors=True,
             )
         except (OSError, ValueError, RuntimeError) as error:
             why = f"transformers cannot load it: {one_line(error)}"
@@ -127,22 +127,20 @@ class TorchEngine:
                 )
         self._model = model.to(self._device).eval()
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
-        self._turn = _turning_point(model)
         self._vocabulary = stored.vocabulary
         self._max_model_len = min(
             self._config.max_model_len, stored.longest or self._config.max_model_len
         )
+        self._turns = _turning_point(model) < self._max_model_len
         self._stats = EngineStats()
         with torch.inference_mode():
             self._examine(f"checkpoint {checkpoint}: {type(model).__name__}")
-        tensors, seconds = len(stored.tensors), time.monotonic() - started
-        scales = None if self._config.kv_cache == AUTO_CACHE else "none"
         return LoadReport(
             checkpoint=checkpoint,
             swapped=False,
-            tensors=tensors,
-            seconds=seconds,
-            kv_scales=scales,
+            tensors=len(stored.tensors),
+            seconds=time.monotonic() - started,
+            kv_scales=None if self._config.kv_cache == AUTO_CACHE else "none",
         )
 
     def run(self, source: RequestSource) -> Iterator[Response]:
@@ -200,12 +198,7 @@ class TorchEngine:
         Random tokens are read in one pass, once more, in parts, and the last ones
         one by one. Where one pass gives NaN, the others must too: answers are errors
         then."""
-        import torch
-
-        draw, length = (
-            random.Random(0),
-            int(min(_TOKENS, self._max_model_len, self._turn)),
-        )
+        draw, length = random.Random(0), min(_TOKENS, self._max_model_len)
         ids = [draw.randrange(self._vocabulary) for _ in range(length)]
         padding = getattr(self._model.config, "pad_token_id", None)
         if isinstance(padding, int) and 0 <= padding < self._vocabulary:
@@ -213,10 +206,9 @@ class TorchEngine:
         known = length - min(_STEPS, length - 1)
         try:
             whole_TV = self._logits(ids, length)
-            parts = (whole_TV[:count] for count in (length, 1, known))
-            sound = not any(
-                self._differ(part, self._logits(ids[: len(part)], len(part)))
-                for part in parts
+            sound = all(
+                self._agree(whole_TV[:count], self._logits(ids[:count], count))
+                for count in (length, 1, known)
             )
         except _FAILURES as error:
             raise InputError(
@@ -229,32 +221,36 @@ class TorchEngine:
                 " causal language model; use another one, or set is_decoder: true in"
                 " config.json if it was trained so"
             )
-        try:
-            kept = {"past_key_values": new_cache(AUTO_CACHE), "use_cache": True}
-            steps = [
-                self._logits(part, 1, **kept)[0]
-                for part in (ids[:known], *([token] for token in ids[known:]))
-            ]
-            self.cached = not self._differ(whole_TV[known - 1 :], torch.stack(steps))
-        except _FAILURES:
-            self.cached = False
+        self.cached = not self._turns and self._caches(whole_TV, ids, known)
         if not self.cached and self._config.kv_cache != AUTO_CACHE:
             raise InputError(
                 f"{place} does not keep all in a cache of keys and values, so kv_cache"
                 f" {self._config.kv_cache!r} cannot round it; use {AUTO_CACHE}"
             )
 
-    def _differ(self, one_TV: torch.Tensor, other_TV: torch.Tensor) -> bool:
-        """Whether two computations of the same logits are further apart than
-        rounding explains."""
-        one, other = (
-            each.float().log_softmax(-1).nan_to_num() for each in (one_TV, other_TV)
-        )
-        distances = (one - other).abs()
-        most, mean = TOLERANCES[
-            precision(self.dtype, self.dtype, on_gpu=self._device.type == "cuda")
-        ]
-        return bool(distances.max() > most or distances.mean() > mean)
+    def _caches(self, whole_TV: torch.Tensor, ids: list[int], known: int) -> bool:
+        """Whether steps after the `known` first tokens, with a cache, agree with one
+        pass."""
+        import torch
+
+        kept = {"past_key_values": new_cache(AUTO_CACHE), "use_cache": True}
+        try:
+            steps = [self._logits(ids[:known], 1, **kept)[0]]
+            for token in ids[known:]:
+                steps.append(self._logits([token], 1, **kept)[0])
+            return self._agree(whole_TV[known - 1 :], torch.stack(steps))
+        except _FAILURES:
+            return False
+
+    def _agree(self, one_TV: torch.Tensor, other_TV: torch.Tensor) -> bool:
+        """Whether two computations of the same logits are as close as rounding
+        explains."""
+        one_TV = one_TV.float().log_softmax(-1).nan_to_num()
+        other_TV = other_TV.float().log_softmax(-1).nan_to_num()
+        distances = (one_TV - other_TV).abs()
+        measured = Tolerance(float(distances.max()), float(distances.mean()))
+        on_gpu = self._device.type == "cuda"
+        return NATS[precision(self.dtype, self.dtype, on_gpu=on_gpu)].allows(measured)
 
     def _logits(
         self, ids: Sequence[int], count: int, *, use_cache: bool = False, **more: Any
@@ -267,42 +263,32 @@ class TorchEngine:
         ).logits[0, -count:]
         return rows_TV
 
-    def _reader(
-        self, prompt: int, total: int
-    ) -> Callable[[Sequence[int]], torch.Tensor]:
-        """A function of more tokens: the raw logits [V] after all it was given, from
-        `prompt` tokens up to `total`."""
-        cached, ids = self.cached and not self._turns(prompt, total), list[int]()
-        kept = (
-            {"past_key_values": new_cache(self._config.kv_cache), "use_cache": True}
-            if cached
-            else {}
-        )
+    def _reader(self) -> Callable[[Sequence[int]], torch.Tensor]:
+        """A function of more tokens: the raw logits [V] after all it was given."""
+        ids: list[int] = []
+        kept: dict[str, Any] = {}
+        if self.cached:
+            kept["past_key_values"] = new_cache(self._config.kv_cache)
+            kept["use_cache"] = True
 
         def read(more: Sequence[int]) -> torch.Tensor:
-            ids[:] = more if cached else [*ids, *more]
+            ids[:] = more if self.cached else [*ids, *more]
             return self._logits(ids, 1, **kept)[0]
 
         return read
 
-    def _turns(self, prompt: int, total: int) -> bool:
-        """Whether the rotation of the first tokens changes between these lengths."""
-        return prompt <= self._turn < total
-
     def _score(self, request: Score) -> Response:
-        """One forward pass over prompt and continuation; with a rounded cache or at
+        """One forward pass over prompt and continuation; with a rounded cache or
         LongRoPE's turn, one for each token, as an answer is generated. The
         log-softmax is in float32."""
         import torch
 
         continuation = request.continuation_ids
-        ids = request.prompt_ids + continuation[:-1]
-        if self._config.kv_cache == AUTO_CACHE and not self._turns(
-            len(request.prompt_ids), len(ids)
-        ):
+        if self._config.kv_cache == AUTO_CACHE and not self._turns:
+            ids = request.prompt_ids + continuation[:-1]
             raw_TV = self._logits(ids, len(continuation))
         else:
-            read = self._reader(len(request.prompt_ids), len(ids))
+            read = self._reader()
             steps = (request.prompt_ids, *((token,) for token in continuation[:-1]))
             raw_TV = torch.stack([read(step) for step in steps])
         logits_TV = raw_TV.float()
@@ -335,7 +321,7 @@ class TorchEngine:
             draw.seed()
         with_logprobs = request.temperature == 0 or request.top_logprobs > 0
         ids = request.prompt_ids
-        read = self._reader(len(ids), len(ids) + request.max_tokens - 1)
+        read = self._reader()
         tokens: list[int] = []
         logprobs: list[float] = []
         top: list[tuple[tuple[int, ...], tuple[float, ...]]] = []
@@ -398,17 +384,13 @@ def _turning_point(model: Any) -> float:
     """The longest text with LongRoPE's short factors; infinity where no length
     changes the rotation."""
     for module in model.modules():
-        # of all layers, or by their types
         if "longrope" in str(getattr(module, "rope_type", "")):
             parameters = module.config.rope_parameters
-            by_type = [
-                each for each in parameters.values() if isinstance(each, dict)
-            ] or [parameters]
+            # of all layers, or by their types
+            kinds = [each for each in parameters.values() if isinstance(each, dict)]
+            name = "original_max_position_embeddings"
             return float(
-                min(
-                    each.get("original_max_position_embeddings", math.inf)
-                    for each in by_type
-                )
+                min(each.get(name, math.inf) for each in kinds or [parameters])
             )
     return math.inf
 

@@ -10,17 +10,30 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
-from evaluator.engine.self_check import Precision
-from launch.doctor.results import (
+from evaluator.engine.comparisons import (
     DisagreementError,
+    of_ranks,
+    of_scores,
+    of_tokens,
+)
+from evaluator.engine.tolerances import (
+    APART,
+    DRAWS,
+    EXACT,
+    MASKS,
+    NATS,
+    RANKS,
+    ROUNDED_MASKS,
+    SOLVED,
+    Precision,
+    Tolerance,
+)
+from launch.doctor.results import (
     NotHereError,
     Results,
     of_beam_scores,
     of_beams,
     of_greedy,
-    of_ranks,
-    of_scores,
-    of_tokens,
     of_twin_ranks,
 )
 from launch.doctor.runs import (
@@ -32,17 +45,6 @@ from launch.doctor.runs import (
     SERVED,
     TRANSFORMERS,
     Run,
-)
-from launch.doctor.tolerances import (
-    APART,
-    DRAWS,
-    EXACT,
-    MASKS,
-    NATS,
-    RANKS,
-    ROUNDED_MASKS,
-    SOLVED,
-    Tolerance,
 )
 
 Status = Literal["pass", "fail", "skipped"]

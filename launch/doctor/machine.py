@@ -35,45 +35,29 @@ def this_machine() -> Machine:
     }
     gpus: list[str] = []  # without a driver
     with suppress(OSError, subprocess.CalledProcessError):
-        gpus = [
-            gpu
-            for line in nvidia_smi(_GPU_FIELDS, None)
-            if (gpu := gpu_of(line)) is not None
-        ]
-    commit = (
-        []
-        if origin["commit"] is None
-        else [f"{origin['commit'][:12]}{' with changes' * bool(origin['dirty'])}"]
-    )
+        gpus = [gpu_of(line) for line in nvidia_smi(_GPU_FIELDS, None)]
+    known = " ".join(instruction_sets()) or "none of those that kernels choose by"
     facts = [
         ("system", origin["platform"]),
         ("processor", f"{origin['processor'] or 'unknown'}, {usable_cores()} cores"),
-        (
-            "instructions",
-            " ".join(instruction_sets()) or "none of those that kernels choose by",
-        ),
+        ("instructions", known),
         ("memory", f"{psutil.virtual_memory().total / 2**30:.1f} GiB"),
-        *((f"GPU {number}", gpu) for number, gpu in enumerate(gpus)),
-        *(() if gpus else (("GPU", "none"),)),
-        (
-            "versions",
-            ", ".join(f"{name} {version}" for name, version in versions.items()),
-        ),
-        *(("commit", each) for each in commit),
     ]
+    facts += [(f"GPU {number}", gpu) for number, gpu in enumerate(gpus)]
+    if not gpus:
+        facts.append(("GPU", "none"))
+    named = ", ".join(f"{name} {version}" for name, version in versions.items())
+    facts.append(("versions", named))
+    if origin["commit"] is not None:
+        changes = " with changes" if origin["dirty"] else ""
+        facts.append(("commit", f"{origin['commit'][:12]}{changes}"))
     return Machine(facts=tuple(facts), gpus=tuple(gpus), versions=versions)
 
 
-def gpu_of(line: str) -> str | None:
-    """A GPU in words, from a line of nvidia-smi's CSV with the fields `_GPU_FIELDS`;
-    None for any other line."""
-    fields = [field.strip() for field in line.split(",")]
-    if len(fields) != 1 + _GPU_FIELDS.count(","):
-        return None
-    name, mebibytes, driver, capability = fields
-    memory = (
-        f"{int(mebibytes) / 1024:.0f} GiB"
-        if mebibytes.isdecimal()
-        else "memory unknown"
-    )
+def gpu_of(line: str) -> str:
+    """A GPU in words, from a line of nvidia-smi's CSV with the fields `_GPU_FIELDS`."""
+    name, mebibytes, driver, capability = line.split(", ")
+    memory = "memory unknown"  # it may be the processor's
+    if mebibytes.isdecimal():
+        memory = f"{int(mebibytes) / 1024:.0f} GiB"
     return f"{name}, {memory}, driver {driver}, sm {capability}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
-from evaluator.engine.self_check import precision
+from evaluator.engine.tolerances import precision
 from launch.doctor.checks import CHECKS, CheckResult
 from launch.doctor.machine import Machine
 from launch.doctor.results import Results, RunResult
@@ -56,9 +56,8 @@ def run_checks(
         yield run, None, _concluded(machine, by_run, gpus)
         result = by_run[run.name] = run_apart(run, inputs)
         if isinstance(result, RunResult) and run is PRUNING:
-            seen = int(result.facts.get("gpus", 0))
-            # A container may have GPUs and no nvidia-smi.
-            gpus = min(gpus, seen) if for_cpus or machine.gpus else seen
+            # nvidia-smi may be missing, or list more than this process may use
+            gpus = 0 if for_cpus else int(result.facts["gpus"])
         # the later runs use the same dtype
         if isinstance(result, RunResult) and run is SERVED:
             inputs = dataclasses.replace(inputs, dtype=result.dtype, beams=result.beams)
@@ -145,14 +144,13 @@ def _row(cells: Sequence[str]) -> str:
 def document(report: Report) -> dict[str, Any]:
     checks = []
     for result in report.checks:
-        check = result.check
         row: dict[str, Any] = {
-            "check": check.name,
+            "check": result.check.name,
             "status": result.status,
-            "fast": check.fast,
-            "slow": check.slow,
+            "fast": result.check.fast,
+            "slow": result.check.slow,
             "tolerance": dataclasses.asdict(result.tolerance),
-            "unit": check.unit,
+            "unit": result.check.unit,
         }
         if result.distances is None:
             row["why"] = result.why

@@ -1,28 +1,17 @@
-"""The results of the doctor's runs, and how far two of them are apart, answer by
-answer. Pure.
+"""The results of the doctor's runs, and how far two of them are apart, as far as
+`evaluator/engine/comparisons.py` does not say. Pure."""
 
-A function `of_...` returns one distance per compared thing: nats for
-log-probabilities, 0 or 1 for agreement. It raises DisagreementError if the two sides
-did not answer the same requests."""
-
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from evaluator.engine.base import Response
 from evaluator.engine.beam import Hypothesis
+from evaluator.engine.comparisons import Answers, DisagreementError, pairs
 
-Answers = Mapping[str, Response]  # by request id
 Beams = Mapping[str, tuple[Hypothesis, ...]]  # by prompt, best first
 
 
 class NotHereError(Exception):
     """This machine has nothing to compare; the text gives the reason in one line."""
-
-
-class DisagreementError(Exception):
-    """The answers of two runs cannot be compared; the text gives the reason in one
-    line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,40 +67,13 @@ class Results:
         return found
 
 
-def of_scores(ours: Answers, theirs: Answers) -> list[float]:
-    """Nats between the log-probabilities of each scored token."""
-    distances = []
-    for name, one, other in _pairs(ours, theirs):
-        if one.token_ids != other.token_ids or len(one.logprobs) != len(other.logprobs):
-            raise DisagreementError(f"{name}: the sides scored other tokens")
-        distances += [
-            abs(a - b) for a, b in zip(one.logprobs, other.logprobs, strict=True)
-        ]
-    return distances
-
-
-def of_ranks(ours: Answers, theirs: Answers) -> list[float]:
-    """The logarithm of the ratio of the ranks of each scored token: 0.69 where one
-    side has 1 and the other 2."""
-    distances = []
-    for name, one, other in _pairs(ours, theirs):
-        if (
-            len(one.ranks) != len(other.ranks)
-            or min((*one.ranks, *other.ranks), default=0) < 1
-        ):
-            raise DisagreementError(f"{name}: a scored token has no rank")
-        distances += [
-            abs(math.log(a / b)) for a, b in zip(one.ranks, other.ranks, strict=True)
-        ]
-    return distances
-
-
 def of_twin_ranks(answers: Answers) -> list[float]:
     """1 for each even rank, where tokens are twins of equal logits. Strict ranks are
     odd there; ties make them even."""
-    return [
-        float(rank % 2 == 0) for _, answer in _sound(answers) for rank in answer.ranks
-    ]
+    distances = []
+    for _, answer, _ in pairs(answers, answers):
+        distances += [float(rank % 2 == 0) for rank in answer.ranks]
+    return distances
 
 
 def of_greedy(ours: Answers, theirs: Answers) -> list[float]:
@@ -121,18 +83,18 @@ def of_greedy(ours: Answers, theirs: Answers) -> list[float]:
     There, how much more likely the first side thinks its own token than the other's:
     nearly nothing where two tokens are as good as tied."""
     distances = []
-    for name, one, other in _pairs(ours, theirs):
-        for step, (a, b) in enumerate(
-            zip(one.token_ids, other.token_ids, strict=False)
-        ):
-            if a != b:
+    for name, one, other in pairs(ours, theirs):
+        steps = min(len(one.token_ids), len(other.token_ids))
+        for step in range(steps):
+            token = other.token_ids[step]
+            if one.token_ids[step] != token:
                 # If the other token is not listed, the lead is at least the one over
                 # the last listed token.
-                ids, values = one.top_ids[step], one.top_logprobs[step]
-                distances.append(
-                    one.logprobs[step]
-                    - (values[ids.index(b)] if b in ids else values[-1])
+                listed = dict(
+                    zip(one.top_ids[step], one.top_logprobs[step], strict=True)
                 )
+                behind = listed.get(token, one.top_logprobs[step][-1])
+                distances.append(one.logprobs[step] - behind)
                 break
             distances.append(abs(one.logprobs[step] - other.logprobs[step]))
         else:
@@ -142,14 +104,6 @@ def of_greedy(ours: Answers, theirs: Answers) -> list[float]:
                     " other did not"
                 )
     return distances
-
-
-def of_tokens(ours: Answers, theirs: Answers) -> list[float]:
-    """1 for each answer whose tokens differ."""
-    return [
-        float(one.token_ids != other.token_ids)
-        for _, one, other in _pairs(ours, theirs)
-    ]
 
 
 def of_beams(ours: Beams, theirs: Beams) -> list[float]:
@@ -187,19 +141,3 @@ def of_beam_scores(ours: Beams, scored: Answers) -> list[float]:
     if not distances:
         raise DisagreementError("no beam was found")
     return distances
-
-
-def _pairs(ours: Answers, theirs: Answers) -> Iterator[tuple[str, Response, Response]]:
-    lacking = sorted(ours.keys() ^ theirs.keys())
-    if lacking:
-        raise DisagreementError(f"{lacking[0]}: answered by one side only")
-    both = dict(_sound(theirs))
-    for name, answer in _sound(ours):
-        yield name, answer, both[name]
-
-
-def _sound(answers: Answers) -> Iterator[tuple[str, Response]]:
-    for name, answer in answers.items():
-        if answer.status != "ok":
-            raise DisagreementError(f"{name}: {answer.error or answer.status}")
-        yield name, answer

@@ -79,30 +79,37 @@ def cases_for(checkpoint: Path) -> Cases:
     scores: list[Score] = []
     greedy: list[Generate] = []
     samples: list[Generate] = []
+    text: tuple[int, ...] = ()
+
+    def score(
+        name: str, prompt: tuple[int, ...], continuation: tuple[int, ...]
+    ) -> None:
+        scores.append(
+            Score(
+                request_id=f"score-{name}",
+                prompt_ids=prompt,
+                continuation_ids=continuation,
+            )
+        )
+
     for number, question in enumerate(asked):
         plan = tokenised(question, prompter, config)
         prompt = plan.prompts["open"].token_ids
-        scores += [
-            Score(
-                request_id=f"score-{number}.{at}",
-                prompt_ids=each.prompt_ids,
-                continuation_ids=each.continuation_ids,
-            )
-            for at, each in enumerate(plan.scored.values())
-        ]
+        text += prompt
+        for place, option in enumerate(plan.scored.values()):
+            score(f"{number}.{place}", option.prompt_ids, option.continuation_ids)
         # The model continues half a prompt for many tokens; it answers a whole one in a
         # few and ends with EOS.
-        greedy += [
-            Generate(
+        for part, ids in (("whole", prompt), ("half", prompt[: len(prompt) // 2])):
+            request = Generate(
                 request_id=f"greedy-{number}.{part}",
                 prompt_ids=ids,
                 max_tokens=_GREEDY_TOKENS,
                 top_logprobs=_LISTED,
             )
-            for part, ids in (("whole", prompt), ("half", prompt[: len(prompt) // 2]))
-        ]
-        samples += [
-            Generate(
+            greedy.append(request)
+        for draw in range(_SAMPLES):
+            request = Generate(
                 request_id=f"sample-{number}.{draw}",
                 prompt_ids=prompt,
                 max_tokens=_SAMPLE_TOKENS,
@@ -110,17 +117,9 @@ def cases_for(checkpoint: Path) -> Cases:
                 top_p=_TOP_P,
                 seed=1000 * number + draw,
             )
-            for draw in range(_SAMPLES)
-        ]
-    text = tuple(token for each in greedy[::2] for token in each.prompt_ids)
-    scores += [
-        Score(
-            request_id=f"score-long.{cut}",
-            prompt_ids=text[:cut],
-            continuation_ids=text[cut : cut + _LONG],
-        )
-        for cut in _CUTS
-    ]
+            samples.append(request)
+    for cut in _CUTS:
+        score(f"long.{cut}", text[:cut], text[cut : cut + _LONG])
     return Cases(
         scores=tuple(scores),
         greedy=tuple(greedy),
@@ -296,11 +295,10 @@ def _answered(run: Run, inputs: Inputs) -> RunResult:
             answers["again"] = _answers(engine, cases.exact)
             beams = search(engine, cases)
         if samples:
-            answers["alone"] = {
-                name: each
-                for one in samples
-                for name, each in _answers(engine, [one]).items()
-            }
+            alone: dict[str, Response] = {}
+            for request in samples:
+                alone |= _answers(engine, [request])
+            answers["alone"] = alone
     if run is TRANSFORMERS:
         answers["beams"] = _answers(engine, scores_of(inputs.beams, cases))
         beams = _transformers_beams(inputs, engine.dtype, cases)
@@ -386,24 +384,16 @@ def _transformers_beams(
         beams = []
         for row, score in zip(
             output.sequences[:, len(prompt) :].tolist(),
-            output.sequences_scores,
+            output.sequences_scores.tolist(),
             strict=True,
         ):
-            end = next(
-                (
-                    place + 1
-                    for place, token in enumerate(row)
-                    if token in cases.eos_ids
-                ),
-                len(row),
-            )
-            beams.append(
-                Hypothesis(
-                    token_ids=tuple(row[:end]),
-                    logprob=float(score) * end,
-                    score=float(score),
-                )
-            )
+            ids: list[int] = []
+            for token in row:
+                ids.append(token)
+                if token in cases.eos_ids:
+                    break
+            logprob = score * len(ids)
+            beams.append(Hypothesis(token_ids=tuple(ids), logprob=logprob, score=score))
         found[name] = tuple(beams)
     return found
 

@@ -29,17 +29,16 @@ from benchmarks.harness import Options, count, run_main
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.engine.base import Engine, Generate, LoadReport, Response, Score
-from evaluator.engine.config import EngineConfig, build_engine
-from evaluator.engine.self_check import precision
-from launch.doctor.results import (
+from evaluator.engine.comparisons import (
     DisagreementError,
-    of_beam_scores,
     of_ranks,
     of_scores,
     of_tokens,
 )
+from evaluator.engine.config import EngineConfig, build_engine
+from evaluator.engine.tolerances import LARGE_APART, RANKS, Tolerance, precision
+from launch.doctor.results import of_beam_scores
 from launch.doctor.runs import Cases, scores_of, search
-from launch.doctor.tolerances import LARGE_APART, RANKS, Tolerance
 from pruning.config import PruneConfig
 from pruning.run import prune
 from tests.support.engines import answers, oracle_of, random_tokens

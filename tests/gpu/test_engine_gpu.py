@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from evaluator.engine.base import Generate
 from evaluator.engine.config import EngineConfig
-from evaluator.engine.self_check import TOLERANCES
+from evaluator.engine.tolerances import NATS, RANKS, Tolerance
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.start import BATCH_INVARIANT, BREAKABLE
-from launch.doctor.tolerances import RANKS, Tolerance
 from tests.gpu.agree import cases_of, exceeded, stages
 from tests.support.engines import answers
 from tests.support.models import save_tiny_model
@@ -28,10 +27,7 @@ pytestmark = [
 
 # Nats. Triton's attention multiplies as TF32. Twice what an H100 showed for tiny models
 # in bfloat16: 0.11 / 0.023.
-ALLOWED = {
-    "float32": Tolerance(*TOLERANCES["float32 on a GPU"]),
-    "bfloat16": Tolerance(0.22, 0.046),
-}
+ALLOWED = {"float32": NATS["float32 on a GPU"], "bfloat16": Tolerance(0.22, 0.046)}
 SMALL = {
     "max_model_len": 256,
     "max_num_seqs": 16,

@@ -16,10 +16,9 @@ is padded to it. `EngineConfig.cuda_graphs` chooses:
 
 ## Size of a step
 
-Large steps fill the GPU, but they need memory in addition to weights and cache. The
-defaults of vLLM depend only on the memory: 8,192 tokens, or 16,384 from 70 GiB on.
-They apply only to its `LLM` class: an engine that is built from its configuration
-gets 2,048."""
+Large steps fill the GPU, but they need memory in addition to weights and cache: 8,192
+tokens, or 16,384 from 70 GiB on, as vLLM's `LLM` class has by default. An engine that
+is built from its configuration would get 2,048."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,6 +44,8 @@ _COMPUTED_IN = ("float32", "bfloat16", "float16")
 _PLAIN = ("BF16", "F16", "F32")  # dtypes of tensors, as safetensors spells them
 _V1_STEP_TOKENS = 4096  # computed in one step at most
 _V1_REQUESTS = 128  # at a time
+_V2_REQUESTS = 256  # with more, the driver loses more time than the GPU gains
+_LARGE_GPU = 70 << 30  # bytes
 CPU_CACHE_GIB = 1
 # of a GPU's memory beside the weights; activations take the rest (estimate)
 _FOR_THE_CACHE = 0.8
@@ -164,14 +165,7 @@ def _has_plain_head(checkpoint: Checkpoint) -> bool:
     )
 
 
-def of_runner(
-    config: EngineConfig,
-    checkpoint: Checkpoint,
-    dtype: str,
-    positions: int,
-    *,
-    v2: bool,
-) -> dict[str, Any]:
+def of_runner(config: EngineConfig, positions: int, *, v2: bool) -> dict[str, Any]:
     """The arguments of one runner: the size of a step, its parts that are ours, and
     its graphs."""
     if not v2:
@@ -196,18 +190,10 @@ def of_runner(
         }
     from vllm.platforms import current_platform
 
-    memory = current_platform.get_device_total_memory()
-    tokens, requests = step_size(
-        checkpoint.settings,
-        memory=memory,
-        spare=int(config.gpu_memory_utilization * memory)
-        - checkpoint.bytes // config.tensor_parallel,
-        max_model_len=positions,
-        width=4 if dtype == "float32" else 2,
-        workers=config.tensor_parallel,
-    )
-    requests = config.max_num_seqs or requests
-    tokens = max(config.max_num_batched_tokens or tokens, requests)
+    large = current_platform.get_device_total_memory() >= _LARGE_GPU
+    requests = config.max_num_seqs or _V2_REQUESTS
+    tokens = config.max_num_batched_tokens or (16_384 if large else 8_192)
+    tokens = max(tokens, requests)
     chosen = {
         "max_num_seqs": requests,
         "max_num_batched_tokens": tokens,
@@ -277,65 +263,18 @@ def capture_sizes(most: int, requests: int) -> list[int]:
     return sorted({requests, most, *(size for size in sizes if size < most)})
 
 
-# of prompts and answers together, in a step
-_MOST_TOKENS, _LEAST_TOKENS = 16_384, 2_048
-# at a time: with more, the driver loses more time than the GPU gains
-_MOST_REQUESTS, _LEAST_REQUESTS = 256, 16
-# the share of the memory for a step's activations, or for its logits
-_ACTIVATIONS = 0.05
-_LOGITS_COPIES = 3  # of a step's logits in float32: raw, sampled from, and sorted
-# the share of max_model_len that a request has in the cache, shared tokens included
-_USUAL_LENGTH = 0.5
-
-
-def step_size(
-    model: Mapping[str, Any],
-    *,
-    memory: int,
-    spare: int,
-    max_model_len: int,
-    width: int,
-    workers: int,
-) -> tuple[int, int]:
-    """The most tokens and requests of a step, powers of 2, for a model (its
-    config.json) of `width` bytes a value.
-
-    It is divided among `workers`. Each has `memory` bytes, and its weights leave it
-    `spare` bytes of those that an engine may use. Raises nothing: a missing field
-    counts as 0, and the result stays within bounds.
-    """
-    model = text_model(model)
-    hidden, heads = _size(model, "hidden_size"), _size(model, "num_attention_heads")
-    middle, vocabulary = _size(model, "intermediate_size"), _size(model, "vocab_size")
-    head, kv_heads = _cached_heads(model)
-    # Alive at once in a layer: its input, the residual, their norm, and either q, k, v
-    # or the two halves of the MLP with their product.
-    of_layer = max((heads + 2 * kv_heads) * head, 3 * middle) // workers
-    per_token = width * (3 * hidden + of_layer)
-    per_request = _LOGITS_COPIES * 4 * vocabulary
-    room = int(_ACTIVATIONS * memory)
-    tokens = _power(room // max(1, per_token), _LEAST_TOKENS, _MOST_TOKENS)
-    cached = width * cached_values(model, workers=workers)
-    in_cache = int(
-        (spare - 2 * tokens * per_token)
-        / max(1.0, cached * max_model_len * _USUAL_LENGTH)
-    )
-    requests = _power(
-        min(in_cache, room // max(1, per_request)), _LEAST_REQUESTS, _MOST_REQUESTS
-    )
-    return tokens, requests
-
-
 def cached_values(model: Mapping[str, Any], *, workers: int = 1) -> int:
     """The number of keys and values per token in each worker's cache. Layers of
-    linear attention have none."""
+    linear attention have none. A missing field counts as 0."""
     model = text_model(model)
-    kinds = model.get("layer_types")
     layers = _size(model, "num_hidden_layers")
+    kinds = model.get("layer_types")
     if isinstance(kinds, list):
         layers = sum(kind != "linear_attention" for kind in kinds)
-    head, kv_heads = _cached_heads(model)
-    return 2 * layers * max(1, kv_heads // workers) * head
+    heads = _size(model, "num_attention_heads")
+    width = _size(model, "head_dim") or _size(model, "hidden_size") // max(1, heads)
+    held = (_size(model, "num_key_value_heads") or heads) // workers
+    return 2 * layers * max(1, held) * width
 
 
 def cache_tokens(
@@ -343,30 +282,17 @@ def cache_tokens(
 ) -> int:
     """How many tokens a cache of so many bytes has room for, in whole blocks; an
     upper bound for latent attention."""
-    model, widths = (
-        text_model(checkpoint.settings),
-        {AUTO_CACHE: 4 if dtype == "float32" else 2},
-    )
+    model = text_model(checkpoint.settings)
     latent = _size(model, "kv_lora_rank") * _size(model, "num_hidden_layers")
     values = latent or cached_values(model, workers=config.tensor_parallel)
-    per_token = values * (widths | dict.fromkeys(_HALVES, 2)).get(config.kv_cache, 1)
+    width = 1  # bytes of a value
+    if config.kv_cache in (AUTO_CACHE, *_HALVES):
+        width = 4 if (config.kv_cache, dtype) == (AUTO_CACHE, "float32") else 2
+    per_token = values * width
     block = config.block_size or _CPU_BLOCK_SIZE
     return max(block, memory // max(1, per_token) // block * block)
-
-
-def _cached_heads(model: Mapping[str, Any]) -> tuple[int, int]:
-    """The width of a head, and the number of heads that a token has in the cache of
-    a layer."""
-    heads = _size(model, "num_attention_heads")
-    head = _size(model, "head_dim") or _size(model, "hidden_size") // max(1, heads)
-    return head, _size(model, "num_key_value_heads") or heads
 
 
 def _size(model: Mapping[str, Any], name: str) -> int:
     value = model.get(name)
     return value if isinstance(value, int) else 0
-
-
-def _power(most: int, low: int, high: int) -> int:
-    """The largest power of two up to `most`, at least `low` and at most `high`."""
-    return max(low, min(high, 1 << max(0, most.bit_length() - 1) if most > 0 else low))

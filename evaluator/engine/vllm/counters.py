@@ -165,6 +165,6 @@ def device_clock(llm: Any, *, workers: int) -> DeviceClock:
     """The clock of an engine on GPUs. It measures nothing if the workers have
     separate processes."""
     clock = DeviceClock()
-    if workers == 1 and hasattr(llm.engine_core, "engine_core"):
+    if workers == 1:
         llm.collective_rpc(lambda worker: clock.watch(worker.model_runner))
     return clock

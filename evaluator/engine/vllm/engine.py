@@ -13,12 +13,10 @@ vLLM is imported when the first checkpoint is loaded, not with this module."""
 
 import dataclasses
 import gc
-import hashlib
 import itertools
-import json
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,6 @@ from evaluator.checkpoints.shapes import text_model
 from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.core.errors import EngineError, InputError
 from evaluator.core.garbage import rare_collections
-from evaluator.engine import self_check
 from evaluator.engine.admission import room
 from evaluator.engine.base import (
     EngineStats,
@@ -36,13 +33,17 @@ from evaluator.engine.base import (
     LoadReport,
     RequestSource,
     Response,
+    Score,
 )
 from evaluator.engine.config import AUTO_CACHE, EngineConfig, EngineKind
 from evaluator.engine.processor import instruction_sets
+from evaluator.engine.self_check import disagreement, impossible, questions
+from evaluator.engine.tolerances import precision
 from evaluator.engine.vllm.arguments import FASTER_DECODE, cache_dtypes
 from evaluator.engine.vllm.counters import Counters
 from evaluator.engine.vllm.schemes import cpu_auto, longrope_remark
 from evaluator.engine.vllm.start import (
+    DEFAULTS,
     Started,
     check_here,
     installed_version,
@@ -66,7 +67,6 @@ class VLLMEngine:
         self._config = config
         self._started: Started | None = None
         self._served: Checkpoint | None = None
-        self._first: Path | None = None
         self._eos_ids: list[int] = []
         self._counters = Counters()
         self._setup: dict[str, str] = {}  # what its numbers depend on, in words
@@ -78,46 +78,44 @@ class VLLMEngine:
         are swapped in place.
 
         Raises InputError if the checkpoint is incomplete or has another architecture
-        than the first one. Raises EngineError if the engine cannot be built or the
+        than the one before. Raises EngineError if the engine cannot be built or the
         loaded weights differ from the files.
         """
         began = time.monotonic()
         stored = Checkpoint(checkpoint)
         stored.check_served()
-        eos_ids = sorted(
-            read_eos_ids(checkpoint, trust_remote_code=self._config.trust_remote_code)
+        eos_ids = read_eos_ids(
+            checkpoint, trust_remote_code=self._config.trust_remote_code
         )
         # What vLLM makes of quantised weights and of experts while it loads them, it
         # cannot make again in place.
-        alone = (
-            stored.quantisation is not None
-            or stored.is_mixture
-            or not self._config.swap
-        )
-        if self._started is not None and alone:
+        if stored.quantisation or stored.is_mixture or not self._config.swap:
             self.close()
-        swapped = self._started is not None
-        with served_directory(stored) as served:
-            files = [str(shard) for shard in Checkpoint(served).shards]
-            if self._started is None:
-                self._started = start(self._config, stored, served)
-                self.dtype = self._started.dtype
-            else:
-                assert self._served is not None
-                if (why := self._served.difference(stored)) is not None:
-                    raise InputError(
-                        f"{checkpoint}: cannot be swapped into an engine built for"
-                        f" {self._first}: {why}"
-                    )
-                self._swap(self._started, checkpoint, files)
-            notes = self._verify(self._started, checkpoint, files)
-        self._served, self._eos_ids = stored, eos_ids
-        self._first = self._first or checkpoint
-        if not swapped:
-            self._started = self._checked(self._started, stored)
-        self._counters = Counters(
-            self._started.clock, peak_memory=self._peak_memory(self._started)
-        )
+        swapped = self._served is not None
+        if self._served is not None:
+            why = self._served.difference(stored)
+            if why is not None:
+                raise InputError(
+                    f"{checkpoint}: cannot be swapped into an engine built for"
+                    f" {self._served.path}: {why}"
+                )
+        try:
+            with served_directory(stored) as served:
+                files = [str(shard) for shard in Checkpoint(served).shards]
+                if self._started is None:
+                    self._started = start(self._config, stored, served)
+                else:
+                    self._swap(self._started, files)
+                notes = self._verify(self._started, files)
+            self._served, self._eos_ids = stored, sorted(eos_ids)
+            self.dtype = self._started.dtype
+            if not swapped:
+                self._started = self._checked(self._started, stored)
+        except EngineError as error:  # a half-swapped engine must never answer
+            self.close()
+            raise EngineError(f"{checkpoint}: {error}") from error
+        self._counters = Counters(self._started.clock)
+        self._counters.peak_memory = self._peak_memory(self._started)
         return LoadReport(
             checkpoint=checkpoint,
             swapped=swapped,
@@ -134,14 +132,12 @@ class VLLMEngine:
         quantised matrices."""
         assert self._started is not None, "a checkpoint is loaded first"
         names: set[str] = set()
-        return tuple(
-            sorted(names.union(*on_workers(self._started.llm, "quantised_kernels")))
-        )
+        names.update(*on_workers(self._started.llm, "quantised_kernels"))
+        return tuple(sorted(names))
 
-    def run(self, source: RequestSource, *, whole: bool = False) -> Iterator[Response]:
+    def run(self, source: RequestSource) -> Iterator[Response]:
         """Answer everything that the source gives. Raises EngineError if the engine
-        dies or none is loaded. `whole`: scores by prompt log-probabilities report
-        whole distributions."""
+        dies or none is loaded."""
         if self._started is None or self._served is None:
             raise EngineError(
                 "the vLLM engine was asked to run before a checkpoint was loaded, or"
@@ -157,7 +153,6 @@ class VLLMEngine:
             self._eos_ids,
             counters,
             self._numbers,
-            whole=whole,
         )
         counters.begin_run()
         try:
@@ -178,11 +173,8 @@ class VLLMEngine:
                     while batch.ready:
                         yield batch.ready.popleft()
         finally:
-            if (
-                batch.in_flight
-                and self._started is not None
-                and self._started.llm.engine_core is core
-            ):
+            # else the engine was closed meanwhile
+            if batch.in_flight and self._started is not None:
                 core.abort_requests(list(batch.in_flight))
 
     def stats(self) -> EngineStats:
@@ -193,73 +185,53 @@ class VLLMEngine:
     def close(self) -> None:
         """Free the engine and its memory; a later `load` builds a new one. GPU
         memory is only surely free once the process has ended."""
-        started, self._started = self._started, None
-        self._first = self._served = None
+        started, self._started, self._served = self._started, None, None
         if started is not None:
             started.llm.engine_core.shutdown()
             del started
             gc.collect()
 
-    def _peak_memory(self, started: Started) -> int | None:
+    def _peak_memory(self, started: Started) -> int:
         """Only between runs: the answers of separate workers would mix with those of
         a step."""
-        found = on_workers(started.llm, "peak_memory")
-        return None if None in found else sum(found)
+        return sum(on_workers(started.llm, "peak_memory"))
 
-    def _swap(self, started: Started, checkpoint: Path, files: list[str]) -> None:
+    def _swap(self, started: Started, files: list[str]) -> None:
         try:
-            for rank, missing in enumerate(
-                on_workers(started.llm, "swap_weights", files)
-            ):
-                if missing:
-                    raise EngineError(
-                        f"{checkpoint}: no value for {missing[0]}{self._on(rank)}"
-                    )
+            swapped = on_workers(started.llm, "swap_weights", files)
             # The V1 runner has a connector (v1/partial_blocks.py); vLLM answers False
             # where it is to reset none.
-            if (
-                started.llm.engine_core.reset_prefix_cache(
-                    reset_connector=not started.dialect.v2
-                )
-                is not True
-            ):
-                raise EngineError(f"{checkpoint}: vLLM did not reset its prefix cache")
-        except Exception as error:  # a half-swapped engine must never answer
-            self.close()
-            if isinstance(error, EngineError):
-                raise
+            is_reset = started.llm.engine_core.reset_prefix_cache(
+                reset_connector=not started.dialect.v2
+            )
+        except Exception as error:  # whatever vLLM raises
             raise EngineError(
-                f"{checkpoint}: vLLM could not swap its weights in: {named(error)}"
+                f"vLLM could not swap its weights in: {named(error)}"
             ) from error
+        for rank, missing in enumerate(swapped):
+            if missing:
+                raise EngineError(f"no value for {missing[0]}{self._on(rank)}")
+        if is_reset is not True:
+            raise EngineError("vLLM did not reset its prefix cache")
 
-    def _verify(
-        self, started: Started, checkpoint: Path, files: list[str]
-    ) -> tuple[str, ...]:
-        """Compare the weights in every worker with the files; an engine is closed if
-        they differ. Returns a note if matrices could not be compared, in any worker."""
+    def _verify(self, started: Started, files: list[str]) -> tuple[str, ...]:
+        """Compare the weights in every worker with the files. Returns a note if
+        matrices could not be compared, in any worker."""
         not_compared: dict[str, None] = {}
         for rank, (compared, differing, passed_over) in enumerate(
             on_workers(started.llm, "compare_weights", files)
         ):
-            if differing or not compared:
-                self.close()
-                what = (
-                    f"{differing[0]} in the engine is not that of the files"
-                    if differing
-                    else "nothing to compare"
-                )
-                raise EngineError(
-                    f"{checkpoint}: after loading, {what}{self._on(rank)}"
-                )
+            if differing:
+                what = f"{differing[0]} in the engine is not that of the files"
+                raise EngineError(f"after loading, {what}{self._on(rank)}")
+            if not compared:
+                raise EngineError(f"after loading, nothing to compare{self._on(rank)}")
             not_compared.update(dict.fromkeys(passed_over))
         if not not_compared:
             return ()
-        count, example = len(not_compared), next(iter(not_compared))
         return (
-            (
-                f"{count} of the engine's matrices could not be compared with the"
-                f" files, {example} for one"
-            ),
+            f"{len(not_compared)} of the engine's matrices could not be compared with"
+            f" the files, {next(iter(not_compared))} for one",
         )
 
     def _on(self, rank: int) -> str:
@@ -268,8 +240,7 @@ class VLLMEngine:
         return f" (worker {rank} of {workers})" if workers > 1 else ""
 
     def _checked(self, started: Started, checkpoint: Checkpoint) -> Started:
-        """The engine, after a few scores both ways, once for each combination, have
-        settled how it scores.
+        """The engine, after a few scores both ways have settled how it scores.
 
         Where forced scores are wrong, prompt log-probabilities take their place. Raises
         EngineError if the engine cannot answer, or if these or its ranks cannot be
@@ -277,50 +248,43 @@ class VLLMEngine:
         """
         from vllm.platforms import current_platform
 
-        combination = _combination(started, self._config, checkpoint)
-        memory = self_check.Memory()
-        forces = started.scoring == "forced"
-        known = memory.text(combination) is not None
-        self._setup = combination | {"self-check": "not needed" if known else "passed"}
-        if known:
-            return started
-        slower = dataclasses.replace(started, scoring="prompt_logprobs")
-        requests = self_check.questions(checkpoint.vocabulary, started.positions)
-        fast = list(self.run(FixedSource(requests))) if forces else []
-        self._started = slower
-        slow = list(self.run(FixedSource(requests)))
-        # One after another: a whole distribution has as many numbers as the vocabulary
-        # has tokens.
-        whole: list[Response] = []
-        for request in requests:
-            whole += self.run(FixedSource([request]), whole=True)
-        precision = self_check.precision(
-            started.dtype, combination["logits"], on_gpu=not current_platform.is_cpu()
+        logits = on_workers(started.llm, "logits_dtype")[0]
+        computed = precision(
+            started.dtype, logits, on_gpu=not current_platform.is_cpu()
         )
         # one difference of 1e-7 may round a cached number to its neighbour
         if self._config.kv_cache != AUTO_CACHE:
-            precision = "half, float32 logits"
-        allowed = self_check.TOLERANCES[precision]
-        wrong_ranks = list(filter(None, on_workers(started.llm, "wrong_rank")))
-        nonsense = self_check.nonsense(slow, whole, allowed, wrong_ranks)
-        if nonsense is not None:
-            self.close()
-            raise EngineError(f"this vLLM's scores cannot be trusted: {nonsense}")
-        wrong = None
-        if forces:
-            wrong = self_check.disagreement(fast, slow, whole, allowed, requests)
-        if wrong is None:
-            if any(response.status == "ok" for response in slow):
-                memory.add(combination)
-            return started
-        self._setup = _combination(slower, self._config, checkpoint) | {
-            "self-check": "failed"
+            computed = "half, float32 logits"
+        requests = questions(checkpoint.vocabulary, started.positions)
+        slower = dataclasses.replace(started, scoring="prompt_logprobs")
+        fast = self._answers(requests)
+        self._started = slower
+        slow = self._answers(requests)
+        for wrong_rank in filter(None, on_workers(started.llm, "wrong_rank")):
+            raise EngineError(
+                f"this vLLM's scores cannot be trusted: of planted tokens, {wrong_rank}"
+            )
+        if (nonsense := impossible(slow)) is not None:
+            raise EngineError(
+                "this vLLM's scores cannot be trusted: its prompt log-probabilities"
+                f" hold {nonsense}"
+            )
+        wrong = disagreement(fast, slow, computed)
+        if wrong is not None:
+            note = (
+                f"{wrong}; scores are computed by prompt log-probabilities instead,"
+                " which is slower"
+            )
+            started = dataclasses.replace(slower, notes=(note,))
+        self._setup = _setup(started, self._config, checkpoint) | {
+            "logits": logits,
+            "self-check": "passed" if wrong is None else "failed",
         }
-        note = (
-            f"{wrong}; scores are computed by prompt log-probabilities instead, which"
-            " is slower"
-        )
-        return dataclasses.replace(slower, notes=(*started.notes, note))
+        return started
+
+    def _answers(self, requests: Sequence[Score]) -> dict[str, Response]:
+        responses = self.run(FixedSource(requests))
+        return {response.request_id: response for response in responses}
 
     def _step(self, core: Any) -> Any:
         """One step of the engine; returns vLLM's EngineCoreOutputs."""
@@ -333,46 +297,24 @@ class VLLMEngine:
 
 # Settings that choose no kernel: requests, places, and sizes of steps.
 _INDIFFERENT = {
-    *("kind", "dtype", "scoring", "trust_remote_code"),
-    *(
-        "max_model_len",
-        "max_num_seqs",
-        "max_num_batched_tokens",
-        "kv_cache_gib",
-        "gpu_memory_utilization",
-    ),
+    "kind",
+    "dtype",
+    "scoring",
+    "trust_remote_code",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "kv_cache_gib",
+    "gpu_memory_utilization",
     "shared_gpu",
 }
-# Variables that choose kernels, in addition to vLLM's own; and vLLM's variables that
-# only locate files, logs, processes and other machines.
-_CHOOSING = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
-_NOT_CHOOSING = (
-    *(
-        "VLLM_API_KEY",
-        "VLLM_CACHE_ROOT",
-        "VLLM_CONFIG",
-        "VLLM_DO_NOT_TRACK",
-        "VLLM_DP_",
-        "VLLM_HOST_IP",
-        "VLLM_LOG",
-    ),
-    *(
-        "VLLM_NO_USAGE_STATS",
-        "VLLM_PORT",
-        "VLLM_USAGE",
-        "VLLM_CPU_KVCACHE_SPACE",
-        "VLLM_CPU_OMP_THREADS_BIND",
-    ),
-    *("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_WORKER_MULTIPROC_METHOD"),  # set by us
-    "VLLM_OBJECT_STORAGE_",  # set by vLLM, to another name in each process
-)
 
 
-def _combination(
+def _setup(
     started: Started, config: EngineConfig, checkpoint: Checkpoint
 ) -> dict[str, str]:
     """What an engine's numbers depend on besides weights and requests: builds,
-    device, kernels and code, by name."""
+    device and kernels, by name."""
     import torch
     from vllm import envs
     from vllm.platforms import current_platform
@@ -380,54 +322,34 @@ def _combination(
     scoring = "in one step" if started.dialect.one_step else "by forced decoding"
     if started.scoring == "prompt_logprobs":
         scoring = "by prompt log-probabilities"
-    quantised = checkpoint.quantisation
-    weights = (
-        {}
-        if quantised is None
-        else {"weights": f"{quantised.library}, {quantised.label}"}
-    )
+    instructions = [torch.backends.cpu.get_cpu_capability(), *instruction_sets()]
     head = text_model(checkpoint.settings).get("head_dim")
+    # Only names: values may be secret.
+    variables = [
+        name
+        for name, value in sorted(os.environ.items())
+        if name in envs.environment_variables and value != DEFAULTS.get(name)
+    ]
     settings = config.model_dump(mode="json", exclude=_INDIFFERENT)
-    return {
+    described = {
         "device": str(current_platform.get_device_name()),
-        "instructions": " ".join(
-            [torch.backends.cpu.get_cpu_capability(), *instruction_sets()]
-        ),
+        "instructions": " ".join(instructions),
         "dtype": started.dtype,
-        "logits": on_workers(started.llm, "logits_dtype")[0],
         "runner": "V2" if started.dialect.v2 else "V1",
         "scoring": scoring,
         "graphs": started.graphs,
         "vllm": installed_version(),
         "torch": torch.__version__,
         "architecture": f"{checkpoint.settings.get('model_type')} with heads of {head}",
-        "environment": environment_in_words(
-            os.environ, {*envs.environment_variables, *_CHOOSING}
-        ),
-        **weights,
+        "environment": ", ".join(variables) or "nothing set",
         "settings": ", ".join(
             f"{name}: {value}" for name, value in sorted(settings.items())
         ),
-        "code": self_check.code_digest(Path(__file__).parent),
     }
-
-
-def environment_in_words(
-    variables: Mapping[str, str], choosing: Collection[str]
-) -> str:
-    """Which variables that may choose kernels are set, and a digest of their values,
-    which may be secret. vLLM sets more than it lists: names of processes, for
-    example, which are others each time."""
-    chosen = {
-        name: value
-        for name, value in sorted(variables.items())
-        if name in choosing
-        and name.startswith(("VLLM_", *_CHOOSING))
-        and not name.startswith(_NOT_CHOOSING)
-    }
-    if not chosen:
-        return "nothing set"
-    return f"{', '.join(chosen)} ({hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:8]})"
+    if checkpoint.quantisation is not None:
+        quantisation = checkpoint.quantisation
+        described["weights"] = f"{quantisation.library}, {quantisation.label}"
+    return described
 
 
 VLLM = EngineKind(

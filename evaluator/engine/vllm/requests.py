@@ -118,13 +118,9 @@ class Batch:
         eos_ids: list[int],
         counters: Counters,
         numbers: Iterator[int],
-        *,
-        whole: bool = False,
     ) -> None:
         """`numbers` gives each request a new id for the core. With steps scheduled
-        ahead, the last step of a run is still in progress when the next run begins.
-        `whole`: a Score by prompt log-probabilities reports whole distributions; as
-        top_logprobs, it has the entire vocabulary's."""
+        ahead, the last step of a run is still in progress when the next run begins."""
         self._core: Any = started.llm.engine_core  # vLLM's EngineCoreClient
         self._started = started
         # else, a Score is computed by forced decoding
@@ -133,7 +129,6 @@ class Batch:
         self._eos_ids = eos_ids
         self._counters = counters
         self._numbers = numbers
-        self._whole = whole
         self._core_ids: dict[str, str] = {}  # of the requests in flight
         self._shared = SharedScores()
         # the requests in the engine core, by the core's id
@@ -145,16 +140,19 @@ class Batch:
         """Cancel, refuse, or put into the engine core."""
         cancelled: list[str] = []
         accepted: list[Request] = []
-        for each in given:
-            if not isinstance(each, Cancel):
-                if self._accepts(each):
-                    accepted.append(each)
-            elif (core_id := self._core_ids.pop(each.request_id, None)) is not None:
-                cancelled.append(core_id)
-                pending = self.in_flight.pop(core_id)
-                # else it waited for its first step
-                if pending.cached_tokens is not None:
-                    self._count(pending)
+        for request in given:
+            if isinstance(request, Cancel):
+                core_id = self._core_ids.pop(request.request_id, None)
+                if core_id is not None:
+                    cancelled.append(core_id)
+                    pending = self.in_flight.pop(core_id)
+                    # else it waited for its first step
+                    if pending.cached_tokens is not None:
+                        self._count(pending)
+            elif (reason := self._refusal(request)) is None:
+                accepted.append(request)
+            else:
+                self.ready.append(refuse(request, reason))
         if cancelled:
             self._core.abort_requests(cancelled)
         # A score by prompt log-probabilities is there to check the others: it shares
@@ -181,10 +179,7 @@ class Batch:
             if output.new_logprobs is None:
                 pending.tokens.extend(output.new_token_ids)
             elif output.new_token_ids:
-                token = output.new_logprobs
-                if type(token) is not tuple:  # the engine core is in another process
-                    token = StepTable.of(token).slice_request(0, 1)
-                pending.append(*token)
+                pending.append(*output.new_logprobs)
             if output.finish_reason is not None:
                 del self.in_flight[output.request_id]
                 del self._core_ids[pending.request.request_id]
@@ -193,30 +188,25 @@ class Batch:
                 self.ready.extend(self._shared.answer(response))
         self.was_emptied = not self.in_flight
 
-    def _accepts(self, request: Request) -> bool:
-        """Whether the engine can answer a request. If not, it gets a response with
-        the reason."""
+    def _refusal(self, request: Request) -> str | None:
+        """Why the engine cannot answer a request; None if it can."""
+        positions = self._started.positions
         reason = refusal(request, self._started.max_model_len, self._vocabulary)
-        if reason is None and self._by_prompt and isinstance(request, Score):
-            # Its prompt holds the continuation, and one token is generated after it.
-            length = len(request.prompt_ids) + len(request.continuation_ids)
-            if length >= self._started.positions:
-                reason = (
-                    f"its {length} tokens fill the model's"
-                    f" {self._started.positions} positions, and scoring by prompt"
-                    " log-probabilities needs one more"
-                )
-        if (
-            reason is None
-            and isinstance(request, Generate)
-            and request.top_logprobs > MAX_TOP_LOGPROBS
-        ):
-            reason = (
+        if reason is not None:
+            return reason
+        if isinstance(request, Generate) and request.top_logprobs > MAX_TOP_LOGPROBS:
+            return (
                 f"top_logprobs is {request.top_logprobs}, more than {MAX_TOP_LOGPROBS}"
             )
-        if reason is not None:
-            self.ready.append(refuse(request, reason))
-        return reason is None
+        if self._by_prompt and isinstance(request, Score):
+            # Its prompt holds the continuation, and one token is generated after it.
+            length = len(request.prompt_ids) + len(request.continuation_ids)
+            if length >= positions:
+                return (
+                    f"its {length} tokens fill the model's {positions} positions, and"
+                    " scoring by prompt log-probabilities needs one more"
+                )
+        return None
 
     def _made(self, request: Request, now: float) -> EngineCoreRequest:
         """A request as vLLM's engine core gets it; from now on it is in flight."""
@@ -234,7 +224,7 @@ class Batch:
         elif self._by_prompt and request.reference is None:
             # One token is generated, which is not read. Row i of the report is of the
             # prompt's token i + 1.
-            parameters = prompt_score(whole=self._whole)
+            parameters = prompt_score()
             prompt = [*request.prompt_ids, *request.continuation_ids]
             pending = InFlight(
                 request, len(prompt), report_from=len(request.prompt_ids) - 1

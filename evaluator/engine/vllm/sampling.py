@@ -103,21 +103,16 @@ class Dialect:
         return made
 
 
-def prompt_score(*, whole: bool = False) -> SamplingParams:
+def prompt_score() -> SamplingParams:
     """Parameters that report prompt log-probabilities: the slow way to score, on either
     runner.
 
     vLLM then computes the whole prompt. `skip_reading_prefix_cache` must keep its
     default. If vLLM reads the cache, the V1 runner returns uninitialised memory for the
-    cached rows. `whole`: report the whole vocabulary.
+    cached rows.
     """
-    wanted = -1 if whole else 1
     return SamplingParams(
-        temperature=0.0,
-        max_tokens=1,
-        prompt_logprobs=wanted,
-        ignore_eos=True,
-        **_ALWAYS,
+        temperature=0.0, max_tokens=1, prompt_logprobs=1, ignore_eos=True, **_ALWAYS
     )
 
 

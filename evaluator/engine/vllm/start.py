@@ -11,7 +11,6 @@ dtype.
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 import re
@@ -21,7 +20,6 @@ import time
 import warnings
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distributions, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,11 +45,21 @@ _V2 = "VLLM_USE_V2_MODEL_RUNNER"  # 1 or 0 where vLLM is not to choose the runne
 # int4 weights are computed with int8 activations, on AMX
 INT4_AS_W4A8 = "VLLM_CPU_INT4_W4A8"
 _SPACE = "VLLM_CPU_KVCACHE_SPACE"
+# The environment of an engine; the user's own settings stay.
+DEFAULTS = {
+    _SPACE: str(CPU_CACHE_GIB),
+    # the workers of tensor parallelism; ours has threads
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    INT4_AS_W4A8: "0",  # vLLM's own default makes another scheme of W4A16
+    # Sampled requests have seeds, and vLLM never uses FlashInfer for a step with
+    # seeds. But it would import it, which fails if it is not installed, and compile
+    # it when an engine starts, which needs a CUDA compiler.
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
+}
 _REASONS = 400  # characters of an error that lists reasons
-_NOT_ON_A_CPU = (
-    "vLLM has no batch-invariant mode on a CPU; engine torch computes one request at a"
-    " time"
-)
 _INVARIANT_FROM = 80  # a GPU's compute capability, ten times
 _SERVED = "0.32"  # vLLM's version; this folder replaces parts of it
 _PATIENCE_SECONDS = 60.0
@@ -109,29 +117,10 @@ def check_here(config: EngineConfig) -> None:
             f" {_SERVED}"
         )
     if config.deterministic and serves_cpus():
-        raise InputError(f"engine: deterministic: {_NOT_ON_A_CPU}")
-    wanted, on_cpu = os.environ.get(_V2), serves_cpus()
-    if wanted not in (None, "0", "1"):
         raise InputError(
-            f"engine 'vllm': {_V2}={one_line(wanted)} in the environment: it must be 0"
-            " or 1"
+            "engine: deterministic: vLLM has no batch-invariant mode on a CPU; engine"
+            " torch computes one request at a time"
         )
-    if not on_cpu and (wanted == "0" or not _is_there("triton")):
-        raise _no_v2_on_gpu()
-    if on_cpu and wanted == "1":
-        lacking = [
-            module
-            for module in ("triton", "triton.runtime.interpreter")
-            if not _is_there(module)
-        ]
-        if lacking:
-            raise _refused(f"{lacking[0]} is not installed, or cannot be imported")
-        if os.environ.get("TRITON_INTERPRET") != "1":
-            raise _refused(
-                "on a CPU it needs Triton's interpreter (TRITON_INTERPRET=1)"
-            )
-        if "cpu" not in importlib.import_module("triton.backends").backends:
-            raise _refused("this Triton has no backend named cpu")
 
 
 def start(config: EngineConfig, checkpoint: Checkpoint, served: Path) -> Started:
@@ -160,27 +149,9 @@ def named(error: BaseException) -> str:
     first = one_line(lines[0])
     if "validation error for" in first or first.endswith(":"):
         first = one_line(" ".join(lines).partition(" [type=")[0], _REASONS)
+    if "failed to be inspected" in first:
+        first += "; it lacks a package, and --engine torch may do without"
     return f"{type(error).__name__}: {first}"
-
-
-def not_imported(error: BaseException) -> str | None:
-    """Why vLLM cannot import its code of an architecture, as its error gives no
-    reason. None for another error."""
-    found = re.search(
-        r"Model architectures \['(\w+)'\] failed to be inspected", str(error)
-    )
-    if found is None:
-        return None
-    from vllm.model_executor.models.registry import ModelRegistry
-
-    try:
-        ModelRegistry.models[found[1]].load_model_cls()
-    except Exception as reason:  # whatever an import may raise
-        return (
-            f"its code of {found[1]} cannot be imported ({one_line(reason)}); --engine"
-            " torch may do without"
-        )
-    return None
 
 
 def _start(config: EngineConfig, checkpoint: Checkpoint, served: Path) -> Started:
@@ -190,14 +161,17 @@ def _start(config: EngineConfig, checkpoint: Checkpoint, served: Path) -> Starte
     from evaluator.engine.vllm.sampling import Dialect
 
     on_cpu = bool(platform.is_cpu())
-    if config.deterministic:
-        _check_deterministic(platform)
+    if config.deterministic and not platform.has_device_capability(_INVARIANT_FROM):
+        raise InputError(
+            "engine: deterministic: vLLM's batch-invariant mode needs a GPU of compute"
+            f" capability {_INVARIANT_FROM / 10:.1f} or more"
+        )
     arguments = _device_arguments(config, checkpoint, served, platform)
     positions = arguments["max_model_len"]
     llm = None
     try:
         v2 = _runs_v2(arguments, on_cpu=on_cpu)
-        arguments |= of_runner(config, checkpoint, arguments["dtype"], positions, v2=v2)
+        arguments |= of_runner(config, positions, v2=v2)
         engine_config = _engine_config(arguments)
         llm = _build(config, engine_config, platform)
         one_step = patch_engine(llm, config, v2=v2)
@@ -206,10 +180,7 @@ def _start(config: EngineConfig, checkpoint: Checkpoint, served: Path) -> Starte
     except Exception as error:  # whatever vLLM raises while it starts
         if llm is not None:
             llm.engine_core.shutdown()
-        why = not_imported(error) or named(error)
-        raise EngineError(
-            f"{checkpoint.path}: vLLM could not start an engine: {why}"
-        ) from error
+        raise EngineError(f"vLLM could not start an engine: {named(error)}") from error
     by_token = config.kv_cache != AUTO_CACHE
     # A running engine has written its graphs there; separate workers write into copies.
     graphs = engine_config.compilation_config.cudagraph_mode
@@ -279,10 +250,7 @@ def patch_engine(llm: Any, config: EngineConfig, *, v2: bool) -> bool:
     if config.tensor_parallel > 1:
         on_workers(llm, "end_with_parent")
     on_workers(llm, "prepare_v2" if v2 else "prepare_v1")
-    # None: the core runs in another process
-    core = getattr(llm.engine_core, "engine_core", None)
-    if core is None:
-        return False
+    core = llm.engine_core.engine_core
     hand_out_places(core.scheduler)
     if config.scoring != "forced" or not keep_last_context_token(core.scheduler):
         return False
@@ -335,36 +303,18 @@ def _runs_v2(arguments: dict[str, Any], *, on_cpu: bool) -> bool:
     try:
         v2 = bool(_engine_config(arguments).use_v2_model_runner)
     except ValueError as error:
-        if "Model Runner V2" in str(error):
-            raise _refused(
-                named(error).partition("Value error, ")[2] or one_line(error)
-            ) from error
-        raise
+        if "Model Runner V2" not in str(error):
+            raise
+        raise InputError(
+            f"engine 'vllm': vLLM cannot run its V2 model runner ({_V2}=1):"
+            f" {named(error)}"
+        ) from error
     if not v2 and not on_cpu:
-        raise _no_v2_on_gpu()
+        raise InputError(
+            "engine 'vllm': vLLM would run its V1 model runner, which is served on CPUs"
+            f" only: install Triton, and do not set {_V2}=0"
+        )
     return v2
-
-
-def _refused(why: str) -> InputError:
-    return InputError(
-        f"engine 'vllm': vLLM {installed_version()} cannot run its V2 model runner"
-        f" ({_V2}=1): {why}"
-    )
-
-
-def _no_v2_on_gpu() -> InputError:
-    return InputError(
-        f"engine 'vllm': vLLM {installed_version()} would run its V1 model runner,"
-        f" which is served on CPUs only: install Triton, and do not set {_V2}=0"
-    )
-
-
-def _is_there(module: str) -> bool:
-    """Whether a module is there. The packages that it lies in are imported."""
-    try:
-        return find_spec(module) is not None
-    except Exception:  # whatever the import of the package that it lies in may raise
-        return False
 
 
 def _engine_config(arguments: dict[str, Any]) -> Any:
@@ -374,25 +324,9 @@ def _engine_config(arguments: dict[str, Any]) -> Any:
     return EngineArgs(**arguments).create_engine_config()
 
 
-def _check_deterministic(platform: Any) -> None:
-    """Raises InputError where numbers depend on the other rows of their batch. Which
-    attention can keep that promise vLLM knows, and refuses to start with any other."""
-    reason = None
-    if platform.is_cpu():
-        reason = _NOT_ON_A_CPU
-    elif platform.is_cuda() and not platform.has_device_capability(_INVARIANT_FROM):
-        reason = (
-            "vLLM's batch-invariant mode needs a GPU of compute capability"
-            f" {_INVARIANT_FROM / 10:.1f} or more"
-        )
-    if reason is not None:
-        os.environ.pop(BATCH_INVARIANT, None)
-        raise InputError(f"engine: deterministic: {reason}")
-
-
 def _prepare_environment(config: EngineConfig) -> None:
-    """vLLM reads these when it is imported or when an engine starts; the user's own
-    settings stay. Raises InputError where it is too late for one."""
+    """vLLM reads these when it is imported or when an engine starts. Raises
+    InputError where it is too late for one."""
     wanted = {BATCH_INVARIANT: "deterministic"} if config.deterministic else {}
     if config.cuda_graphs == "piecewise" and not serves_cpus():
         wanted[BREAKABLE] = "cuda_graphs: piecewise"
@@ -404,21 +338,8 @@ def _prepare_environment(config: EngineConfig) -> None:
                 " another process"
             )
         os.environ[variable] = "1"
-    defaults = {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        _SPACE: str(CPU_CACHE_GIB),
-        # the workers of tensor parallelism; ours has threads
-        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "VLLM_NO_USAGE_STATS": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        INT4_AS_W4A8: "0",  # vLLM's own default makes another scheme of W4A16
-        # Sampled requests have seeds, and vLLM never uses FlashInfer for a step with
-        # seeds. But it would import it, which fails if it is not installed, and compile
-        # it when an engine starts, which needs a CUDA compiler.
-        "VLLM_USE_FLASHINFER_SAMPLER": "0",
-    }
-    for name, value in defaults.items():
+    for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the core is in this process
     if config.kv_cache_gib is not None:
         os.environ[_SPACE] = str(config.kv_cache_gib)

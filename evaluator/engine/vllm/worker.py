@@ -182,11 +182,8 @@ class WorkerExtension:
         )
 
     def prepare_v2(self) -> None:
-        """Put our ranks, scores and schedules into the V2 runner, and have its top-p
-        compiled."""
-        from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
-
-        from evaluator.engine.vllm.v2.kernels import rank_strictly, warm_top_p
+        """Put our ranks, scores and schedules into the V2 runner."""
+        from evaluator.engine.vllm.v2.kernels import rank_strictly
         from evaluator.engine.vllm.v2.schedules import describe_as_captured
         from evaluator.engine.vllm.v2.scores import ComparingSampler, ScoringWorker
 
@@ -195,7 +192,6 @@ class WorkerExtension:
         if runner.device.type == "cuda":
             describe_as_captured()
         runner.prompt_logprobs_worker = ScoringWorker(runner.prompt_logprobs_worker)
-        warm_top_p(runner, apply_top_k_top_p)
         runner.sampler = ComparingSampler(runner.sampler)
 
 

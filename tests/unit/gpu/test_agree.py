@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from evaluator.engine.base import Generate
-from launch.doctor.results import DisagreementError
-from launch.doctor.tolerances import LARGE_APART, RANKS
+from evaluator.engine.comparisons import DisagreementError
+from evaluator.engine.tolerances import LARGE_APART, RANKS
 from tests.gpu.agree import cases_of, compare, exceeded
 from tests.support.doctor import ScriptedEngine
 

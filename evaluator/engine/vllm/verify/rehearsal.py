@@ -14,6 +14,7 @@ engines may be on other nodes.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -32,48 +33,28 @@ from evaluator.checkpoints.overlay import served_config
 from evaluator.checkpoints.quantisation import ONLINE, Quantisation, online_scheme
 from evaluator.core.config import Frozen
 from evaluator.core.errors import EngineError, InputError, one_line
+from evaluator.core.files import write_atomically
 from evaluator.core.isolated import run_module
 from evaluator.engine import processor
 from evaluator.engine.base import FixedSource, Generate
-from evaluator.engine.config import DType, EngineConfig, build_engine
-from evaluator.engine.self_check import Memory, code_digest
-from evaluator.engine.vllm.schemes import cpu_auto, cpu_dtypes
+from evaluator.engine.config import EngineConfig, build_engine
+from evaluator.engine.vllm.schemes import cpu_dtypes
 from evaluator.engine.vllm.start import INT4_AS_W4A8, installed_version, serves_cpus
 
 # Layouts that left vLLM's core, and the packages that bring them back.
 _PLUGINS = {"gguf": "vllm-gguf-plugin", "bitsandbytes": "vllm-bnb-plugin"}
-# By scheme: the hardware that serves it, and the instructions that a processor needs
-# for it. If this processor has the instructions, another processor is not suggested.
-# For other schemes, only a GPU is known to serve them.
+# By scheme: the hardware that serves it. For others, only a GPU is known to.
 _SERVED_BY = {
-    "W4A16": ("a processor with AVX-512, or a GPU", {"avx512f"}),
+    "W4A16": "a processor with AVX-512, or a GPU",
     "W8A8": (
-        (
-            "a processor with VNNI instructions (int8 products overflow without them),"
-            " or a GPU"
-        ),
-        {"avx512_vnni", "avx_vnni"},
+        "a processor with VNNI instructions (int8 products overflow without them), or a"
+        " GPU"
     ),
-    "FP8": (
-        "scales per row and dynamic activations, a processor with AMX, or a GPU",
-        {"amx_tile", "amx_int8"},
-    ),
+    "FP8": ("scales per row and dynamic activations, a processor with AMX, or a GPU"),
 }
-# How a missing kernel shows in vLLM's and torch's words.
-_NO_KERNEL = re.compile(
-    r"\b_\w*C::|no attribute '|\b(?:no|find a|compatible)"
-    r" \w*\s?kernel|NotImplementedError|not implemented",
-    re.IGNORECASE,
-)
-_MOST = 300  # characters of another reason
 _GPTQ = ("gptq", "gptq_marlin", "auto_gptq")
-# on a CPU, in place of a dtype that does not work
-_TRIED: tuple[DType, ...] = ("bfloat16", "float32")
-_SET_DTYPE = (
-    "set --dtype {} (engine.dtype in a sweep file), which is then that of its base too"
-)
 _POSITIONS = 64
-_REASON = 500  # characters
+_REASON = 300  # characters
 
 
 class Rehearsal(Frozen):
@@ -109,20 +90,18 @@ def check_quantisation(
             " actorder), on every processor and GPU; quantise again with desc_act:"
             " false or a static order"
         )
-    served = (
-        cpu_dtypes(quantisation, processor.instruction_sets())
-        if here and serves_cpus()
-        else None
-    )
+    if not (here and serves_cpus()):
+        return
+    served = cpu_dtypes(quantisation, processor.instruction_sets())
     if served == ():
         raise InputError(
             f"{label}: vLLM has no kernel for this scheme here; {_needs(quantisation)}"
         )
     if served is not None and config.dtype not in ("auto", *served):
-        could = _SET_DTYPE.format(served[0])
         raise InputError(
             f"{label} in {config.dtype}: vLLM has no kernel for this scheme and dtype"
-            f" here; {could}"
+            f" here; set --dtype {served[0]} (engine.dtype in a sweep file), which is"
+            " then that of its base too"
         )
 
 
@@ -130,69 +109,56 @@ def rehearse_all(
     config: EngineConfig, checkpoints: Sequence[CheckpointInfo]
 ) -> tuple[str, ...]:
     """A line on each quantised checkpoint. Raises InputError for the first that
-    cannot be served on this machine; it names scheme and dtype, and what could serve
-    it."""
-    return tuple(
-        _rehearsed(config, info, info.quantisation)
-        for info in checkpoints
-        if info.quantisation is not None
-    )
-
-
-def _rehearsed(
-    config: EngineConfig, info: CheckpointInfo, quantisation: Quantisation
-) -> str:
-    """A note on a checkpoint that can be served. Raises InputError for another one."""
-    found = rehearse(info.path, config)
-    if found.reason is None:
+    cannot be served on this machine; it names the scheme, and what could serve it."""
+    notes = []
+    for info in checkpoints:
+        if info.quantisation is None:
+            continue
+        label, found = info.quantisation.label, rehearse(info.path, config)
+        if found.reason is not None:
+            why = textwrap.shorten(found.reason, _REASON, placeholder=" ...")
+            # whole with --debug
+            raise InputError(
+                f"checkpoint {info.path}: {label}: {why}; {_needs(info.quantisation)}"
+            ) from EngineError(found.reason)
         by = f" by {', '.join(found.kernels)}" if found.kernels else ""
         how = f", computed in {found.dtype}{by}" if found.dtype else ""
-        return f"{info.name}: {quantisation.label}{how}"
-    on_cpu = serves_cpus()
-    dtype = (
-        cpu_auto(quantisation) if on_cpu and config.dtype == "auto" else config.dtype
-    )
-    remedy = _needs(quantisation)
-    for other in _TRIED if on_cpu else ():
-        tried = config.model_copy(update={"dtype": other})
-        if other != dtype and rehearse(info.path, tried).reason is None:
-            remedy = _SET_DTYPE.format(other)
-    why = textwrap.shorten(found.reason, _MOST, placeholder=" ...")
-    if _NO_KERNEL.search(found.reason):  # no names of kernels
-        why = "vLLM has no kernel for this scheme and dtype here"
-    place = f"checkpoint {info.path}: {quantisation.label} in {dtype}"
-    # whole with --debug
-    raise InputError(f"{place}: {why}; {remedy}") from EngineError(found.reason)
+        notes.append(f"{info.name}: {label}{how}")
+    return tuple(notes)
 
 
 def _needs(quantisation: Quantisation) -> str:
-    served_by, lacking = _SERVED_BY.get(quantisation.scheme, ("a GPU", set()))
-    return (
-        "it needs a GPU"
-        if lacking & {*processor.instruction_sets()}
-        else f"it needs {served_by}"
-    )
+    if cpu_dtypes(quantisation, processor.instruction_sets()):
+        return "it needs a GPU"  # no other processor would do
+    return f"it needs {_SERVED_BY.get(quantisation.scheme, 'a GPU')}"
 
 
 def rehearse(checkpoint: Path, config: EngineConfig) -> Rehearsal:
-    """Rehearse a checkpoint, or recall an earlier success. Failures are tried again."""
-    combination = {
-        "config": json.dumps(shortened(Checkpoint(checkpoint).config), sort_keys=True),
-        "dtype": config.dtype,
-        "tensor_parallel": str(config.tensor_parallel),
-        "vllm": installed_version(),
-        "instructions": " ".join(processor.instruction_sets()),
-        "int4": os.environ.get(INT4_AS_W4A8, ""),
-        "code": code_digest(Path(__file__).parents[1]),
-    }
-    memory = Memory("rehearsals")
-    if (known := memory.text(combination)) is not None:
-        with contextlib.suppress(ValueError):
-            return Rehearsal.model_validate_json(known)
+    """Rehearse a checkpoint, or recall an earlier success of its kind, which the user's
+    cache keeps. Failures are tried again."""
+    kept = _kept(checkpoint, config)
+    with contextlib.suppress(OSError, ValueError):
+        return Rehearsal.model_validate_json(kept.read_bytes())
     found = _in_a_process(checkpoint, config)
     if found.reason is None:
-        memory.add(combination, found.model_dump_json())
+        with contextlib.suppress(OSError, InputError):  # then it is rehearsed again
+            write_atomically(kept, found.model_dump_json().encode())
     return found
+
+
+def _kept(checkpoint: Path, config: EngineConfig) -> Path:
+    combination = {
+        "config": shortened(Checkpoint(checkpoint).config),
+        "dtype": config.dtype,
+        "tensor_parallel": config.tensor_parallel,
+        "vllm": installed_version(),
+        "instructions": processor.instruction_sets(),
+        "int4": os.environ.get(INT4_AS_W4A8),
+    }
+    text = json.dumps(combination, sort_keys=True)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    name = f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    return cache / "resurface" / "rehearsals" / name
 
 
 def _in_a_process(checkpoint: Path, config: EngineConfig) -> Rehearsal:
@@ -262,12 +228,10 @@ def main() -> None:
     except (EngineError, InputError) as error:
         # The reason needs no path: the directory of the one layer is deleted, and the
         # caller names the checkpoint.
-        found = Rehearsal(reason=re.sub(r"^/\S+: ", "", one_line(error, _REASON)))
+        found = Rehearsal(reason=re.sub(r"^/\S+: ", "", one_line(error, 500)))
     except BaseException as error:  # vLLM can raise anything, even DeprecationWarning
-        found = Rehearsal(reason=f"{type(error).__name__}: {one_line(error, _REASON)}")
-    written = Path(f"{answer}.writing")
-    written.write_text(found.model_dump_json(), encoding="utf-8")
-    written.replace(answer)
+        found = Rehearsal(reason=f"{type(error).__name__}: {one_line(error, 500)}")
+    write_atomically(Path(answer), found.model_dump_json().encode())
     os._exit(0)  # vLLM's threads and workers need not be waited for
 
 

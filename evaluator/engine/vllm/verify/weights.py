@@ -1,18 +1,12 @@
 """Compares the weights in one of vLLM's workers with a checkpoint's files."""
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from safetensors import safe_open
 
-from evaluator.checkpoints.matrices import Tensors
-from evaluator.engine.vllm.verify.dequantised import (
-    computes_with,
-    computes_with_experts,
-    quantised_sources,
-)
+from evaluator.engine.vllm.verify.dequantised import computes_with, quantised_sources
 from evaluator.engine.vllm.verify.sharding import pieces, rows_held, sampled
 
 _FLOAT32_TOLERANCE = 1.0e-4  # relative; packed kernels sum in another order
@@ -27,7 +21,7 @@ def compare(model: Any, files: list[str], dtype: torch.dtype) -> Comparison:
     """Compare a sample of every matrix and vector of a worker's model with the files.
 
     The comparison uses a matrix's products if vLLM packed it for a CPU kernel and
-    dropped the original, if it is quantised, or for experts. With tensor parallelism,
+    dropped the original, or if it is quantised. Experts cannot be compared. With tensor parallelism,
     the worker's shard is compared with its part of the files."""
     packed: dict[str, list[str]] = getattr(model, "packed_modules_mapping", {})
     compared = 0
@@ -40,49 +34,33 @@ def compare(model: Any, files: list[str], dtype: torch.dtype) -> Comparison:
             for name in opened.keys():  # noqa: SIM118  (not a dict)
                 tensors[name] = opened.get_slice(name)
         for name, module in model.named_modules():
-            for what, parameter, is_vector, same in _checks(
-                name, module, packed, tensors, dtype
-            ):
+            if matrices := quantised_sources(name, packed, tensors):
+                same = computes_with(module, matrices, dtype)
                 if same is False:
-                    differing.append(what)
+                    differing.append(f"the product of {name}")
+                elif same is None:
+                    not_compared.append(f"{name}.weight")
+                compared += same is not None
+                continue
+            for own, parameter in module.named_parameters(recurse=False):
+                sources = _sources(name, packed, tensors) if own == "weight" else []
+                same = None
+                if sources:
+                    same = _same(module, [tensors[source] for source in sources])
+                is_vector = parameter.ndim < 2 and not (
+                    own == "weight" and _is_packed(module)
+                )
+                if same is False:
+                    differing.append(f"{name}.{own}")
                 elif same is None and not is_vector:
-                    not_compared.append(parameter)
+                    not_compared.append(f"{name}.{own}")
                 compared += same is not None and not is_vector
     return compared, differing, not_compared
 
 
-# what differs, the parameter that cannot be compared, whether it is a vector, and
-# whether it is that of the files; None: it cannot be compared
-_Check = tuple[str, str, bool, bool | None]
-
-
-def _checks(
-    name: str,
-    module: Any,
-    packed: dict[str, list[str]],
-    tensors: Tensors,
-    dtype: torch.dtype,
-) -> Iterator[_Check]:
-    """Those of one module."""
-    if matrices := quantised_sources(name, packed, tensors):
-        same = computes_with(module, matrices, dtype)
-        yield f"the product of {name}", f"{name}.weight", False, same
-        return
-    if hasattr(module, "w13_weight") and hasattr(module, "w2_weight"):
-        same = computes_with_experts(name, module, tensors)
-        yield f"the experts of {name}", f"{name}.w13_weight", False, same
-        return
-    for own, parameter in module.named_parameters(recurse=False):
-        is_weight = own == "weight"
-        sources = _sources(name, packed, tensors) if is_weight else []
-        same = (
-            _same(module, [tensors[source] for source in sources]) if sources else None
-        )
-        is_vector = parameter.ndim < 2 and not (is_weight and _is_packed(module))
-        yield f"{name}.{own}", f"{name}.{own}", is_vector, same
-
-
-def _sources(module: str, packed: dict[str, list[str]], tensors: Tensors) -> list[str]:
+def _sources(
+    module: str, packed: dict[str, list[str]], tensors: dict[str, Any]
+) -> list[str]:
     """The tensors of the files that form the rows of a module's weight, in order;
     empty if there are none."""
     if f"{module}.weight" in tensors:

@@ -151,37 +151,22 @@ def make(lm, width, max_tokens):
     )
 
 
-def test_search_requests_few_ends_on_error():
-    """A search takes fewer requests than prefixes and an error ends it."""
+def test_search_requests_few():
+    """One request for each prefix would be 160."""
     lm = FakeLM(vocabulary=32, eos_ids=frozenset(), seed=7, sharpness=6.0)
-    assert (
-        len(search_through(make(lm, 5, 32), lm.answer, seed=0, room=3)) < 5 * 32 * 0.6
-    )
-    lm = FakeLM(vocabulary=32)
-    search = make(lm, 4, 6)
-    request = search.start()[0]
-    assert (
-        search.advance(
-            [
-                Response(
-                    request_id=request.request_id,
-                    status="engine_error",
-                    error="too long",
-                )
-            ]
-        )
-        == []
-    )
-    assert search.done
-    assert search.error == "too long"
-    assert search.hypotheses() == ()
+    assert len(search_through(make(lm, 5, 32), lm.answer, seed=0, room=3)) < 96
+
+
+def test_error_ends_search():
     lm = FakeLM(vocabulary=32, eos_ids=frozenset(), seed=5, sharpness=2.0)
     search = make(lm, 4, 8)
-    waiting = search.advance([lm.answer(search.start()[0])])
-    failed, late = waiting[0], waiting[1]
-    search.advance([Response(request_id=failed.request_id, status="engine_error")])
+    failed, late = search.advance([lm.answer(search.start()[0])])[:2]
+    error = Response(
+        request_id=failed.request_id, status="engine_error", error="too long"
+    )
+    search.advance([error])
     assert search.advance([lm.answer(late)]) == []
-    assert search.error == "engine_error"
+    assert (search.done, search.error, search.hypotheses()) == (True, "too long", ())
 
 
 @pytest.mark.parametrize(("width", "max_tokens"), [(0, 4), (3, 0)])

@@ -3,46 +3,30 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from launch.doctor import tolerances
-from launch.doctor.checkpoints import (
-    _prune,
-    differing,
-    masks_of,
-    write_divisible,
-    write_twins,
-)
+from launch.doctor.checkpoints import differing, masks_of, write_divisible, write_twins
 from launch.doctor.runs import PROMPT_TOKENS, cases_for
 from launch.sweep.models import BUNDLED_MODEL
-from pruning.model.decoder import Decoder
 
 
 def test_twins_have_equal_embeddings(tmp_path):
-    source = tmp_path / "source"
-    source.mkdir()
-    tensors = {
-        "model.embed_tokens.weight": torch.randn(7, 4),
-        "model.layers.0.mlp.up_proj.weight": torch.randn(4, 4),
-    }
-    save_file(tensors, source / "model.safetensors")
-    (source / "config.json").write_text('{"model_type": "qwen3"}')
-    before = (source / "model.safetensors").read_bytes()
-    made = load_file(write_twins(source, tmp_path / "twins") / "model.safetensors")
-    table = made["model.embed_tokens.weight"]
-    assert torch.equal(table[1::2], tensors["model.embed_tokens.weight"][0:6:2])
-    assert torch.equal(table[0::2], tensors["model.embed_tokens.weight"][0::2])
-    assert torch.equal(
-        made["model.layers.0.mlp.up_proj.weight"],
-        tensors["model.layers.0.mlp.up_proj.weight"],
+    before, after = (
+        load_file(folder / "model.safetensors")
+        for folder in (BUNDLED_MODEL, write_twins(BUNDLED_MODEL, tmp_path / "twins"))
     )
-    assert (tmp_path / "twins" / "config.json").is_file()
-    assert (source / "model.safetensors").read_bytes() == before
+    for name, tensor in before.items():
+        expected = tensor
+        if name == "model.embed_tokens.weight":
+            expected = tensor[::2].repeat_interleave(2, dim=0)
+        assert torch.equal(after[name], expected), name
+
+
+def test_divisible_model_computes_the_same(tmp_path):
     written = write_divisible(BUNDLED_MODEL, tmp_path / "made" / "dense")
     one, other = (
         AutoModelForCausalLM.from_pretrained(path, dtype="float32")
@@ -91,42 +75,12 @@ def test_share_of_differing_weights(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "allowed"),
-    [
-        ("wanda", tolerances.ROUNDED_MASKS["half"]),
-        pytest.param("sparsegpt", tolerances.SOLVED["half"], marks=pytest.mark.long),
-    ],
-)
-def test_gpu_rounding_passes_pruning_check(method, allowed, tmp_path, monkeypatch):
-    """A GPU computes in the checkpoint's bfloat16, the CPU beside it in float32."""
-    exact = masks_of(_prune(BUNDLED_MODEL, tmp_path / "float32", method, "cpu"))
-    other = masks_of(_prune(BUNDLED_MODEL, tmp_path / "magnitude", "magnitude", "cpu"))
-    made = Decoder.__init__
-
-    def on_gpu(self: Decoder, *arguments: Any) -> None:
-        made(self, *arguments)
-        self.dtype = torch.bfloat16
-
-    monkeypatch.setattr(Decoder, "__init__", on_gpu)
-    shares = list(
-        differing(
-            masks_of(_prune(BUNDLED_MODEL, tmp_path / "bfloat16", method, "cpu")), exact
-        ).values()
-    )
-    assert 0 < max(shares) <= allowed.largest
-    assert sum(shares) / len(shares) <= allowed.mean
-    assert max(differing(other, exact).values()) > allowed.largest
-
-
-@pytest.mark.slow
 def test_questions_cross_cache_blocks():
     asked = cases_for(BUNDLED_MODEL)
     lengths = {len(score.prompt_ids) for score in asked.scores}
     assert {1, 31, 32, 129, 256} <= lengths
-    assert {len(score.continuation_ids) for score in asked.scores} >= {2, 33}
-    assert all(score.continuation_ids for score in asked.scores)
     assert max(lengths) <= PROMPT_TOKENS
+    assert {len(score.continuation_ids) for score in asked.scores} >= {2, 33}
     names = [each.request_id for each in (*asked.exact, *asked.samples)]
     assert len(set(names)) == len(names) > 50
     assert len({sample.seed for sample in asked.samples}) == len(asked.samples)

@@ -1,206 +1,280 @@
 """What a step computes on a GPU, which CUDA graphs vLLM is asked for, and what vLLM
 makes of it, without a GPU."""
 
+import sys
 from itertools import pairwise
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.engine.config import EngineConfig
+from evaluator.engine.vllm import arguments
 from evaluator.engine.vllm.arguments import (
     FASTER_DECODE,
     cache_tokens,
     cached_values,
     capture_sizes,
     graph_arguments,
-    step_size,
 )
+from tests.support.checkpoint_files import stated
 from tests.support.engines import needs_vllm
 
-REQUESTS, TOKENS = 200, 16_384
+REQUESTS, TOKENS, GIB = 200, 16_384, 2**30
 KINDS = ("full", "piecewise", "decode")
 
 
-def arguments(graphs, *, compile=False, requests=REQUESTS, tokens=TOKENS):
+def graphs_of(graphs, *, compile=False, requests=REQUESTS, tokens=TOKENS):
     return graph_arguments(graphs, compile=compile, requests=requests, tokens=tokens)
 
 
-def test_graphs_by_default_padded_little():
-    """Graphs are the default padded by an eighth at most and compiling is not."""
-    assert arguments(None) == arguments(True) == arguments("full")
-    assert arguments(None)["compilation_config"]["mode"] == 0
-    assert arguments(False) == {"enforce_eager": True}
-    # vLLM's own, with graphs of its pieces
-    assert arguments(None, compile=True) == {
-        "enforce_eager": False,
-        "compilation_config": {},
-    }
-    assert arguments(False, compile=True)["compilation_config"] == {
-        "cudagraph_mode": "NONE"
-    }
-    sizes = capture_sizes(2048, 256)
-    assert len(sizes) == 51
-    assert sizes[0] == 1
-    assert sizes[-1] == 2048
-    for smaller, larger in pairwise(sizes):
-        assert larger - smaller <= max(8, smaller // 8)
-    # FlashAttention 3 schedules a graph of one token otherwise, so steps that compute
-    # prompts have none
-    least = {
-        kind: arguments(kind)["compilation_config"]["cudagraph_capture_sizes"][0]
-        for kind in KINDS
-    }
-    assert least == {"full": 2, "piecewise": 1, "decode": 1}
-    assert arguments("full", requests=1, tokens=1) == {"enforce_eager": True}
-    for kind in KINDS:
-        assert (
-            arguments(kind, requests=3000)["compilation_config"][
-                "cudagraph_capture_sizes"
-            ][-1]
-            == 3000
-        )
+def sizes_of(graphs, **limits):
+    return graphs_of(graphs, **limits)["compilation_config"]["cudagraph_capture_sizes"]
 
 
 @pytest.mark.parametrize(
-    ("most", "requests"), [(2048, 200), (60, 60), (1000, 7), (8, 3), (1, 1)]
+    ("graphs", "settings", "expected"),
+    [
+        (False, {}, {"enforce_eager": True}),
+        # a step has one token
+        ("full", {"requests": 1, "tokens": 1}, {"enforce_eager": True}),
+        # vLLM's own, with graphs of its pieces
+        (None, {"compile": True}, {"enforce_eager": False, "compilation_config": {}}),
+        (
+            False,
+            {"compile": True},
+            {"enforce_eager": False, "compilation_config": {"cudagraph_mode": "NONE"}},
+        ),
+    ],
 )
-def test_full_batch_and_largest_step_captured(most, requests):
-    """A full batch and the largest step have graphs."""
-    sizes = capture_sizes(most, requests)
-    assert {most, requests} <= set(sizes)
-    assert sizes == sorted(set(sizes))
-    assert sizes[-1] == most
+def test_graphs_follow_configuration(graphs, settings, expected):
+    assert graphs_of(graphs, **settings) == expected
 
 
-GIB = 2**30
+def test_graphs_are_the_default():
+    assert graphs_of(None) == graphs_of(True) == graphs_of("full")
+    # FlashAttention 3 schedules a graph of one token otherwise, so steps that compute
+    # prompts have none
+    assert {kind: sizes_of(kind)[0] for kind in KINDS} == {
+        "full": 2,
+        "piecewise": 1,
+        "decode": 1,
+    }
+    assert [sizes_of(kind)[-1] for kind in KINDS] == [2048, 2048, REQUESTS]
+    assert [sizes_of(kind, requests=3000)[-1] for kind in KINDS] == [3000] * 3
 
 
-def qwen3(hidden, middle, layers, heads, kv_heads=8):
-    return {
-        "hidden_size": hidden, "intermediate_size": middle, "num_hidden_layers": layers, "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads, "head_dim": 128, "vocab_size": 151_936,
-    }  # fmt: skip
+def test_steps_are_padded_little():
+    sizes = capture_sizes(2048, 256)
+    assert (len(sizes), sizes[0], sizes[-1]) == (51, 1, 2048)
+    for smaller, larger in pairwise(sizes):
+        assert larger - smaller <= max(8, smaller // 8)
+    # a full batch and the largest step have graphs
+    assert capture_sizes(60, 60)[-3:] == [48, 56, 60]
+    assert capture_sizes(20, 7) == [1, 2, 4, 7, 8, 16, 20]
+    assert capture_sizes(1, 1) == [1]
 
 
-MODELS = {
-    "0.6B": (qwen3(1024, 3072, 28, 16), 1.2),
-    "8B": (qwen3(4096, 12288, 36, 32), 16.4),
-    "32B": (qwen3(5120, 25600, 64, 64), 65.5),
+# Qwen3 8B
+MODEL = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
 }
 
 
+def test_only_attention_layers_cache_values():
+    assert cached_values(MODEL) == 2 * 36 * 8 * 128
+    assert cached_values(MODEL, workers=2) == 2 * 36 * 4 * 128
+    kinds = [*["linear_attention"] * 3, "full_attention"] * 9
+    hybrid = {"text_config": MODEL | {"layer_types": kinds}}
+    assert cached_values(hybrid) == 2 * 9 * 8 * 128
+
+
+LATENT = {"num_hidden_layers": 27, "kv_lora_rank": 512}
+
+
 @pytest.mark.parametrize(
-    ("model", "gib", "length", "workers", "expected"),
+    ("model", "cache", "dtype", "per_token"),
     [
-        ("8B", 79, 1088, 1, (16_384, 256)),
-        # A token takes 2 * (3 * 4096 + 3 * 12288) = 98,304 bytes: 5 % of 24 GiB hold
-        # 13,107 of them. The cache has 21.6 - 15.3 - 1.5 = 4.8 GiB, and half a request
-        # of 147,456 bytes a token takes 76 MiB.
-        ("8B", 24, 1088, 1, (8_192, 64)),
-        ("0.6B", 16, 1088, 1, (16_384, 128)),
-        ("8B", 40, 1088, 1, (16_384, 128)),
-        ("8B", 40, 8192, 1, (16_384, 16)),
-        ("32B", 8, 1088, 1, (2_048, 16)),
+        (MODEL, "auto", "float32", 4 * 2 * 36 * 8 * 128),
+        (MODEL, "auto", "bfloat16", 2 * 2 * 36 * 8 * 128),
+        (MODEL, "fp8", "float32", 2 * 36 * 8 * 128),
+        (MODEL, "bfloat16", "float32", 2 * 2 * 36 * 8 * 128),
+        (LATENT, "auto", "bfloat16", 2 * 27 * 512),
     ],
 )
-def test_step_size_follows_room(model, gib, length, workers, expected):
-    config, weights = MODELS[model]
-    spare = int(0.9 * gib * GIB) - int(weights * 1e9 / workers)
-    for own in (config, {"model_type": "gemma3", "text_config": config}):
-        assert (
-            step_size(
-                own,
-                memory=gib * GIB,
-                spare=spare,
-                max_model_len=length,
-                width=2,
-                workers=workers,
-            )
-            == expected
-        )
+def test_cache_holds_whole_blocks(model, cache, dtype, per_token):
+    checkpoint = SimpleNamespace(settings=model)
+    found = cache_tokens(EngineConfig(kv_cache=cache), checkpoint, dtype, 3 * GIB)
+    assert found == 3 * GIB // per_token // 32 * 32
 
 
-def test_only_attention_layers_cache_values():
-    """A token leaves keys and values in layers of attention only."""
-    config, _ = MODELS["8B"]
-    assert cached_values(config) == 2 * 36 * 8 * 128
-    assert cached_values(config, workers=2) == 2 * 36 * 4 * 128
-    kinds = [
-        "linear_attention",
-        "linear_attention",
-        "linear_attention",
-        "full_attention",
-    ] * 9
-    assert (
-        cached_values({"text_config": config | {"layer_types": kinds}})
-        == 2 * 9 * 8 * 128
+def checkpoint(dtype: str = "bfloat16", **facts: Any) -> Checkpoint:
+    model = {
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+    }
+    sizes = {"bytes": 16 * 10**9, "vocabulary": 151_936, "longest": 40_960}
+    read = {"config": model, "settings": model, "tensors": {}, "quantisation": None}
+    return stated(dtype=dtype, **(read | sizes | facts))
+
+
+@pytest.fixture
+def asked(monkeypatch, tmp_path):
+    """The arguments of an engine, as if vLLM were installed beside a GPU of 79 GiB."""
+    platforms = ModuleType("vllm.platforms")
+    platforms.current_platform = SimpleNamespace(
+        get_device_total_memory=lambda: memory[0] * GIB, is_cpu=lambda: False
     )
+    memory = [79]
+    monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
+
+    def arguments_of(config, dtype="bfloat16", gib=79, **changes):
+        memory[0] = gib
+        own, positions = checkpoint(dtype, **changes), config.max_model_len
+        chosen = arguments.of_device(config, own, tmp_path, positions, on_cpu=False)
+        return chosen | arguments.of_runner(config, positions, v2=True)
+
+    return arguments_of
 
 
-def test_cpu_cache_holds_whole_blocks():
-    checkpoint = SimpleNamespace(settings=MODELS["8B"][0])
-    per_token = 2 * 36 * 8 * 128
-    for cache, dtype, width in (
-        ("auto", "float32", 4),
-        ("auto", "bfloat16", 2),
-        ("fp8", "float32", 1),
-        ("bfloat16", "float32", 2),
-    ):
-        config = EngineConfig(kv_cache=cache)
-        assert (
-            cache_tokens(config, checkpoint, dtype, 3 * GIB)
-            == 3 * GIB // (width * per_token) // 32 * 32
-        )
-    latent = SimpleNamespace(settings={"num_hidden_layers": 27, "kv_lora_rank": 512})
-    assert (
-        cache_tokens(EngineConfig(), latent, "bfloat16", GIB)
-        == GIB // (2 * 27 * 512) // 32 * 32
+@pytest.mark.parametrize(
+    ("configured", "stored", "computed"),
+    [
+        # vLLM's "auto" would be bfloat16
+        ("auto", "float32", "float32"),
+        ("auto", "bfloat16", "bfloat16"),
+        ("auto", "float16", "float16"),
+        ("auto", "float8_e4m3fn", "auto"),  # vLLM knows how such are computed
+        ("bfloat16", "float32", "bfloat16"),
+    ],
+)
+def test_checkpoint_computes_in_own_dtype(asked, configured, stored, computed):
+    assert asked(EngineConfig(dtype=configured), stored)["dtype"] == computed
+
+
+@pytest.mark.parametrize(("gib", "tokens"), [(69, 8_192), (70, 16_384)])
+def test_large_gpus_have_larger_steps(asked, gib, tokens):
+    assert asked(EngineConfig(), gib=gib)["max_num_batched_tokens"] == tokens
+
+
+def test_only_checked_files_are_read(asked):
+    given = asked(EngineConfig())
+    # else consolidated*.safetensors come first, then *.bin and *.pt
+    assert given["load_format"] == "safetensors"
+    assert given["config_format"] == "hf"  # else params.json comes first
+    assert given["trust_remote_code"] is False
+
+
+@pytest.mark.parametrize(
+    ("settings", "tokens", "requests", "largest_graph"),
+    [
+        ({}, 16_384, 256, 2048),
+        ({"max_num_batched_tokens": 1000, "max_num_seqs": 60}, 1000, 60, 1000),
+        ({"max_num_batched_tokens": 64, "max_num_seqs": 512}, 512, 512, 512),
+        ({"cuda_graphs": "decode", "max_num_seqs": 60}, 16_384, 60, 60),
+    ],
+)
+def test_step_sizes_are_configured(asked, settings, tokens, requests, largest_graph):
+    chosen = asked(EngineConfig(**settings))
+    assert chosen["max_num_batched_tokens"] == tokens
+    assert chosen["max_num_seqs"] == requests
+    assert chosen["compilation_config"]["cudagraph_capture_sizes"][-1] == largest_graph
+
+
+WEIGHTS = 16 * 10**9 / GIB
+HALF = {"gpu_memory_utilization": 0.5, "shared_gpu": True}
+
+
+@pytest.mark.parametrize(
+    ("settings", "gib", "expected"),
+    [
+        ({}, 79, None),  # vLLM measures
+        ({"kv_cache_gib": 4}, 79, 4),
+        # 80 % of what the weights leave of this engine's part
+        (HALF, 79, 0.8 * (39.5 - WEIGHTS)),
+        (HALF | {"tensor_parallel": 2}, 79, 0.8 * (39.5 - WEIGHTS / 2)),
+        # no room: vLLM says so
+        (HALF | {"gpu_memory_utilization": 0.1}, 79, None),
+        ({"kv_cache_gib": 4}, None, None),  # vLLM reads its environment
+        ({"shared_gpu": True}, None, None),
+    ],
+)
+def test_cache_of_given_size(settings, gib, expected):
+    """A token takes 576 KiB (36 layers of 32 heads of 128): 1 GiB holds 1,820, of
+    which 1,792 are whole blocks."""
+    given = arguments.of_cache(
+        EngineConfig(**settings), checkpoint(), "bfloat16", 4096, gib and gib << 30
     )
+    size = given.pop("kv_cache_memory_bytes", None)
+    assert (size and size / GIB) == (expected and pytest.approx(expected))
+    longest = 1792 if settings == {"shared_gpu": True} else 4096
+    assert given == {"max_model_len": longest}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head", "settings", "exact"),
+    [
+        ("bfloat16", {}, {}, True),  # tied to the embeddings
+        ("float16", {"language_model.lm_head.weight": "F16"}, {}, True),
+        ("float32", {}, {}, False),  # they are anyway
+        # batch-invariant kernels would be passed by
+        ("bfloat16", {}, {"deterministic": True}, False),
+        ("bfloat16", {"lm_head.weight": "F8_E4M3"}, {}, False),
+        ("bfloat16", {"lm_head.weight_scale": "BF16"}, {}, False),
+        # tied: it may be quantised while it is loaded
+        ("bfloat16", {}, {"quantised": True}, False),
+        ("bfloat16", {"lm_head.weight": "BF16"}, {"quantised": True}, True),
+    ],
+)
+def test_plain_head_has_float32_logits(asked, dtype, head, settings, exact):
+    settings = dict(settings)
+    dtypes = {"model.norm.weight": "BF16", **head}
+    tensors = {name: SimpleNamespace(dtype=dtype) for name, dtype in dtypes.items()}
+    layout: Any = SimpleNamespace() if settings.pop("quantised", False) else None
+    given = asked(EngineConfig(**settings), dtype, tensors=tensors, quantisation=layout)
+    assert given.get("hf_overrides") == ({"head_dtype": "float32"} if exact else None)
 
 
 class TestInstalledVllm:
     pytestmark = needs_vllm
 
-    def test_graph_kinds_are_engine_arguments(self, tmp_path):
+    @pytest.mark.parametrize(
+        ("kind", "mode", "faster"),
+        [
+            ("full", "FULL", False),
+            ("piecewise", "FULL_AND_PIECEWISE", True),
+            ("decode", "FULL_DECODE_ONLY", True),
+        ],
+    )
+    def test_vllm_takes_graph_arguments(self, tmp_path, kind, mode, faster):
         from vllm import EngineArgs
+        from vllm.config import VllmConfig
         from vllm.config.compilation import CompilationMode
 
-        modes = {}
-        for kind in KINDS:
-            asked = arguments(kind)
-            chosen = EngineArgs(model=str(tmp_path), **asked)
-            assert chosen.enforce_eager is False
-            assert chosen.compilation_config.mode == CompilationMode.NONE
-            assert (
-                sized(kind).cudagraph_capture_sizes
-                == asked["compilation_config"]["cudagraph_capture_sizes"]
-            )
-            modes[kind] = chosen.compilation_config.cudagraph_mode.name
-        assert modes == {
-            "full": "FULL",
-            "piecewise": "FULL_AND_PIECEWISE",
-            "decode": "FULL_DECODE_ONLY",
-        }
-        assert set(FASTER_DECODE) == {modes["piecewise"], modes["decode"]}
-        for name in FASTER_DECODE:
-            assert type(sized("full").cudagraph_mode)[name].separate_routine()
-
-
-def sized(kind):
-    """vLLM's compilation configuration, with the sizes that it settles on."""
-    from vllm.config import CompilationConfig, VllmConfig
-
-    config = CompilationConfig(**arguments(kind)["compilation_config"])
-    VllmConfig._set_cudagraph_sizes(
-        SimpleNamespace(
-            model_config=SimpleNamespace(enforce_eager=False),
-            compilation_config=config,
-            scheduler_config=SimpleNamespace(
-                max_num_batched_tokens=TOKENS, max_num_seqs=REQUESTS
-            ),
-            uniform_decode_query_len=1,
-            performance_mode="balanced",
-            parallel_config=SimpleNamespace(tensor_parallel_size=1),
+        chosen = EngineArgs(model=str(tmp_path), **graphs_of(kind)).compilation_config
+        assert (chosen.mode, chosen.cudagraph_mode.name) == (CompilationMode.NONE, mode)
+        assert (
+            chosen.cudagraph_mode.separate_routine()
+            is faster
+            is (mode in FASTER_DECODE)
         )
-    )
-    return config
+        VllmConfig._set_cudagraph_sizes(
+            SimpleNamespace(
+                model_config=SimpleNamespace(enforce_eager=False),
+                compilation_config=chosen,
+                scheduler_config=SimpleNamespace(
+                    max_num_batched_tokens=TOKENS, max_num_seqs=REQUESTS
+                ),
+                uniform_decode_query_len=1,
+                performance_mode="balanced",
+                parallel_config=SimpleNamespace(tensor_parallel_size=1),
+            )
+        )
+        assert chosen.cudagraph_capture_sizes == sizes_of(kind)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from evaluator.engine.base import NOT_NUMBERS, Cancel, FixedSource, Generate
+from evaluator.engine.base import NOT_NUMBERS, Cancel, FixedSource
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.start import Started
@@ -84,7 +84,7 @@ def engine(core):
     from evaluator.engine.vllm.sampling import Dialect
 
     engine = VLLMEngine(EngineConfig())
-    llm = SimpleNamespace(engine_core=core, collective_rpc=lambda *_, **__: [None])
+    llm = SimpleNamespace(engine_core=core, collective_rpc=lambda *_, **__: [0])
     sizes = {"max_model_len": 64, "positions": 64, "max_num_seqs": 2}
     engine._started = Started(
         llm=llm, dialect=Dialect(v2=True), dtype="bfloat16", scoring="forced", **sizes
@@ -122,15 +122,12 @@ class Follow:
 
     def __init__(self, first, following, cancelled=None):
         self.limits: list[int] = []
-        self._ready: list[Generate | Cancel] = [
-            self._next(number) for number in range(first)
+        requests = [
+            generation(n, (1,), 2 + n % 5, temperature=1.0)
+            for n in range(first + following)
         ]
-        self._numbers = iter(range(first, first + following))
+        self._ready, self._later = requests[:first], requests[first:]
         self._cancelled = cancelled
-
-    @staticmethod
-    def _next(number):
-        return generation(number, (1,), 2 + number % 5, temperature=1.0)
 
     def take(self, limit):
         self.limits.append(limit)
@@ -139,18 +136,13 @@ class Follow:
         taken, self._ready = self._ready[:limit], self._ready[limit:]
         return taken
 
-    def answered(self):
-        self._ready += [
-            self._next(number) for number in itertools.islice(self._numbers, 1)
-        ]
-
-
-def follow(engine, source):
-    names = []
-    for response in engine.run(source):
-        names.append(response.request_id)
-        source.answered()
-    return sorted(names, key=int)
+    def answers_of(self, engine):
+        names = []
+        for response in engine.run(self):
+            names.append(int(response.request_id))
+            self._ready += self._later[:1]
+            del self._later[:1]
+        return sorted(names)
 
 
 def in_bursts(engine, rows):
@@ -159,25 +151,22 @@ def in_bursts(engine, rows):
     )
 
 
-@pytest.mark.parametrize(("first", "following"), [(1, 0), (1, 20), (3, 50), (40, 200)])
+@pytest.mark.parametrize(("first", "following"), [(1, 20), (40, 200)])
 @pytest.mark.parametrize("bursts", [True, False])
 def test_engine_never_stalls(engine, first, following, bursts):
     """Without bursts, as on a CPU, which has no graphs, a short queue is kept full."""
     if bursts:
         in_bursts(engine, 32)
     source = Follow(first, following)
-    assert follow(engine, source) == [
-        str(number) for number in range(first + following)
-    ]
+    assert source.answers_of(engine) == list(range(first + following))
     assert all(limit == 0 or limit >= 4 for limit in source.limits) or not bursts
     assert source.limits[0] == (32 if bursts else 10)
 
 
 def test_cancels_are_taken_between_bursts(engine, core):
-    """Cancels are taken while a burst is waited for."""
     in_bursts(engine, 16)
     source = Follow(16, 0, cancelled=2)
-    assert follow(engine, source) == [str(number) for number in range(1, 16)]
+    assert source.answers_of(engine) == list(range(1, 16))
     assert source.limits[:2] == [16, 0]
     assert core.aborted == [core.ids[0]]
 
@@ -212,9 +201,7 @@ def batch_of(engine, **settings):
     return Batch(engine._started, 64, [0], Counters(), itertools.count(), **settings)
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_prompt_score_lists_reported_tokens(engine, whole):
-    """A score by prompts has as many likeliest tokens as vllm reports."""
+def test_prompt_score_lists_reported_tokens(engine):
     from vllm.v1.outputs import LogprobsTensors
 
     given: list[Any] = []
@@ -222,113 +209,72 @@ def test_prompt_score_lists_reported_tokens(engine, whole):
     engine._started = dataclasses.replace(
         engine._started, llm=llm, scoring="prompt_logprobs"
     )
-    batch = batch_of(engine, whole=whole)
+    batch = batch_of(engine)
     batch.submit([scoring("s", (7, 8), (1, 2))])
-    assert given[0].sampling_params.prompt_logprobs == (-1 if whole else 1)
-    columns = 3 if whole else 1
-    ids = torch.tensor([[token, *(2, 1, 0)[:columns]] for token in (8, 1, 2)])
-    logprobs = torch.tensor(
-        [[-3.0 + token, *(-1.0, -2.0, -3.0)[:columns]] for token in (0, 1, 2)]
-    )
+    assert given[0].prompt_token_ids == [7, 8, 1, 2]
+    assert given[0].sampling_params.prompt_logprobs == 1
     output = LateCore._output("0", 0, last=True)
     output.new_prompt_logprobs_tensors = LogprobsTensors(
-        ids, logprobs, torch.tensor([5, 2, 1])
+        torch.tensor([[8, 2], [1, 3], [2, 4]]),
+        torch.tensor([[-3.0, -1.0], [-2.0, -1.5], [-1.0, -0.5]]),
+        torch.tensor([5, 2, 1]),
     )
     batch.receive([output])
     (answer,) = batch.ready
-    assert (answer.logprobs, answer.ranks, answer.divergences) == (
-        (-2.0, -1.0),
-        (2, 1),
-        (),
-    )
-    assert answer.top_ids == ((2, 1, 0)[:columns],) * 2
-    assert answer.top_logprobs == ((-1.0, -2.0, -3.0)[:columns],) * 2
+    assert (answer.logprobs, answer.ranks) == ((-2.0, -1.0), (2, 1))
+    assert (answer.top_ids, answer.top_logprobs) == (((3,), (4,)), ((-1.5,), (-0.5,)))
+    assert answer.divergences == ()
 
 
-def table(rows, width, seed):
-    """vLLM's LogprobsLists. Values are multiples of a half, so that many tie."""
+def outputs(logprobs, ids=None):
+    """vLLM's outputs of a step: of each row, the generated token, and the likeliest
+    ones."""
     from vllm.v1.outputs import LogprobsLists
 
-    rng = np.random.default_rng(seed)
-    top = -np.sort(
-        rng.integers(0, 6 if seed % 2 else 2**20, (rows, width)) / 2, axis=1
-    ).astype(np.float32)
-    logprobs = np.concatenate(
-        [rng.normal(size=(rows, 1)).astype(np.float32), top], axis=1
-    )
-    return LogprobsLists(
-        rng.integers(0, 1000, (rows, width + 1)), logprobs, np.arange(1, rows + 1)
-    )
-
-
-def outputs(lists, *, apart):
-    """vLLM's outputs of a step. An engine core in another process (`apart`) sends
-    tables of one row."""
     from evaluator.engine.vllm.step_logprobs import StepTable
 
-    table = lists if apart else StepTable.of(lists)
-    found = [
-        LateCore._output(str(row), 0, last=False) for row in range(len(lists.logprobs))
-    ]
-    for row, output in enumerate(found):
-        output.new_logprobs = table.slice_request(row, 1)
+    values = np.array(logprobs, dtype=np.float32)
+    if ids is None:
+        ids = np.arange(values.size).reshape(values.shape)
+    ranks = np.arange(1, len(values) + 1)
+    lists = LogprobsLists(np.array(ids), values, ranks)
+    found = []
+    for row in range(len(values)):
+        output = LateCore._output(str(row), 0, last=False)
+        output.new_logprobs = StepTable.of(lists).slice_request(row, 1)
+        found.append(output)
     return found
 
 
-def slowly(lists, row, wanted):
-    own, ids = lists.logprobs[row].tolist(), lists.logprob_token_ids[row].tolist()
-    best = sorted(
-        (-logprob, token) for logprob, token in zip(own[1:], ids[1:], strict=True)
-    )[:wanted]
-    return (ids[0], *[token for _, token in best]), (
-        own[0],
-        *[-negated for negated, _ in best],
-    )
-
-
-@pytest.mark.parametrize("apart", [False, True])
-@pytest.mark.parametrize("rows", [0, 3, 7])
-@pytest.mark.parametrize(
-    ("width", "wanted"),
-    [(6, [6]), (6, [1, 6]), (6, [4]), (1, [1]), (0, [0]), (6, [0, 6])],
-)
-def test_rows_are_those_of_the_tables(engine, apart, rows, width, wanted):
+def batch_with(engine, *streams):
     from evaluator.engine.vllm.requests import InFlight
 
-    for seed in range(8):
-        batch, lists = batch_of(engine), table(rows, width, seed)
-        tops = [wanted[row % len(wanted)] for row in range(rows)]
-        for row, top in enumerate(tops):
-            asked = generation(row, (1,), 9, top_logprobs=top)
-            batch.in_flight[str(row)] = InFlight(
-                asked, 1, top, rows=[], ranks=[[], None][row % 2]
-            )
-        batch.receive(outputs(lists, apart=apart))
-        for row, (each, top) in enumerate(
-            zip(batch.in_flight.values(), tops, strict=True)
-        ):
-            assert [opened(found, top) for found in each.rows] == [
-                slowly(lists, row, top)
-            ]
-            assert type(each.rows[0][0].ids[0]) is int
-            assert each.ranks == [[row + 1], None][row % 2]
-
-
-@pytest.mark.parametrize("apart", [False, True])
-def test_stream_ends_before_nan(engine, apart):
-    """A stream ends before a token whose log probability is no number."""
-    from evaluator.engine.vllm.requests import InFlight
-
-    batch, streams = batch_of(engine), [[], []]
+    batch = batch_of(engine)
     for row, stream in enumerate(streams):
-        asked = generation(row, (1,), 9, top_logprobs=2, stream=stream)
-        batch.in_flight[str(row)] = InFlight(asked, 1, 2, rows=stream)
-    for step in range(3):
-        lists = table(2, 2, step)
-        if step == 1:
-            lists.logprobs[1] = np.nan
-        batch.receive(outputs(lists, apart=apart))
+        asked = generation(row, (1,), 9, top_logprobs=3, stream=stream)
+        batch.in_flight[str(row)] = InFlight(asked, 1, 3, rows=stream, ranks=[])
+    return batch
+
+
+def test_tied_tokens_are_ordered_by_id(engine):
+    first: list[Any] = []
+    second: list[Any] = []
+    batch = batch_with(engine, first, second)
+    batch.receive(
+        outputs([[-9, -1, -1, -2], [-1, -1, -2, -2]], [[7, 6, 5, 4], [3, 3, 9, 8]])
+    )
+    assert opened(*first) == ((7, 5, 6, 4), (-9, -1, -1, -2))
+    assert opened(*second, 2) == ((3, 3, 8), (-1, -1, -2))
+    assert type(first[0][0].ids[0]) is int
+    assert [each.ranks for each in batch.in_flight.values()] == [[1], [2]]
+
+
+def test_stream_ends_before_nan(engine):
+    streams: list[list[Any]] = [[], []]
+    batch = batch_with(engine, *streams)
+    for second in (-1, np.nan, -1):
+        batch.receive(outputs([[-1, -1, -2, -3], [second] * 4]))
     assert [len(each) for each in streams] == [3, 1]
     whole, broken = batch.in_flight.values()
-    assert whole.response().or_error(1000).status == "ok"
+    assert whole.response().logprobs == (-1, -1, -1)
     assert broken.response().or_error(1000).error == NOT_NUMBERS

@@ -1,11 +1,9 @@
-"""The V2 runner's kernel for strict ranks, compared with a count in torch, and which
-top-p kernels are compiled."""
+"""The V2 runner's kernel for strict ranks, compared with a count in torch."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -68,16 +66,6 @@ def test_rank_counts_likelier_tokens(dtype, vocabulary):
     ]
 
 
-def test_bfloat16_is_compared_as_numbers():
-    table = torch.tensor([[-1.0, 2.0, -3.0, 2.0]] * 4, dtype=torch.bfloat16)
-    assert ranks_of(table, torch.tensor([0, 1, 2, 3], dtype=torch.int32)) == [
-        3,
-        1,
-        4,
-        1,
-    ]
-
-
 def test_row_without_token_ranks_first():
     """A row without a token or without numbers ranks first."""
     table = torch.zeros(4, 5)
@@ -104,65 +92,3 @@ def test_the_kernel_compiles_for_a_gpu(tmp_path):
         command, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-
-
-def warm(most, mask, monkeypatch, device="cuda"):
-    """Warm the top-p of a runner of so many requests. A tensor of the pretended GPU
-    is the CPU's."""
-    from evaluator.engine.vllm.v2 import kernels
-
-    for name in ("zeros", "full"):
-        made = getattr(torch, name)
-        monkeypatch.setattr(
-            kernels.torch, name, lambda *size, device, made=made: made(*size)
-        )
-    runner = SimpleNamespace(
-        device=SimpleNamespace(type=device), max_num_reqs=most, vocab_size=384
-    )
-    return kernels.warm_top_p(runner, mask)
-
-
-def test_top_p_is_compiled_before_requests(monkeypatch):
-    """The sampler's top p runs as it will for requests."""
-    asked: list[tuple[torch.Tensor, None, torch.Tensor]] = []
-    assert warm(200, lambda *given: asked.append(given), monkeypatch) == 8
-    assert [tuple(logits.shape) for logits, _, _ in asked] == [
-        (n, 384) for n in (1, 2, 4, 8, 16, 32, 64, 200)
-    ]
-    for logits, top_k, top_p in asked:
-        assert (logits.dtype, top_p.dtype, top_k) == (
-            torch.float32,
-            torch.float32,
-            None,
-        )
-        assert logits.is_contiguous()
-        assert top_p.shape == (len(logits),)
-        assert bool((top_p < 1).all())
-    assert warm(200, pytest.fail, monkeypatch, "cpu") == 0  # a CPU has no such kernels
-
-
-def test_vllm_top_p_accepts_our_arguments(monkeypatch):
-    """Vllm's top p takes what it is given."""
-    from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
-
-    assert warm(2, apply_top_k_top_p, monkeypatch) == 2
-
-
-@pytest.mark.parametrize("units", [16, 68, 108, 132, 148])
-@pytest.mark.parametrize("most", [5, 48, 64, 256])
-def test_batches_cover_every_kernel(units, most):
-    """A kernel is one for each number of programs that share a row."""
-    from vllm.v1.sample.ops import topk_topp_triton as vllm_s
-
-    from evaluator.engine.vllm.v2.kernels import batches
-
-    def kernel(rows):
-        return (
-            vllm_s._topp_split_count(rows, units)
-            if rows <= vllm_s._SPLIT_MAX_BATCH
-            else None
-        )
-
-    assert {kernel(rows) for rows in range(1, most + 1)} == {
-        kernel(rows) for rows in batches(most)
-    }

@@ -58,19 +58,19 @@ def described(monkeypatch):
     return describe
 
 
-def test_generating_step_described_as_mixed_graph(described):
-    """A step that only generates is described as one of a mixed graph."""
-    assert described(1, 40) == (2, 1088)
-    assert described(300, 40) == (300, 1088)
-
-
-@pytest.mark.parametrize("mode", ["FULL_AND_PIECEWISE", "FULL_DECODE_ONLY"])
-def test_decode_graphs_have_single_token_queries(described, mode):
-    """Graphs of steps that only generate have queries of one token."""
-    assert described(1, 40, mode=mode) == (1, 1088)
-
-
-def test_no_graph_leaves_step_unchanged(described):
-    """Without a graph or a schedule ahead vllm agrees with itself."""
-    assert described(1, 40, mode="NONE") == (1, 40)
-    assert described(1, 40, scheduled=False) == (1, 40)
+@pytest.mark.parametrize(
+    ("query", "step", "told"),
+    [
+        # a step that only generates, as one of a mixed graph
+        (1, {}, (2, 1088)),
+        (300, {}, (300, 1088)),
+        # graphs of steps that only generate
+        (1, {"mode": "FULL_AND_PIECEWISE"}, (1, 1088)),
+        (1, {"mode": "FULL_DECODE_ONLY"}, (1, 1088)),
+        # without a graph or a schedule ahead vLLM agrees with itself
+        (1, {"mode": "NONE"}, (1, 40)),
+        (1, {"scheduled": False}, (1, 40)),
+    ],
+)
+def test_steps_are_described_as_captured(described, query, step, told):
+    assert described(query, 40, **step) == told

@@ -12,7 +12,6 @@ from torch import nn
 
 from evaluator.checkpoints.matrices import Matrix
 from evaluator.engine.vllm.verify.dequantised import computes_with, quantised_sources
-from evaluator.engine.vllm.worker import WorkerExtension
 from tests.support.models import save_tiny_model
 from tests.support.quantised import LAYOUTS, WEIGHTS, quantise
 
@@ -95,27 +94,3 @@ def test_layer_is_compared_by_parts(stored):
     matrices = quantised_sources(f"{LAYER}.mlp.down_proj", FUSED, tensors)
     assert computes_with(Layer(down[:, 64:], **said), matrices, torch.bfloat16) is True
     assert computes_with(Layer(down[:, :64], **said), matrices, torch.bfloat16) is False
-
-
-def test_worker_names_differing_matrices(dense, tmp_path):
-    quantise(dense, tmp_path / "quantised", "w8a8", twin=tmp_path / "twin")
-    values = load_file(tmp_path / "twin" / WEIGHTS)
-    worker = WorkerExtension()
-    model = nn.Module()
-    model.packed_modules_mapping = FUSED  # type: ignore[assignment]
-    model.model = nn.Module()
-    model.model.layers = nn.ModuleList([nn.Module()])
-    model.model.layers[0].mlp = nn.Module()
-    model.model.layers[0].mlp.down_proj = Layer(values[f"{LAYER}.mlp.down_proj.weight"])
-    config = SimpleNamespace(dtype=torch.bfloat16)
-    worker.model_runner = SimpleNamespace(get_model=lambda: model, model_config=config)
-    files = [str(tmp_path / "quantised" / WEIGHTS)]
-    assert worker.compare_weights(files) == (1, [], [])
-    model.model.layers[0].mlp.down_proj = Layer(
-        values[f"{LAYER}.mlp.down_proj.weight"].flip(0)
-    )
-    assert worker.compare_weights(files) == (
-        1,
-        [f"the product of {LAYER}.mlp.down_proj"],
-        [],
-    )

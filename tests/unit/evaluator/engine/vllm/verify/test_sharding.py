@@ -1,5 +1,5 @@
 """Which part of the files each worker holds, on vLLM's own layers. Stand-ins of such
-layers: test_weights.py."""
+layers: test_worker.py."""
 
 from types import SimpleNamespace
 
@@ -106,29 +106,23 @@ class TestVllmsOwnLayers:
     def test_gate_up_down_and_replicated(self, worker, workers):
         from vllm.model_executor.layers import linear
 
-        gate, up, down = (
-            numbered(12, HIDDEN),
-            numbered(12, HIDDEN, 1000),
-            numbered(HIDDEN, 12),
-        )
+        gate, up = numbered(12, HIDDEN), numbered(12, HIDDEN, 1000)
+        down = numbered(HIDDEN, 12)
         for rank in range(workers):
             worker(rank, workers)
             merged = linear.MergedColumnParallelLinear(HIDDEN, [12, 12], bias=False)
             for index, tensor in enumerate((gate, up)):
                 merged.weight.weight_loader(merged.weight, tensor, index)
+            both = [torch.cat((gate, up))]
             assert torch.equal(assembled(merged, [gate, up]), merged.weight)
-            assert torch.equal(
-                assembled(merged, [torch.cat((gate, up))]), merged.weight
-            )
-            column = linear.ColumnParallelLinear(HIDDEN, 12, bias=False)
-            column.weight.weight_loader(column.weight, gate)
-            assert torch.equal(assembled(column, [gate]), column.weight)
-            row = linear.RowParallelLinear(12, HIDDEN, bias=False)
-            row.weight.weight_loader(row.weight, down)
-            assert torch.equal(assembled(row, [down]), row.weight)
-            whole = linear.ReplicatedLinear(HIDDEN, 12, bias=False)
-            whole.weight.weight_loader(whole.weight, gate)
-            assert torch.equal(assembled(whole, [gate]), whole.weight)
+            assert torch.equal(assembled(merged, both), merged.weight)
+            for layer, tensor in (
+                (linear.ColumnParallelLinear(HIDDEN, 12, bias=False), gate),
+                (linear.RowParallelLinear(12, HIDDEN, bias=False), down),
+                (linear.ReplicatedLinear(HIDDEN, 12, bias=False), gate),
+            ):
+                layer.weight.weight_loader(layer.weight, tensor)
+                assert torch.equal(assembled(layer, [tensor]), layer.weight)
 
     @pytest.mark.parametrize("size", [64, 70, 128, 300])
     @pytest.mark.parametrize("workers", [1, 2, 4])
