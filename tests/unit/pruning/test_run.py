@@ -1,6 +1,5 @@
 """Whole jobs on tiny models against the brute force."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -282,7 +281,7 @@ def test_relative_job_runs_elsewhere(checkpoints, tmp_path, monkeypatch):
     here.mkdir()
     elsewhere.mkdir()
     (here / "model").symlink_to(checkpoints("qwen3"))
-    (here / "text.txt").write_text("\n".join(tiny.lines(8)), encoding="utf-8")
+    (here / "text.txt").write_text("\n".join(tiny.lines(8)))
     job = config(Path("model"), "text:text.txt", samples=8)
     monkeypatch.chdir(here)
     sent = job.absolute()
@@ -291,18 +290,12 @@ def test_relative_job_runs_elsewhere(checkpoints, tmp_path, monkeypatch):
     monkeypatch.chdir(here)
     check(job, Path("out"))  # another job's checkpoint would be refused
     manifest = read_manifest(Path("out"), PruneManifest)
-    assert (
-        manifest.config["calibration"]["source"]
-        == manifest.calibration.source
-        == "text:text.txt"
-    )
+    assert manifest.config["calibration"]["source"] == "text:text.txt"
     assert manifest.calibration.files.keys() == {"text.txt"}
-    assert {passage.origin for passage in manifest.calibration.passages} == {"text.txt"}
 
 
 def test_head_only_prunes_like_its_twin(checkpoints, passages, tmp_path):
-    """A tied matrix that is stored under the head's name is the embedding too, as it
-    is for `eval`."""
+    """A tied matrix that is stored under the head's name is the embedding too."""
     source = checkpoints("qwen3")
     twin = Path(shutil.copytree(source, tmp_path / "twin"))
     tensors = load_file(twin / "model.safetensors")
@@ -311,13 +304,6 @@ def test_head_only_prunes_like_its_twin(checkpoints, passages, tmp_path):
     prune(config(source, passages), tmp_path / "one")
     prune(config(twin, passages), tmp_path / "other")
     one, other = tiny.weights(tmp_path / "one"), tiny.weights(tmp_path / "other")
-    assert torch.equal(
-        one.pop("model.embed_tokens.weight"), other.pop("lm_head.weight")
-    )
+    one["lm_head.weight"] = one.pop("model.embed_tokens.weight")
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
-    settings = json.loads((twin / "config.json").read_text())
-    settings["tie_word_embeddings"] = False
-    (twin / "config.json").write_text(json.dumps(settings))
-    message = refused(check, config(twin, passages), tmp_path / "x")
-    assert "the files lack tensor 'model.embed_tokens.weight'" in message

@@ -49,14 +49,10 @@ def test_finished_job_is_not_repeated(source, tmp_path, monkeypatch):
     with pytest.raises(InputError, match="lists this file, but it is missing"):
         check(config(source), out)
     document = json.loads((out / "quantise_manifest.json").read_text())
-    for changed, part in (
-        ({**document, "schema_version": 2}, "another version"),
-        ({"method": "rtn"}, "Field required"),
-        ({**document, "files": {"../elsewhere": ""}}, "is not in its directory"),
-    ):
-        (out / "quantise_manifest.json").write_text(json.dumps(changed))
-        with pytest.raises(InputError, match=part):
-            check(config(source), out)
+    changed = {**document, "files": {"../elsewhere": ""}}
+    (out / "quantise_manifest.json").write_text(json.dumps(changed))
+    with pytest.raises(InputError, match="is not in its directory"):
+        check(config(source), out)
 
 
 def test_pruned_then_quantised_keeps_both(source, tmp_path):
@@ -84,9 +80,7 @@ def test_pruned_then_quantised_keeps_both(source, tmp_path):
     assert inspect_checkpoint(online).method == "wanda + online"
 
 
-@pytest.mark.parametrize(
-    "scheme", ["W4A16", "W4A16_ASYM", "W8A16", "W8A8", "FP8_DYNAMIC", "FP8_BLOCK"]
-)
+@pytest.mark.parametrize("scheme", ["W4A16_ASYM", "W8A8", "FP8_BLOCK"])
 def test_manifest_states_what_was_written(source, tmp_path, scheme):
     """Rounding makes more zeros, and keeps those of the pattern."""
     pruned, out = tmp_path / "pruned", tmp_path / "out"
@@ -158,12 +152,7 @@ def test_online_is_a_linked_directory(source, tmp_path):
             {"scheme": "W4A17"},
             "unknown scheme of method rtn 'W4A17'; did you mean 'W4A16'?",
         ),
-        ({"method": "rtm"}, "unknown method 'rtm'; did you mean 'rtn'?"),
         ({"group_size": 64}, "group_size: 64 means nothing with rtn"),
-        (
-            {"method": "online", "scheme": "FP8_DYNAMIC"},
-            "unknown scheme of method online",
-        ),
         (
             {"method": "gptq", "scheme": "W4A16"},
             "calibration: method 'gptq' needs a source",

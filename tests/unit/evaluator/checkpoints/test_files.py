@@ -9,7 +9,6 @@ import pytest
 
 from evaluator.checkpoints import files as readahead
 from evaluator.checkpoints.checkpoint import Checkpoint
-from evaluator.checkpoints.files import is_inside
 from evaluator.checkpoints.manifests import PruneManifest
 from evaluator.checkpoints.tensors import INDEX
 from tests.support.checkpoint_files import (
@@ -55,8 +54,7 @@ def test_endless_files_are_not_read(tmp_path, name, replace, part):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["../c.safetensors", "/etc/passwd", "..", ".", "", "a\0b", "sub/c", "x" * 300],
+    "name", ["../c.safetensors", "..", "", "a\0b", "sub/c", "x" * 300]
 )
 def test_index_names_own_files(tmp_path, name):
     write(tmp_path, tensors())  # a file that can be read, one directory above
@@ -70,7 +68,7 @@ def test_index_names_own_files(tmp_path, name):
     assert "weight_map" in only_error(checkpoint)
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "a/../../b", ""])
+@pytest.mark.parametrize("name", ["/etc/passwd", "a/../../b", "", "..", "a/.."])
 def test_manifest_lists_own_files(tmp_path, name):
     checkpoint = write(tmp_path / "c")
     write_manifest(checkpoint, files={name: "0"})
@@ -78,17 +76,10 @@ def test_manifest_lists_own_files(tmp_path, name):
     assert only_error(checkpoint) == f"{place} is not in its directory"
 
 
-def test_names_inside_and_outside():
-    assert all(map(is_inside, ("a", "a/b.json", "..a", "a..b")))
-    outside = ("", ".", "/", "/a", "..", "a/..", "../a", "a/../../b")
-    assert not any(map(is_inside, outside))
-
-
 @pytest.mark.parametrize(
     "more",
     [
         {"attn_implementation": "somebody/kernel"},
-        {"_attn_implementation_internal": "somebody/kernel@main:forward"},
         {
             "text_config": {
                 "attn_implementation": {"": "sdpa", "vision": "somebody/kernel"}

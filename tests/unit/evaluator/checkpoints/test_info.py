@@ -64,7 +64,6 @@ def test_dense_checkpoint_is_described(checkpoint, monkeypatch):
     ("changes", "method", "calibration"),
     [
         ({"calibration": TEXT}, "wanda", "gazetteer"),
-        ({"method": "magnitude"}, "magnitude", None),
         ({"repair": "least_squares"}, "wanda + least_squares", None),
     ],
 )
@@ -198,25 +197,9 @@ def test_no_whole_checkpoint(checkpoint, content, part):
     assert "half-written" in only_error(partial)
 
 
-GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "dataset": "c4"}
 FP8 = compressed_tensors(
     "float-quantized", floats("channel"), floats("token", dynamic=True)
 )
-
-
-@pytest.mark.parametrize(
-    ("layout", "method", "pattern", "calibration"),
-    [
-        (GPTQ, "gptq", "W4A16 (gptq, group 128)", "c4"),
-        (LAYOUTS["w8a8"].config, "quantised", "W8A8 (per channel)", None),
-    ],
-)
-def test_quantised_checkpoint_is_described(
-    checkpoint, layout, method, pattern, calibration
-):
-    info = inspect_checkpoint(with_quantisation(checkpoint, layout))
-    assert (info.method, info.pattern, info.sparsity) == (method, pattern, None)
-    assert info.calibration == calibration
 
 
 def test_pruned_then_quantised_elsewhere(checkpoint):
@@ -234,11 +217,9 @@ def test_pruned_then_quantised_elsewhere(checkpoint):
     ("change", "part"),
     [
         ({"files": {"tokenizer.json": "a"}}, "lists tokenizer.json, which is missing"),
-        ({"method": None}, "method: Input should be a valid string"),
         ({"sparsity": "half"}, "sparsity: Input should be a valid number"),
         ({"schema_version": 2}, "schema_version: 2: was written by another version"),
         ({"calibration": {}}, "calibration.source: Field required"),
-        ({"more": 1}, "more: Extra inputs are not permitted"),
         (None, "the file: Invalid JSON"),
     ],
 )

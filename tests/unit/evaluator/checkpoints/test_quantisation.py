@@ -107,47 +107,27 @@ def test_layouts_are_named(said, label):
 
 
 def test_data_set_is_the_calibration():
+    """A list holds the texts themselves."""
     named, listed = read(GPTQ), read({**GPTQ, "dataset": ["a text", "another one"]})
     assert (named.calibration, listed.calibration) == ("c4", None)
-    both = read(
-        {
-            **W4A16,
-            "config_groups": {
-                **W4A16["config_groups"],
-                "group_1": FP8["config_groups"]["group_0"],
-            },
-        }
-    )
+
+
+def test_several_schemes_are_joined():
+    groups = {
+        "group_0": W4A16["config_groups"]["group_0"],
+        "group_1": FP8["config_groups"]["group_0"],
+    }
+    both = read({**W4A16, "config_groups": groups})
     assert (both.scheme, both.per) == ("W4A16 and FP8", None)
 
 
 @pytest.mark.parametrize(
     ("recipe", "algorithm"),
     [
-        (
-            (
-                "default_stage:\n  default_modifiers:\n    GPTQModifier:\n      scheme:"
-                " W4A16\n"
-            ),
-            "gptq",
-        ),
-        (
-            (
-                "quant_stage:\n  quant_modifiers:\n    SmoothQuantModifier: {}\n   "
-                " GPTQModifier: {}\n"
-            ),
-            "smoothquant + gptq",
-        ),
-        (
-            (
-                "quant_stage:\n  quant_modifiers:\n    AWQModifier: {}\n   "
-                " QuantizationModifier: {}\n"
-            ),
-            "awq",
-        ),
+        ("a:\n  SmoothQuantModifier: {}\n  GPTQModifier: {}\n", "smoothquant + gptq"),
+        ("a:\n  AWQModifier: {}\n  QuantizationModifier: {}\n", "awq"),
         ("    QuantizationModifier:\n      targets: [Linear]\n", "rtn"),
         ("    MyOwnModifier:\n      targets: [Linear]\n", None),
-        ("", None),
     ],
 )
 def test_llm_compressors_recipe_names_the_algorithm(tmp_path, recipe, algorithm):

@@ -90,11 +90,6 @@ def test_fine_tuned_weights_are_measured(pruned, tmp_path):
     assert len(info.notes) == 1
 
 
-def test_a_true_manifest_gets_no_note(pruned, tmp_path):
-    info = inspect_checkpoint(changed(pruned, tmp_path / "same", lambda weights: None))
-    assert (info.pattern, info.sparsity, info.notes) == ("2:4", 0.5, ())
-
-
 @pytest.mark.parametrize("change", ["renamed", "a vector", "of bytes"])
 def test_what_cannot_be_measured_is_said(pruned, tmp_path, change):
     name = names(pruned)[0]

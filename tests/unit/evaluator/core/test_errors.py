@@ -20,7 +20,6 @@ from tests.support.sweeps import refused
     [
         (ValueError("first\n  second "), "first second"),
         ("a\tb\n", "a b"),
-        (KeyboardInterrupt(), "KeyboardInterrupt"),
         (ValueError(" \n"), "ValueError"),
         (ValueError("x" * 300), "x" * 200),
         ("", ""),
@@ -59,9 +58,7 @@ def test_complaints(call, message):
     assert refused(call) == message
 
 
-@pytest.mark.parametrize(
-    "name", ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "X_PASSWORD"]
-)
+@pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "X_PASSWORD"])
 def test_quoted_error_hides_secret(monkeypatch, name):
     monkeypatch.setenv(name, "s3cr3t-value")
     assert (
@@ -101,7 +98,7 @@ def test_secrets_and_long_values(monkeypatch):
     assert str(InputError("y" * 4000)) == "y" * 4000
 
 
-@pytest.mark.parametrize("other", [None, 3, "x", ["a"], {"b": {}}, {"a": None}])
+@pytest.mark.parametrize("other", [None, ["a"], {"b": {}}])
 def test_missing_json_is_empty(other):
     assert mapping_at({"a": {"b": {"c": 1}}}, "a", "b") == {"c": 1}
     assert mapping_at(other, "a", "b") == {}

@@ -11,7 +11,7 @@ from evaluator.metrics import Inputs, Outcomes, empty_outcomes, reduce_records
 from evaluator.metrics import inputs as looked_at
 from evaluator.metrics.inputs import ITEM
 from evaluator.report.results import compute
-from evaluator.store.outcomes import Recent, outcome_types, plain
+from evaluator.store.outcomes import outcome_types, plain
 from tests.support.records import Seen, records
 from tests.support.synthetic import frame_of, records_of
 
@@ -163,29 +163,3 @@ def test_comparisons_are_joins():
     joined = own.merge(base, on=list(ITEM), **how)
     assert len(joined) == 2 * 3
     pd.testing.assert_frame_equal(comparison.outcomes, joined)
-
-
-def test_any_text_comes_back(tmp_path):
-    strange = "a\u0000b, 'ü', \ud7ff, \U0001f600\n"
-    piece = outcomes("dense").assign(greedy_why=[strange, None] * 6, sample_why=None)
-    filed = Outcomes()
-    filed.add(piece.astype(outcome_types()), tmp_path / "dense.parquet")
-    assert set(filed["dense", "t"]["greedy_why"].dropna()) == {strange}
-    assert filed["dense", "t"]["sample_why"].isna().all()
-
-
-def test_recent_frames_are_held():
-    made: list[str] = []
-
-    def make(name):
-        made.append(name)
-        return pd.DataFrame({"x": range(4)})
-
-    recent = Recent(make, 10)
-    for name in "abab":
-        assert len(recent[name]) == 4
-    assert made == ["a", "b"]
-    assert len(recent["c"]) == 4
-    assert set(recent._held) == {"b", "c"}
-    assert len(recent["a"]) == 4
-    assert made == ["a", "b", "c", "a"]

@@ -16,10 +16,10 @@ from transformers import AutoModelForCausalLM
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.files import digest_of_file
 from evaluator.checkpoints.manifests import PruneManifest, read_manifest, to_json
-from evaluator.core import lease, liveness
+from evaluator.core import lease
 from evaluator.core.errors import InputError, JobError
 from evaluator.core.isolated import environment
-from evaluator.core.lease import FOLDER, Lease, LeaseLost
+from evaluator.core.lease import Lease, LeaseLost
 from pruning.output import export
 from pruning.run import prune
 from pruning.verify import examine
@@ -69,21 +69,8 @@ def test_killed_export_leaves_nothing_loadable(step, checkpoints, tmp_path):
 
 def test_companions_go_along(checkpoints, tmp_path):
     source = Path(shutil.copytree(checkpoints("qwen3"), tmp_path / "model"))
-    wanted = [
-        "LICENSE.txt",
-        "chat_template.jinja",
-        "generation_config.json",
-        "vocab.json",
-        "tokenizer.model",
-    ]
-    refused = [
-        "README.md",
-        "pytorch_model.bin",
-        "model.gguf",
-        "trainer_state.json",
-        "modeling_own.py",
-        "x.safetensors",
-    ]
+    wanted = ["LICENSE.txt", "chat_template.jinja", "vocab.json", "tokenizer.model"]
+    refused = ["README.md", "pytorch_model.bin", "modeling_own.py", "x.safetensors"]
     for name in [*wanted, *refused]:
         (source / name).write_text("{}")
     out = tmp_path / "out"
@@ -98,12 +85,6 @@ def test_companions_go_along(checkpoints, tmp_path):
     ("target", "name", "error", "raised"),
     [
         (export.Export, "write", JobError("no"), JobError),
-        (
-            export.Export,
-            "write",
-            OSError(errno.ENOSPC, "No space left on device"),
-            InputError,
-        ),
         (
             lease,
             "this_process",
@@ -133,21 +114,6 @@ def test_live_writer_is_left_alone(checkpoints, tmp_path):
         prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
     held.check()
     held.release()
-
-
-def test_dead_writers_files_are_removed(checkpoints, tmp_path):
-    partial = tmp_path / "out[1].partial"  # brackets are not a pattern
-    partial.mkdir()
-    held = Lease(partial)
-    weights = held.folder / "checkpoint" / "model.safetensors"
-    weights.parent.mkdir()
-    weights.touch()
-    claim = partial / FOLDER / "000001.json"
-    dead = claim.read_text().replace(liveness.this_process().started, "1")
-    claim.write_text(dead)
-    held._file.close()
-    prune(magnitude(checkpoints("qwen3")), tmp_path / "out[1]")
-    assert [file.name for file in tmp_path.iterdir()] == ["out[1]"]
 
 
 def test_paused_writer_writes_nothing(checkpoints, tmp_path):
@@ -194,10 +160,8 @@ SPOILED = "model.layers.1.mlp.up_proj.weight"
         (spoil, "model.safetensors: its sha256 is not the manifest's"),
         (lambda out: (out / "x.bin").write_text("x"), "x.bin: not in the manifest"),
         (lambda out: (out / "config.json").unlink(), "config.json: missing"),
-        (lambda out: (out / PruneManifest.FILE).write_text("{}"), PruneManifest.FILE),
         (lambda out: (out / PruneManifest.FILE).unlink(), "no such file"),
         (lambda out: state(out, measured_sparsity=0.9), "measured_sparsity: 0.9"),
-        (lambda out: state(out, pattern="4:x"), "'4:x'"),
         (lambda out: state(out, matrices=()), "matrices: there are none"),
     ],
 )
