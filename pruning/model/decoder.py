@@ -21,7 +21,7 @@ from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.tensors import FLOATS
 from evaluator.core.errors import InputError, JobError, one_line
 from pruning.model import memory
-from pruning.model.architectures import architecture_of, separate
+from pruning.model.architectures import Architecture, architecture_of, separate
 from pruning.model.packing import Batch, pack, register
 
 _KEPT_MASKS = 1 << 27  # elements of all sliding-window masks that are kept, a byte each
@@ -54,6 +54,27 @@ class _Recorder(nn.Module):
         return hidden
 
 
+def _text_config(checkpoint: Checkpoint, architecture: Architecture) -> Any:
+    """transformers' configuration of the text model. Raises InputError for layers that
+    cannot be run one at a time."""
+    from transformers import AutoConfig
+
+    file = checkpoint.config_file
+    try:
+        config = AutoConfig.from_pretrained(checkpoint.path, trust_remote_code=False)
+    except Exception as error:  # each architecture checks its fields in its own way
+        raise InputError(f"{file}: {one_line(error)}") from None
+    if architecture.text_config:
+        config = config.text_config
+    for name, what in architecture.whole.items():
+        if value := getattr(config, name, None):
+            raise InputError(
+                f"{file}: field {name!r} is {value!r}: a model with {what} cannot be"
+                " pruned"
+            )
+    return config
+
+
 class Decoder:
     """The decoder of one checkpoint: its layers, one at a time, and the keywords
     that they are called with."""
@@ -64,74 +85,56 @@ class Decoder:
         Raises InputError if the architecture is not supported or the checkpoint's
         tensors are not its tensors.
         """
-        from transformers import AutoConfig, AutoModel
+        from transformers import AutoModel
 
         self.checkpoint = checkpoint
         self.device = device
-        architecture = architecture_of(checkpoint)
-        try:
-            config = AutoConfig.from_pretrained(
-                checkpoint.path, trust_remote_code=False
-            )
-        except Exception as error:  # each architecture checks its fields in its own way
-            raise InputError(f"{checkpoint.config_file}: {one_line(error)}") from None
-        if architecture.text_config:
-            config = config.text_config
-        # layers cannot be run one at a time
-        for name, what in architecture.whole.items():
-            if value := getattr(config, name, None):
-                raise InputError(
-                    f"{checkpoint.config_file}: field {name!r} is {value!r}: a model with {what} cannot"
-                    " be pruned"
-                )
-        self.config = config
-        self._architecture = architecture
+        self._architecture = architecture_of(checkpoint)
+        self.config = _text_config(checkpoint, self._architecture)
         # only one sequence at a time can run through a layer
-        self.recurrent = architecture.recurrent
-        tensors = checkpoint.tensors
-        present = [
-            p
-            for p in architecture.prefixes
-            if any(name.startswith(f"{p}layers.") for name in tensors)
-        ]
-        self._prefix = present[0] if present else architecture.prefixes[0]
+        self.recurrent = self._architecture.recurrent
+        with torch.device("meta"), warnings.catch_warnings():
+            # of token ids in the config that no forward pass here uses
+            warnings.simplefilter("ignore")
+            self._model = AutoModel.from_config(copy.deepcopy(self.config)).eval()
+        if not self.recurrent:
+            register(self._model.config)
+        self.modules: nn.ModuleList = self._model.layers
+        if self._architecture.experts is not None:
+            separate(self.modules, self._architecture.experts)
+        self._find_tensors()
+        # A CPU computes in float32, a GPU in the checkpoint's own dtype.
+        self.dtype = torch.float32
+        if device.type != "cpu":
+            self.dtype = self.checkpoint_dtype(0, next(iter(self.linears(0))))
+        self._released = 0
+        self._skeleton: nn.Module | None = None
+        self._received: list[dict[str, Any]] = []
+        self._compact_ids: Tensor | None = None
+        self._keywords: dict[int, list[dict[str, Any]]] = {}
+
+    def _find_tensors(self) -> None:
+        """Raises InputError unless the checkpoint has the decoder's tensors."""
+        tensors = self.checkpoint.tensors
+        self._prefix = self._architecture.prefixes[0]
+        for prefix in reversed(self._architecture.prefixes):
+            if any(name.startswith(f"{prefix}layers.") for name in tensors):
+                self._prefix = prefix
         table = f"{self._prefix}embed_tokens.weight"
         # A tied matrix may have the head's name alone; `check_fit` refuses one that is
         # not tied.
         self._table = _HEAD if table not in tensors and _HEAD in tensors else table
-        with torch.device("meta"), warnings.catch_warnings():
-            # of token ids in the config that no forward pass here uses
-            warnings.simplefilter("ignore")
-            self._model = AutoModel.from_config(copy.deepcopy(config)).eval()
-        if not self.recurrent:
-            register(self._model.config)
-        self.modules: nn.ModuleList = self._model.layers
-        if architecture.experts is not None:
-            separate(self.modules, architecture.experts)
-        names = {self._table: tuple(self._model.embed_tokens.weight.shape)}
+        shapes = {self._table: tuple(self._model.embed_tokens.weight.shape)}
         for index, layer in enumerate(self.modules):
-            names |= {
-                self.tensor_name(index, n): tuple(t.shape)
-                for n, t in layer.state_dict().items()
-            }
-        for name, shape in names.items():
-            tensor = checkpoint.float_tensor(name)
+            for name, parameter in layer.state_dict().items():
+                shapes[self.tensor_name(index, name)] = tuple(parameter.shape)
+        for name, shape in shapes.items():
+            tensor = self.checkpoint.float_tensor(name)
             if tensor.shape != shape:
                 raise InputError(
                     f"{tensor.file}: tensor {name} has shape {tensor.shape}, config.json"
                     f" says {shape}"
                 )
-        # A CPU computes in float32, a GPU in the checkpoint's own dtype.
-        self._released = 0
-        self.dtype = (
-            torch.float32
-            if device.type == "cpu"
-            else self.checkpoint_dtype(0, next(iter(self.linears(0))))
-        )
-        self._skeleton: nn.Module | None = None
-        self._received: list[dict[str, Any]] = []
-        self._compact_ids: Tensor | None = None
-        self._keywords: dict[int, list[dict[str, Any]]] = {}
 
     def __len__(self) -> int:
         return len(self.modules)
