@@ -1,11 +1,10 @@
 """The paper's published numbers beside ours, if the setting is the same; always
 marked as the paper's.
 
-`paper.json` holds the numbers, each with its setting and the cell of our tables that
-it belongs to. It also has the rule that decides whether a setting of ours is the
+`paper_values.yaml` holds the numbers, each with its setting and the cell of our tables
+that it belongs to. It also has the rule that decides whether a setting of ours is the
 paper's. A number from another setting is no comparison, and is not shown."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -14,6 +13,7 @@ from pathlib import PurePath
 from typing import Any
 
 import pandas as pd
+import yaml
 
 from evaluator.core.errors import rows_at
 from evaluator.metrics.columns import COUNT, TEXT, Kind, Row, rows_with, typed_frame
@@ -42,7 +42,7 @@ def published(
         equal = {"task": setting["task"], **entry["where"]}
         for row in rows_with(tables.get(entry["table"], ()), equal):
             known = row[entry["column"]] is not None
-            if known and _same(row, entry["side"], setting, run):
+            if known and is_paper_setting(row, entry["side"], setting, run):
                 rows.append(_beside(entry, row))
     return typed_frame(COLUMNS, rows)
 
@@ -76,14 +76,13 @@ def _beside(entry: Row, row: Row) -> Row:
 
 @cache
 def paper() -> dict[str, Any]:
-    """The content of paper.json."""
-    content: dict[str, Any] = json.loads(
-        files("evaluator.metrics").joinpath("paper.json").read_text(encoding="utf-8")
-    )
+    """The content of paper_values.yaml, which lies beside the recipes."""
+    file = files("launch").joinpath("recipes", "paper_values.yaml")
+    content: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
     return content
 
 
-def _same(row: Row, side: str, setting: Row, run: Mapping[str, Any]) -> bool:
+def is_paper_setting(row: Row, side: str, setting: Row, run: Mapping[str, Any]) -> bool:
     """Whether a table's row was measured in a setting of the paper."""
     dense = row["base"] is None
     if dense != (side == "dense") or not (dense or _same_pruning(row, setting)):

@@ -152,7 +152,7 @@ class Scatter:
     hollow: str
     x_title: str
     y_title: str = ""
-    axis: Literal["rates", "points"] = "rates"
+    axis: Literal["rates", "points", "changes"] = "rates"
     log: bool = False
     each: bool = False
     labels: tuple[str, str] = ("", "")

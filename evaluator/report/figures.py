@@ -58,15 +58,26 @@ def axes_of(table: Table, frame: pd.DataFrame, canvas: theme.Canvas) -> list[Axe
 def draw(table: Table, frame: pd.DataFrame, suffix: str = "") -> str | None:
     """The figure of a table as inline SVG, `suffix` for its name; None if there is
     no figure or no value."""
+    if not table.figure or frame.empty:
+        return None
+    name = f"{table.name.replace('_', '-')}{suffix}"
+    title = f"Figure of table {table.name}"
+    return draw_panels(table.figure, table.plotted(frame), name, title)
+
+
+def draw_panels(
+    figure: Sequence[Panel], frame: pd.DataFrame, name: str, title: str
+) -> str | None:
+    """Panels as inline SVG; None without a value. `title` describes the figure to a
+    screen reader."""
     with mpl.rc_context(theme.STYLE), warnings.catch_warnings():
         # The browser draws the text with its own fonts. A glyph missing in matplotlib's
         # font only shifts a label.
         warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from font", UserWarning)
-        panels = axes_of(table, frame, Figure)
+        panels = _painted(figure, frame, Figure)
         if not panels:
             return None
-        name = f"figure-{table.name.replace('_', '-')}{suffix}"
-        return theme.to_svg(panels[0].figure, name, f"Figure of table {table.name}")
+        return theme.to_svg(panels[0].figure, f"figure-{name}", title)
 
 
 def _side_by_side(
@@ -225,10 +236,12 @@ def _scatters(
             sizes = frame[[panel.x, panel.y]].astype(float).abs()
             finite = frame[(sizes < math.inf).all(axis=1)]
             parts.append((panel, _written(panel.title, frame), finite))
-    panel_axes = theme.figure(_SCATTER_ROWS, [1.0] * len(parts), canvas)
-    low, high = min(0.0, frame[first.y].min()) - 0.03, frame[first.y].max() + 0.05
+    one_scale = len({panel.axis for panel in panels}) == 1
+    widths = [1.0] * len(parts)
+    panel_axes = theme.figure(_SCATTER_ROWS, widths, canvas, sharey=one_scale)
     for axes, (panel, title, part) in zip(panel_axes, parts, strict=True):
         _scatter(axes, panel, part)
+        low, high = min(0.0, frame[panel.y].min()) - 0.03, frame[panel.y].max() + 0.05
         axes.set_ylim(*((-0.04, 1.04) if panel.axis == "rates" else (low, high)))
         axes.set_title(theme.in_two_lines(title, _TITLE_CHARACTERS // len(parts)))
     panel_axes[0].set_ylabel(first.y_title)
@@ -257,8 +270,11 @@ def _scatter(axes: Axes, panel: Scatter, part: pd.DataFrame) -> None:
         axes.scatter(dots[panel.x], dots[panel.y], label=label, **look)
     if panel.log:
         axes.set_xscale("log")
-    shares = theme.as_percent if panel.axis == "rates" else theme.as_points
-    axes.yaxis.set_major_formatter(shares)
+        axes.xaxis.set_major_formatter(theme.as_amount)
+        axes.xaxis.set_minor_formatter("")
+    if panel.axis != "changes":
+        shares = theme.as_percent if panel.axis == "rates" else theme.as_points
+        axes.yaxis.set_major_formatter(shares)
     axes.grid(axis="y", color=theme.COLOURS["grid"], linewidth=0.7)
     axes.set_xlabel(_written(panel.x_title, part))
     axes.margins(x=0.15 if panel.each else 0.2)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from evaluator.core.errors import rows_at
@@ -73,7 +73,6 @@ def render_page(
             "default-src 'none'; style-src 'unsafe-inline'; script-src"
             f" 'sha256-{digest}'"
         ),
-        "style": Markup(asset("page.css")),
         "script": Markup(script),
         "verdict": summary(results.verdicts) if verdicts else "",
         "verdicts": verdicts,
@@ -93,10 +92,20 @@ def render_page(
         "index": Markup(index),
         "chunks": {key: Markup(data) for key, data in chunks.items()},
     }
+    return render("page.html.j2", context)
+
+
+def render(template: str, context: Mapping[str, Any]) -> str:
+    """A template of this folder, with every value escaped and the page's style."""
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=PackageLoader("evaluator.report", ""),
     )
-    return environment.from_string(asset("page.html.j2")).render(context)
+    style = Markup(asset("page.css"))
+    return environment.get_template(template).render(context, style=style)
 
 
 def standalone(svg: str) -> str:

@@ -83,16 +83,18 @@ _GAP = 0.12  # between panels within another figure, of a panel's width
 Canvas = Any  # makes a figure; or axes, which panels then cover
 
 
-def figure(rows: int, widths: Sequence[float], canvas: Canvas = Figure) -> list[Axes]:
-    """A panel per width, in a new figure or within `canvas`. All share `rows`
-    checkpoint rows, the first at the top."""
+def figure(
+    rows: int, widths: Sequence[float], canvas: Canvas = Figure, *, sharey: bool = True
+) -> list[Axes]:
+    """A panel per width, in a new figure or within `canvas`. With `sharey` all share
+    `rows` checkpoint rows, the first at the top."""
     if callable(canvas):
         made = canvas(
             figsize=(WIDTH_INCHES, 1.15 + ROW_INCHES * max(rows, 2)),
             layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.04, wspace=0.03),
         )
         (panels,) = made.subplots(
-            1, len(widths), sharey=True, squeeze=False, width_ratios=list(widths)
+            1, len(widths), sharey=sharey, squeeze=False, width_ratios=list(widths)
         )
     else:
         canvas.set_axis_off()
@@ -188,6 +190,14 @@ def as_percent(value: float, _: object = None) -> str:
 def as_points(value: float, _: object = None) -> str:
     """A difference of two shares in whole percentage points, for an axis."""
     return f"{rounded(100 * value)} pp"
+
+
+def as_amount(value: float, _: object = None) -> str:
+    """A number of parameters or bytes for an axis: 600 M, 14 B."""
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:g} {unit}"
+    return f"{value:g}"
 
 
 def label_values(

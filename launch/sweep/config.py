@@ -314,6 +314,7 @@ def bundled_recipes() -> dict[str, Path]:
     return {
         file.relative_to(RECIPES).with_suffix("").as_posix(): file
         for file in sorted(RECIPES.rglob("*.yaml"))
+        if file.name != "paper_values.yaml"
     }
 
 
