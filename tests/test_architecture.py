@@ -12,7 +12,7 @@ import pytest
 import setuptools
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("evaluator", "pruning", "quantising", "launch")
+PACKAGES = ("evaluator", "pruning", "quantising", "launch", "resurface")
 SOURCES = sorted(
     path
     for package in (*PACKAGES, "benchmarks")

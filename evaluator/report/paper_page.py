@@ -108,14 +108,12 @@ def render_paper_page(name: str, results: Results, run: Mapping[str, Any]) -> st
     for place in places():
         values = list(values_of(place, tables, pair))
         if any(value.ours is not None for value in values):
-            figure = _figure(place, values, tables)
-            sections.append(
-                {
-                    "place": place,
-                    "figure": Markup(figure or ""),
-                    "grid": _grid(place, values),
-                }
-            )
+            section = {
+                "place": place,
+                "figure": Markup(_figure(place, values, tables) or ""),
+                "grid": _grid(place, values),
+            }
+            sections.append(section)
         else:
             missing.append(place)
     return render(
@@ -135,7 +133,7 @@ def render_paper_page(name: str, results: Results, run: Mapping[str, Any]) -> st
 def main_pair(tables: Tables, run: Mapping[str, Any]) -> Pair:
     """The pair in the paper's main setting; without one, the run's first pair with
     fates."""
-    pairs = {}
+    pairs: dict[Pair, Row] = {}
     for row in tables["fates"]:
         if row["n"]:
             pair = Pair(row["task"], row["base"], row["checkpoint"])

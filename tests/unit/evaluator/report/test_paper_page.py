@@ -1,0 +1,98 @@
+"""The paper's figures from a run: its values beside ours, and whose they are."""
+
+import pandas as pd
+import pytest
+
+from evaluator.core.errors import InputError
+from evaluator.metrics import Inputs, reduce_records
+from evaluator.metrics.published import paper
+from evaluator.report.paper_page import (
+    Pair,
+    main_pair,
+    places,
+    render_paper_page,
+    values_of,
+)
+from evaluator.report.results import compute
+from tests.support.records import Seen, records
+
+KNOWN = Seen(greedy=True, choice=True, rank=1, margin=0.0, beams=[True], samples=[True])
+SILENT = Seen(
+    greedy=False, choice=True, rank=4, margin=-1.0, beams=[True], samples=[False]
+)
+QWEN = {
+    "config": {
+        "models": {"dense": "Qwen/Qwen3-8B"},
+        "tasks": [{"task": "tydiqa", "languages": None, "items": 200, "chat": False}],
+    }
+}
+
+
+def results(run=None):
+    """A dense checkpoint and a pruned one that lost one Swahili answer of four."""
+    dense = {}
+    for language in ("english", "swahili"):
+        for number in range(4):
+            dense[f"{language}/{number}"] = KNOWN
+    pruned = {**dense, "swahili/1": SILENT}
+    setting = {"base": "dense", "task": "tydiqa", "calibration": "c4"}
+    outcomes = [
+        reduce_records(records("dense", dense, task="tydiqa")),
+        reduce_records(records("wanda-0.5", pruned, **setting)),
+    ]
+    return compute(Inputs(pd.concat(outcomes, ignore_index=True)), run or {})
+
+
+def rows_of(found):
+    return {name: filled.rows for name, filled in found.tables.items()}
+
+
+def test_every_printed_value_stands_on_the_page():
+    """But for choice accuracy, which stands beside that with hard distractors."""
+    tables = rows_of(results())
+    pair = main_pair(tables, {})
+    shown = []
+    for place in places():
+        for value in values_of(place, tables, pair):
+            if value.published is not None:
+                quantity = value.quantity
+                shown.append((quantity.table, quantity.column, value.published))
+    printed = set()
+    for entry in paper()["values"]:
+        if entry["where"].get("probe") != "choice":
+            printed.add((entry["table"], entry["column"], float(entry["value"])))
+    assert set(shown) == printed
+
+
+def test_values_and_differences():
+    found = results()
+    page = render_paper_page("run", found, {})
+    (figure,) = [place for place in places() if place.name == "Figure 1"]
+    values = {}
+    for value in values_of(
+        figure, rows_of(found), Pair("tydiqa", "dense", "wanda-0.5")
+    ):
+        values[value.label] = value.published, value.ours
+    assert values["swahili"] == (0.39, 0.25)
+    assert values["english"] == (0.12, 0.0)
+    assert values["bengali"] == (0.5, None)
+    assert "\N{MINUS SIGN}14.0 pp" in page
+
+
+@pytest.mark.parametrize(("run", "same"), [(QWEN, True), ({}, False)])
+def test_another_models_values_are_marked(run, same):
+    page = render_paper_page("run", results(run), run)
+    assert ("The setting is the paper's." in page) == same
+    assert ("those of another model or setting" in page) == (not same)
+
+
+def test_places_without_numbers_are_named():
+    page = render_paper_page("run", results(), {})
+    assert "What this run cannot fill" in page
+    assert page.index("Figure 1, section 3.1") < page.index("<dt>Table 1</dt>")
+
+
+def test_run_without_a_pair_is_refused():
+    alone = reduce_records(records("dense", {"english/1": KNOWN}, task="tydiqa"))
+    with pytest.raises(InputError, match="no checkpoint of the run is compared"):
+        render_paper_page("run", compute(Inputs(alone), {}), {})
