@@ -21,6 +21,7 @@ from evaluator.core.garbage import collect_rarely
 from launch.commands.bench import bench
 from launch.commands.call import demo, evaluate, sweep
 from launch.commands.compare import compare
+from launch.commands.compress import compress
 from launch.commands.doctor import doctor
 from launch.commands.gate import gate, screen
 from launch.commands.match import match
@@ -98,6 +99,10 @@ COMMANDS: Mapping[str, tuple[Callable[..., None], str]] = {
             " runs/mine"
         ),
     ),
+    "compress": (
+        compress,
+        "models/qwen3-0.6b --method gptq --scheme W4A16 --out compressed/w4a16",
+    ),
     "report": (report, "runs/demo"),
     "status": (status, "runs/demo --watch"),
     "render": (
@@ -173,6 +178,11 @@ def _run() -> int:
             and not arguments[0].startswith("-")
             and arguments[0] not in COMMANDS
         ):
+            if arguments[0] in ("quantise", "quantize"):
+                raise InputError(
+                    f"unknown command {arguments[0]!r}: `resurface compress MODEL"
+                    " --method gptq --scheme W4A16 --out DIR` quantises"
+                )
             raise unknown("command", arguments[0], COMMANDS)
         # 130: typer has seen Ctrl-C
         return app(args=arguments, standalone_mode=False) or 0

@@ -20,6 +20,7 @@ from launch.sweep.models import model_name, names_of, same_model
 from pruning.config import Allocation, PruneConfig, Repair, needs_calibration
 from pruning.methods import METHODS
 from pruning.methods.patterns import Group
+from quantising.methods import METHODS as QUANTISING
 
 
 def grouped(title: str) -> Callable[..., Any]:
@@ -113,6 +114,11 @@ def prune_request(source: Path, options: Mapping[str, Any]) -> PruneConfig:
     if method is None:
         raise InputError(
             f"Missing option '--method': one of {', '.join(METHODS.names)}"
+        )
+    if method in QUANTISING.names:
+        raise InputError(
+            f"--method {method} quantises: `resurface compress MODEL --method {method}"
+            f" --scheme {QUANTISING[method].schemes[0]} --out DIR`"
         )
     allowed = {
         "method": METHODS.names,

@@ -113,9 +113,7 @@ def quantisations(
         place = f"compress.{number}"
         method = METHODS[setting.method]
         recipe, named = (
-            (None, [])
-            if setting.recipe is None
-            else _read_recipe(setting.recipe, place)
+            (None, []) if setting.recipe is None else read_recipe(setting.recipe, place)
         )
         if not setting.scheme and len(named) != 1:
             found = (
@@ -203,7 +201,7 @@ def given(grid: SweepConfig) -> Iterator[tuple[str, str, str]]:
         yield setting.label, setting.checkpoint, base
 
 
-def _read_recipe(file: Path, place: str) -> tuple[str, list[str]]:
+def read_recipe(file: Path, place: str) -> tuple[str, list[str]]:
     """A recipe's text, and the schemes that it names. Raises InputError if it is no
     mapping."""
     try:

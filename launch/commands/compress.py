@@ -1,0 +1,137 @@
+"""`resurface compress`: one checkpoint by any registered method, pruned or quantised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from evaluator.core.errors import InputError, unknown
+from launch.commands.options import as_option, grouped, output
+from launch.commands.prune import PRUNE_DEFAULTS, run_prune
+from launch.commands.terminal import console, print_plain
+from launch.sweep.compress import SOURCES, read_recipe, spelled_source
+from launch.sweep.document import validated
+from launch.sweep.models import BUNDLED, resolve_model
+from pruning.calibration import check_named
+from pruning.config import CalibrationConfig
+from pruning.methods import METHODS as PRUNING
+from quantising.config import IGNORED, QuantiseConfig
+from quantising.methods import METHODS as QUANTISING
+
+removal, rounding = grouped("Pruning"), grouped("Quantising")
+text = grouped("The calibration text")
+
+
+def compress(
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help=f"a directory, a hub id, or '{BUNDLED}'"),
+    ],
+    method: Annotated[
+        str,
+        typer.Option(
+            help="see `resurface methods`",
+            autocompletion=lambda: [*PRUNING.names, *QUANTISING.names],
+        ),
+    ],
+    scheme: Annotated[
+        str | None, rounding(help="W4A16, W8A16, W8A8, FP8_DYNAMIC, ...")
+    ] = None,
+    group_size: Annotated[
+        int | None, rounding(help="weights that share a scale; default: the scheme's")
+    ] = None,
+    ignore: Annotated[
+        str, rounding(help="modules that stay as they are, or re:PATTERN; commas")
+    ] = ",".join(IGNORED),
+    recipe: Annotated[
+        Path | None, rounding(help="llm-compressor's YAML, for method recipe")
+    ] = None,
+    sparsity: Annotated[float | None, removal(help="share of zeros, as 0.5")] = None,
+    pattern: Annotated[str | None, removal(help="N:M, as 2:4")] = None,
+    calibration: Annotated[
+        str | None, text(help="c4 (default); see `resurface methods`")
+    ] = None,
+    samples: Annotated[int, text(help="passages")] = 128,
+    sequence_length: Annotated[int, text(help="tokens per passage at most")] = 2048,
+    seed: Annotated[int, text(help="of the choice of passages")] = 0,
+    out: Annotated[
+        Path | None, output("--out", help="the compressed checkpoint's directory")
+    ] = None,
+) -> None:
+    """Prune or quantise a checkpoint by any method. vLLM loads the result.
+
+    `resurface prune` has more options for pruning: layers, repairs, upload."""
+    given = dict(locals())
+    if out is None:
+        raise InputError(
+            "Missing option '--out': the compressed checkpoint's directory"
+        )
+    if method in PRUNING.names:
+        _refuse(given, method, "prunes", ("scheme", "group_size", "recipe"))
+        names = PRUNE_DEFAULTS.keys() & given.keys()
+        run_prune(
+            model, out, {**PRUNE_DEFAULTS, **{name: given[name] for name in names}}
+        )
+    elif method in QUANTISING.names:
+        _refuse(given, method, "quantises", ("sparsity", "pattern"))
+        _quantise(model, out, given)
+    else:
+        raise unknown("method", method, (*PRUNING.names, *QUANTISING.names))
+
+
+def _refuse(
+    given: dict[str, Any], method: str, does: str, names: tuple[str, ...]
+) -> None:
+    for name in names:
+        if given[name] is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"{option} {given[name]}: method {method} {does}")
+
+
+def quantise_request(source: Path, given: dict[str, Any]) -> QuantiseConfig:
+    """A quantisation by the options of `resurface compress`. Raises InputError naming
+    the option and the value."""
+    method = QUANTISING[given["method"]]
+    recipe, schemes = given["recipe"], list(method.schemes)
+    wanted: dict[str, Any] = {"source": source, "ignore": given["ignore"].split(",")}
+    for name in ("method", "scheme", "group_size", "seed"):
+        wanted[name] = given[name]
+    if recipe is not None:
+        wanted["recipe"], schemes = read_recipe(recipe, "--recipe")
+    if wanted["scheme"] is None:
+        if len(schemes) != 1:
+            raise InputError(f"Missing option '--scheme': one of {', '.join(schemes)}")
+        wanted["scheme"] = schemes[0]
+    if method.needs_calibration:
+        calibration = CalibrationConfig(
+            source=given["calibration"] or "c4",
+            samples=given["samples"],
+            sequence_length=given["sequence_length"],
+        )
+        wanted["calibration"] = spelled_source(calibration)
+    elif given["calibration"] is not None:
+        raise InputError(f"--calibration: method {method.name} needs no text")
+    return validated(QuantiseConfig, wanted, "resurface compress", as_option)
+
+
+def _quantise(model: str, out: Path, given: dict[str, Any]) -> None:
+    config = quantise_request(Path(model), given)
+    source = resolve_model(model)
+    if not source.is_dir():
+        raise InputError(f"checkpoint {source}: no such directory")
+    config = config.model_copy(update={"source": source})
+    if config.calibration is not None:  # before torch is imported
+        check_named(config.calibration, config.seed, SOURCES)
+    from launch.provenance import provenance
+    from quantising.run import check, quantise
+
+    check(config, out, sources=SOURCES)
+    QUANTISING[config.method].check_here()
+    with console.status("quantising"):
+        manifest = quantise(config, out, sources=SOURCES, provenance=provenance())
+    print_plain(f"{config.method}, {config.scheme}: {manifest.seconds:.1f} s")
+    if manifest.calibration is not None:
+        print_plain(f"calibration: {manifest.calibration.tokens:,} tokens")
+    print_plain(f"checkpoint: {out}")

@@ -1,0 +1,60 @@
+"""`resurface compress` takes every registered method, and refuses the options of the
+other kind."""
+
+import pytest
+
+from evaluator.checkpoints.manifests import (
+    PruneManifest,
+    QuantiseManifest,
+    read_manifest,
+)
+from tests.support.runs import typed
+
+
+@pytest.mark.parametrize(
+    ("words", "manifest", "method"),
+    [
+        ("--method magnitude --sparsity 0.5", PruneManifest, "magnitude"),
+        ("--method rtn --scheme W8A16 --group-size 64", QuantiseManifest, "rtn"),
+    ],
+)
+def test_compress_prunes_and_quantises(monkeypatch, tmp_path, words, manifest, method):
+    out = tmp_path / "out"
+    assert typed(monkeypatch, "compress", "bundled", *words.split(), "--out", out) == 0
+    assert read_manifest(out, manifest).method == method
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--method rtnn --out x", "unknown method 'rtnn'; did you mean 'rtn'?"),
+        ("--method rtn --out x", "Missing option '--scheme': one of W4A16"),
+        ("--method rtn --scheme W8A16", "Missing option '--out'"),
+        (
+            "--method wanda --scheme W4A16 --out x",
+            "--scheme W4A16: method wanda prunes",
+        ),
+        (
+            "--method gptq --sparsity 0.5 --out x",
+            "--sparsity 0.5: method gptq quantises",
+        ),
+        (
+            "--method rtn --scheme W8A8 --calibration c4 --out x",
+            "--calibration: method rtn needs no text",
+        ),
+        ("--method rtn --scheme W9 --out x", "unknown scheme of method rtn 'W9'"),
+    ],
+)
+def test_compress_refuses(monkeypatch, tmp_path, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    assert typed(monkeypatch, "compress", "bundled", *words.split()) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words", ["quantise bundled", "prune bundled --method gptq --sparsity 0.5 --out x"]
+)
+def test_other_commands_point_to_compress(monkeypatch, capsys, words):
+    assert typed(monkeypatch, *words.split()) == 2
+    assert "resurface compress MODEL --method gptq" in capsys.readouterr().err
