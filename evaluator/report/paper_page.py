@@ -1,7 +1,7 @@
 """The paper's figures and tables, filled from one run: each with the paper's own
 values beside ours, the difference and our interval.
 
-    html = render_paper_page("paper", results, run)
+    write_paper_page(Path("runs/paper"), results)     # runs/paper/report/paper.html
 
 A place is a figure, a table or a section of the paper (`paper_places.yaml`). Its rows
 differ in one thing: a language, a rung, a probe, a checkpoint. Each quantity of a
@@ -11,6 +11,7 @@ its base (`main_pair`). The paper's values are in `paper_values.yaml`."""
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,6 +21,7 @@ from markupsafe import Markup
 
 import evaluator.metrics.columns as col
 from evaluator.core.errors import InputError
+from evaluator.core.files import write_atomically
 from evaluator.metrics import TABLES
 from evaluator.metrics.columns import Column, Row, rows_with
 from evaluator.metrics.inputs import ALL
@@ -28,6 +30,7 @@ from evaluator.metrics.table import Axis, Bars, Dots, Panel, Scatter, Series
 from evaluator.report.figures import draw_panels
 from evaluator.report.page import Cell, Grid, render
 from evaluator.report.results import Results
+from evaluator.store.reading import read_run
 
 # the setting of the paper's main experiments, in paper_values.yaml
 MAIN = "qwen3-8b, tydiqa"
@@ -128,6 +131,15 @@ def render_paper_page(name: str, results: Results, run: Mapping[str, Any]) -> st
             "missing": missing,
         },
     )
+
+
+def write_paper_page(run_dir: Path, results: Results) -> Path:
+    """Write RUN/report/paper.html and return its path. Raises InputError as
+    `render_paper_page` does."""
+    page = run_dir / "report" / "paper.html"
+    html = render_paper_page(run_dir.resolve().name, results, read_run(run_dir))
+    write_atomically(page, html.encode())
+    return page
 
 
 def main_pair(tables: Tables, run: Mapping[str, Any]) -> Pair:

@@ -35,7 +35,7 @@ from launch.commands.options import (
     running,
 )
 from launch.commands.report import finish
-from launch.commands.terminal import console, errors, warn
+from launch.commands.terminal import console, errors, print_plain, warn
 from launch.process import stop_in_order
 from launch.provenance import count_gpus
 from launch.run.decide.nodes import Node, place_engines
@@ -326,7 +326,7 @@ def sweep(
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="the run directory; required without --dry-run"),
+        typer.Option("--out", help="the run directory; required to start it"),
     ] = None,
     only: Annotated[
         str | None,
@@ -338,11 +338,23 @@ def sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="estimate time and disk; start nothing")
     ] = False,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain", help="print what a bundled recipe is for; start nothing"
+        ),
+    ] = False,
     track: Track = None,
     notify: Notify = None,
 ) -> None:
     """Prune, quantise, evaluate and report a whole grid. The same command resumes."""
     config = load_sweep(find_recipe(recipe))
+    if explain:
+        from launch.commands.explain import explanation
+
+        for line in explanation(recipe.removesuffix(".yaml"), config):
+            print_plain(line)
+        return
     if only is not None:
         config = config.model_copy(update={"only": tuple(listed("only", only))})
     if dry_run:

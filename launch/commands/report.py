@@ -22,10 +22,25 @@ if TYPE_CHECKING:
     from launch.run.decide.assignments import Outcome
 
 
-def report(run: RunDirectory) -> None:
+def report(
+    run: RunDirectory,
+    paper: Annotated[
+        bool,
+        typer.Option(
+            "--paper", help="also write report/paper.html: the paper's figures"
+        ),
+    ] = False,
+) -> None:
     """Rebuild tables/ and report/ from the records alone."""
     need_run(run)
-    finish(console, run)
+    results = finish(console, run)
+    if paper:
+        from evaluator.report.paper_page import write_paper_page
+
+        page = write_paper_page(run, results)
+        console.print(
+            f"the paper's figures: {escape(str(page))}", highlight=False, soft_wrap=True
+        )
 
 
 def export(
@@ -62,7 +77,7 @@ def finish(
     outcome: Outcome | None = None,
     *,
     headline: bool = True,
-) -> None:
+) -> Results:
     """Write tables and report, print the headline. Raises ResurfaceError at the end
     if a plugin's table failed."""
     from evaluator.report import write_report
@@ -83,6 +98,7 @@ def finish(
         raise ResurfaceError(
             f"{'; '.join(results.failures.values())}; the report has the other tables"
         )
+    return results
 
 
 def _headline(console: Console, results: Results) -> None:

@@ -1,0 +1,34 @@
+"""`resurface sweep RECIPE --explain`."""
+
+import pytest
+
+from evaluator.metrics.published import paper
+from launch.sweep.config import bundled_recipes
+from tests.support.runs import typed
+
+
+def test_each_recipe_is_explained():
+    recipes = {name.removeprefix("small/") for name in bundled_recipes()}
+    assert recipes == set(paper()["recipes"])
+
+
+def test_explanation(monkeypatch, capsys):
+    """A recipe names its question, figure, cost and exclusions."""
+    assert typed(monkeypatch, "sweep", "one_shot", "--explain") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "question: Does one example in the prompt repair the gap?"
+    assert lines[1] == "fills: Table 1 (arXiv:2606.17609v1)"
+    assert lines[2] == "checkpoints: 2, 1 of them made by the sweep"
+    # 8 languages of 200 items, 113 in Bengali; two formats
+    assert lines[3].startswith("cost: 3,426 items over all checkpoints, 6,852 requests")
+    assert "113 Bengali items" in lines[4]
+
+
+@pytest.mark.parametrize("recipe", ["mine.yaml"])
+def test_own_sweep_has_no_explanation(monkeypatch, tmp_path, capsys, recipe):
+    file = tmp_path / recipe
+    file.write_text(
+        "models: {a: bundled}\ntasks: [{task: gazetteer, probes: [greedy]}]\n"
+    )
+    assert typed(monkeypatch, "sweep", file, "--explain") == 2
+    assert "is no bundled recipe (main, ladder" in capsys.readouterr().err
