@@ -10,7 +10,6 @@ its base (`main_pair`). The paper's values are in `paper_values.yaml`."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +29,7 @@ from evaluator.metrics.table import Axis, Bars, Dots, Panel, Scatter, Series
 from evaluator.report.figures import draw_panels
 from evaluator.report.page import Cell, Grid, render
 from evaluator.report.results import Results
+from evaluator.report.theme import asset
 from evaluator.store.reading import read_run
 
 # the setting of the paper's main experiments, in paper_values.yaml
@@ -96,8 +96,7 @@ class Value(NamedTuple):
 
 
 def places() -> list[Place]:
-    text = files("evaluator.report").joinpath("paper_places.yaml").read_text("utf-8")
-    return msgspec.convert(yaml.safe_load(text), list[Place])
+    return msgspec.convert(yaml.safe_load(asset("paper_places.yaml")), list[Place])
 
 
 def render_paper_page(name: str, results: Results, run: Mapping[str, Any]) -> str:
