@@ -88,6 +88,11 @@ def iterate(
         return _hub(C4_ORIGIN, **_C4)
     if kind in ("wikipedia", "balanced") and rest:
         return _wikipedia(source, rest.split(","), samples, balanced=kind == "balanced")
+    if Path(source).expanduser().exists():
+        kind = "jsonl" if source.endswith(".jsonl") else "text"
+        raise InputError(
+            f"calibration.source: {source!r} is unknown; did you mean '{kind}:{source}'?"
+        )
     known = ", ".join((*KINDS, *sorted(sources)))
     raise InputError(f"calibration.source: {source!r} is unknown (known: {known})")
 

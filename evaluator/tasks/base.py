@@ -112,6 +112,10 @@ class Task:
 TASKS: Registry[Task] = Registry("task")
 
 
+# what reads a file that is given without a task's name
+_KINDS_OF_FILES = {".jsonl": "jsonl", ".json": "squad", ".txt": "text", ".md": "text"}
+
+
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
     """`TASK[:PATH]`, checked."""
@@ -126,6 +130,9 @@ class TaskSpec:
         """The task and its path. Raises InputError for an unknown task, and for a
         path missing or out of place."""
         name, colon, rest = spec.partition(":")
+        if name not in TASKS and Path(os.path.expanduser(spec)).exists():
+            kind = _KINDS_OF_FILES.get(Path(spec).suffix, "hf")
+            raise InputError(f"unknown task {spec!r}; did you mean '{kind}:{spec}'?")
         task = TASKS[name]
         argument = task.argument
         problem = ""

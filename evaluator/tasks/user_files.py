@@ -3,12 +3,14 @@ perplexity probe.
 
 jsonl: one JSON object per line with `id, language, context, question, answers` (list
 of strings). An optional `options` lists the distractors of a multiple-choice
-benchmark. Other fields and blank lines are ignored.
+benchmark. Blank lines and other fields are ignored, unless a field looks like a
+misspelled one.
 
 text: any UTF-8 file; a folder of `save_to_disk` with a column `text`; or
 `gazetteer`, the bundled passages in nine languages."""
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_passages
 from evaluator.tasks.rows import json_lines
 
 BUNDLED = "gazetteer"
+_FIELDS = ("id", "language", "context", "question", "answers", "options")
 _BUNDLED_START = 1_000_000  # far behind the passages that calibrate pruning
 _BUNDLED_PASSAGES = 40  # of each language
 
@@ -32,6 +35,7 @@ def read_jsonl(path: Path | None, task: str = "jsonl") -> list[Item]:
     clusters: dict[tuple[str, str], str] = {}
     for entry, record in _records(path):
         place = f"{path}: {entry}"
+        _need_spelled(record, place)
         item_id = text_field(record, "id", place)
         language = text_field(record, "language", place)
         context = field(record, "context", str, place)
@@ -61,6 +65,18 @@ def read_jsonl(path: Path | None, task: str = "jsonl") -> list[Item]:
             )
         )
     return items
+
+
+def _need_spelled(record: Any, place: str) -> None:
+    """Raises InputError for a key that is nearly a known one which is missing."""
+    keys = record if isinstance(record, dict) else {}
+    for key in keys:
+        missing = [name for name in _FIELDS if name not in keys]
+        near = get_close_matches(str(key), missing, n=1, cutoff=0.75)
+        if key not in _FIELDS and near:
+            raise InputError(
+                f"{place}: unknown field {key!r}; did you mean {near[0]!r}?"
+            )
 
 
 def _records(path: Path) -> Iterator[tuple[str, Any]]:

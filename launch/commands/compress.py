@@ -17,8 +17,9 @@ from launch.sweep.models import BUNDLED, resolve_model
 from pruning.calibration import check_named
 from pruning.config import CalibrationConfig
 from pruning.methods import METHODS as PRUNING
-from quantising.config import IGNORED, QuantiseConfig
+from quantising.config import QuantiseConfig
 from quantising.methods import METHODS as QUANTISING
+from quantising.methods.base import IGNORED
 
 removal, rounding = grouped("Pruning"), grouped("Quantising")
 text = grouped("The calibration text")
