@@ -43,16 +43,22 @@ def axes_of(table: Table, frame: pd.DataFrame, canvas: theme.Canvas) -> list[Axe
     without a figure or a value."""
     if not table.figure or frame.empty:
         return []
-    rows = _Rows(table.plotted(frame))
-    shown = [panel for panel in table.figure if _has_values(panel, rows.frame)]
+    with mpl.rc_context(theme.STYLE):
+        return _painted(table.figure, table.plotted(frame), canvas)
+
+
+def _painted(
+    figure: Sequence[Panel], frame: pd.DataFrame, canvas: theme.Canvas
+) -> list[Axes]:
+    rows = _Rows(frame)
+    shown = [panel for panel in figure if _has_values(panel, frame)]
     if not (rows.keys and shown):
         return []
     scatters = [panel for panel in shown if isinstance(panel, Scatter)]
     others = [panel for panel in shown if not isinstance(panel, Scatter)]
-    with mpl.rc_context(theme.STYLE):
-        if scatters:
-            return _scatters(scatters, rows, canvas)
-        return _side_by_side(others, rows, canvas)
+    if scatters:
+        return _scatters(scatters, rows, canvas)
+    return _side_by_side(others, rows, canvas)
 
 
 def draw(table: Table, frame: pd.DataFrame, suffix: str = "") -> str | None:
