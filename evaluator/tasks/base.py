@@ -130,10 +130,7 @@ class TaskSpec:
         """The task and its path. Raises InputError for an unknown task, and for a
         path missing or out of place."""
         name, colon, rest = spec.partition(":")
-        if name not in TASKS and Path(os.path.expanduser(spec)).exists():
-            kind = _KINDS_OF_FILES.get(Path(spec).suffix, "hf")
-            raise InputError(f"unknown task {spec!r}; did you mean '{kind}:{spec}'?")
-        task = TASKS[name]
+        task = _task_named(name, spec)
         argument = task.argument
         problem = ""
         if colon and argument is None:
@@ -162,6 +159,14 @@ class TaskSpec:
         if problem:
             raise InputError(f"task {spec!r}: {path}: {problem}")
         return cls(task, path)
+
+
+def _task_named(name: str, spec: str) -> Task:
+    """The task. Raises InputError, with the right spelling for a file."""
+    if name not in TASKS and Path(os.path.expanduser(spec)).exists():
+        kind = _KINDS_OF_FILES.get(Path(spec).suffix, "hf")
+        raise InputError(f"unknown task {spec!r}; did you mean '{kind}:{spec}'?")
+    return TASKS[name]
 
 
 PAPER = "paper"  # the prompts of evaluator/asking/prompts.py

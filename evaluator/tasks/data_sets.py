@@ -35,8 +35,8 @@ from evaluator.tasks.source import Source
 
 FOLDER = Path(__file__).parent / "presets"
 # In C where libyaml is there: every process reads the presets.
-_Loader: Any = type(
-    "_Loader", (KeysOnce, getattr(yaml, "CSafeLoader", yaml.SafeLoader)), {}
+_TextSafeLoader: Any = type(
+    "_TextSafeLoader", (KeysOnce, getattr(yaml, "CSafeLoader", yaml.SafeLoader)), {}
 )
 _Said = TypeVar("_Said", bound=Source)
 
@@ -98,7 +98,7 @@ def document(path: Path, kind: type[_Said]) -> _Said:
     """A YAML file as a `Source` of some kind. Raises InputError with the first
     problem: file, field and value."""
     try:
-        content = yaml.load(read_bytes(need_regular(path)), _Loader)  # noqa: S506
+        content = yaml.load(read_bytes(need_regular(path)), _TextSafeLoader)  # noqa: S506
     # A value that its tag or form promises and that does not exist: the 31st of
     # February, a number of 5,000 digits.
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:

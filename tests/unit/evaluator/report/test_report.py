@@ -185,11 +185,11 @@ def test_unreadable_records_are_named(copied, content, message):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("{", "not JSON"), ("[]", "must be a JSON object, is list")]
+    ("text", "message"), [("{", ": not JSON"), ("[]", " must be an object, not []")]
 )
 def test_unreadable_run_json_is_named(copied, text, message):
     (copied / "run.json").write_text(text)
-    assert f"run.json: {message}" in refused(write_report, copied)
+    assert f"run.json{message}" in refused(write_report, copied)
 
 
 def test_missed_sparsity_is_shown(tmp_path, monkeypatch, capsys):

@@ -58,7 +58,7 @@ def test_misspelled_field(folder, monkeypatch, capsys, field, meant):
     line = dict(QUESTION)
     line[field] = line.pop(meant, ["a", "b"])
     (folder / "questions.jsonl").write_text(json.dumps(line) + "\n")
-    words = "show-prompt --task jsonl:questions.jsonl --model bundled".split()
+    words = ["show-prompt", "--task", "jsonl:questions.jsonl", "--model", "bundled"]
     assert typed(monkeypatch, *words) == 2
     message = f"line 1: unknown field {field!r}; did you mean {meant!r}?"
     assert message in capsys.readouterr().err
@@ -67,5 +67,5 @@ def test_misspelled_field(folder, monkeypatch, capsys, field, meant):
 def test_other_fields_are_ignored(folder, monkeypatch, capsys):
     line = QUESTION | {"source": "my book", "difficulty": 3}
     (folder / "questions.jsonl").write_text(json.dumps(line) + "\n")
-    words = "show-prompt --task jsonl:questions.jsonl --model bundled".split()
+    words = ["show-prompt", "--task", "jsonl:questions.jsonl", "--model", "bundled"]
     assert typed(monkeypatch, *words) == 0
