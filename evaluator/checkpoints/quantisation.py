@@ -32,6 +32,7 @@ ONLINE_SCHEMES: Mapping[str, tuple[str, str]] = {
     "mxfp4": ("MXFP4", "group 32"),
 }
 KEY = "quantization_config"
+_OLD_KEY = "compression_config"  # of compressed-tensors before 0.4
 # Files that tools write beside config.json or in place of its field, and the
 # `quant_method` that they leave out.
 _BESIDE = {
@@ -89,20 +90,32 @@ class Quantisation:
 
 
 def described(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """config.json with the quantisation that another file or section describes, if it
-    has none itself."""
+    """config.json with the quantisation that another field, section or file describes,
+    if it has none itself. Raises InputError for two that differ."""
     whole = dict(config)
     inner = (config.get("text_config") or {}).get(KEY)
-    if config.get(KEY) is not None:
-        return whole
-    if inner is not None:
-        return whole | {KEY: inner | {STATED_IN: "text_config"}}
+    old = config.get(_OLD_KEY)
+    if config.get(KEY) is None and old is not None:
+        whole[KEY] = {"quant_method": COMPRESSED_TENSORS, **old}
+    elif config.get(KEY) is None and inner is not None:
+        whole[KEY] = inner | {STATED_IN: "text_config"}
+    stated = read_quantisation(path, whole)
     for name, method in _BESIDE.items():
         file = path / name
-        if file.is_file():
-            settings = of_kind(parse(read_bytes(file), str(file)), dict, str(file))
-            library = str(settings.get("quant_method", method)).lower()
-            whole[KEY] = settings | {"quant_method": library, STATED_IN: name}
+        if not file.is_file():
+            continue
+        settings = of_kind(parse(read_bytes(file), str(file)), dict, str(file))
+        library = str(settings.get("quant_method", method)).lower()
+        beside = settings | {"quant_method": library, STATED_IN: name}
+        if stated is None:
+            whole[KEY] = beside
+            continue
+        other = read_quantisation(path, {KEY: beside})
+        if other is not None and other.scheme != stated.scheme:
+            raise InputError(
+                f"{file}: describes {other.scheme}, but config.json {stated.scheme}:"
+                " remove the wrong one"
+            )
     return whole
 
 
@@ -182,13 +195,15 @@ def _of_group(group: Mapping[str, Any], place: str) -> Quantisation:
     per = _by_block(weights.get("block_structure")) or str(strategy)
     if strategy in ("group", "tensor_group"):
         per = "" if size is None else f"group {size}"
-    orders = {"None": None, "static": "static", "weight": "static"}
+    order = weights.get("actorder")
+    if order:
+        order = "static" if order in ("static", "weight") else "group"
     return Quantisation(
         library=COMPRESSED_TENSORS,
         scheme=scheme,
         per=per or None,
         symmetric=bool(weights.get("symmetric", True)),
-        activation_order=orders.get(str(weights.get("actorder")), "group"),
+        activation_order=order or None,
     )
 
 

@@ -6,7 +6,7 @@ run can be exported to them.
 
 A line has `doc_id`, `doc`, `target`, `arguments`, `resps`, `filtered_resps`, `filter`,
 `metrics` (names), `doc_hash`, `prompt_hash`, `target_hash`, and each metric's value
-under its name. Before 0.4.7 it had no `filter` and `metrics`: such files are refused.
+under its name. Before 0.4.7, it has no `filter` and `metrics`.
 
 An exported checkpoint becomes a model's folder. Each of its tasks becomes two:
 `<task>_open` (greedy answers to the open prompt) and `<task>_choice` (log-likelihoods
@@ -29,7 +29,6 @@ import pandas as pd
 
 from evaluator.core.errors import (
     InputError,
-    field,
     json_text,
     mapping_at,
     of_kind,
@@ -128,16 +127,31 @@ def _time(file: Path) -> str:
 
 
 def _samples(file: Path, task: str) -> Iterator[Sample]:
+    unnamed: set[int] = set()  # documents under a filter without a name
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
-            if line.strip():
-                where = f"{file}:{number}"
-                yield _sample_of(parse(line, where), task, where)
+            if not line.strip():
+                continue
+            where = f"{file}:{number}"
+            row = parse(line, where)
+            sample = _sample_of(row, task, where)
+            if "filter" not in row:
+                if sample.doc_id in unnamed:
+                    raise InputError(
+                        f"{where}: doc_id {sample.doc_id} again, and no field 'filter':"
+                        " lm-eval before 0.4.7 does not name its filters; log the"
+                        " samples with a newer one"
+                    )
+                unnamed.add(sample.doc_id)
+            yield sample
 
 
 def _sample_of(row: Any, task: str, where: str) -> Sample:
+    # Before 0.4.7, lm-eval did not list the metrics: they are the other fields that are
+    # numbers.
+    others = [name for name in of_kind(row, dict, where) if name != "doc_id"]
     scores = {}
-    for name in field(row, "metrics", list, where):
+    for name in of_kind(row.get("metrics", others), list, f"{where}: field 'metrics'"):
         value = row.get(name)
         if isinstance(value, int | float):
             scores[str(name)] = float(value)
@@ -151,7 +165,7 @@ def _sample_of(row: Any, task: str, where: str) -> Sample:
         task=task,
         doc_id=doc_id,
         doc=doc if isinstance(doc, dict) else {"doc": doc},
-        filter=text_field(row, "filter", where),
+        filter=str(row.get("filter", UNFILTERED)),
         answer=_answer(row.get("filtered_resps")),
         prompt_hash=str(row.get("prompt_hash", "")),
         doc_hash=text_field(row, "doc_hash", where),

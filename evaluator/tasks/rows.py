@@ -6,6 +6,7 @@ because some are pickles. It finds the files; those of JSON are parsed here, bec
 it takes texts that look like dates for timestamps, and large integers beside
 fractions for floats."""
 
+import csv
 import glob
 import itertools
 import logging
@@ -166,15 +167,18 @@ def _splits(
                 " the folder files of one format, of which all or none are named after"
                 " a split (train, validation, test)"
             )
-    if format == "json":
+    if format != "parquet":
         cache = options.get("cache_dir")
         download = datasets.DownloadConfig(cache_dir=cache, use_etag=False)
         manager = datasets.DownloadManager(download_config=download)
         files = manager.download_and_extract(dict(builder.config.data_files))
-        rows = {}
-        for split, parts in files.items():
-            rows[str(split)] = _json_rows(manager.iter_files(parts))
-        return rows
+        if format == "json":
+            rows = {}
+            for split, parts in files.items():
+                rows[str(split)] = _json_rows(manager.iter_files(parts))
+            return rows
+        for file in itertools.chain(*map(manager.iter_files, files.values())):
+            _need_each_name_once(file)
     found: Mapping[str, Any] = datasets.load_dataset(*asked, **options)
     # whose values are guessed otherwise: 007 would be a number, and NA nothing
     if format == "csv":
@@ -184,6 +188,16 @@ def _splits(
             *asked, **options, features=features, keep_default_na=False
         )
     return found
+
+
+def _need_each_name_once(file: str) -> None:
+    """Raises InputError for two columns of one name in a CSV file: only one of them
+    would be read."""
+    with open(file, encoding="utf-8-sig", errors="replace", newline="") as stream:
+        names = [name for name in next(filter(None, csv.reader(stream)), []) if name]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise InputError(f"{file}: column {name!r} occurs twice")
 
 
 class JsonRows(list[dict[str, Any]]):

@@ -28,9 +28,11 @@ _BUNDLED_PASSAGES = 40  # of each language
 
 
 def read_jsonl(path: Path | None, task: str = "jsonl") -> list[Item]:
-    """Every item, in order. Raises InputError with the line's number if malformed."""
+    """Every item, in order. Raises InputError with the line's number if malformed or
+    an id is twice in a language."""
     assert path is not None, "the argument is required"
     items = []
+    first_seen: dict[tuple[str, str], str] = {}
     # (language, context) -> the first item that has this context
     clusters: dict[tuple[str, str], str] = {}
     for entry, record in _records(path):
@@ -49,6 +51,9 @@ def read_jsonl(path: Path | None, task: str = "jsonl") -> list[Item]:
         for at, option in enumerate(options):
             if not option.strip():
                 raise InputError(f"{place}: field 'options'[{at}] is empty")
+        earlier = first_seen.setdefault((language, item_id), entry)
+        if earlier != entry:
+            raise InputError(f"{place}: field 'id' repeats {item_id!r} of {earlier}")
         cluster = item_id
         if context.strip():
             cluster = clusters.setdefault((language, context), item_id)

@@ -13,8 +13,8 @@
   be such a text.
 
 CSV has only texts, so there more is ambiguous: any brackets around an answer, a
-number as a program writes it (1e-07), and a column of numbers of which one ends in
-".0"."""
+number as a program writes it (1e-07), a column of numbers of which one ends in ".0",
+and an answer `True` or `False`."""
 
 import math
 import re
@@ -83,7 +83,7 @@ class Texts:
         self, value: Any, column: str, at: str, *, alone: bool, prose: bool
     ) -> str | None:
         """A value's text, or None if it is missing. `at` names row and field in errors;
-        `alone`: in no list; `prose`: it may well be in brackets.
+        `alone`: in no list; `prose`: it may well be in brackets, or the word `true`.
 
         Raises InputError for what is no text and no number, and for what is ambiguous.
         """
@@ -150,6 +150,11 @@ class Texts:
                 " list"
             )
         if self._csv:
+            if not prose and text.lower() in ("true", "false"):
+                raise InputError(
+                    f"{at} is {text}, a boolean in CSV: write what is meant (yes), or"
+                    " use Parquet or JSON"
+                )
             if _EXPONENT.fullmatch(text):
                 raise InputError(
                     f"{at} is {text}: write all digits, or use Parquet or JSON"

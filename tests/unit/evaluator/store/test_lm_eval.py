@@ -70,7 +70,6 @@ def test_filters_and_results(tmp_path):
         (LINE | {"doc_id": "0"}, "jsonl:1: field 'doc_id' must be a whole number"),
         (LINE | {"doc_hash": ""}, "jsonl:1: field 'doc_hash' is empty"),
         (LINE | {"metrics": "acc"}, "jsonl:1: field 'metrics' must be a list"),
-        (LINE | {"filter": None}, "jsonl:1: field 'filter' must be a string"),
     ],
 )
 def test_bad_logs_are_one_line(tmp_path, row, message):
@@ -93,6 +92,19 @@ def test_model_of_two_folders_is_refused(tmp_path):
     told = refused(read_logged, tmp_path)
     folders = f"{tmp_path}/first/org__model and in {tmp_path}/second/org__model"
     assert f"model 'org__model' was logged in {folders}: name one" in told
+
+
+def test_old_logs(tmp_path):
+    """Those before 0.4.7 list no metrics and name no filter: one filter is read,
+    several are refused."""
+    old = LINE | {"acc": 0.5, "f1": [0, 1]}
+    del old["filter"], old["metrics"]
+    sample, _ = samples_of(logged(tmp_path / "m", old, old | {"doc_id": 1}))
+    assert (sample.filter, sample.scores) == ("none", {"exact_match": 1.0, "acc": 0.5})
+    told = refused(read_logged, logged(tmp_path / "n", old, old))
+    assert (
+        "jsonl:2: doc_id 0 again, and no field 'filter': lm-eval before 0.4.7" in told
+    )
 
 
 def lines_of(file):

@@ -147,7 +147,7 @@ def test_jsonl_items_and_bad_files(tmp_path):
     assert "holds no items" in refused(load_task, f"jsonl:{empty}", None)
     twice = write_lines(tmp_path / "twice.jsonl", LINE, LINE)
     problem = refused(load_task, f"jsonl:{twice}", None)
-    assert problem.endswith("twice.jsonl': language: 'english': field 'id' repeats 'a'")
+    assert problem.endswith("line 2: field 'id' repeats 'a' of line 1")
     os.mkfifo(tmp_path / "xquad.en.json")
     for task in ("xquad", "hf", "arc_easy"):
         told = refused(load_task, f"{task}:{tmp_path}", None)

@@ -108,6 +108,29 @@ def test_csv_refuses_whole_numbers_with_point():
         assert text(*values, csv=True) == values
 
 
+@pytest.mark.parametrize("value", ["True", "FALSE", "true"])
+def test_csv_refuses_boolean_answers(tmp_path, value):
+    """pandas wrote a boolean; a text in JSON and a label that stands for an option
+    are meant."""
+    file = tmp_path / "f.csv"
+    file.write_text(f"i,q,a\n1,{value},x\n2,?,{value}\n", encoding="utf-8")
+    told = refused(load_task, f"hf:{file}", None, said=MINE)
+    assert f"f.csv: row 1: field 'answers' (a) is {value}, a boolean in CSV" in told
+    assert text(value) == [value]
+    fields = {"question": "=Is it?", "options": ["=yes", "=no"], "answer": "a"}
+    fields["labels"] = [f"={value}", "=x"]
+    assert english(file, {"fields": fields})[1].answers == ("yes",)
+
+
+@pytest.mark.parametrize("head", ["i,q,a,q", '\ufeffq,"a",a,i', "\na,a,i,q"])
+def test_csv_refuses_columns_named_twice(tmp_path, head):
+    file = tmp_path / "f.csv"
+    file.write_text(f"{head}\n1,2,3,4\n", encoding="utf-8")
+    told = refused(load_task, f"hf:{file}", None, said=MINE)
+    assert "f.csv: column " in told
+    assert "occurs twice" in told
+
+
 def english(file, said):
     said = Source.model_validate({"language": "english"} | said)
     return load_task(f"hf:{file}", None, said=said).pools["english"]
