@@ -8,6 +8,7 @@ the others only if they are set. The defaults do not follow from a theory: set t
 to a loss that your users would notice. Thresholds do not change records or tables."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import (
@@ -19,7 +20,7 @@ from pydantic import (
 )
 
 from evaluator.core.config import Frozen
-from evaluator.core.errors import InputError, unknown
+from evaluator.core.errors import InputError, mapping_at, parse, read_bytes, unknown
 
 Percent = Annotated[float, Field(ge=0, le=100)] | None
 Amount = Annotated[float, Field(ge=0)] | None
@@ -141,3 +142,26 @@ def thresholds_of(run: Mapping[str, Any], place: str, **given: object) -> Thresh
             else f"{place}: {field}"
         )
         raise InputError(f"{where}: {problem['input']!r}: {problem['msg']}") from error
+
+
+def last_thresholds(run_dir: Path, run: Mapping[str, Any]) -> Thresholds:
+    """Those of the last `resurface gate`, which RUN/gate.json has; without one, those
+    of run.json. Raises InputError as `thresholds_of` does."""
+    file = run_dir / "gate.json"
+    if not file.is_file():
+        return thresholds_of(run, "run.json")
+    usual = dict(Thresholds())
+    stated = mapping_at(parse(read_bytes(file), str(file)), "thresholds")
+    # a default would count as set
+    last = {name: value for name, value in stated.items() if value != usual.get(name)}
+    return thresholds_of({"config": {"gate": last}}, str(file))
+
+
+def spelled(thresholds: Thresholds) -> str:
+    """The tolerances that are judged: "max_drop 2, max_mc_only 5"."""
+    stated = dict(thresholds)
+    stated["max_drop_language"] = thresholds.drop_language
+    if not stated.pop("languages"):
+        del stated["max_drop_language"]
+    parts = [f"{name} {value:g}" for name, value in stated.items() if value is not None]
+    return ", ".join(parts)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from evaluator.core.files import csv_bytes, need_unfenced, write_atomically
+from evaluator.deciding.thresholds import last_thresholds
 from evaluator.metrics import Inputs, Outcomes, reduce_records
 from evaluator.report.figures import draw_each
 from evaluator.report.item_view import ItemView
@@ -50,7 +51,7 @@ def write_report(run_dir: Path) -> Report:
     view = ItemView()
     inputs = read_inputs(run_dir, view, outcomes=run_dir / "outcomes")
     run = inputs.run
-    results = compute(inputs, run)
+    results = compute(inputs, run, last_thresholds(run_dir, run))
     tables, failures = results.files, failures_of(run)
     if failures:
         tables["failures"] = failure_frame(failures)
@@ -108,7 +109,8 @@ def write_part(run_dir: Path, checkpoints: Collection[str], folder: Path) -> Res
     """Write the tables and figures of some checkpoints into `folder`, outside the
     run. Raises InputError like `write_report`."""
     inputs = read_inputs(run_dir, only=checkpoints)
-    results = compute(inputs, inputs.run)
+    thresholds = last_thresholds(run_dir, inputs.run)
+    results = compute(inputs, inputs.run, thresholds)
     for name, frame in results.files.items():
         write_atomically(folder / "tables" / f"{name}.csv", csv_bytes(frame))
     for name, table in results.tables.items():

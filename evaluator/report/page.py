@@ -21,6 +21,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from evaluator.core.errors import rows_at
+from evaluator.deciding.thresholds import spelled
 from evaluator.deciding.verdict_text import summary, usable, why
 from evaluator.metrics import TABLES, FilledTable
 from evaluator.metrics.columns import COUNT, FEW, TEXT, Column, names_of, rows_of
@@ -76,6 +77,7 @@ def render_page(
         "script": Markup(script),
         "verdict": summary(results.verdicts) if verdicts else "",
         "verdicts": verdicts,
+        "tolerances": spelled(results.thresholds),
         "sentence": results.sentence,
         "missed": results.missed,
         "headline": grid(results.headline, HEADLINE),

@@ -7,13 +7,13 @@ All numbers are computed over the whole run: a page shows a part of them, and
 tables/*.csv has all."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
 
 from evaluator.deciding.decision import Verdict
-from evaluator.deciding.thresholds import thresholds_of
+from evaluator.deciding.thresholds import Thresholds, thresholds_of
 from evaluator.deciding.verdicts import judge
 from evaluator.metrics.columns import Row
 from evaluator.metrics.headline import headline_of, headline_sentence, screened_sentence
@@ -38,6 +38,7 @@ class Results:
     paper: pd.DataFrame
     verdicts: Sequence[Verdict] = ()  # of each compressed checkpoint on each task
     screened: str = ""  # which of them stopped early
+    thresholds: Thresholds = field(default_factory=Thresholds)  # of the verdicts
 
     @property
     def sentence(self) -> str:
@@ -76,15 +77,22 @@ class Results:
         return {name: table.note for name, table in self.tables.items() if table.failed}
 
 
-def compute(inputs: Inputs, run: Mapping[str, Any]) -> Results:
-    """All results. `run`: the content of run.json, with the settings and thresholds."""
+def compute(
+    inputs: Inputs, run: Mapping[str, Any], thresholds: Thresholds | None = None
+) -> Results:
+    """All results. `run`: the content of run.json, with the settings. `thresholds`:
+    of the verdicts; None: those of run.json."""
     tables = compute_tables(inputs)
     rows = {name: table.rows for name, table in tables.items()}
-    verdicts = judge(inputs, thresholds_of(run, "run.json"))
-    screened = screened_sentence(rows["screening"])
-    headline = headline_of(rows)
+    thresholds = thresholds or thresholds_of(run, "run.json")
     return Results(
-        tables, headline, left_out(inputs), published(rows, run), verdicts, screened
+        tables,
+        headline_of(rows),
+        left_out(inputs),
+        published(rows, run),
+        judge(inputs, thresholds),
+        screened_sentence(rows["screening"]),
+        thresholds,
     )
 
 

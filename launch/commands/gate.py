@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from rich.markup import escape
 
 from evaluator.core.errors import InputError, json_text, mapping_at
-from evaluator.deciding.thresholds import Screen, Thresholds, thresholds_of
+from evaluator.deciding.thresholds import Screen, Thresholds, spelled, thresholds_of
 from evaluator.store.run_json import need_run
 from launch.commands.options import RunDirectory, as_option, grouped
 from launch.commands.terminal import console, empty_table, print_plain
@@ -72,7 +72,8 @@ def gate(
     it, or settings differ. WARN: undecided. ANOMALOUS: the base only guesses, or the
     checkpoint gains over 5 points. Tolerances come from the options, then from
     `gate:` of the run's sweep file. One without a default is judged only if it is
-    set. Known answers: the base says and picks them. Writes RUN/gate.json."""
+    set. Known answers: the base says and picks them. Writes RUN/gate.json; page and
+    report show the same verdict."""
     typed = {
         name: value
         for name, value in locals().items()
@@ -86,12 +87,20 @@ def gate(
         stated.pop("max_drop_language", None)
     thresholds = validated(Thresholds, {**stated, **typed}, "resurface gate", as_option)
     from evaluator.core.files import write_atomically
+    from evaluator.report import write_report
     from evaluator.report.notebook import OpenRun
 
     verdicts, told = OpenRun(run).judged(thresholds)
     write_atomically(run / "gate.json", json_text(told, indent=2).encode())
+    if (run / "report" / "index.html").is_file():  # it shows the verdicts too
+        write_report(run)
     console.print(_table(verdicts))
-    lines = [_LEGEND, f"\n{told['summary']}", told["words"]]
+    lines = [
+        _LEGEND,
+        f"tolerances: {spelled(thresholds)}",
+        f"\n{told['summary']}",
+        told["words"],
+    ]
     for each in told["not_judged"]:
         what = (
             f"{each['checkpoint']} on {each['task']}"

@@ -102,6 +102,7 @@ def finish(
 
 
 def _headline(console: Console, results: Results) -> None:
+    from evaluator.deciding.thresholds import spelled
     from evaluator.deciding.verdict_text import summary
     from evaluator.metrics.columns import rows_of
     from evaluator.metrics.headline import COLUMNS
@@ -132,7 +133,8 @@ def _headline(console: Console, results: Results) -> None:
         print_plain(f"{column.short:<8} {column.meaning}", console)
     print_plain(f"\n{results.sentence}", console)
     if results.verdicts:
-        print_plain(f"gate: {summary(results.verdicts)}", console)
+        used = spelled(results.thresholds)
+        print_plain(f"gate: {summary(results.verdicts)} ({used})", console)
     _left_out(console, results.left_out)
     _truncation(console, results.tables["accuracy"].frame)
 

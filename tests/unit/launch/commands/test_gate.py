@@ -35,6 +35,28 @@ def test_large_drop_blocks(run, monkeypatch, capsys):
     assert json.loads((run / "gate.json").read_text())["verdict"] == "PASS"
 
 
+def test_one_verdict_everywhere(run, tmp_path, monkeypatch, capsys):
+    """Page, gate.json, `gate` and `report` show the last tolerances and their
+    verdict."""
+    copied = shutil.copytree(run, tmp_path / "run")
+    (copied / "gate.json").unlink(missing_ok=True)
+    page = copied / "report" / "index.html"
+    assert typed(monkeypatch, "report", copied) == 0
+    assert "1 of 1 blocked" in page.read_text(encoding="utf-8")
+    loose = "--max-drop 90 --max-mc-only 91 --max-lost 92 --no-per-language"
+    capsys.readouterr()
+    assert typed(monkeypatch, "gate", copied, *loose.split()) == 0
+    tolerances = "max_drop 90, max_mc_only 91, max_lost 92"
+    assert f"tolerances: {tolerances}\n" in capsys.readouterr().out
+    for command in ("gate", "report"):
+        text = page.read_text(encoding="utf-8")
+        assert "1 of 1 passed" in text
+        assert f"Tolerances of the gate: {tolerances}." in text
+        if command == "gate":
+            assert typed(monkeypatch, "report", copied) == 0
+    assert f"gate: 1 of 1 passed ({tolerances})" in capsys.readouterr().out
+
+
 def test_runs_own_thresholds_count(run, monkeypatch, capsys, tmp_path):
     document = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(
