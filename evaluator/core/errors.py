@@ -81,6 +81,10 @@ def one_line(error: BaseException | str, limit: int = 200) -> str:
     return text[:limit]
 
 
+# what plugins may register
+_PLUGGED = ("engine", "method", "probe", "table", "task")
+
+
 def unknown(what: str, value: str, known: Iterable[str]) -> InputError:
     """The error for a name that is not one of `known`, with the nearest valid name
     suggested; it lists at most 50."""
@@ -90,6 +94,8 @@ def unknown(what: str, value: str, known: Iterable[str]) -> InputError:
     near = difflib.get_close_matches(value, names, n=1, cutoff=cutoff)
     near = near or [name for name in names if value and name.startswith(value)]
     hint = f"; did you mean {near[0]!r}?" if near else ""
+    if not near and what in _PLUGGED:
+        hint = "; a plugin brings its own (RESURFACE_PLUGINS, or an entry point)"
     listed = ", ".join(names[:_LISTED]) + (
         f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
     )

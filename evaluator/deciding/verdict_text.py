@@ -7,6 +7,7 @@ from typing import Any
 
 from evaluator.deciding.decision import FEWEST, OUTCOMES, Check, Outcome, Verdict
 from evaluator.deciding.thresholds import Thresholds
+from evaluator.metrics import TABLES
 from evaluator.metrics.inputs import ALL
 from evaluator.store.run_json import Failure
 
@@ -136,7 +137,11 @@ def _undecided(check: Check) -> str:
     criterion, counted, where = check.criterion, check.criterion.counted, _where(check)
     if check.value is None:
         if criterion.table:
-            return f"{criterion.text} has no interval in table {criterion.table}"
+            needs = TABLES[criterion.table].needs
+            return (
+                f"{criterion.text} has no interval in table {criterion.table}, which"
+                f" needs {needs}"
+            )
         return f"no {counted}{where} of both the base and the checkpoint can be judged"
     if check.contexts < FEWEST:
         items = _counted(check.n, counted.removesuffix("s"))

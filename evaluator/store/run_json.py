@@ -27,10 +27,16 @@ Stage = Literal["prune", "load", "evaluate", "item"]
 def need_run(path: Path) -> None:
     """Raises InputError, which lists the runs beside it, if `path` is not a
     directory with records."""
-    if not (path / "records").is_dir():
-        runs = sorted(each.parent.name for each in path.parent.glob("*/run.json"))
-        listed = f" (runs in {path.parent}: {', '.join(runs)})" if runs else ""
-        raise InputError(f"{path}: not a run directory: it has no records/{listed}")
+    if (path / "records").is_dir():
+        return
+    if (path / "run.json").is_file():
+        raise InputError(f"{path}: the run has no records yet; its command goes on")
+    problem = "not a run directory: it has no records/"
+    if not path.is_dir():
+        problem = "no such directory"
+    runs = sorted(each.parent.name for each in path.parent.glob("*/run.json"))
+    listed = f" (runs in {path.parent}: {', '.join(runs)})" if runs else ""
+    raise InputError(f"{path}: {problem}{listed}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,7 @@ ANSWERS = [
         "error: unknown task 'squat'; did you mean 'squad'?",
     ),
     ("show", 2, "error: unknown command 'show'; did you mean 'show-prompt'?"),
-    ("report nowhere", 2, "error: nowhere: not a run directory"),
+    ("report nowhere", 2, "error: nowhere: no such directory"),
     ("status nowhere", 2, "error: nowhere: not a run directory"),
 ]
 PROGRAM = """

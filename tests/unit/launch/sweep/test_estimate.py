@@ -12,7 +12,7 @@ from rich.console import Console
 from evaluator.probes.config import EvalConfig
 from launch.commands import dry_run
 from launch.commands.dry_run import print_estimate
-from launch.sweep.config import RECIPES, SweepConfig, load_sweep
+from launch.sweep.config import RECIPES, SweepConfig, bundled_recipes, load_sweep
 from launch.sweep.document import validated
 from launch.sweep.estimate import Work, estimate, work_of
 from tests.support.sweeps import gazetteer, refused
@@ -122,9 +122,7 @@ def test_data_on_this_machine_is_counted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "path",
-    sorted(RECIPES.rglob("*.yaml")),
-    ids=lambda path: str(path.relative_to(RECIPES)),
+    "path", bundled_recipes().values(), ids=lambda path: str(path.relative_to(RECIPES))
 )
 def test_recipes_are_estimated_offline(path, monkeypatch):
     monkeypatch.setattr(socket.socket, "connect", None)

@@ -382,6 +382,7 @@ def test_paper_joins_all_recipes(folder):
     assert {path.stem for path in (RECIPES / folder).glob("*.yaml")} - {
         "demo",
         "night",
+        "paper_values",
     } == {*PAPER, "paper"}
     prunes = {
         (job.model, job.prune and job.prune.model_dump_json()) for job in paper.values()

@@ -314,7 +314,7 @@ def test_quantised_checkpoint_is_rehearsed(models, tmp_path, monkeypatch):
     assert plan.engine.dtype == plan.identity["engine"]["dtype"] == "bfloat16"
     found = Rehearsal(reason="out of order")
     told = refused(prepared, tmp_path, sweep)
-    assert "small: W4A16 (group 32) in bfloat16: out of order; it needs a GPU" in told
+    assert "small: W4A16 (group 32): out of order; it needs a GPU" in told
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     # a cluster has other processors
     assert prepared(tmp_path, sweep).served == (chosen,)
