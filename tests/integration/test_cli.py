@@ -119,3 +119,7 @@ def test_small_recipes_fill_every_table(tmp_path):
         assert table.empty or (table[counts].fillna(0).max(axis=1) > 0).any(), name
     page = (run / "report" / "index.html").read_text(encoding="utf-8")
     assert page.count("No records for this table") == 1  # fidelity's
+    finish("report", run, "--paper")
+    page = (run / "report" / "paper.html").read_text(encoding="utf-8")
+    assert "those of another model or setting" in page
+    assert "What this run cannot fill" not in page

@@ -29,6 +29,8 @@ ELSEWHERE = {
     "demo": "minutes; it is the first command of `make`",
     "doctor": "test_doctor.py",
     "match": "test_match.py",
+    "runs/paper": "needs the hub's models and data",
+    "runs/small": "minutes: test_cli.py",
     "--push": "needs the hub: tests/unit/launch/trackers",
     "--track": "needs a tracker: its tests are in tests/unit",
     "models/mine-w4a16": "needs a quantised model: test_compress_sweep.py",

@@ -122,7 +122,8 @@ def test_schedules_change_no_answer(checkpoints, models, config, arguments, tmp_
             for request in asked[-2:] if number else ():
                 for each in found[request.request_id].divergences:
                     assert (each.kld < 1e-6) == (place == 0)
-            if arguments == UNCACHED:
+            # V1 shares blocks of requests that are running, also without a cache
+            if arguments == UNCACHED and runs_v2():
                 assert {each.cached_tokens for each in found.values()} == {0}
     assert bool(seen.preempted) == (arguments == SMALL_CACHE)
     if config is CHUNKS:
