@@ -122,7 +122,7 @@ class PruneConfig(JobConfig):
     @model_validator(mode="before")
     @classmethod
     def _pattern_of_method(cls, given: Any) -> Any:
-        name = given.get("method")
+        name = given.get("method") if isinstance(given, dict) else None
         if isinstance(name, str) and name in METHODS:
             method = METHODS[name]
             if isinstance(method, Removal):

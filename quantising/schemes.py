@@ -47,7 +47,13 @@ def preset(name: str, group_size: int | None) -> Any:
             "compress: the package compressed-tensors, which comes with vLLM, is not"
             " installed"
         ) from None
-    scheme = preset_name_to_scheme(name, ["Linear"])
+    try:
+        scheme = preset_name_to_scheme(name, ["Linear"])
+    except KeyError:
+        raise InputError(
+            f"compress: scheme {name!r} is not known to the installed"
+            " compressed-tensors"
+        ) from None
     if group_size is not None:
         scheme.weights.group_size = group_size
     return scheme

@@ -96,7 +96,7 @@ def described(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     inner = (config.get("text_config") or {}).get(KEY)
     old = config.get(_OLD_KEY)
     if config.get(KEY) is None and old is not None:
-        whole[KEY] = {"quant_method": COMPRESSED_TENSORS, **old}
+        whole[KEY] = old
     elif config.get(KEY) is None and inner is not None:
         whole[KEY] = inner | {STATED_IN: "text_config"}
     stated = read_quantisation(path, whole)
@@ -129,7 +129,11 @@ def read_quantisation(path: Path, config: Mapping[str, Any]) -> Quantisation | N
     stated = settings.get(STATED_IN)
     if stated in _BESIDE:
         place = str(path / stated)
-    library: str = field(settings, "quant_method", str, place).lower()
+    # Before it was named in the configuration, compressed-tensors was the only one that
+    # wrote config_groups.
+    library = COMPRESSED_TENSORS
+    if "quant_method" in settings or "config_groups" not in settings:
+        library = field(settings, "quant_method", str, place).lower()
     if library == COMPRESSED_TENSORS:
         return _compressed_tensors(path, settings, place)
     quantisation = _READERS.get(library, _by_bits)(library, settings, place)

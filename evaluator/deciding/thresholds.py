@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from evaluator.core.config import Frozen
-from evaluator.core.errors import InputError, mapping_at, parse, read_bytes, unknown
+from evaluator.core.errors import InputError, field, of_kind, parse, read_bytes, unknown
 
 Percent = Annotated[float, Field(ge=0, le=100)] | None
 Amount = Annotated[float, Field(ge=0)] | None
@@ -151,7 +151,8 @@ def last_thresholds(run_dir: Path, run: Mapping[str, Any]) -> Thresholds:
     if not file.is_file():
         return thresholds_of(run, "run.json")
     usual = dict(Thresholds())
-    stated = mapping_at(parse(read_bytes(file), str(file)), "thresholds")
+    content = of_kind(parse(read_bytes(file), str(file)), dict, str(file))
+    stated: dict[str, Any] = field(content, "thresholds", dict, str(file))
     # a default would count as set
     last = {name: value for name, value in stated.items() if value != usual.get(name)}
     return thresholds_of({"config": {"gate": last}}, str(file))

@@ -7,6 +7,7 @@ ways rank with the same kernel, which a planted table checks (`vllm/worker.py`).
 `vllm/engine.py` runs it."""
 
 import random
+from collections.abc import Sequence
 
 from evaluator.engine.base import NOT_NUMBERS, Score
 from evaluator.engine.comparisons import Answers, DisagreementError, of_ranks, of_scores
@@ -41,11 +42,19 @@ def questions(vocabulary: int, positions: int) -> list[Score]:
     return requests
 
 
-def disagreement(fast: Answers, slow: Answers, computed: Precision) -> str | None:
+def disagreement(
+    fast: Answers, slow: Answers, computed: Precision, requests: Sequence[Score]
+) -> str | None:
     """How the scores of the two ways differ, in words; None if they agree.
 
     A request that neither way can answer proves nothing: a collapsed model has no
     log-probabilities at all."""
+    for request in requests:
+        ours, theirs = fast.get(request.request_id), slow.get(request.request_id)
+        if ours is None or theirs is None:
+            return "a score was not answered"
+        if ours.status == "ok" and ours.token_ids != request.continuation_ids:
+            return "forced scores are of other tokens than those requested"
     failed = {
         name
         for name in fast.keys() & slow.keys()

@@ -160,6 +160,9 @@ class Evaluation:
         name = response.request_id
         readers = self._readers.pop(name, None)
         if readers is None:  # cancelled meanwhile
+            serial = name.partition("/")[0]
+            if not serial.isdecimal() or int(serial) >= self._serial:
+                raise EngineError(f"engine answered an unknown request {name!r}")
             return
         item = readers[0].item
         item.open -= 1

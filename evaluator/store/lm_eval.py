@@ -207,8 +207,12 @@ class _ExportedTask:
     def aggregated(self) -> Json:
         numbers: Json = {"alias": self.name}
         for metric in _METRICS[self.kind]:
-            values = [sample[metric] for sample in self.samples if metric in sample]
-            if values:
+            found = pd.Series(
+                [sample[metric] for sample in self.samples if metric in sample],
+                dtype="float64",
+            )
+            values = found.dropna()
+            if len(values):
                 error: float | str = "N/A"
                 if len(values) > 1:
                     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))

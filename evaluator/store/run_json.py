@@ -30,7 +30,7 @@ def need_run(path: Path) -> None:
     if (path / "records").is_dir():
         return
     if (path / "run.json").is_file():
-        raise InputError(f"{path}: the run has no records yet; its command goes on")
+        raise InputError(f"{path}: the run has no records yet: repeat its command")
     problem = "not a run directory: it has no records/"
     if not path.is_dir():
         problem = "no such directory"

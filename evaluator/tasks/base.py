@@ -92,6 +92,18 @@ class Task:
     translations: bool = False
     sample: Callable[[], Item] | None = None  # an item to show; it takes no network
 
+    def __post_init__(self) -> None:
+        if (self.read_items, self.data, self.read_text).count(None) != 2:
+            raise ValueError(
+                f"task {self.name!r}: exactly one of read_items, data and read_text is"
+                " needed"
+            )
+        if PLUS in self.name:
+            raise ValueError(
+                f"task {self.name!r}: a plus stands between a task and a prompt that"
+                " poses it"
+            )
+
     @property
     def kind(self) -> Kind:
         """`items`: questions, for every probe but perplexity; `text`: running text,
@@ -163,7 +175,7 @@ class TaskSpec:
 
 def _task_named(name: str, spec: str) -> Task:
     """The task. Raises InputError, with the right spelling for a file."""
-    if name not in TASKS and Path(os.path.expanduser(spec)).exists():
+    if spec and name not in TASKS and Path(os.path.expanduser(spec)).exists():
         kind = _KINDS_OF_FILES.get(Path(spec).suffix, "hf")
         raise InputError(f"unknown task {spec!r}; did you mean '{kind}:{spec}'?")
     return TASKS[name]

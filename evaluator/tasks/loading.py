@@ -77,7 +77,8 @@ def load_task(
         given = said or Source()
         read = task.data.read(parsed.path, given)
         described, _ = task.data.source(parsed.path)
-        translations = given.over(described).translations
+        stated = given.over(described).translations
+        translations = task.translations if stated is None else stated
     else:
         assert task.read_items is not None
         read = task.read_items(parsed.path)

@@ -348,11 +348,12 @@ def sweep(
     notify: Notify = None,
 ) -> None:
     """Prune, quantise, evaluate and report a whole grid. The same command resumes."""
-    config = load_sweep(find_recipe(recipe))
+    file = find_recipe(recipe)
+    config = load_sweep(file)
     if explain:
         from launch.commands.explain import explanation
 
-        for line in explanation(recipe.removesuffix(".yaml"), config):
+        for line in explanation(file, config):
             print_plain(line)
         return
     if only is not None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from evaluator.core.errors import InputError, unknown
-from launch.commands.options import as_option, grouped, output
+from launch.commands.options import as_option, grouped, listed, output
 from launch.commands.prune import PRUNE_DEFAULTS, run_prune
 from launch.commands.terminal import console, print_plain
 from launch.sweep.compress import SOURCES, read_recipe, spelled_source
@@ -44,8 +45,14 @@ def compress(
         int | None, rounding(help="weights that share a scale; default: the scheme's")
     ] = None,
     ignore: Annotated[
-        str, rounding(help="modules that stay as they are, or re:PATTERN; commas")
-    ] = ",".join(IGNORED),
+        str | None,
+        rounding(
+            help=(
+                "modules that stay as they are, or re:PATTERN; commas; default:"
+                f" {', '.join(IGNORED)}"
+            )
+        ),
+    ] = None,
     recipe: Annotated[
         Path | None, rounding(help="llm-compressor's YAML, for method recipe")
     ] = None,
@@ -70,7 +77,7 @@ def compress(
             "Missing option '--out': the compressed checkpoint's directory"
         )
     if method in PRUNING.names:
-        _refuse(given, method, "prunes", ("scheme", "group_size", "recipe"))
+        _refuse(given, method, "prunes", ("scheme", "group_size", "recipe", "ignore"))
         names = PRUNE_DEFAULTS.keys() & given.keys()
         run_prune(
             model, out, {**PRUNE_DEFAULTS, **{name: given[name] for name in names}}
@@ -96,7 +103,14 @@ def quantise_request(source: Path, given: dict[str, Any]) -> QuantiseConfig:
     the option and the value."""
     method = QUANTISING[given["method"]]
     recipe, schemes = given["recipe"], list(method.schemes)
-    wanted: dict[str, Any] = {"source": source, "ignore": given["ignore"].split(",")}
+    wanted: dict[str, Any] = {"source": source}
+    if given["ignore"] is not None:
+        wanted["ignore"] = listed("ignore", given["ignore"])
+    for pattern in wanted.get("ignore", ()):
+        try:
+            re.compile(pattern.removeprefix("re:"))
+        except re.error as error:
+            raise InputError(f"--ignore {pattern}: no pattern: {error}") from error
     for name in ("method", "scheme", "group_size", "seed"):
         wanted[name] = given[name]
     if recipe is not None:
@@ -106,10 +120,10 @@ def quantise_request(source: Path, given: dict[str, Any]) -> QuantiseConfig:
             raise InputError(f"Missing option '--scheme': one of {', '.join(schemes)}")
         wanted["scheme"] = schemes[0]
     if method.needs_calibration:
-        calibration = CalibrationConfig(
-            source=given["calibration"] or "c4",
-            samples=given["samples"],
-            sequence_length=given["sequence_length"],
+        settings = {name: given[name] for name in ("samples", "sequence_length")}
+        settings["source"] = given["calibration"] or "c4"
+        calibration = validated(
+            CalibrationConfig, settings, "resurface compress", as_option
         )
         wanted["calibration"] = spelled_source(calibration)
     elif given["calibration"] is not None:

@@ -3,21 +3,24 @@ paper, its cost in answers, and what it cannot measure. Starts and reads nothing
 
 from collections.abc import Iterator
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 from evaluator.core.errors import InputError
 from evaluator.metrics.published import paper
-from launch.sweep.config import SweepConfig
+from launch.sweep.config import SweepConfig, bundled_recipes
 from launch.sweep.estimate import Work, estimate
 
 
-def explanation(name: str, config: SweepConfig) -> Iterator[str]:
+def explanation(file: Path, config: SweepConfig) -> Iterator[str]:
     """Lines of text. Raises InputError for a file that is no bundled recipe."""
     recipes: dict[str, Any] = paper()["recipes"]
+    names = {path: name for name, path in bundled_recipes().items()}
+    name = names.get(file, "")
     full = name.removeprefix("small/")
     if full not in recipes:
         raise InputError(
-            f"--explain: {name} is no bundled recipe ({', '.join(recipes)}); --dry-run"
+            f"--explain: {file} is no bundled recipe ({', '.join(recipes)}); --dry-run"
             " estimates any sweep"
         )
     about = recipes[full]

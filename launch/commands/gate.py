@@ -92,8 +92,6 @@ def gate(
 
     verdicts, told = OpenRun(run).judged(thresholds)
     write_atomically(run / "gate.json", json_text(told, indent=2).encode())
-    if (run / "report" / "index.html").is_file():  # it shows the verdicts too
-        write_report(run)
     console.print(_table(verdicts))
     lines = [
         _LEGEND,
@@ -110,6 +108,8 @@ def gate(
         lines.append(f"not judged: {what}: {each['why']}")
     for line in (*lines, f"{told['verdict']}: {run / 'gate.json'}"):
         print_plain(line)
+    if (run / "report" / "index.html").is_file():  # it shows the verdicts too
+        write_report(run)
     if told["verdict"] == "BLOCK":
         raise typer.Exit(BLOCKED)
 

@@ -35,7 +35,7 @@ def this_machine() -> Machine:
     }
     gpus: list[str] = []  # without a driver
     with suppress(OSError, subprocess.CalledProcessError):
-        gpus = [gpu_of(line) for line in nvidia_smi(_GPU_FIELDS, None)]
+        gpus = list(filter(None, map(gpu_of, nvidia_smi(_GPU_FIELDS, None))))
     known = " ".join(instruction_sets()) or "none of those that kernels choose by"
     facts = [
         ("system", origin["platform"]),
@@ -54,9 +54,13 @@ def this_machine() -> Machine:
     return Machine(facts=tuple(facts), gpus=tuple(gpus), versions=versions)
 
 
-def gpu_of(line: str) -> str:
-    """A GPU in words, from a line of nvidia-smi's CSV with the fields `_GPU_FIELDS`."""
-    name, mebibytes, driver, capability = line.split(", ")
+def gpu_of(line: str) -> str | None:
+    """A GPU in words, from a line of nvidia-smi's CSV with the fields `_GPU_FIELDS`;
+    None for another line, such as "No devices were found"."""
+    fields = line.split(", ")
+    if len(fields) != len(_GPU_FIELDS.split(",")):
+        return None
+    name, mebibytes, driver, capability = fields
     memory = "memory unknown"  # it may be the processor's
     if mebibytes.isdecimal():
         memory = f"{int(mebibytes) / 1024:.0f} GiB"

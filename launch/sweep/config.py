@@ -329,6 +329,10 @@ def find_recipe(value: str, beside: Path = Path()) -> Path:
     name = value.removesuffix(".yaml")
     if name in bundled:
         return bundled[name]
+    if path.is_dir():
+        raise InputError(
+            f"{path}: cannot read the sweep file: it is a directory, not a file"
+        )
     if path.suffix or path.exists():
         raise InputError(
             f"{path}: cannot read the sweep file: no such file, and no bundled recipe"

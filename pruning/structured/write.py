@@ -140,7 +140,7 @@ def _of_layers(
     changed: dict[str, Any] = {}
     # with an entry for each layer; also a default that the architecture derives from a
     # layer's number
-    for name in ("layer_types", "no_rope_layers"):
+    for name in ("layer_types", "mlp_layer_types", "no_rope_layers"):
         values = getattr(config, name, None)
         if isinstance(values, list | tuple) and len(values) == count:
             changed[name] = [values[layer] for layer in kept]
@@ -155,9 +155,11 @@ def _of_layers(
             if str(layer) in special:
                 by_number[str(number)] = special[str(layer)]
         changed["per_layer_config"] = by_number
-    full = section.get("max_window_layers")  # the layers before the first with a window
-    if full is not None:
-        changed["max_window_layers"] = sum(layer < full for layer in kept)
+    # how many layers come before another kind begins
+    for name in ("max_window_layers", "first_k_dense_replace"):
+        first = section.get(name)
+        if first is not None:
+            changed[name] = sum(layer < first for layer in kept)
     return changed
 
 

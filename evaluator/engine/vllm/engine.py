@@ -269,7 +269,7 @@ class VLLMEngine:
                 "this vLLM's scores cannot be trusted: its prompt log-probabilities"
                 f" hold {nonsense}"
             )
-        wrong = disagreement(fast, slow, computed)
+        wrong = disagreement(fast, slow, computed, requests)
         if wrong is not None:
             note = (
                 f"{wrong}; scores are computed by prompt log-probabilities instead,"

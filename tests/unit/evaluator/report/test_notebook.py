@@ -107,7 +107,7 @@ def test_running_run_shows_its_records(run, tmp_path):
         (lambda run: run.gate(max_dorp=1), r"tolerance 'max_dorp'; did you mean 'max_drop'"),
         (lambda run: run.gate(max_drop=-1), r"^max_drop: -1: Input should be greater"),
         (lambda run: run.compare(run.path / "no"), r"no: neither a run directory nor"),
-        (lambda run: open_run(run.path.with_name("dmeo")), r"dmeo: not a run .*\(runs in .*: demo\)"),
+        (lambda run: open_run(run.path.with_name("dmeo")), r"dmeo: no such directory .*\(runs in .*: demo\)"),
     ],
 )  # fmt: skip
 def test_unknown_names_list_known_ones(run, ask, told):

@@ -32,3 +32,12 @@ def test_own_sweep_has_no_explanation(monkeypatch, tmp_path, capsys, recipe):
     )
     assert typed(monkeypatch, "sweep", file, "--explain") == 2
     assert "is no bundled recipe (main, ladder" in capsys.readouterr().err
+
+
+def test_own_file_of_a_recipes_name(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "main.yaml").write_text(
+        "models: {a: bundled}\ntasks: [{task: gazetteer, probes: [greedy]}]\n"
+    )
+    assert typed(monkeypatch, "sweep", "main.yaml", "--explain") == 2
+    assert "main.yaml is no bundled recipe" in capsys.readouterr().err
