@@ -273,7 +273,7 @@ def test_memory_does_not_grow(checkpoints, tmp_path):
 
     prune(magnitude(source), tmp_path / "out", progress=progress)
     assert len(resident) == 11
-    assert resident[-1] - resident[0] < 15
+    assert min(resident[-5:]) - min(resident[:5]) < 15
 
 
 def test_relative_job_runs_elsewhere(checkpoints, tmp_path, monkeypatch):
