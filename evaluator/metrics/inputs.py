@@ -157,15 +157,11 @@ class Inputs:
         self._in_format = Recent(self._read, _HELD_ROWS)
         self._joined = Recent(self._join, _HELD_PAIRS)
         self._comparisons: dict[str, dict[tuple[str, str], Comparison]] = {}
-
-    @cached_property
-    def decided_early(self) -> Mapping[tuple[str, str], str]:
-        notes = {}
+        self.decided_early: dict[tuple[str, str], str] = {}
         for row in screened_of(self.run):
             if row.early:
                 note = f"decided early: evaluated on {row.asked} of {row.items} items"
-                notes[row.task, row.checkpoint] = note
-        return notes
+                self.decided_early[row.task, row.checkpoint] = note
 
     def all_outcomes_of(self, checkpoint: str, task: str) -> pd.DataFrame:
         """One checkpoint's outcomes on one task, all formats and seeds, with the

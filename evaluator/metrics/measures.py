@@ -78,15 +78,17 @@ def bounds(name: str, interval: Interval | str) -> Row:
 
 def of_mean(name: str, mean: Mean, level: float = ALPHA) -> Row:
     """A mean with its interval of confidence 1 - level."""
-    interval: Interval | str = mean.interval(level)
-    if mean.contexts < FEWEST:
-        interval = too_few(mean.contexts)
+    interval: Interval | str = too_few(mean.contexts)
+    if mean.contexts >= FEWEST:
+        interval = mean.lower(level / 2), mean.upper(level / 2)
     return {name: mean.value, **bounds(name, interval)}
 
 
 def rate(name: str, values: npt.ArrayLike, items: Items) -> Row:
     """A rate with its interval; the values are from 0 to 1."""
-    return difference(name, values, items, low=0.0)
+    if not len(items):
+        return {}
+    return of_mean(name, mean_of(values, items, low=0.0))
 
 
 def difference(

@@ -10,12 +10,11 @@ import typer
 
 from evaluator.core.errors import InputError, unknown
 from launch.commands.options import as_option, grouped, listed, output
-from launch.commands.prune import PRUNE_DEFAULTS, run_prune
-from launch.commands.terminal import console, print_plain
+from launch.commands.prune import PRUNE_DEFAULTS, print_made, run_prune, with_source
+from launch.commands.terminal import console
 from launch.sweep.compress import SOURCES, read_recipe, spelled_source
 from launch.sweep.document import validated
-from launch.sweep.models import BUNDLED, resolve_model
-from pruning.calibration import check_named
+from launch.sweep.models import BUNDLED
 from pruning.config import CalibrationConfig
 from pruning.methods import METHODS as PRUNING
 from quantising.config import QuantiseConfig
@@ -132,13 +131,7 @@ def quantise_request(source: Path, given: dict[str, Any]) -> QuantiseConfig:
 
 
 def _quantise(model: str, out: Path, given: dict[str, Any]) -> None:
-    config = quantise_request(Path(model), given)
-    source = resolve_model(model)
-    if not source.is_dir():
-        raise InputError(f"checkpoint {source}: no such directory")
-    config = config.model_copy(update={"source": source})
-    if config.calibration is not None:  # before torch is imported
-        check_named(config.calibration, config.seed, SOURCES)
+    config = with_source(quantise_request(Path(model), given), model)
     from launch.provenance import provenance
     from quantising.run import check, quantise
 
@@ -146,7 +139,5 @@ def _quantise(model: str, out: Path, given: dict[str, Any]) -> None:
     QUANTISING[config.method].check_here()
     with console.status("quantising"):
         manifest = quantise(config, out, sources=SOURCES, provenance=provenance())
-    print_plain(f"{config.method}, {config.scheme}: {manifest.seconds:.1f} s")
-    if manifest.calibration is not None:
-        print_plain(f"calibration: {manifest.calibration.tokens:,} tokens")
-    print_plain(f"checkpoint: {out}")
+    lines = [f"{config.method}, {config.scheme}: {manifest.seconds:.1f} s"]
+    print_made(lines, manifest.calibration, out)

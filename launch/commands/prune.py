@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
 from rich.markup import escape
@@ -17,14 +17,15 @@ from launch.commands.terminal import console, errors, print_plain, warn
 from launch.sweep.compress import SOURCES
 from launch.sweep.models import BUNDLED, is_hub_id, resolve_model
 from pruning.calibration import check_named
-from pruning.config import Allocation, Repair
+from pruning.config import Allocation, JobConfig, Repair
 from pruning.methods import METHODS
 from pruning.methods.patterns import Group
 
 if TYPE_CHECKING:
-    from evaluator.checkpoints.manifests import PruneManifest
+    from evaluator.checkpoints.manifests import CalibrationManifest, PruneManifest
 
 removal, text = grouped("What is removed"), grouped("The calibration text")
+Config = TypeVar("Config", bound=JobConfig)
 _LINES = 10  # of progress, about, where there is no terminal
 
 
@@ -156,13 +157,7 @@ def run_prune(
         raise InputError("Missing argument 'MODEL': the dense checkpoint")
     if out is None:
         raise InputError("Missing option '--out': the sparse checkpoint's directory")
-    config = prune_request(Path(model), options)
-    source = resolve_model(model)
-    if not source.is_dir():
-        raise InputError(f"checkpoint {source}: no such directory")
-    config = config.model_copy(update={"source": source})
-    if config.calibration is not None:  # before torch is imported
-        check_named(config.calibration, config.seed, SOURCES)
+    config = with_source(prune_request(Path(model), options), model)
     from launch.provenance import provenance
     from pruning.run import check
     from pruning.run import prune as make
@@ -195,16 +190,36 @@ def run_prune(
         lines.append(
             f"removed layers: {manifest.removed.gone[0]} of {manifest.removed.of}"
         )
-    if manifest.calibration is not None:
-        tokens = manifest.calibration.tokens
-        lines.append(f"calibration: {tokens:,} tokens")
+    print_made(lines, manifest.calibration, out)
+
+
+def with_source(config: Config, model: str) -> Config:
+    """The settings with the model's directory. Raises InputError without one, or for
+    a calibration that does not exist."""
+    source = resolve_model(model)
+    if not source.is_dir():
+        raise InputError(f"checkpoint {source}: no such directory")
+    config = config.model_copy(update={"source": source})
+    if config.calibration is not None:  # before torch is imported
+        check_named(config.calibration, config.seed, SOURCES)
+    return config
+
+
+def print_made(
+    lines: Sequence[str], calibration: CalibrationManifest | None, out: Path
+) -> None:
+    """Print what a job made, and warn of little text."""
+    for line in lines:
+        print_plain(line)
+    if calibration is not None:
+        tokens = calibration.tokens
+        print_plain(f"calibration: {tokens:,} tokens")
         if tokens < FEW_TOKENS:
             warn(
                 f"calibration: {tokens:,} tokens are few: give longer texts, or more"
                 " --samples"
             )
-    for line in (*lines, f"checkpoint: {out}"):
-        print_plain(line)
+    print_plain(f"checkpoint: {out}")
 
 
 def run_push(
