@@ -41,7 +41,7 @@ OTHER = OPENBLAS_CORETYPE=Haswell NPY_DISABLE_CPU_FEATURES="$$($(BIN)/python -c 
 test-more: install  ## what must hold besides: the GPU's model runner, other arithmetic, and rehearsals that take minutes
 	$(PYTEST) -m more
 	$(PYTEST) --runner V2 tests/integration tests/unit/evaluator/engine
-	$(OTHER) ATEN_CPU_CAPABILITY=avx2 $(PYTEST) -m "not slow" tests/golden tests/unit
+	$(OTHER) ATEN_CPU_CAPABILITY=avx2 $(PYTEST) -m "not slow" tests/golden tests/unit/evaluator tests/unit/pruning tests/unit/quantising
 	ATEN_CPU_CAPABILITY=default $(PYTEST) -m "not slow" tests/unit/pruning tests/unit/quantising tests/unit/evaluator/engine
 
 test-long: install  ## minutes for one more case of what `make test` covers
@@ -64,7 +64,7 @@ check: install
 docs: install  ## the site of all pages, in build/site; a dead link is an error
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/docs.lock
 	rm -rf build/pages build/site && mkdir -p build/pages
-	cp --parents LICENSE *.md docs/* benchmarks/README.md benchmarks/results/*.md benchmarks/results/record/* \
+	cp --parents LICENSE *.md docs/*.* docs/schemas/* benchmarks/README.md benchmarks/results/*.md benchmarks/results/record/* \
 		benchmarks/results/gpu/*.md examples/README.md examples/open_run.ipynb launch/reference_model/README.md tests/gpu/README.md tests/taught/__init__.py build/pages
 	$(BIN)/zensical build --strict
 

@@ -32,7 +32,7 @@ from typing import Any, NoReturn, Self
 from rich.console import Console
 from rich.table import Table
 
-from evaluator.core.errors import InputError, ResurfaceError, json_text
+from evaluator.core.errors import Document, InputError, Json, ResurfaceError, json_text
 
 # what every child is started with
 from evaluator.core.isolated import environment as environment
@@ -66,7 +66,7 @@ def count(text: str) -> int:
     return int(text)
 
 
-def settings(text: str) -> dict[str, Any]:
+def settings(text: str) -> Json:
     """The value of an option that holds settings: a JSON object."""
     try:
         value = json.loads(text)
@@ -110,14 +110,14 @@ def answer_of(
     *,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """The one answer of a process that errors call `name`. Raises SystemExit with
     stderr's last line if it fails."""
     with Child(name, command, env=env, cwd=cwd) as child:
         return child.ready()
 
 
-def serve(work: Callable[[], Mapping[str, Any]], *, cold: Callable[[], object]) -> None:
+def serve(work: Callable[[], Document], *, cold: Callable[[], object]) -> None:
     """A side's process, as `Child` expects it. `cold` is called before each round,
     off the clock."""
     print("{}", flush=True)
@@ -143,9 +143,9 @@ class Child:
     ) -> None:
         """Waits for nothing, so that several start side by side. `log` keeps the
         process's stderr."""
-        self.results: list[dict[str, Any]] = []  # of every round so far
+        self.results: list[Json] = []  # of every round so far
         self._name = name
-        self._first: dict[str, Any] | None = None
+        self._first: Json | None = None
         self._errors = tempfile.TemporaryFile("w+") if log is None else log.open("w+")  # noqa: SIM115  (`__exit__`)
         self._process = subprocess.Popen(
             command,
@@ -164,14 +164,14 @@ class Child:
         self._process.communicate()  # closes its input and waits
         self._errors.close()
 
-    def ready(self) -> dict[str, Any]:
+    def ready(self) -> Json:
         """What the process says first, for which this waits. Raises SystemExit, with
         the last line of its stderr, if it ends instead."""
         if self._first is None:
             self._first = self._answer()
         return self._first
 
-    def round(self) -> dict[str, Any]:
+    def round(self) -> Json:
         """One round of the work; returns its result. Raises SystemExit if the
         process ends instead."""
         self.ready()
@@ -183,11 +183,11 @@ class Child:
         self.results.append(self._answer())
         return self.results[-1]
 
-    def _answer(self) -> dict[str, Any]:
+    def _answer(self) -> Json:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("{"):
-                answer: dict[str, Any] = json.loads(line)
+                answer: Json = json.loads(line)
                 return answer
         code = self._process.wait()
         self._errors.seek(0)
@@ -215,14 +215,14 @@ class Side:
     """
 
     name: str
-    run: Callable[[], Mapping[str, Any]]
+    run: Callable[[], Document]
     agree: Agree | None = None  # compares it with a side of ours
     ours: str = ""  # which one; the first, if empty
     # its report on itself after the rounds
-    facts: Callable[[], Mapping[str, Any]] = dict
+    facts: Callable[[], Document] = dict
 
 
-Results = list[Mapping[str, Any]]  # of a side's rounds; the first is the warm-up
+Results = list[Document]  # of a side's rounds; the first is the warm-up
 # Gets a side's results after each of its rounds, and why it is left out of the next, if
 # it is.
 Keep = Callable[[str, Results, str | None], object]
@@ -242,10 +242,10 @@ def compare(
     for key, of_side in results.items():
         timed = seconds[key] = [result["seconds"] for result in of_side[1:]]
         if timed:
-            figures = (statistics.median(timed), min(timed), max(timed))
+            figures = spread("seconds", timed).values()
             rows.append((sides[key].name, *(f"{value:.3f}" for value in figures)))
     print_table(f"bench {name}", ("side", "median s", "min s", "max s"), rows)
-    main: dict[str, Any] = {}
+    main: Json = {}
     more = {} if ours in failed else dict(sides[ours].facts())
     for key, how in agreed.items():
         side, reference = sides[key], sides[key].ours or ours
@@ -309,14 +309,20 @@ def _run_rounds(
     return results, agreed, failed
 
 
+def spread(name: str, values: Sequence[float]) -> dict[str, float]:
+    """The median of values, and their ends."""
+    return {
+        name: statistics.median(values),
+        f"{name}_min": min(values),
+        f"{name}_max": max(values),
+    }
+
+
 def _figures(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
     """How many times faster ours was, by the ratios of each round, and the median
     seconds of both sides."""
     ratios = [slow / fast for fast, slow in zip(ours, theirs, strict=True)]
-    return {
-        "ratio": statistics.median(ratios),
-        "ratio_min": min(ratios),
-        "ratio_max": max(ratios),
+    return spread("ratio", ratios) | {
         "ours_s": statistics.median(ours),
         "theirs_s": statistics.median(theirs),
     }

@@ -34,7 +34,8 @@ from benchmarks.harness import Options, count, print_table, run_main
 from benchmarks.serving import workload
 from evaluator.asking.questions import Posed
 from evaluator.checkpoints.checkpoint import Checkpoint
-from evaluator.core.errors import InputError, json_text
+from evaluator.core.config import validated
+from evaluator.core.errors import InputError, Json, json_text
 from evaluator.core.files import parquet_bytes
 from evaluator.core.garbage import collect_rarely
 from evaluator.engine.config import EngineConfig
@@ -43,7 +44,6 @@ from evaluator.probes.planning import tokenised
 from evaluator.probes.stream import Evaluation
 from evaluator.store.records import to_table
 from launch.provenance import processor
-from launch.sweep.document import validated
 from launch.sweep.models import vocabulary_of
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ def _inherit(*shared: Any) -> None:
     _shared[:] = shared
 
 
-def measured(number: int, options: dict[str, Any]) -> dict[str, Any]:
+def measured(number: int, options: Json) -> Json:
     """One engine of the benchmark, in a process of its own: its share of the
     items."""
     warm, device, barrier = _shared
@@ -294,7 +294,7 @@ def main() -> None:
     print(json_text(_report(options, *_run(options))))
 
 
-def _run(options: argparse.Namespace) -> tuple[list[dict[str, Any]], Device]:
+def _run(options: argparse.Namespace) -> tuple[list[Json], Device]:
     """What each engine measured, and the device that they shared."""
     from benchmarks.device import Device
 
@@ -309,9 +309,7 @@ def _run(options: argparse.Namespace) -> tuple[list[dict[str, Any]], Device]:
         return [process.result() for process in running], device
 
 
-def _report(
-    options: argparse.Namespace, engines: list[dict[str, Any]], device: Device
-) -> dict[str, Any]:
+def _report(options: argparse.Namespace, engines: list[Json], device: Device) -> Json:
     """The benchmark's figures, after they are printed."""
     total: Counter[str] = Counter()
     parts: Counter[str] = Counter()

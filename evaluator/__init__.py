@@ -5,6 +5,7 @@ run = open_run("runs/grid") run.table("fates") grade("It was in 1863.", ["1863"]
 "english")     # {"contains": True, "exact_match": False, "token_f1": 0.4}
 """
 
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,12 @@ def grade(
     response: str, answers: Iterable[str], language: str, rule: str = "strict"
 ) -> dict[str, Any]:
     """`contains`, `exact_match` and `token_f1` by rule `strict` or `paper`
-    (`evaluator.core.grading`)."""
+    (`evaluator.core.grading`). A text in place of the answers is the only one.
+    Warns of a language that no table has."""
     from evaluator.core import grading
+    from evaluator.core.text import UNKNOWN, is_known
 
-    return grading.grade(response, answers, language, rule)
+    if not is_known(language):
+        warnings.warn(f"{language!r} {UNKNOWN}", stacklevel=2)
+    golds = (answers,) if isinstance(answers, str) else answers
+    return grading.grade(response, golds, language, rule)

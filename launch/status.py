@@ -12,17 +12,23 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from evaluator.core.errors import InputError, one_line
+from evaluator.core.errors import InputError, Json, one_line
 from evaluator.core.lease import FOLDER, PACE, beats_of, latest_claim
 from evaluator.core.liveness import Pace, Sight, sight
-from evaluator.store.run_json import Failure, Served, failures_of, rows_as, screened_of
+from evaluator.store.run_json import (
+    Failure,
+    Served,
+    failures_of,
+    no_run,
+    rows_as,
+    screened_of,
+)
 from launch.run.directory.event_log import History, read_history
 from launch.run.directory.live import EngineStatus, Live, read_live
-from launch.run.events import Decided, Part, Planned, Recorded
+from launch.run.events import COMPLETING, Decided, Part, Planned, Recorded
 from launch.run.state import (
     ERRORS,
     EngineState,
@@ -31,6 +37,8 @@ from launch.run.state import (
     RunState,
     advance,
 )
+
+WORKING = ("running", "paused")  # states of a run with a driver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +50,19 @@ class Driver:
     why: str = ""  # the reason for taking it for dead
 
 
+class LastGate(BaseModel):
+    """What the last `gate` wrote into RUN/gate.json."""
+
+    verdict: str
+    summary: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
     """All that the files show about a run."""
 
     run: str
-    # running, finished, finished_with_failures, failed, interrupted; stale: running
+    # running, paused, finished, finished_with_failures, failed, interrupted; stale: running
     # without a driver
     state: str
     why: str  # only for a stale or failed run
@@ -63,6 +78,7 @@ class RunStatus:
     parts: tuple[PartStatus, ...]
     engines: tuple[EngineStatus, ...]
     errors: tuple[str, ...]
+    gate: LastGate | None = None
 
     def count(self, state: PartState) -> int:
         return sum(part.state == state for part in self.parts)
@@ -78,7 +94,7 @@ def read_status(
     its last beat looks old. Clocks differ, so this then waits for a new beat."""
     file = run_dir / "run.json"
     if not file.is_file():
-        raise InputError(f"{run_dir}: not a run directory: it has no run.json")
+        raise no_run(run_dir, "run.json")
     try:
         run = RunDocument.model_validate_json(file.read_bytes())
     except OSError as error:
@@ -90,7 +106,7 @@ def read_status(
         place = ": ".join([str(file), *map(str, problem["loc"])])
         raise InputError(f"{place}: {one_line(problem['msg'])}") from error
     driver = driver_of(run_dir, sleep=sleep) if run.state == "running" else None
-    return summarise(
+    found = summarise(
         str(run_dir),
         run,
         done=finished_items(run_dir / "records"),
@@ -98,6 +114,10 @@ def read_status(
         driver=driver,
         history=read_history(run_dir),
     )
+    with suppress(OSError, ValidationError):
+        gate = (run_dir / "gate.json").read_bytes()
+        return replace(found, gate=LastGate.model_validate_json(gate))
+    return found
 
 
 class RunDocument(BaseModel, extra="allow"):
@@ -108,7 +128,7 @@ class RunDocument(BaseModel, extra="allow"):
     planned: dict[str, dict[str, int]] = {}
 
     @property
-    def rows(self) -> dict[str, Any]:
+    def rows(self) -> Json:
         """The other fields."""
         return self.model_extra or {}
 
@@ -136,6 +156,8 @@ def summarise(
     status, why = run.state, run.error or ""
     if driver is not None and not running:
         status, why = "stale", f"{driver.why}; the same command resumes"
+    elif live.paused:
+        status = "paused"
     compressed = live.pruning or {}
     errors = [*live.errors, *map(_error_line, failures)]
     return RunStatus(
@@ -249,7 +271,8 @@ def finished_items(records: Path) -> dict[Part, int]:
         items = 0
         for name in names:
             count = name.removesuffix(".parquet").rpartition("-")[2]
-            if not name.startswith(".") and count.isdecimal():
+            completes = f"-{COMPLETING}" in name  # items of other parts
+            if not name.startswith(".") and count.isdecimal() and not completes:
                 items += int(count)
         found[place[0], place[1]] = items
     return found

@@ -26,7 +26,16 @@ from typing import Any
 
 from evaluator.checkpoints.files import digest_of_file
 from evaluator.checkpoints.manifests import CalibrationManifest, PassageRecord
-from evaluator.core.errors import InputError, field, need_regular, one_line, parse
+from evaluator.core.errors import (
+    InputError,
+    Json,
+    field,
+    meant,
+    need_regular,
+    one_line,
+    parse,
+    unknown,
+)
 from evaluator.core.liveness import HEARTBEAT
 from evaluator.core.saved_data import is_saved, saved_files, saved_texts
 from evaluator.core.text import code_of, normalise
@@ -47,10 +56,12 @@ KINDS = (
 )
 C4_ORIGIN = "c4:train:00000"
 _TRAIN = "train"  # the split that calibrates, where there are several
-_C4: dict[str, Any] = {
+_C4: Json = {
     "path": "allenai/c4",
     "data_files": {"train": "en/c4-train.00000-of-01024.json.gz"},
 }
+_WRAPPED = range(50, 101)  # characters of the longest line, where an editor broke it
+_ENDS = ".!?:;\"'”»)。！？।؟"
 _WIKIPEDIA = "wikimedia/wikipedia"
 _WIKIPEDIA_DATE = "20231101"
 
@@ -93,8 +104,8 @@ def iterate(
         raise InputError(
             f"calibration.source: {source!r} is unknown; did you mean '{kind}:{source}'?"
         )
-    known = ", ".join((*KINDS, *sorted(sources)))
-    raise InputError(f"calibration.source: {source!r} is unknown (known: {known})")
+    named = unknown("source", source, (*KINDS, *sources))
+    raise InputError(f"calibration.source: {named}")
 
 
 def _files(files: Sequence[tuple[str, Path]], json_lines: bool) -> Iterator[Passage]:
@@ -113,8 +124,9 @@ def _files(files: Sequence[tuple[str, Path]], json_lines: bool) -> Iterator[Pass
                         yield Passage(text, name, row)
         except (OSError, EOFError) as error:
             reason = getattr(error, "strerror", None) or error
+            hint = "" if path.exists() else meant(path)
             raise InputError(
-                f"{name}: calibration file cannot be read: {reason}"
+                f"{name}: calibration file cannot be read: {reason}{hint}"
             ) from None
 
 
@@ -263,6 +275,21 @@ def check_named(config: CalibrationConfig, seed: int, sources: Sources) -> None:
     iterate(config, seed, sources)
     if config.source not in sources and config.files:
         take_passages(config, seed, sources)
+
+
+def wrapped(config: CalibrationConfig) -> list[str]:
+    """A note if the lines of text files seem to be parts of paragraphs."""
+    if not config.source.startswith("text:"):
+        return []
+    lines = [each.text for each in islice(_files(config.files, False), config.samples)]
+    open_ended = [line for line in lines if line.rstrip()[-1] not in _ENDS]
+    longest = max(map(len, lines), default=0)
+    if longest not in _WRAPPED or 2 * len(open_ended) <= len(lines):
+        return []
+    return [
+        f"calibration: {config.source}: each line is a text, and these look wrapped:"
+        " join the lines of each paragraph"
+    ]
 
 
 def load(

@@ -17,7 +17,7 @@ import torch
 from evaluator.checkpoints.fit import check_fit
 from evaluator.checkpoints.manifests import PruneManifest, RemovedParts
 from evaluator.checkpoints.shapes import text_model
-from evaluator.core.errors import InputError
+from evaluator.core.errors import InputError, Json
 from evaluator.core.garbage import rare_collections
 from pruning.calibration import Calibration, Sources
 from pruning.config import PruneConfig, needs_calibration
@@ -96,7 +96,7 @@ def _decoder(job: Job[PruneConfig]) -> Decoder:
     return Decoder(job.checkpoint, device)
 
 
-def settings_after(config: PruneConfig) -> dict[str, Any]:
+def settings_after(config: PruneConfig) -> Json:
     """The whole configuration of the model that remains when a job takes parts out.
     Raises InputError."""
     decoder = _decoder(Job(config, Path(), {}, {}))
@@ -180,7 +180,7 @@ def _set_to_zero(
     flow: Flow | None,
     write: Writer,
     report: Progress,
-) -> dict[str, Any]:
+) -> Json:
     """Prune every layer; returns what the manifest says about the weights."""
     pattern = config.weights_pattern
     patterns: list[Pattern] = [pattern] * len(decoder)  # one for each layer
@@ -203,9 +203,7 @@ def _set_to_zero(
     }
 
 
-def _take_out(
-    cut: Cut, config: PruneConfig, decoder: Decoder, folder: Path
-) -> dict[str, Any]:
+def _take_out(cut: Cut, config: PruneConfig, decoder: Decoder, folder: Path) -> Json:
     """Write what stays; returns what the manifest says about the weights."""
     kept = slices(decoder, cut)
     check_built(decoder, cut, kept)

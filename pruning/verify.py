@@ -1,7 +1,6 @@
 """Whether a pruned checkpoint is what its manifest says."""
 
-import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,9 @@ from pruning.methods.masks import count_zeros
 from pruning.methods.patterns import NofM, Pattern, parse, read_numbers
 from pruning.model.decoder import Decoder
 from pruning.output import export
+from pruning.structured import experts
 from pruning.structured.cut import Cut, parts_of, slices
-from pruning.structured.write import content
+from pruning.structured.write import differences
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,8 @@ def _verify_removed(
         gone = tuple(read_numbers(text) for text in removed.gone)
     except ValueError as error:
         return [f"{file}: removed.gone: {error}"]
+    if removed.unit == "experts":
+        return list(experts.problems(checkpoint, removed, source))
     left = parts_of(Decoder(checkpoint, torch.device("cpu")), removed.unit)
     if any(
         left + len(numbers) != removed.of or numbers[-1] >= removed.of
@@ -107,33 +109,7 @@ def _verify_removed(
             f" {removed.unit} or layers"
         ]
     cut = Cut(unit=removed.unit, of=removed.of, gone=gone)
-    return list(_differences(checkpoint, decoder, cut))
-
-
-def _differences(checkpoint: Checkpoint, source: Decoder, cut: Cut) -> Iterator[str]:
-    """Every tensor that is not what stays of the source's."""
-    kept = slices(source, cut)
-    expected = {part.name for part in kept.values() if part is not None}
-    for name in sorted(expected ^ checkpoint.tensors.keys()):
-        problem = "missing" if name in expected else "one too many"
-        yield f"{checkpoint.path}: tensor {name} is {problem}"
-    for name, part in kept.items():
-        tensor = None if part is None else checkpoint.tensors.get(part.name)
-        if part is None or tensor is None:
-            continue
-        stays = content(source.checkpoint.tensors[name], part)
-        if tensor.shape != part.shape or _digest(tensor.chunks()) != _digest(stays):
-            yield (
-                f"{tensor.file}: tensor {part.name} is not what stays of {name} of"
-                f" {source.checkpoint.path}"
-            )
-
-
-def _digest(chunks: Iterable[bytes | memoryview]) -> bytes:
-    digest = hashlib.sha256()
-    for chunk in chunks:
-        digest.update(chunk)
-    return digest.digest()
+    return list(differences(checkpoint, source, slices(decoder, cut)))
 
 
 def _verify_matrices(checkpoint: Checkpoint, manifest: PruneManifest) -> Iterator[str]:

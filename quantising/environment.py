@@ -8,7 +8,6 @@ One that must run on our vLLM gets an environment *beside ours*: it sees our pac
 after its own, and its own are complete pins that leave ours out."""
 
 import hashlib
-import os
 import subprocess
 import sys
 import sysconfig
@@ -17,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from evaluator.core.errors import InputError
+from evaluator.core.files import cache_folder
 
 
 def python_of(
@@ -32,11 +32,7 @@ def python_of(
     """
     ours = sysconfig.get_path("purelib") if beside_ours else ""
     digest = hashlib.sha256("\n".join([*requirements, ours]).encode()).hexdigest()[:8]
-    folder = (
-        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        / "resurface"
-        / f"{name}-{digest}"
-    )
+    folder = cache_folder() / f"{name}-{digest}"
     python, done = folder / "bin" / "python", folder / "installed"
     if done.exists():
         return python

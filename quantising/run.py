@@ -5,14 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.fit import check_fit
-from evaluator.checkpoints.manifests import (
-    PruneManifest,
-    QuantiseManifest,
-    read_manifest,
-)
-from evaluator.checkpoints.sparsity import measure
+from evaluator.checkpoints.manifests import JobManifest, PruneManifest, read_manifest
 from evaluator.core.errors import InputError, JobError
 from pruning.calibration import Sources
 from pruning.output import export
@@ -31,12 +25,13 @@ def check(
 ) -> None:
     """Look for bad input before heavy work. Raises InputError; writes nothing.
     `source_to_come`: it is a stand-in."""
-    made = read_manifest(out, QuantiseManifest)
+    kind = METHODS[config.method].manifest
+    made = read_manifest(out, kind)
     if made is not None and source_to_come:
         check_made(made, config, out, held_out)
         return
     job = Job(config, out, sources, held_out)
-    if job.finished(QuantiseManifest) is None:
+    if job.finished(kind) is None:
         _check(job)
 
 
@@ -61,15 +56,16 @@ def quantise(
     sources: Sources = NOTHING,
     held_out: Mapping[str, str] = NOTHING,
     provenance: Mapping[str, object] = NOTHING,
-) -> QuantiseManifest:
+) -> JobManifest:
     """As `pruning.run.prune`: `out` is complete afterwards or absent. Raises
     InputError, or JobError if it failed."""
     started = time.perf_counter()
     job = Job(config, out, sources, held_out)
-    finished = job.finished(QuantiseManifest)
+    method = METHODS[config.method]
+    finished = job.finished(method.manifest)
     if finished is not None:
         return finished
-    tokenizer, method = _check(job), METHODS[config.method]
+    tokenizer = _check(job)
     # another machine than the one that the run was checked on may have to install
     # something
     method.check_here()
@@ -80,31 +76,17 @@ def quantise(
         versions = method.write(job.checkpoint, target.partial, config, sequences)
         if not any(target.partial.glob("*.safetensors")):
             raise JobError("no weights were written as safetensors")
-        share, pattern = _sparsity(job.checkpoint, target.partial) or (None, None)
+        outcome = method.outcome(job.checkpoint, target.partial, config)
         return target.finish(
-            lambda **files: QuantiseManifest(
+            lambda **files: method.manifest(
                 method=config.method,
-                scheme=config.scheme,
-                pattern=pattern,
-                measured_sparsity=share,
                 config=config.model_dump(mode="json"),
                 calibration=None if calibration is None else calibration.manifest,
                 versions=versions,
                 provenance=dict(provenance),
                 seconds=round(time.perf_counter() - started, 3),
+                **outcome,
                 **files,
             ),
             more=[PruneManifest.FILE],
         )
-
-
-def _sparsity(source: Checkpoint, folder: Path) -> tuple[float, str] | None:
-    """Of the matrices that were pruned in `source`, as they are in `folder`; None:
-    none were, or it cannot be said."""
-    pruned = source.pruned
-    if pruned is None:
-        return None
-    if pruned.removed is not None:  # the parts stay gone
-        return pruned.measured_sparsity, pruned.pattern
-    names = [matrix.name for matrix in pruned.matrices]
-    return measure(Checkpoint(folder).tensors.values(), names, pruned.pattern)

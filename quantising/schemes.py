@@ -14,7 +14,7 @@ reads these layouts with.
 from dataclasses import dataclass
 from typing import Any
 
-from evaluator.core.errors import InputError
+from evaluator.core.errors import InputError, Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def preset(name: str, group_size: int | None) -> Any:
     return scheme
 
 
-def config_groups(name: str, group_size: int | None) -> dict[str, Any]:
+def config_groups(name: str, group_size: int | None) -> Json:
     """A scheme as it is written. Without fields at None: other versions may lack, or
     refuse, a field."""
     scheme = preset(name, group_size)

@@ -45,10 +45,12 @@ __all__ = [
 ]
 
 
-def gate(run: str | Path, **tolerances: object) -> dict[str, Any]:
-    """The content of gate.json for a run directory, under these tolerances (such as
-    `max_drop=1`), else those of the run."""
-    return open_run(run).gate(**tolerances)
+def gate(
+    run: str | Path, policy: str | Path | None = None, **tolerances: object
+) -> dict[str, Any]:
+    """The content of gate.json for a run directory, under a policy's file and these
+    tolerances (such as `max_drop=1`), else the run's last policy."""
+    return open_run(run).gate(policy, **tolerances)
 
 
 def compare(run: str | Path, other: str | Path) -> "pd.DataFrame":

@@ -3,6 +3,8 @@ and no engine outside slow tests."""
 
 import itertools
 import os
+import sys
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
@@ -108,3 +110,11 @@ def any_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     from evaluator.checkpoints.fit import Fit
 
     monkeypatch.setattr(info, "check_fit", lambda *_, **__: Fit())
+
+
+@pytest.fixture(autouse=True)
+def text_on_stdout() -> Iterator[None]:
+    """A command with --json sends its text to stderr, for the rest of its process."""
+    yield
+    if (terminal := sys.modules.get("launch.commands.terminal")) is not None:
+        terminal.console.stderr = False

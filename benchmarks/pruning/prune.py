@@ -22,7 +22,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from benchmarks.harness import (
     Options,
@@ -31,10 +30,11 @@ from benchmarks.harness import (
     module_command,
     print_table,
     run_main,
+    spread,
 )
 from benchmarks.pruning.llm_compressor_job import measured
 from benchmarks.pruning.synthetic import SHAPES, write_checkpoint, write_passages
-from evaluator.core.errors import InputError, json_text
+from evaluator.core.errors import Document, InputError, Json, json_text
 from launch.sweep.models import BUNDLED_MODEL
 from quantising.methods import llm_compressor
 
@@ -138,9 +138,7 @@ def _cases(options: argparse.Namespace, folder: Path) -> Iterator[Case]:
         yield Case(Path(name).name, source, passages, tokens)
 
 
-def _run_job(
-    who: str, python: Path | None, work: Sequence[str], folder: Path
-) -> dict[str, Any]:
+def _run_job(who: str, python: Path | None, work: Sequence[str], folder: Path) -> Json:
     """One job in a process of its own; `python`: of a side that is not ours."""
     if python is None:
         job_options = ("--job", json.dumps([who, *work]))
@@ -158,10 +156,10 @@ def measure(
     sides: Mapping[str, Path | None],
     options: argparse.Namespace,
     folder: Path,
-) -> list[dict[str, Any]]:
+) -> list[Json]:
     """A row per side, of `--repeat` jobs of each in turn; a side's value is its
     interpreter if it is not ours."""
-    jobs: dict[str, list[dict[str, Any]]] = {who: [] for who in sides}
+    jobs: dict[str, list[Json]] = {who: [] for who in sides}
     outputs = {who: folder / f"{case.model}-{method}-{who}" for who in sides}
     paths = case.source.resolve(), case.passages.resolve()
     for _ in range(options.repeat):
@@ -171,28 +169,20 @@ def measure(
             jobs[who].append(_run_job(who, python, list(map(str, work)), folder))
     rows = []
     for who, of_side in jobs.items():
-        row: dict[str, Any] = {"model": case.model, "method": method, "who": who}
+        row: Json = {"model": case.model, "method": method, "who": who}
         row["rounds"] = options.repeat
         for field in of_side[0]:
             row[field] = median(one[field] for one in of_side)
-        row |= _spread("seconds", [one["seconds"] for one in of_side])
+        row |= spread("seconds", [one["seconds"] for one in of_side])
         if who != "ours" and "ours" in jobs:
             pairs = zip(of_side, jobs["ours"], strict=True)
             ratios = [one["seconds"] / ours["seconds"] for one, ours in pairs]
-            row |= _spread("ours_times_faster", ratios)
+            row |= spread("ours_times_faster", ratios)
             row |= agreement(outputs["ours"], outputs[who])
         rows.append(row)
     for output in outputs.values():
         shutil.rmtree(output)
     return rows
-
-
-def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
-    return {
-        name: median(values),
-        f"{name}_min": min(values),
-        f"{name}_max": max(values),
-    }
 
 
 _COLUMNS = {
@@ -212,7 +202,7 @@ _COMPARED = {
 }
 
 
-def report(rows: Sequence[Mapping[str, Any]]) -> None:
+def report(rows: Sequence[Document]) -> None:
     """Print the table and the JSON line. Raises SystemExit with code 1 where the masks
     of the recipe are not ours."""
     cells, ratios = [], []
@@ -229,7 +219,7 @@ def report(rows: Sequence[Mapping[str, Any]]) -> None:
     print(json_text({"benchmark": "prune", "ratio": ratio, "rows": rows}))
 
 
-def _check(row: Mapping[str, Any]) -> None:
+def _check(row: Document) -> None:
     for field, bar in _BARS[row["method"]].items():
         if row[field] < bar:
             print(
@@ -247,8 +237,7 @@ def main() -> None:
     models.add_argument("--shape", choices=SHAPES, help="of a random checkpoint")
     add = parser.add_argument
     add("--samples", type=count, default=16, help="random passages")
-    tokens = "of a random passage, and the window"
-    add("--tokens", type=count, default=512, help=tokens)
+    add("--tokens", type=count, default=512, help="of a random passage, and the window")
     add("--methods", default="wanda,sparsegpt")
     add("--only", choices=("ours", "recipe", "gpu"))
     add("--peer", choices=(llm_compressor.NAME,), help="compare with it too")

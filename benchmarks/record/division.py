@@ -1,101 +1,141 @@
-"""A fixed division of evaluation work: what is asked, and how."""
+"""A fixed division of evaluation work: which questions an engine answers, and how.
 
-from collections.abc import Mapping, Sequence
+A nonce picks the questions and the seed, so that nobody can compute a record before
+the nonce is drawn. The gazetteer has questions without end.
+"""
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks.serving import workload
 from evaluator.asking.questions import Posed
-from evaluator.core.errors import InputError, parse, unknown
+from evaluator.core.config import validated
+from evaluator.core.document import digest
+from evaluator.core.errors import (
+    Document,
+    InputError,
+    field,
+    parse,
+    read_bytes,
+    unknown,
+)
+from evaluator.core.files import write_atomically
+from evaluator.core.records import Item
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.planning import questions_of, tokenised
 from evaluator.tasks import load_task
+from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_item
 from launch.sweep.config import SweepConfig
-from launch.sweep.document import digest, validated
 
 DIVISIONS = {"closed": Path(__file__).with_name("closed.json")}
-# closed-first-2: two items of each language, another division, for tests
-SMALLER = "-first-"
-Item = tuple[str, str]  # language, id
+ITEMS = 400  # of each language
+_POOL = 100  # at least, in the file: distractors are answers of others
+_PASSAGES = 10**9  # the nonce draws from so many
+Key = tuple[str, str]  # language, item id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Division:
-    """`digest` covers all of it."""
-
     name: str
-    task: str
-    data: str  # the digest of the task's data
-    # language -> ids, in the order in which they are asked
-    items: Mapping[str, Sequence[str]]
-    settings: Mapping[str, Any]  # of EvalConfig
+    settings: Document  # of EvalConfig
     dtype: str
-    digest: str
+    digest: str  # of all above
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """The questions of one record, drawn by `nonce`: `items` of each language."""
+
+    division: Division
+    nonce: str
+    items: int
+
+    @property
+    def seed(self) -> int:
+        return int(hashlib.sha256(self.nonce.encode()).hexdigest()[:7], 16)
+
+    def questions(self) -> Iterator[Item]:
+        for language in LANGUAGES:
+            draw = random.Random(f"{self.nonce}/{language}")
+            count = max(self.items, _POOL)
+            for index in draw.sample(range(_PASSAGES), count):
+                yield gazetteer_item(language, index)
+
+    def write(self, file: Path) -> None:
+        """Write the questions as the file of task `jsonl`."""
+        lines = []
+        for item in self.questions():
+            row = {
+                "id": item.item_id,
+                "language": item.language,
+                "context": item.context,
+                "question": item.question,
+                "answers": item.answers,
+            }
+            lines.append(json.dumps(row, ensure_ascii=False) + "\n")
+        write_atomically(file, "".join(lines).encode())
 
     def sweep(
-        self,
-        run_id: str,
-        model: str,
-        engine: Mapping[str, Any],
-        resources: Mapping[str, Any],
+        self, run_id: str, model: str, file: Path, engine: Document, resources: Document
     ) -> SweepConfig:
-        """The sweep that runs it. Raises InputError for settings of the engine that
-        the division fixes."""
+        """The sweep that evaluates the questions in `file`. Raises InputError for
+        settings of the engine that the division fixes."""
         if "dtype" in engine:
             raise InputError(
-                f"--engine-args: dtype: the division fixes it ({self.dtype})"
+                f"--engine-args: dtype: the division fixes it ({self.division.dtype})"
             )
         task = {
-            "task": self.task,
-            "languages": list(self.items),
-            "items": len(next(iter(self.items.values()))),
-            **self.settings,
+            **self.division.settings,
+            "task": f"jsonl:{file}",
+            "name": self.division.name,
+            "items": self.items,
+            "seed": self.seed,
+            "seeds": [self.seed],
         }
         document = {
             "models": {run_id: model},
             "tasks": [task],
-            "seed": self.settings["seed"],
+            "seed": self.seed,
             "resources": resources,
-            "engine": {**engine, "dtype": self.dtype},
+            "engine": {**engine, "dtype": self.division.dtype},
         }
         return validated(SweepConfig, document, "resurface bench record")
 
-    def plans(self, model: Path) -> tuple[EvalConfig, dict[Item, Posed]]:
-        """Every item in the model's token ids. Raises InputError if this checkout's
-        data are others."""
-        (config,) = self.sweep("model", "", {}, {}).tasks
-        data = load_task(self.task, list(self.items))
+    def plans(self, model: Path, file: Path) -> tuple[EvalConfig, dict[Key, Posed]]:
+        """Every question of `file` in the model's token ids."""
+        (config,) = self.sweep("model", "", file, {}, {}).tasks
         prompter = workload.prompter_of(model)
         plans = {}
-        for question in questions_of(data, config):
-            item = question.item.language, question.item.item_id
-            plans[item] = tokenised(question, prompter, config)
-        wanted = [
-            (language, name) for language in self.items for name in self.items[language]
-        ]
-        if data.digest != self.data or [*plans] != wanted:
-            raise InputError(
-                f"division {self.name}: this checkout has other data of task"
-                f" {self.task}"
-            )
+        for question in questions_of(load_task(config.task, None), config):
+            key = question.item.language, question.item.item_id
+            plans[key] = tokenised(question, prompter, config)
         return config, plans
 
 
+def stored_nonce(folder: Path) -> tuple[str, str] | None:
+    """What a verifier drew for the record in `folder`, and when, in ISO 8601; None
+    without a nonce."""
+    file = folder / "nonce.json"
+    if not file.exists():
+        return None
+    document = parse(read_bytes(file), str(file))
+    nonce: str = field(document, "nonce", str, str(file))
+    drawn: str = field(document, "drawn", str, str(file))
+    return nonce, drawn
+
+
 def division_of(name: str) -> Division:
-    """A division by its name, or its first items. Raises InputError for an unknown
-    one and for a changed file."""
-    known, smaller, count = name.partition(SMALLER)
-    if known not in DIVISIONS or (smaller and not (count.isdecimal() and int(count))):
+    """A division by its name. Raises InputError for an unknown one and for a changed
+    file."""
+    if name not in DIVISIONS:
         raise unknown("division", name, DIVISIONS)
-    file = DIVISIONS[known]
+    file = DIVISIONS[name]
     document = parse(file.read_bytes(), str(file))
-    if document.pop("digest") != digest(document):
+    stated = document.pop("digest")
+    if stated != digest(document):
         raise InputError(f"{file}: digest: it is not that of the file")
-    if smaller:
-        items = document["items"]
-        document["name"] = name
-        document["items"] = {
-            language: items[language][: int(count)] for language in items
-        }
-    return Division(**document, digest=digest(document))
+    return Division(**document, digest=stated)

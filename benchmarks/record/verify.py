@@ -1,28 +1,38 @@
 """Whether a card holds: its figures follow from the run, all records are there, and a
 random share of them is computed the slow way: transformers, one prompt at a time.
 
-The records to recompute are drawn with a seed from the records' own digest: who changes
-a record draws others.
+The records to recompute are drawn anew at each verification.
 """
 
 import math
 import random
+import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks.record.card import MEASURED, Row, card_of, read_rows
-from benchmarks.record.division import Division, Item, division_of
+from benchmarks.record.card import MEASURED, STATED, Round, Row, card_of, read_round
+from benchmarks.record.division import Draw, Key, division_of, stored_nonce
 from evaluator.asking.questions import Posed, Question
 from evaluator.checkpoints.info import inspect_checkpoint
-from evaluator.core.errors import InputError, one_line, parse, read_bytes
+from evaluator.core.errors import (
+    Document,
+    InputError,
+    one_line,
+    parse,
+    read_bytes,
+    rows_at,
+)
+from evaluator.core.records import TokenIds
 from evaluator.engine.tolerances import NATS
 from evaluator.probes.config import EvalConfig
-from evaluator.store.reading import read_run
 from evaluator.tasks.loading import gold_option
 from launch.sweep.models import resolve_model
 
@@ -54,35 +64,116 @@ def verify(folder: Path, model: str | None, seed: int | None, share: float) -> s
 def _verified(folder: Path, model: str | None, seed: int | None, share: float) -> str:
     file = folder / "card.json"
     card = parse(read_bytes(file), str(file))
-    run, division = read_run(folder / "run"), division_of(card["division"])
-    if not run:
-        raise InputError(f"{folder / 'run' / 'run.json'}: no such file")
-    path = resolve_model(model or run["config"]["models"][card["run_id"]])
-    weights = inspect_checkpoint(path).weights_digest
-    _same("weights_digest", card["weights_digest"], weights)
-    _check_run(run, card["run_id"], division)
-    rows = read_rows(folder / "run")
-    config, plans = division.plans(path)
-    _check_records(rows, card, config, plans)
-    derived = card_of(run, rows, division, {name: card[name] for name in MEASURED})
+    draw = Draw(
+        division=division_of(card["division"]),
+        nonce=card["nonce"],
+        items=card["items_per_language"],
+    )
+    whose = _check_nonce(folder, card)
+    _check_items(folder, draw)
+    rounds = [
+        _read(folder / f"round-{number + 1}", measured)
+        for number, measured in enumerate(card["rounds"])
+    ]
+    unshared = None
+    if card["without_sharing"] is not None:
+        unshared = _read(folder / "unshared", card["without_sharing"])
+    stated = {name: card[name] for name in STATED}
+    derived = card_of(draw, rounds, unshared, stated)
     for name in sorted({*derived, *card}):
         _same(name, card.get(name), derived.get(name))
-    if card["start_s"] + (card["engine_s"] or 0.0) > card["wall_s"] * 1.001:
-        raise Refused(
-            f"wall_s is {card['wall_s']}, less than those of start and engine"
-        )
-    seed = int(card["records_digest"][:16], 16) if seed is None else seed
-    slow = _Slow(path, on_cpu=run["provenance"]["device"] == "cpu")
-    chosen = _chosen(rows, seed, share)
-    for row in chosen:
-        plan = plans[row["language"], row["item_id"]]
-        if wrong := slow.fault(row, *_ids_of(row, plan)):
-            where = f"{row['language']}/{row['item_id']}, {row['probe']} {row['index']}"
-            raise Refused(f"{where}: {wrong}")
+    first_id = card["rounds"][0]["run_id"]
+    path = resolve_model(model or rounds[0].run["config"]["models"][first_id])
+    weights = inspect_checkpoint(path).weights_digest
+    _same("weights_digest", card["weights_digest"], weights)
+    seed = secrets.randbits(32) if seed is None else seed
+    slow = _Slow(path, on_cpu=rounds[0].run["provenance"]["device"] == "cpu")
+    check = _Check(folder / "items.jsonl", path, weights, slow, seed, share)
+    recomputed = sum(check.round(draw, each) for each in rounds)
+    if unshared is not None:
+        fewer = replace(draw, items=-(-draw.items // 4))
+        recomputed += check.round(fewer, unshared, prefix_caching=False)
+    short = "" if card["comparable"] else "; too short to compare it with others"
     return (
-        f"division {division.name}, {len(plans)} items, {len(rows)} records, of which"
-        f" {len(chosen)} were recomputed (seed {seed})"
+        f"division {draw.division.name}, {len(rounds)} rounds of"
+        f" {card['rounds'][0]['items']} items, {whose}; {recomputed} records were"
+        f" recomputed (seed {seed}){short}"
     )
+
+
+def _read(folder: Path, described: Document) -> Round:
+    found = read_round(folder, {name: described[name] for name in MEASURED})
+    if not found.run:
+        raise InputError(f"{folder / 'run.json'}: no such file")
+    return found
+
+
+def _check_nonce(folder: Path, card: Document) -> str:
+    """Who drew the nonce, in words. A run that began before the verifier drew it
+    could have been computed in advance."""
+    stored = stored_nonce(folder)
+    if stored is None:
+        return "the submitter's own nonce"
+    nonce, drawn = stored
+    _same("nonce", card["nonce"], nonce)
+    began = card["rounds"][0]["began"]
+    if datetime.fromisoformat(began) < datetime.fromisoformat(drawn):
+        raise Refused(f"it began at {began}, before its nonce was drawn ({drawn})")
+    return "the verifier's nonce"
+
+
+def _check_items(folder: Path, draw: Draw) -> None:
+    """That the questions are those that the nonce draws."""
+    with TemporaryDirectory() as scratch:
+        drawn = Path(scratch) / "items.jsonl"
+        draw.write(drawn)
+        if read_bytes(folder / "items.jsonl") != drawn.read_bytes():
+            raise Refused("items.jsonl has other questions than the nonce draws")
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """The checks of a round: its settings, its records, and a share of them
+    recomputed."""
+
+    items: Path
+    model: Path
+    weights: str
+    slow: "_Slow"
+    seed: int
+    share: float
+
+    def round(self, draw: Draw, of: Round, *, prefix_caching: bool = True) -> int:
+        """The number of records that were recomputed. Raises Refused."""
+        (run_id,) = of.run["config"]["models"]
+        _check_run(of.run, run_id, draw, prefix_caching=prefix_caching)
+        config, plans = draw.plans(self.model, self.items)
+        wanted = {
+            "checkpoint": run_id,
+            "weights_digest": self.weights,
+            "dtype": draw.division.dtype,
+            "seed": draw.seed,
+        }
+        _check_records(of.rows, wanted, config, plans)
+        measured, engines = of.measured, rows_at(of.run, "engine_stats")
+        busy_s = min(row["busy_seconds"] or 0.0 for row in engines)
+        if measured["steady_s"] < busy_s * 0.999:
+            raise Refused(
+                f"{run_id}: steady_s is {measured['steady_s']}, less than an engine's"
+                f" seconds ({busy_s:.3f})"
+            )
+        if measured["start_s"] + measured["steady_s"] > measured["wall_s"] * 1.001:
+            raise Refused(
+                f"{run_id}: wall_s is {measured['wall_s']}, less than those of start"
+                " and steady part"
+            )
+        chosen = _chosen(of.rows, self.seed, self.share)
+        for row in chosen:
+            plan = plans[row["language"], row["item_id"]]
+            if wrong := self.slow.fault(row, *_ids_of(row, plan)):
+                key = f"{row['language']}/{row['item_id']}"
+                raise Refused(f"{key}, {row['probe']} {row['index']}: {wrong}")
+        return len(chosen)
 
 
 def _same(name: str, there: object, here: object) -> None:
@@ -93,15 +184,18 @@ def _same(name: str, there: object, here: object) -> None:
         )
 
 
-def _check_run(run: Mapping[str, Any], run_id: str, division: Division) -> None:
+def _check_run(run: Document, run_id: str, draw: Draw, *, prefix_caching: bool) -> None:
     """That run.json is of a whole run of the division, in one go."""
     config = run["config"]
-    _same("the name of the run", [*config["models"]], [run_id])
-    wanted = division.sweep(run_id, config["models"][run_id], {}, {})
+    file = Path(config["tasks"][0]["task"].removeprefix("jsonl:"))
+    wanted = draw.sweep(run_id, config["models"][run_id], file, {}, {})
     for name, value in wanted.model_dump(mode="json").items():
         if name not in _FREE:
             _same(f"run.json: config.{name}", config.get(name), value)
-    _same("run.json: dtype", config["engine"]["dtype"], division.dtype)
+    engine = config["engine"]
+    _same("run.json: dtype", engine["dtype"], draw.division.dtype)
+    caching = engine.get("prefix_caching", True)
+    _same("run.json: prefix_caching", caching, prefix_caching)
     _same("run.json: state", run["state"], "finished")
     engines = [row["engine"] for row in run["engine_stats"]]
     if not engines or len({*engines}) < len(engines):
@@ -112,46 +206,52 @@ def _check_run(run: Mapping[str, Any], run_id: str, division: Division) -> None:
 
 
 def _check_records(
-    rows: list[Row],
-    card: Mapping[str, Any],
+    rows: Sequence[Row],
+    wanted: Document,
     config: EvalConfig,
-    plans: Mapping[Item, Posed],
+    plans: Mapping[Key, Posed],
 ) -> None:
     """That all records are of this run, and each item x probe x index is there
     exactly once."""
-    wanted = {
-        "checkpoint": card["run_id"],
-        "weights_digest": card["weights_digest"],
-        "dtype": card["dtype"],
-        "seed": config.seed,
-    }
     surplus: Counter[tuple[Any, ...]] = Counter()
     for row in rows:
         for name, value in wanted.items():
-            _same(f"a record's {name}", row[name], value)
+            if name != "seed" or row["probe"] != "sample":
+                _same(f"a record's {name}", row[name], value)
         if row["status"] == "engine_error":
             raise Refused(f"{row['item_id']}, {row['probe']}: its status is an error")
         surplus[row["language"], row["item_id"], row["probe"], row["index"]] += 1
-    for item, plan in plans.items():
-        counts = dict.fromkeys(config.probes, 1)
-        if "open" in plan.prompts:  # else each is excluded once
-            counts["beam"], counts["sample"] = config.beam_width, config.samples
-            counts["choice"] = len(_options(plan))
-        for probe, count in counts.items():
+    for key, plan in plans.items():
+        for probe, count in _counts(plan, config).items():
             for index in range(count):
-                surplus[(*item, probe, index)] -= 1
-    for key, count in surplus.items():
+                surplus[(*key, probe, index)] -= 1
+    for place, count in surplus.items():
         if count:
             what = "too many" if count > 0 else "missing"
-            raise Refused(f"a record is {what}: {'/'.join(map(str, key))}")
+            raise Refused(f"a record is {what}: {'/'.join(map(str, place))}")
 
 
-def _options(plan: Posed) -> tuple[str, ...]:
+def _counts(plan: Posed, config: EvalConfig) -> Mapping[str, int]:
+    """How many records each probe has of an item. Beams and samples are drawn of the
+    first items only."""
+    deep = _question(plan).deep
+    counts = dict.fromkeys(config.probes, 1)
+    if not deep:
+        del counts["beam"], counts["sample"]
+    if "open" not in plan.prompts:  # each is excluded once
+        return counts
+    if deep:
+        counts["beam"], counts["sample"] = config.beam_width, config.samples
+    counts["choice"] = len(_question(plan).option_texts)
+    return counts
+
+
+def _question(plan: Posed) -> Question:
     assert isinstance(plan, Question)  # of an item, not a window of a text
-    return plan.option_texts
+    return plan
 
 
-def _chosen(rows: list[Row], seed: int, share: float) -> list[Row]:
+def _chosen(rows: Sequence[Row], seed: int, share: float) -> list[Row]:
     """A random share of each recomputed probe's records, at least one of each."""
     draw, chosen = random.Random(seed), []
     asked = [row for row in rows if row["status"] != "excluded"]
@@ -161,14 +261,14 @@ def _chosen(rows: list[Row], seed: int, share: float) -> list[Row]:
     return chosen
 
 
-def _ids_of(row: Row, plan: Posed) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+def _ids_of(row: Row, plan: Posed) -> tuple[TokenIds, TokenIds | None]:
     """The ids before a record's answer, and the answer's own where the model does not
     choose it."""
     if row["probe"] in ("greedy", "beam"):
         return plan.prompts["open"].token_ids, None
     text = gold_option(plan.item)
     if row["probe"] == "choice":
-        text = _options(plan)[row["index"]]
+        text = _question(plan).option_texts[row["index"]]
     return plan.scored[text].prompt_ids, plan.scored[text].continuation_ids
 
 
@@ -184,9 +284,7 @@ class _Slow:
         loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
         self._model: Any = loaded.to(device).eval()
 
-    def fault(
-        self, row: Row, prompt: tuple[int, ...], answer: tuple[int, ...] | None
-    ) -> str | None:
+    def fault(self, row: Row, prompt: TokenIds, answer: TokenIds | None) -> str | None:
         """How a record differs from the slow computation, in words; None if it does
         not."""
         ids = row["token_ids"]

@@ -24,12 +24,10 @@ pass     Every probe of 100 items as one stream, records written, against greedy
 
 import argparse
 import sys
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from benchmarks.harness import (
     Agree,
@@ -45,7 +43,7 @@ from benchmarks.harness import (
 from benchmarks.serving import lm_eval, workload
 from benchmarks.serving.agreement import AGREE
 from benchmarks.serving.launching import OURS, THEIRS, Work, start
-from evaluator.core.errors import InputError, json_text, unknown
+from evaluator.core.errors import Document, InputError, Json, json_text, unknown
 from evaluator.core.files import write_atomically
 
 _SIDES = (*OURS, *THEIRS)
@@ -142,7 +140,7 @@ def beams_agreement(path: Path) -> Agree:
     return lambda *_: agreement
 
 
-def facts_of(ours: Child) -> dict[str, Any]:
+def facts_of(ours: Child) -> Json:
     """What our last round says besides its seconds."""
     stats = ours.results[-1]["stats"]
     # Of a request's tokens all are forwarded but the last one generated.
@@ -182,7 +180,7 @@ def compare_sides(
 
 def write_rounds(
     out: Path | None,
-    described: Mapping[str, Any],
+    described: Document,
     side: str,
     results: Results,
     failed: str | None,

@@ -2,17 +2,18 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from benchmarks.harness import Child, environment, module_command
 from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.core.errors import Document, Json
 from evaluator.engine.vllm.start import serves_cpus
 
 WIDTH, TOKENS, SAMPLES, TOP_P = 5, 32, 10, 0.9
 _MAX_MODEL_LEN = 2048
 _ROWS = 128  # of a step; the product's default on a CPU
 # Our sides by name, with the engine's settings on a GPU. On a CPU all are alike.
-OURS: Mapping[str, Mapping[str, Any]] = {
+OURS: Mapping[str, Document] = {
     "ours": {},
     "full": {"cuda_graphs": "full"},
     "piecewise": {"cuda_graphs": "piecewise"},
@@ -24,7 +25,7 @@ OURS: Mapping[str, Mapping[str, Any]] = {
 # The others, with arguments of `vllm.LLM` on a GPU. `theirs` has all graphs that vLLM
 # (0.32) computes right without torch.compile: in those of mixed steps ("FULL"), narrow
 # heads give noise (evaluator/engine/vllm/v2/schedules.py).
-THEIRS: Mapping[str, Mapping[str, Any]] = {
+THEIRS: Mapping[str, Document] = {
     "theirs": {
         "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_AND_PIECEWISE"}
     },
@@ -42,13 +43,13 @@ def start(side: str, work: Work, workload: Path, log: Path | None = None) -> Chi
     return Child(f"{side}, {work}", command, env=env, log=log)
 
 
-def _positions(workload: Mapping[str, Any]) -> int:
+def _positions(workload: Document) -> int:
     settings = workload.get("settings", {})
     context = int(settings.get("context_tokens", 0))
     return _MAX_MODEL_LEN + context + int(settings.get("thought_limit", 0))
 
 
-def engine_settings(workload: Mapping[str, Any], side: str) -> dict[str, Any]:
+def engine_settings(workload: Document, side: str) -> Json:
     """Of our engine: those of the device, then the user's."""
     device = {} if serves_cpus() else {**_GPU, **OURS[side]}
     return {
@@ -59,11 +60,11 @@ def engine_settings(workload: Mapping[str, Any], side: str) -> dict[str, Any]:
     }
 
 
-def llm_arguments(workload: Mapping[str, Any], side: str = "theirs") -> dict[str, Any]:
+def llm_arguments(workload: Document, side: str = "theirs") -> Json:
     """What `vllm.LLM` is made with on the other side: what ours uses where it helps
     them too (dtype, block size, batch size, the size of the cache, no statistics),
     then the user's options."""
-    device: dict[str, Any] = {
+    device: Json = {
         "dtype": "float32",
         "block_size": 32,
         "enforce_eager": True,

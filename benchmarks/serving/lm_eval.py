@@ -17,7 +17,6 @@ import os
 import random
 import statistics
 import tempfile
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from benchmarks.harness import Agree, Child, Side
 from benchmarks.pruning.synthetic import pieces
 from benchmarks.serving.launching import SAMPLES, TOKENS, TOP_P, llm_arguments, start
 from evaluator.checkpoints.tokenizer import load_tokenizer
+from evaluator.core.errors import Document, Json
 from quantising.environment import pins, python_of
 
 NAME = "lm-eval"
@@ -66,7 +66,7 @@ def beside(
         )
     items = [item["id"] for item in document["items"]]
 
-    def run() -> Mapping[str, Any]:
+    def run() -> Document:
         measured = child.round()
         scores = {}
         for item, values in zip(items, measured["scores"], strict=False):
@@ -75,7 +75,7 @@ def beside(
         seconds = measured["evaluate_s" if generate else "scoring_s"]
         return {**measured, "scores": scores, "greedy": greedy, "seconds": seconds}
 
-    def facts() -> Mapping[str, Any]:
+    def facts() -> Document:
         timed = child.results[1:]  # the first is the warm-up
         reported = {"defaults": _DEFAULTS, "adapted": timed[-1]["adapted"]}
         for name in ("evaluate_s", "scoring_s", "engine_s"):
@@ -89,7 +89,7 @@ def beside(
     }
 
 
-def respell(document: dict[str, Any], tokenizer: Any) -> None:
+def respell(document: Json, tokenizer: Any) -> None:
     """Give every item of the workload the ids that lm-eval makes of its `text` and
     `option_texts`.
 
@@ -120,7 +120,7 @@ def respell(document: dict[str, Any], tokenizer: Any) -> None:
             )
 
 
-def write_tasks(document: Mapping[str, Any], folder: Path, *, generate: bool) -> None:
+def write_tasks(document: Document, folder: Path, *, generate: bool) -> None:
     """Write the workload as tasks of lm-eval, NAME.yaml and NAME.jsonl each. Nothing
     is graded: the first option counts as the right one, and no text does."""
     items, deep = [], []
@@ -144,26 +144,18 @@ def write_tasks(document: Mapping[str, Any], folder: Path, *, generate: bool) ->
     kept = {"until": [], "max_gen_toks": TOKENS}
     greedy = answer | {"generation_kwargs": kept | {"do_sample": False}}
     sampled = kept | {"do_sample": True, "temperature": 1.0, "top_p": TOP_P}
-    tasks: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
-        "candidates": (choice, items)
-    }
+    samples = answer | {"generation_kwargs": sampled, "repeats": SAMPLES}
+    tasks: dict[str, tuple[Json, list[Json]]] = {"candidates": (choice, items)}
     if generate:
-        tasks["greedy"] = greedy, items
-        tasks["samples"] = (
-            answer | {"generation_kwargs": sampled, "repeats": SAMPLES},
-            deep,
-        )
+        tasks |= {"greedy": (greedy, items), "samples": (samples, deep)}
     for name, (settings, rows) in tasks.items():
         data = folder / f"{name}.jsonl"
         data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        source = {
+        config = {
+            "task": name,
             "dataset_path": "json",
             "dataset_kwargs": {"data_files": {"test": str(data)}},
             "test_split": "test",
-        }
-        config = {
-            "task": name,
-            **source,
             "doc_to_text": "text",
             "target_delimiter": "",
             "num_fewshot": 0,

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
@@ -44,6 +44,7 @@ from benchmarks.serving.workload import (
     read_questions,
 )
 from evaluator.asking.prompts import Prompt, Prompter
+from evaluator.core.errors import Document, Json
 from evaluator.core.records import Record
 from evaluator.engine.base import Cancel, FixedSource, Score
 from evaluator.engine.beam import BeamSearch
@@ -58,7 +59,7 @@ from evaluator.store.records import RecordStore, to_table
 Scores = dict[str, dict[str, float]]
 
 
-def scored_pairs(item: Mapping[str, Any]) -> list[tuple[list[int], list[int]]]:
+def scored_pairs(item: Document) -> list[tuple[list[int], list[int]]]:
     """Of each option of a workload's item: the ids before it, and its own. Where a
     tokenizer merges across the boundary, the ids before it are fewer than the prompt's.
     After a thought they are `pairs`.
@@ -73,7 +74,7 @@ def scored_pairs(item: Mapping[str, Any]) -> list[tuple[list[int], list[int]]]:
 
 
 class Ours:
-    def __init__(self, workload: Mapping[str, Any], side: str) -> None:
+    def __init__(self, workload: Document, side: str) -> None:
         self._model = Path(workload["model"])
         self._work = workload
         self._engine = VLLMEngine(EngineConfig(**engine_settings(workload, side)))
@@ -84,7 +85,7 @@ class Ours:
         before."""
         self._engine.load(self._model)
 
-    def score(self) -> dict[str, Any]:
+    def score(self) -> Json:
         requests: list[Score] = []
         wanted: dict[str, tuple[str, str]] = {}
         for item in self._work["items"]:
@@ -104,7 +105,7 @@ class Ours:
                 scores.setdefault(item_id, {})[option_number] = sum(response.logprobs)
         return {"scores": scores, "dtype": self._engine.dtype, "stats": self._stats()}
 
-    def beam(self, eos: bool = True) -> dict[str, Any]:
+    def beam(self, eos: bool = True) -> Json:
         """Beam search of every item, all at once; `eos` ends an answer."""
         ends = frozenset(self._work["eos_ids"]) if eos else frozenset()
         searches: dict[str, BeamSearch] = {}
@@ -142,7 +143,7 @@ class Ours:
                 ]
         return {"beams": beams, "stats": self._stats()}
 
-    def beam_without_eos(self) -> dict[str, Any]:
+    def beam_without_eos(self) -> Json:
         return self.beam(eos=False)
 
     @cached_property
@@ -154,7 +155,7 @@ class Ours:
         settings = work.get("settings", {})
         return read_questions(work["task"], self._model, work["count"], **settings)
 
-    def everything(self) -> dict[str, Any]:
+    def everything(self) -> Json:
         """The whole probe set, as the evaluator does it: one stream, records,
         Parquet."""
         read = self._questions
@@ -184,9 +185,9 @@ class Ours:
             "stats": self._stats(),
         }
 
-    def _stats(self) -> dict[str, Any]:
+    def _stats(self) -> Json:
         stats = self._engine.stats()
-        reported: dict[str, Any] = {
+        reported: Json = {
             name: getattr(stats, name)
             for name in ("requests", "steps", "prompt_tokens", "generated_tokens")
         }
@@ -199,7 +200,7 @@ class Ours:
 class Theirs:
     """`vllm.LLM`, one blocking call per probe."""
 
-    def __init__(self, workload: Mapping[str, Any], side: str) -> None:
+    def __init__(self, workload: Document, side: str) -> None:
         os.environ.update(
             VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR"
         )
@@ -209,7 +210,7 @@ class Theirs:
 
         self._llm = LLM(workload["model"], **llm_arguments(workload, side))
         self.cold = self._llm.reset_prefix_cache  # no round profits from the one before
-        self._items: list[dict[str, Any]] = workload["items"]
+        self._items: list[Json] = workload["items"]
         self._work = workload
 
     def _generate(self, prompts: Sequence[Sequence[int]], **parameters: Any) -> Any:
@@ -222,7 +223,7 @@ class Theirs:
             use_tqdm=False,
         )
 
-    def score(self) -> dict[str, Any]:
+    def score(self) -> Json:
         pairs = [pair for item in self._items for pair in scored_pairs(item)]
         prompts = [[*prompt, *option] for prompt, option in pairs]
         results = self._generate(
@@ -240,7 +241,7 @@ class Theirs:
             scores[item["id"]] = {str(number): next(value) for number in options}
         return {"scores": scores}
 
-    def beam(self, eos: bool = True, only_deep: bool = False) -> dict[str, Any]:
+    def beam(self, eos: bool = True, only_deep: bool = False) -> Json:
         """Beam search of every item, or of those that are asked in depth; `eos` ends
         an answer."""
         from vllm.sampling_params import BeamSearchParams
@@ -260,10 +261,10 @@ class Theirs:
             ]
         return {"beams": beams}
 
-    def beam_without_eos(self) -> dict[str, Any]:
+    def beam_without_eos(self) -> Json:
         return self.beam(eos=False)
 
-    def everything(self) -> dict[str, Any]:
+    def everything(self) -> Json:
         """Greedy, then samples, then beams, then candidates: four blocking calls; a
         thought before them is a fifth."""
         if budget := self._work["settings"].get("thinking"):
@@ -288,7 +289,7 @@ class Theirs:
     def _prompter(self) -> Prompter:
         return prompter_of(Path(self._work["model"]), thinking=True)
 
-    def _after_thoughts(self, budget: int) -> Iterator[dict[str, Any]]:
+    def _after_thoughts(self, budget: int) -> Iterator[Json]:
         """The items with what the model thinks of them, read and tokenised as we do."""
         prompter, thoughts = self._prompter, self._prompter.thoughts
         assert thoughts is not None

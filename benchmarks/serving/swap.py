@@ -12,9 +12,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from benchmarks.harness import (
     Agreement,
@@ -27,6 +25,7 @@ from benchmarks.harness import (
     run_main,
 )
 from benchmarks.serving import workload
+from evaluator.core.errors import Document, Json
 from evaluator.engine.base import FixedSource, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
@@ -38,7 +37,7 @@ from pruning.run import prune
 TOLERANCES = {"float32": 1e-5, "half": 0.1}
 
 
-def _ask(engine: VLLMEngine) -> dict[str, Any]:
+def _ask(engine: VLLMEngine) -> Json:
     request = Score(
         request_id="0",
         prompt_ids=tuple(range(10, 60)),
@@ -48,7 +47,7 @@ def _ask(engine: VLLMEngine) -> dict[str, Any]:
     return {"logprobs": list(response.logprobs), "dtype": engine.dtype}
 
 
-def fresh(checkpoint: str, engine_args: dict[str, Any]) -> dict[str, Any]:
+def fresh(checkpoint: str, engine_args: Json) -> Json:
     """A new engine for this checkpoint, in this process."""
     import vllm  # noqa: F401  # importing it is not part of a start
 
@@ -61,18 +60,18 @@ def fresh(checkpoint: str, engine_args: dict[str, Any]) -> dict[str, Any]:
 class Swapper:
     """One engine, between a dense checkpoint and another of its architecture."""
 
-    def __init__(self, dense: Path, other: Path, engine_args: dict[str, Any]) -> None:
+    def __init__(self, dense: Path, other: Path, engine_args: Json) -> None:
         self._dense, self._other = dense, other
         self._engine = VLLMEngine(EngineConfig(**engine_args))
         self._engine.load(dense)
 
-    def swap(self) -> dict[str, Any]:
+    def swap(self) -> Json:
         """From the dense checkpoint to the other."""
         self._engine.load(self._dense)
         return {"seconds": self._engine.load(self._other).seconds, **_ask(self._engine)}
 
 
-def agree(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Agreement:
+def agree(ours: Document, theirs: Document) -> Agreement:
     """Whether the swapped engine gives the log-likelihoods of a new one."""
     pairs = zip(ours["logprobs"], theirs["logprobs"], strict=True)
     largest = max(abs(one - other) for one, other in pairs)

@@ -32,7 +32,7 @@ from benchmarks.pruning.synthetic import SHAPES, write_checkpoint
 from evaluator.asking.prompts import Prompter
 from evaluator.asking.questions import Question
 from evaluator.checkpoints.tokenizer import load_tokenizer
-from evaluator.core.errors import InputError, unknown
+from evaluator.core.errors import InputError, Json, unknown
 from evaluator.core.records import Item, Origin
 from evaluator.engine.vllm.start import serves_cpus
 from evaluator.probes.config import EvalConfig
@@ -79,7 +79,7 @@ def prompter_of(
     )
 
 
-def columns(*, engine: str, dtype: str) -> dict[str, Any]:
+def columns(*, engine: str, dtype: str) -> Json:
     """What all records of a benchmark share: an unpruned checkpoint without a
     digest."""
     origin = dict.fromkeys(Origin.__struct_fields__) | {
@@ -102,11 +102,12 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         f" ({', '.join(SHAPES)}); default: the bundled model"
     )
     parser.add_argument("--model", default="bundled", help=model)
-    engine = "JSON: settings of our engine"
-    parser.add_argument("--engine-args", type=settings, default={}, help=engine)
+    parser.add_argument(
+        "--engine-args", type=settings, default={}, help="JSON: settings of our engine"
+    )
 
 
-def facts(options: argparse.Namespace, path: Path) -> dict[str, Any]:
+def facts(options: argparse.Namespace, path: Path) -> Json:
     """What every serving benchmark reports of its work; `left_out` are items that
     cannot be asked."""
     named = ("model", "task", "items", "context_tokens")
@@ -126,11 +127,11 @@ def written(options: argparse.Namespace) -> Iterator[Path]:
         yield path
 
 
-def _document(options: argparse.Namespace) -> dict[str, Any]:
+def _document(options: argparse.Namespace) -> Json:
     model = model_directory(options.model)
-    thinking = getattr(options, "thinking", 0)
-    kv_cache_gib = getattr(options, "kv_cache_gib", None)
-    asked = {"context_tokens": options.context_tokens, **_thoughts(thinking)}
+    asked = {"context_tokens": options.context_tokens}
+    if budget := options.thinking:
+        asked |= {"chat": True, "thinking": budget, "thought_limit": budget}
     kind, _, lengths = options.task.partition(":")
     if kind == "random":
         sizes = lengths.split(",")
@@ -154,7 +155,7 @@ def _document(options: argparse.Namespace) -> dict[str, Any]:
         "task": options.task,
         "count": options.items,
         "settings": asked,
-        "kv_cache_gib": kv_cache_gib or (1 if serves_cpus() else 8),
+        "kv_cache_gib": options.kv_cache_gib or (1 if serves_cpus() else 8),
         "engine_args": options.engine_args,
         "llm_args": options.llm_args,
         "eos_ids": sorted(eos_ids),
@@ -162,11 +163,7 @@ def _document(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _thoughts(budget: int) -> dict[str, Any]:
-    return {"chat": True, "thinking": budget, "thought_limit": budget} if budget else {}
-
-
-def _items(read: Questions) -> Iterator[dict[str, Any]]:
+def _items(read: Questions) -> Iterator[Json]:
     """The questions as items of the workload, but for those that cannot be asked, so
     that no engine would see them."""
     for question in read.questions:
@@ -200,7 +197,7 @@ def model_directory(name: str) -> Path:
     return write_checkpoint(folder / shape, SHAPES[shape])
 
 
-def _random(model: Path, items: int, lengths: list[int]) -> list[dict[str, Any]]:
+def _random(model: Path, items: int, lengths: list[int]) -> list[Json]:
     vocabulary = vocabulary_of(model)
     rng = random.Random(0)
 

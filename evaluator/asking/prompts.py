@@ -27,7 +27,7 @@ from evaluator.asking.templates import PromptTemplate, Wording
 from evaluator.asking.thoughts import Thought, Thoughts, thinking_variables
 from evaluator.checkpoints.tokenizer import eos_ids_of
 from evaluator.core.errors import InputError, one_line
-from evaluator.core.records import Format, Item
+from evaluator.core.records import Format, Item, TokenIds
 from evaluator.tasks.loading import gold_option
 
 # of the item in `one_shot`, and in `open_capped`, the 0-shot column beside it
@@ -53,7 +53,7 @@ class Prompt:
     # chat template applied, context cut; after a thought: what stands between thought
     # and answer
     text: str
-    token_ids: tuple[int, ...]  # after a thought: prompt, thought and text
+    token_ids: TokenIds  # after a thought: prompt, thought and text
     truncated: bool  # the token cap (not a cap in characters) cut the context
     # what the model thought before the answer that is to follow
     thought: Thought | None = None
@@ -71,8 +71,8 @@ class Continuation:
     """Together the encoding of prompt and answer; a tokenizer that merges across the
     two leaves the prompt fewer."""
 
-    prompt_ids: tuple[int, ...]
-    continuation_ids: tuple[int, ...]  # at least one
+    prompt_ids: TokenIds
+    continuation_ids: TokenIds  # at least one
 
 
 class Prompter:
@@ -191,7 +191,7 @@ class Prompter:
         common token. Raises InputError for an answer that adds no tokens.
         """
         separator = "" if self._chat else _separator(prompt.text)
-        before: tuple[int, ...] = ()
+        before: TokenIds = ()
         # they are no text that could be encoded again
         if prompt.thought is not None and self.thoughts is not None:
             text = prompt.text + self.thoughts.format.gap
@@ -301,10 +301,10 @@ class Prompter:
             rest += self.thoughts.skipped(rest)
         return start + before, after + rest
 
-    def _encode(self, text: str) -> tuple[int, ...]:
+    def _encode(self, text: str) -> TokenIds:
         return self._encode_batch([text])[0]
 
-    def _encode_batch(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+    def _encode_batch(self, texts: Sequence[str]) -> list[TokenIds]:
         if not texts:
             return []
         encoded = self._tokenizer(
@@ -438,7 +438,7 @@ def _around(context: str, gap: str, question: str) -> tuple[str, str]:
 
 
 def _split(
-    before: tuple[int, ...], prompt: Prompt, joint: tuple[int, ...], answer: str
+    before: TokenIds, prompt: Prompt, joint: TokenIds, answer: str
 ) -> Continuation:
     own = prompt.token_ids
     pairs = enumerate(zip(own, joint, strict=False))

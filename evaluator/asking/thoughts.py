@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluator.core.errors import InputError
-from evaluator.core.records import ThoughtState
+from evaluator.core.records import ThoughtState, TokenIds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Thought:
 
     state: ThoughtState  # `closed`, or `forced`: cut, and then ended by us
     # with the tag that opens it, if the model wrote that; without its end
-    token_ids: tuple[int, ...]
+    token_ids: TokenIds
     text: str  # without tags
 
 
@@ -115,7 +115,7 @@ class Thoughts:
     def read(
         self,
         prompt: str,
-        response: tuple[int, ...],
+        response: TokenIds,
         eos_ids: Collection[int],
         decode: Callable[[Sequence[int]], str],
     ) -> Thought | None:

@@ -33,7 +33,9 @@ from evaluator.checkpoints.tensors import (
 )
 from evaluator.core.errors import (
     InputError,
+    Json,
     field,
+    meant,
     of_kind,
     one_line,
     parse,
@@ -51,7 +53,7 @@ INCIDENTAL = frozenset(
 # Checkpoints with different or missing class names are compared by their tensors. The
 # driver's key keeps the name: it separates these checkpoints before any engine compares
 # them.
-_NOT_COMPARED = INCIDENTAL | {"architectures"}
+NOT_COMPARED = INCIDENTAL | {"architectures"}
 _DTYPES = FLOATS | {"F64": "float64"}
 
 
@@ -67,7 +69,7 @@ class Checkpoint:
         may read, and code from the hub."""
         path = self.path
         if not path.is_dir():
-            raise InputError(f"checkpoint {path}: no such directory")
+            raise InputError(f"checkpoint {path}: no such directory{meant(path)}")
         inside = any(part.endswith(".partial") for part in path.resolve().parts)
         if inside or any(path.glob("*.partial")):
             raise InputError(
@@ -87,24 +89,22 @@ class Checkpoint:
         return self.path / "config.json"
 
     @cached_property
-    def stored_config(self) -> dict[str, Any]:
+    def stored_config(self) -> Json:
         """config.json as it is written."""
         file = self.config_file
         if not file.exists():
             raise InputError(f"checkpoint {self.path}: config.json is missing")
-        stored: dict[str, Any] = of_kind(
-            parse(read_bytes(file), str(file)), dict, str(file)
-        )
+        stored: Json = of_kind(parse(read_bytes(file), str(file)), dict, str(file))
         return stored
 
     @cached_property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Json:
         """config.json, with the quantisation that another file describes."""
         field(self.stored_config, "model_type", str, str(self.config_file))
         return described(self.path, _with_floats(self.stored_config))
 
     @cached_property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Json:
         """The configuration with the architecture's defaults, without what does not
         change the result: one file may spell out what another leaves out."""
         from transformers import CONFIG_MAPPING
@@ -113,7 +113,7 @@ class Checkpoint:
         if settings["model_type"] in CONFIG_MAPPING:
             settings = build_config(self.config_file, settings).to_dict()
         return {
-            key: value for key, value in settings.items() if key not in _NOT_COMPARED
+            key: value for key, value in settings.items() if key not in NOT_COMPARED
         }
 
     @cached_property
@@ -240,7 +240,7 @@ class Checkpoint:
         return None
 
 
-def build_config(file: Path, config: dict[str, Any]) -> Any:
+def build_config(file: Path, config: Json) -> Any:
     """transformers' configuration of an architecture that it knows. Raises
     InputError; `file` holds `config`."""
     from transformers import CONFIG_MAPPING

@@ -12,11 +12,10 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import psutil
 
-from evaluator.core.errors import InputError, need_regular
+from evaluator.core.errors import Document, InputError, need_regular
 from evaluator.core.liveness import HEARTBEAT
 
 _CHUNK = 1 << 20
@@ -32,7 +31,7 @@ def digest_of_file(file: Path) -> str:
     return digest.hexdigest()
 
 
-def write_json(file: Path, value: Mapping[str, Any]) -> None:
+def write_json(file: Path, value: Document) -> None:
     """As transformers writes its own descriptions."""
     file.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
@@ -87,7 +86,7 @@ def changed_file(before: FileStates, now: FileStates) -> str | None:
     return min(changed, default=None)
 
 
-def check_no_code(file: Path, config: Mapping[str, Any]) -> None:
+def check_no_code(file: Path, config: Document) -> None:
     """Raises InputError for a configuration (`file` holds it) that names code on the
     hub for one of its layers."""
     waiting = [config]

@@ -1,20 +1,20 @@
 """A checkpoint of one decoder layer, in which a whole one is tried."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.overlay import overlay
 from evaluator.checkpoints.tensors import INDEX, SINGLE
+from evaluator.core.errors import Document, Json
 
 _LAYERS = "num_hidden_layers"
 _LISTED = ("layer_types", "mlp_layer_types")  # with an entry for each layer
 _LATER_LAYER = re.compile(r"(?:^|\.)layers\.[1-9][0-9]*\.")
 
 
-def shortened(config: Mapping[str, Any]) -> dict[str, Any]:
+def shortened(config: Document) -> Json:
     """A configuration with one decoder layer; the same one if it does not state
     their number."""
     short = dict(config)

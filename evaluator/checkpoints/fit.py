@@ -140,8 +140,8 @@ def _load(config: Any, shapes: Mapping[str, tuple[int, ...]]) -> _Loaded:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    with torch.device("meta"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of token ids in the config
+    # of token ids in the config
+    with torch.device("meta"), warnings.catch_warnings(action="ignore"):
         model = AutoModelForCausalLM.from_config(config)
         tensors = {name: torch.empty(shape) for name, shape in shapes.items()}
     rules = get_model_conversion_mapping(model)

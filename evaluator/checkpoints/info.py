@@ -11,18 +11,25 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from evaluator.checkpoints.checkpoint import INCIDENTAL, Checkpoint
 from evaluator.checkpoints.files import FileStates, changed_file, file_states
 from evaluator.checkpoints.fit import check_fit
-from evaluator.checkpoints.manifests import PruneManifest, QuantiseManifest
+from evaluator.checkpoints.manifests import (
+    CalibrationManifest,
+    PruneManifest,
+    QuantiseManifest,
+)
 from evaluator.checkpoints.quantisation import (
     COMPRESSED_TENSORS,
     Quantisation,
     online_scheme,
 )
+from evaluator.checkpoints.served import read_served
 from evaluator.checkpoints.shapes import expert_field
 from evaluator.checkpoints.tensors import check_listed, count_weights, identity
+from evaluator.core.controls import change_of
 from evaluator.core.errors import InputError
 
 # one sequence of the usual length; methods are published with 128 of them
@@ -54,6 +61,8 @@ class CheckpointInfo:
     quantisation: Quantisation | None = None
     disk_bytes: int | None = None  # of the files that hold the tensors
     kv_cache: str = "auto"  # of the engine that serves it (EngineConfig.kv_cache)
+    # by engine `endpoint`: a GGUF file, or a model behind a URL
+    served: Literal["", "file", "url"] = ""
     # weights, unpacked; a tied output head counts once, as it is stored
     parameters: int | None = None
     # before they were read
@@ -66,11 +75,16 @@ class CheckpointInfo:
     def engine_keys(self) -> tuple[str, str]:
         """What an engine holds that serves it, and what is equal for checkpoints
         that one engine may serve in turn."""
-        cache = "" if self.kv_cache == "auto" else f" kv {self.kv_cache}"
-        return self.weights_digest + cache, self.architecture + cache
+        served = "" if self.kv_cache == "auto" else f" kv {self.kv_cache}"
+        if (change := change_of(self.name)) is not None:  # a control: a fresh engine
+            served += f" {change}"
+        return self.weights_digest + served, self.architecture + served
 
     def with_cache(self, name: str, kv_cache: str) -> "CheckpointInfo":
-        """The same files, served with another cache, as a checkpoint `name`."""
+        """The same files, served with another cache or as a control, as a checkpoint
+        `name`."""
+        if kv_cache == self.kv_cache:
+            return dataclasses.replace(self, name=name)
         return dataclasses.replace(
             self,
             name=name,
@@ -96,6 +110,24 @@ def inspect_checkpoint(
     # Before anything is read that is kept: a later change is noticed.
     states = file_states(path)
     checkpoint = Checkpoint(path)
+    if (served := read_served(path)) is not None:
+        return CheckpointInfo(
+            name=name or path.resolve().name,
+            path=path,
+            weights_digest=served.digest,
+            architecture=f"served {served.digest}",
+            tensors=0,
+            bytes=served.size,
+            dtype="as served",
+            method=served.method,
+            pattern=served.file_type or served.model,
+            sparsity=None,
+            calibration=None,
+            disk_bytes=served.size or None,
+            parameters=served.parameters,
+            served="url" if served.gguf is None else "file",
+            files=states,
+        )
     # Before transformers reads anything else: it would print its own warning.
     _check_known(checkpoint, trust_remote_code=trust_remote_code)
     quantisation, pruned = checkpoint.quantisation, checkpoint.pruned
@@ -281,9 +313,15 @@ def _few_tokens(checkpoint: Checkpoint) -> Iterator[str]:
     for manifest in (checkpoint.pruned, checkpoint.quantised):
         if manifest is None or manifest.calibration is None:
             continue
-        tokens = manifest.calibration.tokens
-        if tokens < FEW_TOKENS:
-            yield (
-                f"{checkpoint.path / manifest.FILE}: {tokens:,} tokens of calibration"
-                " are few"
-            )
+        if remark := little_text(manifest.calibration):
+            yield f"{checkpoint.path / manifest.FILE}: {remark}"
+
+
+def little_text(calibration: CalibrationManifest) -> str:
+    """What is wrong with so little text, in words; empty if nothing is."""
+    if calibration.tokens >= FEW_TOKENS:
+        return ""
+    return (
+        f"{calibration.tokens:,} tokens of calibration are few: give longer texts, or"
+        " more samples"
+    )

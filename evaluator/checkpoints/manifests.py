@@ -6,13 +6,13 @@ A manifest is written last: a directory without one was not made here."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 
 from evaluator.checkpoints.files import is_inside
 from evaluator.core.config import Frozen
-from evaluator.core.errors import InputError, read_bytes
+from evaluator.core.errors import InputError, Json, read_bytes
 
 SCHEMA_VERSION = 1
 # what is taken out whole; heads go with those that share key and value
@@ -93,8 +93,9 @@ class MatrixRecord(Frozen):
 class RemovedParts(Frozen):
     """The parts that were taken out, by their numbers in the dense model."""
 
-    unit: Unit  # heads: key-value heads, each with the query heads that share it
-    of: int  # how many there were: layers, or heads or channels of each layer
+    # heads: key-value heads, each with the query heads that share it
+    unit: Unit | Literal["experts"]
+    of: int  # how many there were: layers, or heads, channels or experts of each layer
     gone: tuple[str, ...]  # "20-25,28": of each layer; where layers went, one list
     # method `layers`: angular, of each block of so many layers by its first
     distances: tuple[float, ...] | None = None
@@ -108,11 +109,11 @@ class JobManifest(Frozen):
     # First: it reveals another version before any other field fails.
     schema_version: Annotated[int, AfterValidator(_this_version)] = SCHEMA_VERSION
     method: str
-    config: dict[str, Any]  # the PruneConfig or QuantiseConfig as JSON
+    config: Json  # the PruneConfig or QuantiseConfig as JSON
     source_files: dict[str, str]  # sha256 of the files that it was made from
     calibration: CalibrationManifest | None
     versions: dict[str, str]  # of what did the work
-    provenance: dict[str, Any]  # of the caller: commit, dirty flag, machine
+    provenance: Json  # of the caller: commit, dirty flag, machine
     seconds: float
     # sha256 of every other file of the directory that is not a link
     files: Annotated[dict[str, str], AfterValidator(_all_inside)]
@@ -123,8 +124,7 @@ class PruneManifest(JobManifest):
 
     FILE = "prune_manifest.json"
 
-    # "unstructured", "N:M"; of parts taken out "layers", "heads", "channels" or a list
-    # of layers
+    # "unstructured", "N:M"; of parts taken out their unit, or a list of layers
     pattern: str
     sparsity: float  # requested; N / M for a pattern
     # zeros / weights over the pruned matrices; of parts taken out the share of the

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 # of a checkpoint's files by name, as slices that are read on demand
 Tensors = Mapping[str, Any]
@@ -44,7 +45,7 @@ class Matrix:
         self._stored = next(iter(self._parts))  # in the order of _PARTS
         self.shape = self._shape()
 
-    def rows(self, first: int, stop: int) -> torch.Tensor | None:
+    def rows(self, first: int, stop: int) -> Tensor | None:
         """The values of some rows, in float32 [rows, in]; None where the layout is
         not known here."""
         if self._stored == "weight":
@@ -66,29 +67,29 @@ class Matrix:
                 inputs = self._parts["g_idx"].get_shape()[0]
         return out, inputs
 
-    def _plain(self, first: int, stop: int) -> torch.Tensor | None:
+    def _plain(self, first: int, stop: int) -> Tensor | None:
         weight = self._parts["weight"]
         scales = self._parts.get("weight_scale", self._parts.get("weight_scale_inv"))
         if scales is None and weight.get_dtype() not in _FLOATS:
             return None
-        whole: torch.Tensor = weight[first:stop].float()
+        whole: Tensor = weight[first:stop].float()
         if scales is None:
             return whole
         shape = tuple(scales.get_shape())
         out, inputs = self.shape
         if shape in ((), (1,)):
-            one: torch.Tensor = scales[...]
+            one: Tensor = scales[...]
             return whole * one.reshape(()).float()
         if shape[0] == out:
-            of_rows: torch.Tensor = scales[first:stop].float()
+            of_rows: Tensor = scales[first:stop].float()
             return whole * of_rows.reshape(stop - first, -1)[:, :1]
         if len(shape) == 2 and min(shape) > 0:
             height, width = _block(out, shape[0]), _block(inputs, shape[1])
-            rows: torch.Tensor = scales[:].float()[torch.arange(first, stop) // height]
+            rows: Tensor = scales[:].float()[torch.arange(first, stop) // height]
             return whole * rows.repeat_interleave(width, 1)[:, :inputs]
         return None
 
-    def _packed(self, first: int, stop: int) -> torch.Tensor | None:
+    def _packed(self, first: int, stop: int) -> Tensor | None:
         packed = self._parts["weight_packed"]
         out, inputs = self.shape
         each = -(-inputs // packed.get_shape()[1])  # columns in an int32
@@ -96,17 +97,17 @@ class Matrix:
             return None
         bits = 32 // each
         whole = _unpacked(packed[first:stop], bits).flatten(1)[:, :inputs]
-        scales: torch.Tensor = self._parts["weight_scale"][first:stop].float()
-        zeros: torch.Tensor | float = float(2 ** (bits - 1))
+        scales: Tensor = self._parts["weight_scale"][first:stop].float()
+        zeros: Tensor | float = float(2 ** (bits - 1))
         if "weight_zero_point" in self._parts:
             down = self._parts["weight_zero_point"][:].T  # [groups, out / k]
             zeros = _unpacked(down, bits).flatten(1)[:, :out].T[first:stop]
             zeros = zeros.repeat_interleave(inputs // zeros.shape[1], 1)
         return (whole - zeros) * scales.repeat_interleave(inputs // scales.shape[1], 1)
 
-    def _columns(self, first: int, stop: int) -> torch.Tensor | None:
+    def _columns(self, first: int, stop: int) -> Tensor | None:
         qweight = self._parts["qweight"]
-        scales: torch.Tensor = self._parts["scales"][:, first:stop].float()
+        scales: Tensor = self._parts["scales"][:, first:stop].float()
         out, inputs = self.shape
         # GPTQ: symmetric, as in vLLM; g_idx has each row's group
         if qweight.get_shape()[1] == out:
@@ -115,7 +116,7 @@ class Matrix:
             groups = torch.arange(inputs) // (inputs // scales.shape[0])
             if "g_idx" in self._parts:
                 groups = self._parts["g_idx"][:].long()
-            values: torch.Tensor = (whole - 2 ** (bits - 1)) * scales[groups].T
+            values: Tensor = (whole - 2 ** (bits - 1)) * scales[groups].T
             return values
         low, high = first // 8, -(-stop // 8)
         inside = slice(first - 8 * low, stop - 8 * low)
@@ -138,10 +139,10 @@ def is_quantised(tensors: Tensors, base: str) -> bool:
     )
 
 
-def _unpacked(packed: torch.Tensor, bits: int) -> torch.Tensor:
+def _unpacked(packed: Tensor, bits: int) -> Tensor:
     """int32 [...] -> float32 [..., 32 / bits], from the lowest bits on."""
     shifts = torch.arange(0, 32, bits, dtype=torch.int32)
-    values: torch.Tensor = ((packed[..., None] >> shifts) & (2**bits - 1)).float()
+    values: Tensor = ((packed[..., None] >> shifts) & (2**bits - 1)).float()
     return values
 
 

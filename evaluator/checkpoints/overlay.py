@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.files import write_json
@@ -22,6 +21,7 @@ from evaluator.checkpoints.quantisation import (
 )
 from evaluator.checkpoints.shapes import text_model
 from evaluator.checkpoints.tensors import INDEX, write_index
+from evaluator.core.errors import Document
 
 _ADDED = "resurface-tied.safetensors"
 
@@ -71,7 +71,7 @@ def _add(directory: Path, copies: Mapping[str, str]) -> None:
     write_index(directory, homes | dict.fromkeys(copies, _ADDED), 0)
 
 
-def overlay(checkpoint: Path, directory: Path, config: Mapping[str, Any]) -> Path:
+def overlay(checkpoint: Path, directory: Path, config: Document) -> Path:
     """Fill the empty `directory` with links to the files of `checkpoint`, and a
     config.json that holds `config`."""
     for file in checkpoint.iterdir():
@@ -81,7 +81,7 @@ def overlay(checkpoint: Path, directory: Path, config: Mapping[str, Any]) -> Pat
     return directory
 
 
-def served_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def served_config(config: Document) -> Document:
     """The configuration without fields that change no computation but prevent serving.
     Without any, the same object.
 

@@ -17,7 +17,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from evaluator.core.errors import InputError, field, of_kind, parse, read_bytes, unknown
+from evaluator.core.errors import (
+    Document,
+    InputError,
+    Json,
+    field,
+    of_kind,
+    parse,
+    read_bytes,
+    unknown,
+)
 
 COMPRESSED_TENSORS = "compressed-tensors"
 # `quant_method` of plain weights that vLLM quantises while it loads; `scheme` is then
@@ -35,7 +44,7 @@ KEY = "quantization_config"
 _OLD_KEY = "compression_config"  # of compressed-tensors before 0.4
 # Files that tools write beside config.json or in place of its field, and the
 # `quant_method` that they leave out.
-_BESIDE = {
+BESIDE = {
     "hf_quant_config.json": "modelopt",
     "quantize_config.json": "gptq",
     "quant_config.json": "awq",
@@ -50,6 +59,9 @@ _MODIFIERS = {
     for name in ("SmoothQuant", "SpinQuant", "QuIP", "AWQ", "GPTQ", "AutoRound")
 }
 _MODIFIERS["Quantization"] = "rtn"
+
+# In a scheme's label: activations are quantised, and round by their batch.
+ROUNDED_ACTIVATIONS = re.compile(r"\bW\d+A[48]\b|\bFP8\b(?! W\d+A16)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +101,7 @@ class Quantisation:
         return f"{self.scheme} ({listed})" if listed else self.scheme
 
 
-def described(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+def described(path: Path, config: Document) -> Json:
     """config.json with the quantisation that another field, section or file describes,
     if it has none itself. Raises InputError for two that differ."""
     whole = dict(config)
@@ -100,7 +112,7 @@ def described(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     elif config.get(KEY) is None and inner is not None:
         whole[KEY] = inner | {STATED_IN: "text_config"}
     stated = read_quantisation(path, whole)
-    for name, method in _BESIDE.items():
+    for name, method in BESIDE.items():
         file = path / name
         if not file.is_file():
             continue
@@ -119,7 +131,7 @@ def described(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     return whole
 
 
-def read_quantisation(path: Path, config: Mapping[str, Any]) -> Quantisation | None:
+def read_quantisation(path: Path, config: Document) -> Quantisation | None:
     """How a checkpoint is quantised; None: dense. Raises InputError that names file,
     field and value."""
     if config.get(KEY) is None:
@@ -127,7 +139,7 @@ def read_quantisation(path: Path, config: Mapping[str, Any]) -> Quantisation | N
     place = f"{path / 'config.json'}: {KEY}"
     settings = of_kind(config[KEY], dict, place)
     stated = settings.get(STATED_IN)
-    if stated in _BESIDE:
+    if stated in BESIDE:
         place = str(path / stated)
     # Before it was named in the configuration, compressed-tensors was the only one that
     # wrote config_groups.
@@ -140,7 +152,7 @@ def read_quantisation(path: Path, config: Mapping[str, Any]) -> Quantisation | N
     return replace(quantisation, stated_in=stated)
 
 
-def online_scheme(config: Mapping[str, Any]) -> str | None:
+def online_scheme(config: Document) -> str | None:
     """What vLLM is to make of the plain weights of a checkpoint while it loads them,
     by its own name; None: nothing."""
     settings = config.get(KEY)
@@ -149,9 +161,7 @@ def online_scheme(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _compressed_tensors(
-    path: Path, settings: Mapping[str, Any], place: str
-) -> Quantisation:
+def _compressed_tensors(path: Path, settings: Document, place: str) -> Quantisation:
     groups = []
     for name, group in field(settings, "config_groups", dict, place).items():
         where = f"{place}.config_groups.{name}"
@@ -175,7 +185,7 @@ def _compressed_tensors(
     )
 
 
-def _of_group(group: Mapping[str, Any], place: str) -> Quantisation:
+def _of_group(group: Document, place: str) -> Quantisation:
     """One of config_groups: the arguments of its weights and of its activations."""
     weights = of_kind(group["weights"], dict, f"{place}.weights")
     inputs = group.get("input_activations")
@@ -228,7 +238,7 @@ def _of_recipe(file: Path) -> str | None:
     return " + ".join(dict.fromkeys(used)) or None
 
 
-def _integers(library: str, settings: Mapping[str, Any], place: str) -> Quantisation:
+def _integers(library: str, settings: Document, place: str) -> Quantisation:
     """GPTQ, AWQ and AutoRound. AWQ's first files had other names."""
     bits = "w_bit" if library in _AWQ and "bits" not in settings else "bits"
     activations = settings.get("act_bits") or _NO_ACTIVATION_BITS
@@ -247,14 +257,12 @@ def _integers(library: str, settings: Mapping[str, Any], place: str) -> Quantisa
     )
 
 
-def _fp8(library: str, settings: Mapping[str, Any], place: str) -> Quantisation:
+def _fp8(library: str, settings: Document, place: str) -> Quantisation:
     per = _by_block(settings.get("weight_block_size"))
     return Quantisation(library=library, scheme="FP8", per=per)
 
 
-def _bitsandbytes(
-    library: str, settings: Mapping[str, Any], place: str
-) -> Quantisation:
+def _bitsandbytes(library: str, settings: Document, place: str) -> Quantisation:
     four = bool(settings.get("load_in_4bit") or settings.get("_load_in_4bit"))
     kind = str(settings.get("bnb_4bit_quant_type", "fp4")).upper()
     return Quantisation(
@@ -262,7 +270,7 @@ def _bitsandbytes(
     )
 
 
-def _modelopt(library: str, settings: Mapping[str, Any], place: str) -> Quantisation:
+def _modelopt(library: str, settings: Document, place: str) -> Quantisation:
     inner = settings.get("quantization", settings)
     scheme: str = field(inner, "quant_algo", str, place)
     size = inner.get("group_size")
@@ -271,7 +279,7 @@ def _modelopt(library: str, settings: Mapping[str, Any], place: str) -> Quantisa
     )
 
 
-def _online(library: str, settings: Mapping[str, Any], place: str) -> Quantisation:
+def _online(library: str, settings: Document, place: str) -> Quantisation:
     name: str = field(settings, "scheme", str, place)
     if name not in ONLINE_SCHEMES:
         raise InputError(f"{place}: {unknown('scheme', name, ONLINE_SCHEMES)}")
@@ -279,7 +287,7 @@ def _online(library: str, settings: Mapping[str, Any], place: str) -> Quantisati
     return Quantisation(library=library, scheme=scheme, algorithm=ONLINE, per=per)
 
 
-def _by_bits(library: str, settings: Mapping[str, Any], place: str) -> Quantisation:
+def _by_bits(library: str, settings: Document, place: str) -> Quantisation:
     """A layout that is not known here: the tool's name, and its bits if it says
     them."""
     bits = settings.get("bits", settings.get("num_bits"))
@@ -298,7 +306,7 @@ _ALGORITHMS = {
         ("auto-round", "auto_round", "intel/auto-round", "inc"), "autoround"
     ),
 }
-_READERS: Mapping[str, Callable[[str, Mapping[str, Any], str], Quantisation]] = {
+_READERS: Mapping[str, Callable[[str, Document, str], Quantisation]] = {
     **dict.fromkeys(_ALGORITHMS, _integers),
     **dict.fromkeys(("fp8", "fbgemm_fp8"), _fp8),
     "bitsandbytes": _bitsandbytes,

@@ -5,7 +5,8 @@ Some models keep the settings of their text part in a section of config.json
 networks."""
 
 from collections.abc import Mapping
-from typing import Any
+
+from evaluator.core.errors import Document, Json
 
 _FIELDS = (
     "num_experts",
@@ -15,14 +16,14 @@ _FIELDS = (
 )
 
 
-def expert_field(config: Mapping[str, Any]) -> str | None:
+def expert_field(config: Document) -> str | None:
     """The field with the number of experts, in config.json or its text_config; None
     for a model without experts."""
     settings = text_model(config)
     return next((field for field in _FIELDS if settings.get(field)), None)
 
 
-def text_model(config: Mapping[str, Any]) -> dict[str, Any]:
+def text_model(config: Document) -> Json:
     """The settings of config.json, and over them those of its `text_config`, which a
     model of several towers has."""
     text = config.get("text_config")

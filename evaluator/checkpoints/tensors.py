@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from evaluator.checkpoints.files import FileStates, is_plain, write_json
 from evaluator.core.errors import (
     InputError,
+    Json,
     field,
     of_kind,
     one_line,
@@ -123,7 +124,7 @@ def read_tensors(checkpoint: Path) -> list[Tensor]:
     if not index.is_file():
         return _by_name(read_header(_only_file(checkpoint)))
     document = parse(read_bytes(index), str(index))
-    weight_map: dict[str, Any] = field(document, "weight_map", dict, str(index))
+    weight_map: Json = field(document, "weight_map", dict, str(index))
     shards = {
         of_kind(shard, str, f"{index}: weight_map[{name!r}]")
         for name, shard in weight_map.items()

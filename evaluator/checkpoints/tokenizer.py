@@ -7,9 +7,10 @@ from typing import Any
 from evaluator.core.errors import InputError, of_kind, one_line, parse
 
 TOKENIZER = "tokenizer.json"
+GENERATION = "generation_config.json"
 # Every kind of white space beside scripts, digits and code: what a rebuilt tokenizer
 # loses first.
-_PROBE = (
+PROBE = (
     "  Two  spaces,\ttabs\n\n  and\r\nlines.\u00a0\u3000 don't 3.14 1,234 x+=1;\n\tif"
     ' (a[0] != b): return "\\n"\n Zürich naïve İstanbul Ελλάδα Москва 北京 東京です'
     " 서울의 القاهرة ירושלים दिल्ली में ঢাকা తెలుగు กรุงเทพ አዲስ ١٢٣ १२३ \U0001f642"
@@ -99,7 +100,7 @@ def _is_alike(tokenizer: Any, stated: Any) -> bool:
             for part in (one.normalizer, one.pre_tokenizer, one.decoder)
         ]
         try:
-            ids = one.encode(_PROBE).ids
+            ids = one.encode(PROBE).ids
             sides.append((parts, ids, one.decode(ids, skip_special_tokens=False)))
         except Exception:  # a bare one, of a text without an unknown token
             sides.append((parts, [], ""))
@@ -122,29 +123,30 @@ def eos_ids_of(tokenizer: Any) -> frozenset[int]:
     """The tokenizer's own EOS, and `eos_token_id` of the checkpoint's
     generation_config.json, or else of its config.json. Raises InputError for one
     that is not an id or a list of ids."""
-    own = (
-        frozenset()
-        if tokenizer.eos_token_id is None
-        else frozenset({tokenizer.eos_token_id})
-    )
-    for name in (
-        ("generation_config.json", "config.json") if tokenizer.name_or_path else ()
-    ):
-        file = Path(tokenizer.name_or_path) / name
-        if file.is_file():
-            configured = of_kind(
-                parse(file.read_bytes(), str(file)), dict, str(file)
-            ).get("eos_token_id")
-            if configured is None:
-                continue
-            ids = configured if isinstance(configured, list) else [configured]
-            if not all(type(number) is int for number in ids):
-                raise InputError(
-                    f"{file}: field 'eos_token_id' must be a token id or a list of"
-                    f" them, not {configured!r}"
-                )
-            return own | frozenset(ids)
-    return own
+    ids: frozenset[int] = frozenset()
+    if tokenizer.name_or_path:
+        directory = Path(tokenizer.name_or_path)
+        ids = stated_eos_ids(directory / GENERATION)
+        ids = ids or stated_eos_ids(directory / "config.json")
+    return ids if tokenizer.eos_token_id is None else ids | {tokenizer.eos_token_id}
+
+
+def stated_eos_ids(file: Path) -> frozenset[int]:
+    """`eos_token_id` of a JSON file; none where it or the file is missing. Raises
+    InputError for what is no id or list of ids."""
+    if not file.is_file():
+        return frozenset()
+    stated = of_kind(parse(file.read_bytes(), str(file)), dict, str(file))
+    configured = stated.get("eos_token_id")
+    if configured is None:
+        return frozenset()
+    ids = configured if isinstance(configured, list) else [configured]
+    if not all(type(number) is int for number in ids):
+        raise InputError(
+            f"{file}: field 'eos_token_id' must be a token id or a list of"
+            f" them, not {configured!r}"
+        )
+    return frozenset(ids)
 
 
 def read_eos_ids(

@@ -9,15 +9,29 @@ A registry is filled where its kind is defined, one line for each object; its or
 that of registration.
 """
 
-from collections.abc import Iterable, Iterator
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import date
 from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from evaluator.core.errors import InputError, unknown
+from evaluator.core.errors import Document, InputError, unknown
+
+_SHOWN = 120  # characters of a wrong value
+# Pydantic names Python's types; a YAML author knows other names.
+_MEANT = {
+    "int_parsing": "a whole number is needed",
+    "float_parsing": "a number is needed",
+    "tuple_type": "a list is needed: [...], or a line with '- ' for each entry",
+    "dict_type": (
+        "a mapping is needed: {name: value}, or a line 'name: value' for each entry"
+    ),
+}
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class Frozen(BaseModel):
@@ -25,6 +39,68 @@ class Frozen(BaseModel):
     not finite."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def validated(
+    model: type[_Model],
+    document: Document,
+    where: str,
+    field_of: Callable[[tuple[int | str, ...]], str] | None = None,
+) -> _Model:
+    """Raises InputError with the first problem: where, field (as `field_of` spells
+    it; may be empty) and value."""
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        # An unknown key often explains why another one is missing.
+        problems = error.errors()
+        problem = min(problems, key=lambda each: each["type"] != "extra_forbidden")
+        place, kind = problem["loc"], problem["type"]
+        spelled = field_of or _dotted
+        field = spelled(place)
+        message = problem["msg"].removeprefix("Value error, ")
+        given, wrong = problem["input"], None
+        if kind == "extra_forbidden":
+            wrong = unknown("key", str(place[-1]), _known_keys(model, place))
+        elif kind == "literal_error" and isinstance(given, str):
+            known = re.findall("'(.+?)'", problem["ctx"]["expected"])
+            wrong = unknown("value", given, known)
+        if wrong is not None:
+            raise InputError(f"{where}: {field}: {wrong}") from error
+        # the message names the fields
+        if not (place and field) and kind == "value_error":
+            raise InputError(f"{where}: {message}") from error
+        value = json.dumps(given, default=str)
+        if len(value) > _SHOWN:
+            value = f"{value[:_SHOWN]}..."
+        shown = field if kind == "missing" else f"{field}: {value}"
+        raise InputError(f"{where}: {shown}: {_MEANT.get(kind, message)}") from error
+
+
+def _dotted(place: tuple[int | str, ...]) -> str:
+    # without pydantic's name of a model, as in thinking.Budget.budget
+    parts = [str(part) for part in place[:-1] if not str(part)[:1].isupper()]
+    return ".".join([*parts, *map(str, place[-1:])]) or "(top level)"
+
+
+def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """The valid keys at the location of an unknown key, from the model's
+    annotations."""
+    models: list[Any] = [model]
+    for part in location[:-1]:
+        # a part may be the tag of one of several models
+        chosen = [each for each in models if each.__name__ == part] or models
+        fields = chosen[0].model_fields
+        inner = _models_in(fields[part].annotation) if part in fields else []
+        models = inner or chosen
+    return list(models[0].model_fields)
+
+
+def _models_in(annotation: Any) -> list[Any]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    parts = getattr(annotation, "__args__", ())
+    return [model for part in parts for model in _models_in(part)]
 
 
 def day(given: Any) -> date:

@@ -20,6 +20,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+Json = dict[str, Any]  # an object of JSON
+Document = Mapping[str, Any]  # one that is only read
 # characters of an error's text that are told from its beginning, and from its end
 _HALF = 2000
 _LISTED = 50  # names
@@ -81,25 +83,74 @@ def one_line(error: BaseException | str, limit: int = 200) -> str:
     return text[:limit]
 
 
+_JOINERS = "\u200c\u200d"  # Indic and Persian spelling needs them
+
+
+def printable(text: str) -> str:
+    """A foreign text without control characters and marks of direction."""
+    return "".join(
+        each if each.isprintable() or each in _JOINERS else "\N{REPLACEMENT CHARACTER}"
+        for each in text
+    )
+
+
+PLUGIN = "a plugin adds others: entry point resurface.plugins, or RESURFACE_PLUGINS"
 # what plugins may register
 _PLUGGED = ("engine", "method", "probe", "table", "task")
+
+
+def counted(number: int, what: str) -> str:
+    """`1 item`, `2 items`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+_UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def lasting(seconds: float) -> str:
+    """A time as `2.4 s`, `2 min 24 s`, `3 h 5 min` or `2 d 4 h`."""
+    left = round(seconds)
+    if left < 60:
+        return f"{seconds:.1f} s"
+    parts: list[str] = []
+    for size, unit in _UNITS:
+        count, left = divmod(left, size)
+        if count or parts:
+            parts.append(f"{count} {unit}")
+    return " ".join(part for part in parts[:2] if part[0] != "0")
 
 
 def unknown(what: str, value: str, known: Iterable[str]) -> InputError:
     """The error for a name that is not one of `known`, with the nearest valid name
     suggested; it lists at most 50."""
     names = sorted(known)
+    hint = nearest(value, names)
+    listed = ", ".join(names[:_LISTED])
+    if len(names) > _LISTED:
+        listed += f" and {len(names) - _LISTED:,} more"
+    if what.removeprefix("--") in _PLUGGED:
+        listed += f"; {PLUGIN}"
+    return InputError(f"unknown {what} {value!r}{hint} (known: {listed})")
+
+
+def nearest(value: str, known: Iterable[str]) -> str:
+    """Suggests the name that is spelled nearly as `value` is; empty for none."""
+    spellings = {name.lower(): name for name in known}
+    typed = value.lower()
     # one wrong letter is half of a language's code
     cutoff = 0.6 if len(value) > 3 else 0.4
-    near = difflib.get_close_matches(value, names, n=1, cutoff=cutoff)
-    near = near or [name for name in names if value and name.startswith(value)]
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    if not near and what in _PLUGGED:
-        hint = "; a plugin brings its own (RESURFACE_PLUGINS, or an entry point)"
-    listed = ", ".join(names[:_LISTED]) + (
-        f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
-    )
-    return InputError(f"unknown {what} {value!r}{hint} (known: {listed})")
+    near = difflib.get_close_matches(typed, spellings, n=1, cutoff=cutoff)
+    near = near or [name for name in spellings if typed and name.startswith(typed)]
+    return f"; did you mean {spellings[near[0]]!r}?" if near else ""
+
+
+def meant(path: Path, *names: str) -> str:
+    """Suggests the file beside a missing one, or the name, that is spelled nearly as it
+    is; empty for none."""
+    beside = path.parent.iterdir() if path.parent.is_dir() else ()
+    known = [*map(str, beside), *names]
+    near = difflib.get_close_matches(str(path), known, n=1, cutoff=0.8)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def need_regular(path: Path) -> Path:
@@ -126,7 +177,7 @@ def parse(text: bytes, place: str) -> Any:
     """The JSON value in UTF-8 text. Raises InputError that names `place`, also for a
     key given twice."""
 
-    def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def each_once(pairs: list[tuple[str, Any]]) -> Json:
         found = dict(pairs)
         if len(found) < len(pairs):
             twice = next(
@@ -194,7 +245,7 @@ def strings(values: Any, place: str) -> tuple[str, ...]:
     )
 
 
-def mapping_at(document: Any, *keys: Any) -> Mapping[str, Any]:
+def mapping_at(document: Any, *keys: Any) -> Document:
     """What JSON holds under one key after another; empty where it holds no object
     there. Raises nothing."""
     for key in keys:
@@ -202,7 +253,7 @@ def mapping_at(document: Any, *keys: Any) -> Mapping[str, Any]:
     return document if isinstance(document, Mapping) else {}
 
 
-def rows_at(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+def rows_at(document: Document, key: str) -> list[Document]:
     """The objects of the list that JSON holds under a key; none where it holds no
     list. Raises nothing."""
     found = document.get(key)

@@ -7,11 +7,11 @@ over removes that folder, so the old owner's renames fail.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -75,6 +75,12 @@ def need_unfenced(path: Path) -> None:
     owner = _fence_of(path)
     if owner is not None:
         owner.check()
+
+
+def cache_folder() -> Path:
+    """What this user's runs share."""
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(folder) / "resurface"
 
 
 def move_into(folder: Path, path: Path) -> Path:
@@ -186,7 +192,7 @@ def _as_text(value: Any) -> Any:
         return value
     formula = value.startswith(_BEGINNINGS)
     if formula:
-        with contextlib.suppress(ValueError):
+        with suppress(ValueError):
             float(value)
             # a number after a tab is still a cell that begins with a tab
             formula = value != value.strip()
@@ -228,7 +234,7 @@ def _renamed(
         temporary.replace(path)
     except BaseException:
         # where nothing can be written, there is nothing to remove either
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
 

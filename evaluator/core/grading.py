@@ -32,11 +32,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, get_args
+from typing import get_args
 
 from evaluator.core.errors import unknown
 from evaluator.core.plain import SIGNS, forms, plain
-from evaluator.core.records import Grading
+from evaluator.core.records import Columns, Grading
 from evaluator.core.text import ARTICLES, UNSPACED, main_code, normalise, split_tokens
 
 LOOP = 8  # tokens of the n-grams that show a loop
@@ -97,7 +97,7 @@ def gradable(answers: Iterable[str], language: str) -> tuple[str, ...]:
 
 def grade(
     response: str, answers: Iterable[str], language: str, rule: str = "strict"
-) -> dict[str, Any]:
+) -> Columns:
     """`contains`, `exact_match` and `token_f1` of a text by a rule, against those of
     the answers that are `gradable`.
 
@@ -108,7 +108,7 @@ def grade(
     return _GRADERS[rule](strip_thinking(response), tuple(answers), language)
 
 
-def grades(response: str, answers: tuple[str, ...], language: str) -> dict[str, Any]:
+def grades(response: str, answers: tuple[str, ...], language: str) -> Columns:
     """The columns of a record that grade its text: by the strict rule, and
     `contains_paper`."""
     paper = normalise(strip_thinking(response))
@@ -167,7 +167,7 @@ def _by_strict(answers: tuple[str, ...], language: str) -> tuple[_Answer, ...]:
     return tuple(found)
 
 
-def _strictly(response: str, answers: tuple[str, ...], language: str) -> dict[str, Any]:
+def _strictly(response: str, answers: tuple[str, ...], language: str) -> Columns:
     wanted = _by_strict(answers, language)
     texts = forms(plain(response, language))
     bare = [_bare(text, language) for text in texts]
@@ -184,7 +184,7 @@ def _strictly(response: str, answers: tuple[str, ...], language: str) -> dict[st
     return {"contains": found, "exact_match": exact, "token_f1": token_f1}
 
 
-def _loosely(response: str, answers: tuple[str, ...], language: str) -> dict[str, Any]:
+def _loosely(response: str, answers: tuple[str, ...], language: str) -> Columns:
     text, golds = normalise(response), list(filter(None, map(normalise, answers)))
     counts = [Counter(split_tokens(gold, language)) for gold in golds]
     return {

@@ -1,13 +1,13 @@
 """Work in a separate process. When it ends, its whole process group is killed, so
 that nothing stays behind."""
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,12 +59,12 @@ def run_isolated(
                 pause = _LOOK_SECONDS
                 if end is not None:
                     pause = max(0.0, min(pause, end - time.monotonic()))
-                with contextlib.suppress(subprocess.TimeoutExpired):
+                with suppress(subprocess.TimeoutExpired):
                     code = process.wait(pause)
                 if code is None and meanwhile is not None:
                     meanwhile()
         finally:
-            with contextlib.suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()

@@ -13,7 +13,6 @@ folder. So there is no gap between check and write. `liveness.py` decides who ma
 over.
 """
 
-import contextlib
 import errno
 import fcntl
 import json
@@ -23,6 +22,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO
@@ -49,6 +49,10 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
+class Held(InputError):
+    """Another process writes the directory."""
+
+
 class LeaseLost(ResurfaceError):
     """Another process has taken over the directory; this one must not write there any
     more."""
@@ -66,8 +70,8 @@ class Lease:
         tell: Callable[[str], None] | None = None,
         pace: Pace | None = None,
     ) -> None:
-        """`content`: what the directory holds, for messages. Raises InputError if
-        another process writes there, OSError if the directory is not writable."""
+        """`content`: what the directory holds, for messages. Raises Held if another
+        process writes there, OSError if the directory is not writable."""
         self.directory = directory
         self._content = content
         self._pace = PACE if pace is None else pace
@@ -82,7 +86,7 @@ class Lease:
         except BaseException as error:
             self._file.close()
             if isinstance(error, OSError):  # a full disk: leave nothing half-written
-                with contextlib.suppress(OSError):  # others have claims there
+                with suppress(OSError):  # others have claims there
                     (directory / FOLDER).rmdir()
                     (directory / LOCK).unlink()
             raise
@@ -144,7 +148,7 @@ class Lease:
             (self.directory / LOCK).unlink(missing_ok=True)
         self._file.close()
         # lost, or the disk is full: others will soon see that the owner is gone
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._publish(
                 json.dumps(asdict(replace(self._claim, released=True))),
                 f"{self._claim.number:06d}.json",
@@ -163,7 +167,7 @@ class Lease:
             if decision == "watch" and last is not None:
                 decision = self._watched(last, seen)
             if decision == "refuse":
-                raise InputError(
+                raise Held(
                     f"{self.directory}: another resurface process is writing this"
                     f" {self._content}{_holder(last)}"
                 )
@@ -212,7 +216,7 @@ class Lease:
         try:
             unseen.write_text(text, encoding="utf-8")
             # ours after all, if a file server's answer was lost; see below
-            with contextlib.suppress(FileExistsError):
+            with suppress(FileExistsError):
                 try:
                     os.link(unseen, named)
                 except OSError as error:
@@ -226,7 +230,7 @@ class Lease:
         last = latest_claim(self.directory)
         if last is not None and last.token == claim.token:
             return True
-        with contextlib.suppress(OSError):  # the claim's owner may have removed it
+        with suppress(OSError):  # the claim's owner may have removed it
             _folder(self.directory, claim).rmdir()
         return False
 
@@ -255,7 +259,7 @@ class Lease:
             try:
                 self._publish(str(count), f"{self._claim.number:06d}.beat")
             except FileNotFoundError:
-                with contextlib.suppress(LeaseLost, OSError):
+                with suppress(LeaseLost, OSError):
                     self.folder_is_gone()
                 return
             except OSError:  # a full disk, or an unreachable file server
@@ -331,7 +335,7 @@ def latest_claim(directory: Path) -> LeaseClaim | None:
 
 def beats_of(directory: Path, claim: LeaseClaim) -> int | None:
     """The number of beats from a claim's owner; None before the first."""
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         return int(
             (directory / FOLDER / f"{claim.number:06d}.beat").read_text(
                 encoding="ascii"
@@ -360,7 +364,7 @@ def _locked(file: IO[str]) -> bool | None:
 def _remove_folder(folder: Path, aside: Path) -> None:
     """Rename, then remove, a folder in which others may still write: their path
     becomes invalid at once."""
-    with contextlib.suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):
         folder.replace(aside)
     for _ in range(5):
         shutil.rmtree(aside, ignore_errors=True)

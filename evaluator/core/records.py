@@ -17,7 +17,7 @@ Example (the beam probe's second beam of one item)::
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -47,6 +47,8 @@ class Meaning:
 
 
 _Unreported = partial(Meaning, reported=False)
+TokenIds = tuple[int, ...]
+Columns = dict[str, Any]  # values of a record, by column
 PerToken = tuple[float, ...] | None
 
 
@@ -64,28 +66,20 @@ class Item:
     context: Annotated[str, Meaning("the passage that the question is about")]
     question: Annotated[str, Meaning("the question")]
     answers: Annotated[
-        tuple[str, ...],
-        Meaning("gold answers: each counts as right; the first is the gold option"),
+        tuple[str, ...], Meaning("each counts as right; the first is the gold option")
     ]
     cluster: Annotated[
-        str,
-        Meaning(
-            "the group that intervals resample as one; by default the items of one"
-            " context"
-        ),
+        str, Meaning("intervals resample it as one; default: the items of one context")
     ]
+    # in memory: the task's own wrong options; in files: all, with the gold answer
     options: Annotated[
         tuple[str, ...],
-        _Unreported(
-            "the options of `choice` in order, with the gold answer (in memory: the"
-            " task's own wrong options)"
-        ),
+        _Unreported("the options of `choice` in order, with the gold answer"),
     ] = ()
     digest: Annotated[
         str | None,
         Meaning(
-            "SHA-256 over context, question, gold answers and the task's own options:"
-            " what was asked"
+            "SHA-256 over context, question, gold answers and the task's own options"
         ),
     ] = None
 
@@ -102,9 +96,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     ]
     base: Annotated[
         str | None,
-        Meaning(
-            "the dense checkpoint that this one is compared with; null for a dense one"
-        ),
+        Meaning("the dense checkpoint that it is compared with; null for a dense one"),
     ]
     method: Annotated[
         str | None,
@@ -117,20 +109,21 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Meaning(
             "zeros (`unstructured`, `2:4`), removed parts (`layers`, `heads`,"
-            " `channels`, `20-25,28`), scheme (`W4A16 (gptq, group 128)`), or both"
+            " `channels`, `experts`, `20-25,28`), scheme (`W4A16 (gptq, group 128)`),"
+            " or both"
             " (`2:4 + FP8 (per channel)`); null for a dense one"
         ),
     ]
     sparsity: Annotated[
         float | None,
         Meaning(
-            "the achieved share of zeros in the pruned matrices, or the removed share"
-            " of the layers' weights",
+            "achieved share: zeros in the pruned matrices, or removed weights of the"
+            " layers",
             "0 to 1",
         ),
     ]
     calibration: Annotated[
-        str | None, Meaning("the source of the calibration text; null if none is known")
+        str | None, Meaning("source of the calibration text, if known")
     ]
     requested_sparsity: Annotated[
         float | None,
@@ -140,11 +133,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
         str | None, Meaning("dtype of cached keys and values; `auto`: the engine's")
     ] = None
     architecture: Annotated[
-        str | None,
-        Meaning(
-            "digest of config.json and of the tensors' shapes: equal weights may differ"
-            " in it"
-        ),
+        str | None, Meaning("digest of config.json and the tensors' shapes")
     ] = None
 
 
@@ -164,75 +153,61 @@ class Record(Origin, frozen=True, kw_only=True):
         ),
     ]
     format: Annotated[Format, Meaning("the form of the question", key=True)]
-    probe: Annotated[
-        str,
-        Meaning(
-            "the way to look for the answer, such as `greedy` or `choice`", key=True
-        ),
-    ]
+    probe: Annotated[str, Meaning("such as `greedy` or `choice`", key=True)]
     index: Annotated[
         int,
         Meaning(
-            "number of the beam, sample, option or window, from 0; `fidelity`: 0 is the"
-            " base's greedy answer, 1 the gold answer; `greedy`: 1 is the answer after"
-            " a cut thought; 0 elsewhere",
+            "number of the beam, sample, option or window, from 0. `fidelity`: 0 is"
+            " the base's greedy answer, 1 the gold answer. `greedy`: 1 is the answer"
+            " after a cut thought. Else 0",
             key=True,
         ),
     ]
     seed: Annotated[
-        int,
-        Meaning(
-            "the run's seed; for `sample` the seed of the sample",
-            key=True,
-            arrow="int64",
-        ),
+        int, Meaning("the run's seed; `sample`: the sample's", key=True, arrow="int64")
     ]
     status: Annotated[
         Status,
         Meaning(
             "`ok`; `truncated`: `ok` with a cut context or thought; `excluded`: the"
-            " item cannot be posed this way, and `text` has the reason; `engine_error`:"
-            " the engine failed"
+            " item cannot be posed so; `engine_error`: the engine failed"
         ),
     ]
     text: Annotated[
         str | None,
         Meaning(
-            "the decoded response; `aligned_rank`: the lead-in, the base's words before"
-            " its answer; `excluded` and `engine_error`: the reason"
+            "the response; `aligned_rank`: the lead-in, the base's words before its"
+            " answer; `excluded` and `engine_error`: the reason"
         ),
     ] = None
     token_ids: Annotated[
-        tuple[int, ...] | None,
-        Meaning(
-            "ids of the generated tokens with EOS, or of the scored text; null for"
-            " running text"
-        ),
+        TokenIds | None,
+        Meaning("generated tokens with EOS, or the scored text; null for running text"),
     ] = None
     logprob: Annotated[
         float | None,
         Meaning(
-            "log-probability, summed over `token_ids` or over the window of a text."
-            " Perplexity is exp(-sum(logprob) / sum(prompt_tokens))",
+            "log-probability, summed over `token_ids` or a window. Perplexity is"
+            " exp(-sum(logprob) / sum(prompt_tokens))",
             "nats",
         ),
     ] = None
     rank: Annotated[
         int | None,
         Meaning(
-            "1 + the number of tokens likelier than the gold answer's first token,"
-            " after the open prompt; `aligned_rank`: after prompt and lead-in"
+            "1 + the number of tokens likelier than the gold answer's first, after the"
+            " open prompt; `aligned_rank`: after prompt and lead-in"
         ),
     ] = None
     margin: Annotated[
         float | None,
         Meaning(
-            "log-probability of the ranked token minus the likeliest token's; <= 0",
+            "log-probability of that first token minus the likeliest token's; <= 0",
             "nats",
         ),
     ] = None
     is_gold: Annotated[
-        bool | None, Meaning("whether the scored option is the gold answer")
+        bool | None, Meaning("whether the option is the gold answer")
     ] = None
     option_text: Annotated[
         str | None, Meaning("the scored option; `aligned_rank`: the aligned answer")
@@ -245,8 +220,7 @@ class Record(Origin, frozen=True, kw_only=True):
         ),
     ] = None
     exact_match: Annotated[
-        bool | None,
-        Meaning("whether the response equals a gold answer, by the same rule"),
+        bool | None, Meaning("whether it equals one, by the same rule")
     ] = None
     token_f1: Annotated[
         float | None,
@@ -278,33 +252,25 @@ class Record(Origin, frozen=True, kw_only=True):
             "scales of a quantised cache: `from the checkpoint`, `calculated`, `none`"
         ),
     ] = None
-    device: Annotated[
-        str | None, _Unreported("the names of its GPUs, or of the processor")
-    ] = None
+    device: Annotated[str | None, _Unreported("its GPUs or processor")] = None
     kld: Annotated[
         PerToken,
         Meaning(
             "KL divergence, sum P (ln P - ln Q): P is the base's distribution over the"
-            " next token, Q this checkpoint's. Only `fidelity` and `text_fidelity` fill"
+            " next token, Q the checkpoint's. Only `fidelity` and `text_fidelity` fill"
             " this and the columns up to `base_confidence`, by token",
             "nats",
         ),
     ] = None
     kld_reverse: Annotated[PerToken, Meaning("sum Q (ln Q - ln P)", "nats")] = None
     acceptance: Annotated[
-        PerToken,
-        Meaning(
-            "expected acceptance rate (EAR), sum min(P, Q): the overlap of both"
-            " distributions",
-            "0 to 1",
-        ),
+        PerToken, Meaning("expected acceptance rate (EAR), sum min(P, Q)", "0 to 1")
     ] = None
     same_top: Annotated[
         tuple[bool, ...] | None, Meaning("whether both have the same likeliest token")
     ] = None
     top_agreement: Annotated[
-        PerToken,
-        Meaning("the share of the first 5 ranks with the same token in both", "0 to 1"),
+        PerToken, Meaning("share of the first 5 ranks with the same token", "0 to 1")
     ] = None
     token_logprobs: Annotated[PerToken, Meaning("ln Q of the token", "nats")] = None
     base_token_logprobs: Annotated[PerToken, Meaning("ln P of the token", "nats")] = (
@@ -312,45 +278,34 @@ class Record(Origin, frozen=True, kw_only=True):
     )
     base_confidence: Annotated[PerToken, Meaning("the highest P", "0 to 1")] = None
     context_tokens: Annotated[
-        int | None,
-        Meaning(
-            "the context's wanted length, with other passages; null: its own", "tokens"
-        ),
+        int | None, Meaning("wanted length of a context with other passages", "tokens")
     ] = None
     context_depth: Annotated[
         float | None,
-        Meaning("the share of the added text before the own passage", "0 to 1"),
+        Meaning("share of the added text before the own passage", "0 to 1"),
     ] = None
     thought: Annotated[
         str | None,
         Meaning("what the model thought before its answer (`greedy`, `sample`)"),
     ] = None
     thought_tokens: Annotated[
-        int | None,
-        Meaning(
-            "length of the thought before the answer; null without thinking", "tokens"
-        ),
+        int | None, Meaning("length of the thought", "tokens")
     ] = None
     thought_state: Annotated[
         ThoughtState | None,
         Meaning(
-            "`none`: no thought; `closed`: it has an end; `cut`: it has none, so there"
-            " is no answer; `forced`: the answer after we ended a cut thought. `greedy`"
-            " has the last two both"
+            "`none`: no thought; `closed`: it has an end; `cut`: no end, so no answer;"
+            " `forced`: the answer after we ended a cut thought. `greedy` has the last"
+            " two both"
         ),
     ] = None
     contains_paper: Annotated[
-        bool | None, Meaning("the same as `contains`, by the paper's rule")
+        bool | None, Meaning("`contains` by the paper's rule")
     ] = None
-    grading: Annotated[
-        Grading | None, Meaning("the rule that the run's tables and gate follow")
-    ] = None
-    thought_ids: Annotated[tuple[int, ...] | None, _Unreported("ids of `thought`")] = (
-        None
-    )
+    grading: Annotated[Grading | None, Meaning("the rule of tables and gate")] = None
+    thought_ids: Annotated[TokenIds | None, _Unreported("ids of `thought`")] = None
     prompt_digest: Annotated[
-        str | None,
-        Meaning("digest of the prompt's token ids; equal prompts have equal ones"),
+        str | None, Meaning("digest of the prompt's token ids")
     ] = None
 
 
@@ -360,29 +315,19 @@ class VerdictRow:
     record's key."""
 
     matcher: Annotated[str, Meaning("the matcher's name")]
-    matcher_digest: Annotated[
-        str, _Unreported("digest of the matcher's weights, as `weights_digest`")
-    ]
+    matcher_digest: Annotated[str, _Unreported("as `weights_digest`")]
     verdict: Annotated[
-        bool | None,
-        Meaning(
-            "whether the response means the same as a gold answer; null: not measured"
-        ),
+        bool | None, Meaning("whether the response means the same as a gold answer")
     ]
     probability: Annotated[
         float | None,
-        _Unreported(
-            "the matcher's probability of yes, where yes and no add up to 1; null: not"
-            " measured",
-            "0 to 1",
-        ),
+        _Unreported("probability of yes, where yes and no add up to 1", "0 to 1"),
     ]
     status: Annotated[
         Status,
         Meaning(
-            "`ok`; `truncated`: the response was cut to fit the matcher's prompt;"
-            " `excluded`: the prompt is too long without a response too;"
-            " `engine_error`: the engine failed"
+            "`ok`; `truncated`: the response was cut to fit the prompt; `excluded`:"
+            " the prompt is too long even without it; `engine_error`: the engine failed"
         ),
     ]
 

@@ -34,14 +34,15 @@ BANDS = (0.0, 0.5, 0.9, 0.99)
 _SAME = 8  # in the byte
 _POSITION = np.dtype([("kld", "<f4"), ("marks", "u1")])
 
-_SEVERITY = {"ok": 0, "truncated": 1, "engine_error": 2, "excluded": 3}
-_BY_SEVERITY = {severity: status for status, severity in _SEVERITY.items()}
+# of statuses; from `engine_error` on nothing was measured
+SEVERITY = {"ok": 0, "truncated": 1, "engine_error": 2, "excluded": 3}
+BY_SEVERITY = {severity: status for status, severity in SEVERITY.items()}
 
 
 def why_not(records: pd.DataFrame, probe: str) -> pd.DataFrame:
     """Column `<probe>_why`: the text of the item's first record of its worst status,
     where that is no measurement."""
-    severity = records["status"].map(_SEVERITY).astype("int64")
+    severity = records["status"].map(SEVERITY).astype("int64")
     marked = records.assign(severity=severity)
     worst = marked[marked["severity"].gt(1) & marked["text"].notna()]
     worst = worst.sort_values(
@@ -57,9 +58,9 @@ def where_measured(
     """`<probe>_status` and columns; engine_error where `ok` lacks a `value`."""
     import pandas as pd
 
-    severity = records["status"].map(_SEVERITY).astype("int64")
+    severity = records["status"].map(SEVERITY).astype("int64")
     worst = severity.groupby([records[name] for name in KEY]).max()
-    status = worst.map(_BY_SEVERITY).reindex(reduced.index)
+    status = worst.map(BY_SEVERITY).reindex(reduced.index)
     lacking = status.isin(MEASURED) & reduced[value].isna()
     status = status.mask(lacking, "engine_error")
     measured = status.isin(MEASURED)

@@ -75,6 +75,9 @@ def main_code(language: str) -> str:
     return code if code in _NAMES else code_of(re.split(r"[-_(]", code)[0])
 
 
+UNKNOWN = "is no known language: graded as one with spaces between words"
+
+
 def is_known(language: str) -> bool:
     """Whether the table of languages has it."""
     return main_code(language) in _NAMES

@@ -1,7 +1,8 @@
 """Compares two sides on their common items: which scores moved by more than noise.
 
 A side has a row for each scored answer, and the settings behind it. It comes from a
-run's outcomes or from lm-eval's logs. Both use the same names of measures. `open`:
+run's outcomes or from another program's logs (`logged.py`). Both use the same names of
+measures. `open`:
 the greedy answer contains a gold answer. `choice`: the gold option scored highest.
 `exact_match` has one name everywhere.
 
@@ -22,20 +23,18 @@ only comparisons that can differ, whatever the results:
   once. Example: `exact_match` and `open`, if each answer with a gold answer equals
   that gold answer."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 import pandas as pd
 
 import evaluator.metrics.columns as col
-from evaluator.core.errors import InputError, mapping_at
+from evaluator.core.errors import Document, InputError, Json, mapping_at, nearest
 from evaluator.core.records import SERVING
-from evaluator.deciding.pairing import HASH, by_content
+from evaluator.deciding.pairing import by_content
 from evaluator.metrics.columns import Column, Row, typed_frame
 from evaluator.metrics.inputs import (
     ALL,
@@ -55,13 +54,12 @@ from evaluator.metrics.measures import (
     correct_for_many,
     difference,
 )
-from evaluator.store.lm_eval import UNFILTERED, Logged, Sample
 
 ANSWERS = [
     *("checkpoint", "task", "measure", "language", "item_id"),
     *("value", "said", "prompt", "cluster", "digest"),
 ]
-_NAMES = {"contains": "open", "acc": "choice"}  # lm-eval's metrics -> our measures
+KEY = ["measure", "language", "item_id"]
 # Measure -> the outcome column of its value, the column that identifies the answer (or
 # None), and the probe.
 _MEASURES = {
@@ -72,10 +70,6 @@ _MEASURES = {
     "in any beam": ("beam_hit", None, "beam"),
     "in any sample": ("sample_hit", None, "sample"),
 }
-_LM_EVAL_SETTINGS = (
-    *("lm_eval_version", "transformers_version", "git_hash"),
-    *("chat_template_sha", "system_instruction_sha"),
-)
 _NOT_SETTINGS = ("probes", "formats", "name", "languages", "items")
 
 
@@ -100,11 +94,13 @@ class Side:
         return self.answers[same & (self.answers["task"] == task)]
 
     def names(self, column: str) -> list[str]:
-        return sorted(self.answers[column].unique())
+        """The names in a column: checkpoints in the run's order."""
+        names = self.answers[column].unique()
+        return list(names) if column == "checkpoint" else sorted(names)
 
 
 def side_of_run(inputs: Inputs, name: str) -> Side:
-    """A run's answers to open prompts, with the run's own seed."""
+    """A run's answers to open prompts; of samples, the mean over their seeds."""
     parts, settings, rounded = [pd.DataFrame(columns=ANSWERS)], {}, set()
     for subject in inputs.checkpoints:
         checkpoint, task = subject.key[::-1]
@@ -150,7 +146,7 @@ def _settings(inputs: Inputs, checkpoint: str, task: str) -> dict[str, str]:
     columns["kv cache"] = every["kv_cache"]
     columns["weights"] = every["weights_digest"].str[:12]
     columns["configuration"] = every["architecture"].str[:12]
-    stated: dict[str, Any] = {}
+    stated: Json = {}
     for name, values in columns.items():
         stated[name] = " and ".join(sorted(set(map(str, values.dropna())))) or None
     stated |= settings_of(run, checkpoint, task)
@@ -166,74 +162,8 @@ def _settings(inputs: Inputs, checkpoint: str, task: str) -> dict[str, str]:
     return _texts(stated)
 
 
-def _texts(stated: Mapping[str, Any]) -> dict[str, str]:
+def _texts(stated: Document) -> dict[str, str]:
     return {name: str(value) for name, value in stated.items() if value is not None}
-
-
-def side_of_logged(logged: Sequence[Logged], name: str) -> Side:
-    """The answers in lm-eval's logs. A document with an `id`, like those that a run
-    exports, keeps it as its item.
-
-    Raises InputError if no metric is a number."""
-    rows, settings = [], {}
-    for model in logged:
-        for task, samples in model.samples.items():
-            stated = _lm_eval_settings(model.results, task)
-            for row in _scored_rows(model.model, samples):
-                rows.append(row)
-                settings[model.model, row["task"]] = stated
-    if not rows:
-        raise InputError(f"{name}: no sample has a metric that is a number")
-    notes = tuple(
-        f"{file}: not read: there is a newer log of its task"
-        for model in logged
-        for file in model.older
-    )
-    answers = pd.DataFrame(rows, columns=ANSWERS)
-    return Side(name, answers, settings, "prompt_hash", notes=notes)
-
-
-def _scored_rows(model: str, samples: Iterable[Sample]) -> Iterator[dict[str, Any]]:
-    samples = sorted(samples, key=lambda sample: sample.doc_id)
-    ids = Counter((*_group(sample), str(sample.doc.get("id"))) for sample in samples)
-    unique = max(ids.values(), default=1) == 1
-    seen: Counter[tuple[str, ...]] = Counter()
-    for sample in samples:
-        doc, (name, language) = sample.doc, _group(sample)
-        item_id = str(doc["id"]) if unique and "id" in doc else f"doc {sample.doc_id}"
-        key = (name, language, item_id)
-        seen[key] += 1
-        if seen[key] > 1:  # of two engines that each count from 0
-            item_id += f"#{seen[key]}"
-        suffix = "" if name == UNFILTERED else f",{name}"
-        for metric, value in sample.scores.items():
-            yield {
-                "checkpoint": model,
-                # the run that exported the document
-                "task": str(doc.get("resurface_task", sample.task)),
-                "measure": _NAMES.get(metric, metric) + suffix,
-                "language": language,
-                "item_id": item_id,
-                "value": value,
-                "said": float(crc32(sample.answer.encode())),
-                "prompt": sample.prompt_hash,
-                "cluster": str(doc.get("cluster") or item_id),
-                "digest": str(doc.get("digest") or f"{HASH}{sample.doc_hash}"),
-            }
-
-
-def _group(sample: Sample) -> tuple[str, str]:
-    """The filter and the language of a sample: its id is unique among theirs."""
-    return sample.filter, str(sample.doc.get("language") or "")
-
-
-def _lm_eval_settings(results: Mapping[str, Any], task: str) -> dict[str, str]:
-    stated = dict(mapping_at(results, "config"))
-    for name in _LM_EVAL_SETTINGS:
-        stated[name] = results.get(name)
-    for name in ("versions", "n-shot"):
-        stated[name] = mapping_at(results, name).get(task)
-    return _texts({name: value for name, value in stated.items() if value != []})
 
 
 COLUMNS = (
@@ -247,7 +177,6 @@ COLUMNS = (
     Column("t_p", col.P_VALUE),
     Column("verdict", col.TEXT),
 )
-_KEY = ["measure", "language", "item_id"]
 _INNER = ("p", "test", "one_model")  # of rows, while Holm's families are made
 _LEVEL = 0.05
 
@@ -283,32 +212,21 @@ def compare(
 ) -> Compared:
     """Compare the named pairs, else equal names or the only one of each side. Raises
     InputError if nothing pairs."""
-    checkpoints = _paired(a, b, "checkpoint", pairs, "--pair")
-    tasks = _paired(a, b, "task", task_pairs, "--pair-task")
     rows: list[Row] = []
     differences, notes = {}, [*a.notes, *b.notes]
-    for (name, other), (task, other_task) in product(
-        checkpoints.items(), tasks.items()
-    ):
-        left, right = _with_languages(
-            a.answers_of(name, task), b.answers_of(other, other_task)
-        )
-        right, data, unpaired = by_content(left, right, a.name, b.name)
-        left, right = _with_plain_names(left, right), _with_plain_names(right, left)
-        left, right, strange = _finite(left, right)
-        notes += [f"{task}: {remark}" for remark in (*unpaired, *strange)]
-        ours = a.settings.get((name, task), {})
-        theirs = b.settings.get((other, other_task), {})
-        changed = _differences(ours, theirs)
+    for paired in paired_tasks(a, b, pairs, task_pairs):
+        left, right, strange = _finite(paired.left, paired.right)
+        notes += paired.notes + [f"{paired.task}: {remark}" for remark in strange]
+        key = paired.checkpoint, paired.task
         subject = {
-            "task": task,
-            "checkpoint": name,
-            "checkpoint_b": other,
-            "one_model": not changed and "weights" in ours.keys() & theirs.keys(),
+            "task": paired.task,
+            "checkpoint": paired.checkpoint,
+            "checkpoint_b": paired.checkpoint_b,
+            "one_model": paired.one_model,
         }
         for row in _rows(left, right, alike=a.prompts == b.prompts):
             rows.append(subject | row)
-            differences[name, task] = changed | data
+            differences[key] = paired.differences
     if not rows:
         measures = "; ".join(", ".join(side.names("measure")) for side in (a, b))
         remarks = "".join(f"; {note}" for note in dict.fromkeys(notes))
@@ -321,13 +239,65 @@ def compare(
         row["verdict"] = _verdict(row)
         for name in _INNER:
             del row[name]
-    for name, other in checkpoints.items():
-        if name in a.rounded or other in b.rounded:
-            notes.append(f"{name}: {ROUNDED}")
+        if row["checkpoint"] in a.rounded or row["checkpoint_b"] in b.rounded:
+            notes.append(f"{row['checkpoint']}: {ROUNDED}")
     return Compared(typed_frame(COLUMNS, rows), differences, [*dict.fromkeys(notes)])
 
 
-def _differences(
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PairedTask:
+    """The answers of both sides to one task: where `item_id` is equal, they answer the
+    same. `differences`: of settings and data."""
+
+    task: str
+    checkpoint: str
+    task_b: str
+    checkpoint_b: str
+    left: pd.DataFrame
+    right: pd.DataFrame
+    differences: Mapping[str, tuple[str, str]]
+    notes: list[str]
+    one_model: bool
+
+
+def paired_tasks(
+    a: Side,
+    b: Side,
+    pairs: Mapping[str, str] | None = None,
+    task_pairs: Mapping[str, str] | None = None,
+) -> Iterator[PairedTask]:
+    """The named pairs, else those of equal names or the only one of each side. Raises
+    InputError if there are none."""
+    checkpoints = _paired(a, b, "checkpoint", pairs, "--pair")
+    tasks = _paired(a, b, "task", task_pairs, "--pair-task")
+    for (name, other), (task, other_task) in product(
+        checkpoints.items(), tasks.items()
+    ):
+        left, right = _with_languages(
+            a.answers_of(name, task), b.answers_of(other, other_task)
+        )
+        right, data, unpaired = by_content(left, right, a.name, b.name)
+        left, right = _with_plain_names(left, right), _with_plain_names(right, left)
+        for side, has, lacks in ((a, left, right), (b, right, left)):
+            if alone := sorted({*has["measure"]} - {*lacks["measure"]}):
+                unpaired.append(f"only {side.name} has {', '.join(alone)}")
+        ours = a.settings.get((name, task), {})
+        theirs = b.settings.get((other, other_task), {})
+        changed = stated_differences(ours, theirs)
+        yield PairedTask(
+            task=task,
+            checkpoint=name,
+            task_b=other_task,
+            checkpoint_b=other,
+            left=left,
+            right=right,
+            differences=changed | data,
+            notes=[f"{task}: {remark}" for remark in unpaired],
+            one_model=not changed and "weights" in ours.keys() & theirs.keys(),
+        )
+
+
+def stated_differences(
     ours: Mapping[str, str], theirs: Mapping[str, str]
 ) -> dict[str, tuple[str, str]]:
     """The settings that both sides state, and state differently."""
@@ -378,6 +348,7 @@ def _paired(
         if unknown:
             raise InputError(
                 f"{side.name}: no {what} {unknown[0]!r} (there are: {', '.join(names)})"
+                f"{nearest(unknown[0], names)}"
             )
     if not paired:
         known = f"{', '.join(ours) or 'none'}; {', '.join(theirs) or 'none'}"
@@ -391,7 +362,7 @@ def _paired(
 def _rows(left: pd.DataFrame, right: pd.DataFrame, *, alike: bool) -> Iterator[Row]:
     """The rows of one checkpoint and task. `alike`: both sides have the same kind of
     prompts and answers."""
-    both = left.merge(right, on=_KEY, suffixes=("_a", "_b"))
+    both = left.merge(right, on=KEY, suffixes=("_a", "_b"))
     tests: dict[str, pd.DataFrame] = {}
     for measure, of_measure in both.groupby("measure", sort=False):
         languages = sorted(of_measure["language"].unique())
@@ -424,7 +395,7 @@ def _with_languages(
     if (left["language"] == "").all() == (right["language"] == "").all():
         return left, right
     left, right = left.assign(language=""), right.assign(language="")
-    if left.duplicated(_KEY).any() or right.duplicated(_KEY).any():
+    if left.duplicated(KEY).any() or right.duplicated(KEY).any():
         raise InputError(
             "items of several languages have one id, and one side does not name"
             " languages: compare a run of one language"
@@ -454,14 +425,14 @@ def _finite(
     remarks = []
     for measure, rows in strange.groupby("measure", sort=False):
         first = rows.iloc[0]
-        count = len(rows.drop_duplicates(_KEY))
+        count = len(rows.drop_duplicates(KEY))
         remarks.append(
             f"{measure} left out ({count}): it is {first['value']} for"
             f" {first['item_id']}"
         )
-    gone = pd.MultiIndex.from_frame(strange[_KEY])
-    left = left[~pd.MultiIndex.from_frame(left[_KEY]).isin(gone)]
-    right = right[~pd.MultiIndex.from_frame(right[_KEY]).isin(gone)]
+    gone = pd.MultiIndex.from_frame(strange[KEY])
+    left = left[~pd.MultiIndex.from_frame(left[KEY]).isin(gone)]
+    right = right[~pd.MultiIndex.from_frame(right[KEY]).isin(gone)]
     return left, right, remarks
 
 

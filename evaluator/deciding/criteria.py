@@ -3,7 +3,7 @@ are measured on.
 
 A criterion is one entry of CRITERIA."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Literal
@@ -18,9 +18,10 @@ from evaluator.metrics.columns import PERCENTAGE, POINTS, RATIO, SCORE, Kind
 from evaluator.metrics.fates import UNMEASURED, fates_of, floor_of
 from evaluator.metrics.inputs import ALL, Comparison, Inputs
 from evaluator.metrics.intervals import ALPHA, Floats, ItemNumbers, Mean, Ratio
+from evaluator.metrics.measures import as_floats
 
 Flags = npt.NDArray[np.bool_]
-Probe = Literal["open", "choice"]
+Probe = Literal["open", "choice", "sample"]
 # A loss beyond the tolerance: fewer answers are said, fewer are recognised, answers or
 # token probabilities change.
 Shows = Literal["saying", "recognising", "changing", "probabilities"]
@@ -36,7 +37,8 @@ class Paired:
     """One entry per item: open (`said`) and choice answers (`picked`): 1.0 right,
     0.0 wrong, NaN without a judgement.
 
-    The flags `open` and `choice` mark the items that this probe was to judge."""
+    The flags `open` and `choice` mark the items that this probe was to judge. Of
+    several seeds, `sampled` is the share of right samples over all of them."""
 
     languages: npt.NDArray[np.object_]
     contexts: ItemNumbers
@@ -46,7 +48,11 @@ class Paired:
     picked: Floats
     open: Flags
     choice: Flags
+    base_sampled: Floats | None = None
+    sampled: Floats | None = None
+    sample: Flags | None = None
     floor: float = 0.0  # the accuracy of guessing
+    only_options: bool = False  # the task scores no open answer: a PASS needs none
 
     def at(self, rows: ItemNumbers) -> "Paired":
         """The items of these rows, in this order; rows may repeat."""
@@ -65,6 +71,12 @@ class Paired:
         """The base's answers, the checkpoint's, and the flags of one probe."""
         if probe == "open":
             return self.base_said, self.said, self.open
+        if probe == "sample":
+            nothing = np.full(len(self.contexts), np.nan)
+            sides = self.base_sampled, self.sampled
+            if sides[0] is None or sides[1] is None or self.sample is None:
+                return nothing, nothing, nothing > 0
+            return sides[0], sides[1], self.sample
         return self.base_picked, self.picked, self.choice
 
     @cached_property
@@ -87,6 +99,8 @@ def paired_of(
     if unseen >= len(only_base):
         items, unseen = np.append(items, only_base), unseen - len(only_base)
     own, base = own.reindex(items), base.reindex(items)
+    names = subject.base, subject.checkpoint
+    seeds = [len(inputs.seeds(name or "", subject.task)) for name in names]
     asked = inputs.asked(subject.task).set_index("item").loc[items].reset_index()
     languages = asked["language"].to_numpy(object)
     contexts = asked["context"].to_numpy(np.intp)
@@ -106,7 +120,28 @@ def paired_of(
         open=_due(own["greedy_status"], base["greedy_status"], unseen),
         choice=_due(own["choice_status"], base["choice_status"], unseen),
         floor=floor_of(base[base["options"].notna()], "choice"),
+        **_sampled(own, base, unseen, seeds),
     )
+
+
+def _sampled(
+    own: pd.DataFrame, base: pd.DataFrame, unseen: int, seeds: Sequence[int]
+) -> dict[str, Any]:
+    """The shares of right samples; empty unless one draws under several `seeds`, the
+    numbers of base and checkpoint. An item that lacks one is missing. Items beyond the
+    first of a language have no samples."""
+    if max(seeds) < 2:
+        return {}
+    sides: list[Floats] = []
+    for side, number in zip((base, own), seeds, strict=True):
+        shares = as_floats(side["sample_hits"] / side["samples"])
+        shares = np.where(side["seeds"].fillna(1) >= number, shares, np.nan)
+        sides.append(np.append(shares, np.full(unseen, np.nan)))
+    statuses = own["sample_status"], base["sample_status"]
+    drawn = (statuses[0].notna() | statuses[1].notna()).to_numpy(bool)
+    drawn = np.append(drawn, np.full(unseen, drawn.all()))
+    due = _due(*statuses, unseen) & drawn
+    return {"base_sampled": sides[0], "sampled": sides[1], "sample": due}
 
 
 def _due(own: pd.Series, base: pd.Series, unseen: int) -> Flags:
@@ -183,6 +218,7 @@ class Criterion:
     counted: str = "items"
     per: float = 100.0
     least: bool = False  # the tolerance is the least that is allowed, not the most
+    cancels: bool = False  # noise moves it up as often as down
 
     def threshold(
         self, thresholds: Thresholds, *, language: bool = False
@@ -267,12 +303,34 @@ _ALONG_BASE = {"along": "greedy answer", "group": "all"}
 # The most important first: a sentence names only some.
 CRITERIA = (
     *_of_probes(
-        "drop", "accuracy lost", "max_drop", POINTS, _drop, of_language="drop_language"
+        "drop",
+        "accuracy lost",
+        "max_drop",
+        POINTS,
+        _drop,
+        of_language="drop_language",
+        cancels=True,
+    ),
+    Criterion(
+        "sample_drop",
+        "sampled accuracy lost",
+        "max_sample_drop",
+        POINTS,
+        "saying",
+        partial(_drop, "sample"),
+        of_language="sample_drop_language",
+        cancels=True,
     ),
     _of_known("mc_only", "picked and no longer said", "max_mc_only", "saying"),
     _of_known("lost", "neither said nor picked", "max_lost", "recognising"),
     *_of_probes(
-        "recovery", "accuracy left", "min_recovery", PERCENTAGE, _recovery, least=True
+        "recovery",
+        "accuracy left",
+        "min_recovery",
+        PERCENTAGE,
+        _recovery,
+        least=True,
+        cancels=True,
     ),
     *_of_probes("flips", "flips", "max_flips", PERCENTAGE, _flips, shows="changing"),
     Criterion(
@@ -284,6 +342,7 @@ CRITERIA = (
         table="pr_gap",
         column="delta_pr",
         per=1.0,
+        cancels=True,
     ),
     Criterion(
         "kld",

@@ -14,13 +14,16 @@ any tolerance passes in at most 5 % of runs (intersection-union test, R. Berger,
 Technometrics 24, 1982). BLOCK needs a correction, as any single check can block by
 chance (Bonferroni).
 
+A run may have controls: a checkpoint once more, under a change that should not
+matter. A tolerance below the upper end of what they show decides nothing: `noisy`.
+
 A run with several looks divides both levels among them (`looks`). A check that is
 within at one look stays within at later looks, unless it is beyond there. A look too
 small for even a flawless checkpoint takes no share of the level.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -37,6 +40,7 @@ from evaluator.deciding.criteria import (
 )
 from evaluator.deciding.thresholds import Thresholds
 from evaluator.metrics.inputs import ALL
+from evaluator.metrics.intervals import ALPHA
 from evaluator.metrics.sequential_looks import (
     BLOCK_LEVEL,
     PASS_LEVEL,
@@ -49,6 +53,8 @@ from evaluator.metrics.sequential_looks import (
 Outcome = Literal["PASS", "WARN", "ANOMALOUS", "BLOCK"]
 State = Literal["within", "beyond", "undecided", "unmeasured"]
 Name = tuple[str, str]  # of a check: its criterion and language
+# what controls show, by criterion: over all items, also for languages
+Floors = Mapping[str, Sequence[Evidence]]
 # from best to worst
 OUTCOMES: tuple[Outcome, ...] = ("PASS", "WARN", "ANOMALOUS", "BLOCK")
 FEWEST = 10  # contexts that a decision requires
@@ -71,6 +77,18 @@ class Check:
     n: int = 0
     contexts: int = 0
     missing: int = 0  # items without a judgement
+    # the noise that controls show, and whether it hides what the number says
+    floor: Evidence | None = field(default=None, compare=False, repr=False)
+    noisy: bool = False
+    # the lowest and the highest number of any seed
+    of_seeds: tuple[float, float] | None = None
+
+    @property
+    def excess(self) -> float | None:
+        """How far the number is above the noise; None where noise cancels."""
+        if self.floor is None or self.value is None or self.criterion.cancels:
+            return None
+        return self.value - self.floor.value
 
     @property
     def pooled(self) -> bool:
@@ -107,7 +125,7 @@ class Check:
     def enough(self) -> int | None:
         """About how many items like these would decide an undecided check; None if
         it is more than a run can have."""
-        if self.evidence is None or self.state != "undecided":
+        if self.evidence is None or self.state != "undecided" or self.noisy:
             return None
         few, many = max(1.0, FEWEST / self.contexts), _MOST / self.n
         if not self.is_sure(self.evidence.times(many)):
@@ -126,14 +144,33 @@ class Verdict:
     task: str
     checkpoint: str
     base: str
+    measure: str = ""  # of another program's log
     outcome: Outcome = "WARN"
     checks: tuple[Check, ...] = ()
     planned: int = 0  # items
     incomparable: str | None = None
+    unmet: str | None = None  # why a task that the policy requires is not judged
+    advisory: bool = False  # its BLOCK is only a WARN
     anomaly: str | None = None  # the implausible number, and what to inspect first
     # planned items without a judgement, if they could change the verdict
     unjudged: int = 0
     early: str | None = None  # a sentence, if the gate decided before the last look
+    # its answers equal the base's, with their log-probabilities
+    identical: bool = False
+    same_weights: bool = False  # as the base, and configuration
+    differences: tuple[str, ...] = ()  # from the base, beside weights
+    # the sampled accuracy lost and its ends by seed, if no tolerance judges it
+    sampled: tuple[float, float, float] | None = None
+
+    @property
+    def subject(self) -> str:
+        """The task, with the measure that a log names."""
+        return f"{self.task} {self.measure}".rstrip()
+
+    @property
+    def blocks(self) -> bool:
+        """Whether the finding is BLOCK, in an advisory task too."""
+        return self.advisory or self.outcome == "BLOCK"
 
     def having(self, state: State) -> list[Check]:
         return [check for check in self.checks if check.state == state]
@@ -167,12 +204,14 @@ def decide(
     passed: Collection[Name] = (),
     reports: Mapping[Name, Evidence] | None = None,
     absent: Absent = "left out",
+    floors: Floors | None = None,
 ) -> Decision:
     """The decision on one checkpoint.
 
     `sizes`: the items of each planned look. `passed`: the checks that were within at an
     earlier look. `reports`: numbers of tables; without one that has a tolerance no
-    PASS. `absent`: how to count items without a judgement.
+    PASS. `absent`: how to count items without a judgement. `floors`: what the
+    controls show.
     """
     measurements = list(_measurements(paired, thresholds, reports or {}, absent))
     judged = sum(measured.evidence is not None for *_, measured in measurements)
@@ -194,13 +233,14 @@ def decide(
             check = _judged(
                 check, measured.evidence, items >= passing[0], passed_before
             )
-        checks.append(check)
+        checks.append(_above_noise(check, (floors or {}).get(criterion.name, ())))
     states = {check.state for check in checks}
     outcome: Outcome = "WARN"
     if "beyond" in states:
         outcome = "BLOCK"
     elif "undecided" not in states and any(
-        check.state == "within" and check.criterion.shows == "saying"
+        check.state == "within"
+        and (paired.only_options or check.criterion.shows == "saying")
         for check in checks
     ):
         outcome = "PASS"
@@ -261,6 +301,47 @@ def _judged(check: Check, evidence: Evidence, may_pass: bool, passed: bool) -> C
         value=evidence.value,
         n=evidence.n,
         contexts=evidence.contexts,
+    )
+
+
+def _above_noise(check: Check, floors: Sequence[Evidence]) -> Check:
+    """The check with its noise floor, undecided if noise may have decided it."""
+    if not floors:
+        return check
+    floor = max(floors, key=lambda each: abs(each.value - check.criterion.least))
+    check = replace(check, floor=floor)
+    if not any(_is_hidden(check, each) for each in floors):
+        return check
+    undecided: State = "undecided" if check.evidence else check.state
+    return replace(check, noisy=True, state=undecided)
+
+
+def _is_hidden(check: Check, floor: Evidence) -> bool:
+    """Whether the tolerance is below the upper end of the noise.
+
+    A control of few items cannot show that, even without any noise. It hides a loss
+    only if that is not surely beyond tolerance and noise together. Gains and losses by
+    noise cancel in a drop, whose own interval has them: there only a sure loss of the
+    control counts.
+    """
+    criterion, bound = check.criterion, check.threshold
+    level = check.levels[1] if check.state == "beyond" else ALPHA / 2
+    if criterion.least:
+        far, near = floor.lower(level), floor.upper(level)
+        is_past, is_sure, loses = far < bound, near < bound, near < 1
+    else:
+        far, near = floor.upper(level), floor.lower(level)
+        is_past, is_sure, loses = far > bound, near > bound, near > 0
+    if criterion.cancels:
+        return is_past and loses
+    may_show = criterion.least or not criterion.measure
+    may_show = may_show or (1 - bound) ** floor.contexts <= ALPHA / 2
+    if not is_past or is_sure or may_show:
+        return is_past
+    return (
+        check.state == "beyond"
+        and check.evidence is not None
+        and check.evidence.p_at_most(bound + far) > level
     )
 
 

@@ -9,7 +9,9 @@ from hashlib import sha256
 
 import pandas as pd
 
-HASH = "doc_hash "  # before a digest that lm-eval made
+from evaluator.logs.base import LOGGED
+
+OF_B = " of B"  # after the id of an item that pairs with none
 _NAMED = 5  # items in a remark
 ItemKey = tuple[str, str]  # language, id
 
@@ -23,7 +25,7 @@ def by_content(
     `a` and `b` name the sides."""
     ours, theirs = _digests(left), _digests(right)
     digests = [*ours.values(), *theirs.values()]
-    if not all(digests) or len({digest.startswith(HASH) for digest in digests}) > 1:
+    if not all(digests) or len({digest.startswith(LOGGED) for digest in digests}) > 1:
         return right, {}, []
     # (language, digest) -> ids of `left` that are not yet paired
     waiting: dict[ItemKey, list[str]] = {}
@@ -39,7 +41,7 @@ def by_content(
         elif same:
             names[language, name] = same.pop(0)
         else:
-            names[language, name] = f"{name} of B"
+            names[language, name] = f"{name}{OF_B}"
             only_b.append((language, name))
     only_a = []
     for (language, _), unpaired in waiting.items():

@@ -7,37 +7,39 @@ The default criteria are open and choice accuracy, mc_only and lost. The gate ju
 the others only if they are set. The defaults do not follow from a theory: set them
 to a loss that your users would notice. Thresholds do not change records or tables."""
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
-    ValidationError,
     model_serializer,
     model_validator,
 )
 
 from evaluator.core.config import Frozen
-from evaluator.core.errors import InputError, field, of_kind, parse, read_bytes, unknown
+from evaluator.core.errors import Json
 
 Percent = Annotated[float, Field(ge=0, le=100)] | None
 Amount = Annotated[float, Field(ge=0)] | None
 Share = Annotated[float, Field(ge=0, le=1)] | None
 
 
-class Thresholds(Frozen):
-    """Each is a tolerance; null: the gate does not judge it. Raises ValueError where
-    two contradict each other."""
+class Tolerances(Frozen):
+    """Each is a tolerance; null: the gate does not judge it."""
 
     max_drop: Percent = Field(
         2.0,
-        description="percentage points of accuracy, open and choice, that it may lose",
+        description="percentage points of accuracy that it may lose, open and choice",
     )
     max_drop_language: Percent = Field(
         5.0,
         description="points of accuracy within one language; never less than max_drop",
+    )
+    max_sample_drop: Percent = Field(
+        None,
+        description=(
+            "points of accuracy that the samples of several seeds may lose (--seeds)"
+        ),
     )
     max_mc_only: Percent = Field(
         5.0,
@@ -76,15 +78,8 @@ class Thresholds(Frozen):
     )
     languages: bool = Field(True, description="judge each language too")
 
-    @property
-    def drop_language(self) -> float | None:
-        """The tolerance within one language: `max_drop_language`, and at least
-        `max_drop`."""
-        total, apart = self.max_drop, self.max_drop_language
-        return apart if apart is None or total is None else max(apart, total)
-
     @model_serializer(mode="wrap")
-    def _stated(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _stated(self, written: SerializerFunctionWrapHandler) -> Json:
         """Only the fields that were set. A written default would count as a setting
         when it is read again."""
         return {
@@ -92,6 +87,23 @@ class Thresholds(Frozen):
             for name, value in written(self).items()
             if name in self.model_fields_set
         }
+
+
+class Thresholds(Tolerances):
+    """All tolerances of a task. Raises ValueError where two contradict each other."""
+
+    @property
+    def drop_language(self) -> float | None:
+        """The tolerance within one language: `max_drop_language`, and at least
+        `max_drop`."""
+        total, apart = self.max_drop, self.max_drop_language
+        return apart if apart is None or total is None else max(apart, total)
+
+    @property
+    def sample_drop_language(self) -> float | None:
+        """The same of samples, if they are judged."""
+        total, apart = self.max_sample_drop, self.max_drop_language
+        return None if apart is None or total is None else max(apart, total)
 
     @model_validator(mode="after")
     def _agree(self) -> "Thresholds":
@@ -121,48 +133,3 @@ class Screen(Frozen):
         100, description="items at the first look; then 20 % more"
     )
     seed: Annotated[int, Field(ge=0)] = Field(0, description="seed of the items' order")
-
-
-def thresholds_of(run: Mapping[str, Any], place: str, **given: object) -> Thresholds:
-    """The thresholds `given`, then those that run.json states, then the default
-    ones. Raises InputError naming `place`, field and value."""
-    config = run.get("config")
-    stated = config.get("gate") if isinstance(config, Mapping) else None
-    for name in given.keys() - Thresholds.model_fields.keys():
-        raise unknown("tolerance", name, Thresholds.model_fields)
-    try:
-        document = {} if stated is None else stated
-        return Thresholds.model_validate({**document, **given} if given else document)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        field = ".".join(["config.gate", *map(str, problem["loc"])])
-        where = (
-            problem["loc"][0]
-            if given.keys() & {*problem["loc"]}
-            else f"{place}: {field}"
-        )
-        raise InputError(f"{where}: {problem['input']!r}: {problem['msg']}") from error
-
-
-def last_thresholds(run_dir: Path, run: Mapping[str, Any]) -> Thresholds:
-    """Those of the last `resurface gate`, which RUN/gate.json has; without one, those
-    of run.json. Raises InputError as `thresholds_of` does."""
-    file = run_dir / "gate.json"
-    if not file.is_file():
-        return thresholds_of(run, "run.json")
-    usual = dict(Thresholds())
-    content = of_kind(parse(read_bytes(file), str(file)), dict, str(file))
-    stated: dict[str, Any] = field(content, "thresholds", dict, str(file))
-    # a default would count as set
-    last = {name: value for name, value in stated.items() if value != usual.get(name)}
-    return thresholds_of({"config": {"gate": last}}, str(file))
-
-
-def spelled(thresholds: Thresholds) -> str:
-    """The tolerances that are judged: "max_drop 2, max_mc_only 5"."""
-    stated = dict(thresholds)
-    stated["max_drop_language"] = thresholds.drop_language
-    if not stated.pop("languages"):
-        del stated["max_drop_language"]
-    parts = [f"{name} {value:g}" for name, value in stated.items() if value is not None]
-    return ", ".join(parts)

@@ -1,14 +1,17 @@
 """A verdict in plain words and as JSON (RUN/gate.json): the use that the checkpoint
 is fit for, and why."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
+from evaluator.core.errors import Json, counted
 from evaluator.deciding.decision import FEWEST, OUTCOMES, Check, Outcome, Verdict
-from evaluator.deciding.thresholds import Thresholds
+from evaluator.deciding.policy import Policy
 from evaluator.metrics import TABLES
+from evaluator.metrics.columns import POINTS
 from evaluator.metrics.inputs import ALL
+from evaluator.metrics.intervals import ALPHA
 from evaluator.store.run_json import Failure
 
 _MOST = 2  # reasons that a sentence names
@@ -24,16 +27,21 @@ _NUMBERS = (
     *("language", "state", "value", "low", "high"),
     *("threshold", "n", "contexts", "missing"),
 )
+_IDENTICAL = (
+    "warning: every answer equals the base's: perhaps the compression was never applied"
+)
 NO_BASE = "No checkpoint of this run has a base to compare it with."
 
 
 def usable(verdict: Verdict) -> str:
     """The use that the checkpoint is fit for, in one clause."""
+    if verdict.unmet:
+        return "not judged"
     if verdict.incomparable:
         return "not comparable"
     if verdict.outcome == "PASS":
         return "usable, and better" if better(verdict) else "usable"
-    if verdict.outcome != "BLOCK":
+    if not verdict.blocks:
         return _COUNTED[verdict.outcome]
     beyond = verdict.having("beyond")
     shown = {check.criterion.shows for check in beyond if check.pooled}
@@ -53,23 +61,37 @@ def usable(verdict: Verdict) -> str:
 def why(verdict: Verdict, most: int = _MOST) -> str:
     """The reason in one clause, and whether the checkpoint stopped early."""
     reason = verdict.incomparable or verdict.anomaly or _reason(verdict, most)
+    if verdict.advisory:
+        reason = f"advisory: {reason}"
+    if verdict.identical and not verdict.incomparable:
+        reason += f"; {_IDENTICAL}"
+    if verdict.sampled and not verdict.incomparable:
+        drop, *ends = verdict.sampled
+        reason += f"; not judged: samples lost {POINTS.shown(drop)} ({_spread(ends)})"
+    if verdict.same_weights:
+        reason += "; same weights as its base"
+    if verdict.differences:
+        lines = ", ".join(verdict.differences)
+        reason += f"; differs from its base beside weights: {lines}"
     return reason if verdict.early is None else f"{reason}; {verdict.early}"
 
 
 def _reason(verdict: Verdict, most: int) -> str:
+    if verdict.unmet:
+        return f"the policy requires this task: {verdict.unmet}"
     if verdict.unjudged:
         return (
             f"{verdict.unjudged:,} of {verdict.planned:,} planned items have no"
             " judgement: as losses or as gains, they would change the verdict"
         )
-    if verdict.outcome == "WARN":
-        return _lacking(verdict)
-    if verdict.outcome == "BLOCK":
+    if verdict.blocks:
         beyond = verdict.having("beyond")
         worst = [check for check in beyond if check.pooled] or _worst_first(beyond)
         rest = len(worst) - most
         more = f", and {rest} more" if rest > 0 else ""
         return ", ".join(map(_measured, worst[:most])) + more
+    if verdict.outcome == "WARN":
+        return _lacking(verdict)
     reason = better(verdict)
     if not reason:
         items = max(check.n for check in verdict.checks if check.pooled)
@@ -83,22 +105,23 @@ def _reason(verdict: Verdict, most: int) -> str:
 def better(verdict: Verdict) -> str:
     """The certain gains: "better by 3.0 pp (open)"; empty if there are none."""
     gains = []
-    for check in (*verdict.of("open_drop"), *verdict.of("choice_drop")):
+    for check in verdict.checks:
         if check.pooled and check.gain:
             gain = check.criterion.kind.shown(-(check.value or 0))
             gains.append(f"{gain} ({check.criterion.name.removesuffix('_drop')})")
     return f"better by {' and '.join(gains)}" if gains else ""
 
 
-def paragraph(verdicts: Sequence[Verdict]) -> str:
-    several = len({verdict.task for verdict in verdicts}) > 1
+def words(verdicts: Sequence[Verdict]) -> str:
+    """The verdicts in plain words, a line each."""
+    several = len({verdict.subject for verdict in verdicts}) > 1
     sentences = []
     for verdict in verdicts:
-        task = f" on {verdict.task}" if several else ""
+        task = f" on {verdict.subject}" if several else ""
         sentences.append(
             f"{verdict.checkpoint}{task}: {usable(verdict)} ({why(verdict)})."
         )
-    return " ".join(sentences) or NO_BASE
+    return "\n".join(sentences) or NO_BASE
 
 
 def summary(verdicts: Sequence[Verdict]) -> str:
@@ -112,9 +135,19 @@ def summary(verdicts: Sequence[Verdict]) -> str:
     return ", ".join(clauses) or NO_BASE
 
 
+def notice(verdicts: Sequence[Verdict]) -> str:
+    """The summary and the blocked checkpoints: "1 of 3 blocked: BLOCK wanda-0.5";
+    empty without verdicts."""
+    if not verdicts:
+        return ""
+    blocked = [each.checkpoint for each in verdicts if each.outcome == "BLOCK"]
+    names = ", ".join(dict.fromkeys(blocked))
+    return summary(verdicts) + (f": BLOCK {names}" if names else "")
+
+
 def _lacking(verdict: Verdict) -> str:
-    """The reason for WARN: the undecided check that needs most items (pooled ones
-    first), and the number of others."""
+    """The reason for WARN: the undecided check with the largest loss (pooled ones
+    first), and the number of others. Nothing decides a check without a value."""
     undecided = verdict.having("undecided")
     if not verdict.checks:
         return "no item was measured in both it and its base"
@@ -122,19 +155,23 @@ def _lacking(verdict: Verdict) -> str:
         if any(check.criterion.shows == "saying" for check in verdict.checks):
             return "open answers were not measured"
         return "no tolerance judges open answers: a PASS needs one"
-    pooled = [check for check in undecided if check.pooled]
-    hardest = max(
-        pooled or undecided, key=lambda check: (check.enough is None, check.enough or 0)
-    )
-    rest = len(undecided) - 1
-    if not rest:
-        return _undecided(hardest)
-    verb = "is" if rest == 1 else "are"
-    return f"{_undecided(hardest)}; {_counted(rest, 'more check')} {verb} undecided"
+    for check in undecided:
+        if check.noisy:
+            return _undecided(check)
+    pooled = [check for check in undecided if check.pooled] or undecided
+    worst = max(pooled, key=lambda check: (_excess(check), _needed(check)))
+    most = max(pooled, key=_needed)
+    reason, rest = _undecided(worst), len(undecided) - 1
+    if rest:
+        verb = "is" if rest == 1 else "are"
+        reason += f"; {counted(rest, 'more check')} {verb} undecided"
+    if _needed(most) > _needed(worst):
+        reason += f", and would take {_needs(most)}"
+    return reason
 
 
 def _undecided(check: Check) -> str:
-    criterion, counted, where = check.criterion, check.criterion.counted, _where(check)
+    criterion, what, where = check.criterion, check.criterion.counted, _where(check)
     if check.value is None:
         if criterion.table:
             needs = TABLES[criterion.table].needs
@@ -142,20 +179,27 @@ def _undecided(check: Check) -> str:
                 f"{criterion.text} has no interval in table {criterion.table}, which"
                 f" needs {needs}"
             )
-        return f"no {counted}{where} of both the base and the checkpoint can be judged"
+        return f"no {what}{where} of both the base and the checkpoint can be judged"
     if check.contexts < FEWEST:
-        items = _counted(check.n, counted.removesuffix("s"))
-        contexts = _counted(check.contexts, "context")
+        items = counted(check.n, what.removesuffix("s"))
+        contexts = counted(check.contexts, "context")
         return f"{items}{where} in {contexts}: a verdict needs {FEWEST} contexts"
-    needs = f"more {counted} than a run can have"
-    if check.enough is not None:
-        unit = 10 ** max(0, len(str(check.enough)) - 2)  # an estimate has two digits
-        needs = f"about {-(-check.enough // unit) * unit:,} {counted}{where}"
-    return f"{_measured(check)}; it would take {needs}"
+    if check.noisy:
+        return f"{_measured(check)}: the tolerance is below the noise floor"
+    return f"{_measured(check)}; it would take {_needs(check)}"
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def _needed(check: Check) -> float:
+    """Items that would decide a check."""
+    return math.inf if check.enough is None else check.enough
+
+
+def _needs(check: Check) -> str:
+    what = check.criterion.counted
+    if check.enough is None:
+        return f"more {what} than a run can have"
+    unit = 10 ** max(0, len(str(check.enough)) - 2)  # an estimate has two digits
+    return f"about {-(-check.enough // unit) * unit:,} {what}{_where(check)}"
 
 
 def _well_elsewhere(verdict: Verdict) -> bool:
@@ -195,13 +239,17 @@ def _in_languages(beyond: Sequence[Check]) -> str:
 
 
 def _worst_first(checks: Iterable[Check]) -> list[Check]:
-    """By the distance from the tolerance, as a multiple of the tolerance."""
+    return sorted(checks, key=_excess, reverse=True)
 
-    def excess(check: Check) -> float:
-        assert check.value is not None
-        return abs(check.value - check.threshold) / (check.threshold or 1.0)
 
-    return sorted(checks, key=excess, reverse=True)
+def _excess(check: Check) -> float:
+    """How far a value is beyond its tolerance, as a multiple of the tolerance."""
+    if check.value is None:
+        return math.inf
+    # what is left is at least 98 %: at most 2 % may be lost
+    tolerance = abs(check.threshold - check.criterion.least) or 1.0
+    excess = (check.value - check.threshold) / tolerance
+    return -excess if check.criterion.least else excess
 
 
 def _measured(check: Check) -> str:
@@ -210,10 +258,23 @@ def _measured(check: Check) -> str:
     low, high = kind.shown(check.low, unit=False), kind.shown(check.high, unit=False)
     side = "at least" if check.criterion.least else "at most"
     bound = kind.shown(check.threshold, unit=False)
-    return (
+    spread = ""
+    if check.of_seeds is not None:
+        spread = f"; {_spread(check.of_seeds)}"
+    measured = (
         f"{check.criterion.text}{_where(check)} {kind.shown(check.value)} ({low} to"
-        f" {high}; {side} {bound})"
+        f" {high}; {side} {bound}{spread})"
     )
+    if check.excess is None or check.floor is None:
+        return measured
+    return (
+        f"{measured}, {kind.shown(check.excess)} above the noise of"
+        f" {kind.shown(check.floor.value)}"
+    )
+
+
+def _spread(ends: Iterable[float]) -> str:
+    return f"by seed {' to '.join(POINTS.shown(each, unit=False) for each in ends)}"
 
 
 def _where(check: Check) -> str:
@@ -231,10 +292,8 @@ def _named(languages: Sequence[str]) -> str:
 
 
 def document(
-    verdicts: Sequence[Verdict],
-    thresholds: Thresholds,
-    failures: Sequence[Failure] = (),
-) -> dict[str, Any]:
+    verdicts: Sequence[Verdict], policy: Policy, failures: Sequence[Failure] = ()
+) -> Json:
     """RUN/gate.json, shares as fractions of 1. `verdict` is the worst of any
     checkpoint; WARN without any, and at best WARN if a checkpoint or one of its
     tasks failed, as nothing judged it."""
@@ -248,28 +307,45 @@ def document(
         "schema_version": 2,
         "verdict": "WARN" if failures and worst == "PASS" else worst,
         "summary": summary(verdicts),
-        "words": paragraph(verdicts),
-        "thresholds": dict(thresholds),
+        "words": words(verdicts),
+        "thresholds": dict(policy.default),
+        "policy": policy.document,
         "checkpoints": list(map(_row, verdicts)),
         "not_judged": not_judged,
     }
 
 
-def _row(verdict: Verdict) -> dict[str, Any]:
-    checks = []
-    for check in verdict.checks:
-        numbers = {name: getattr(check, name) for name in _NUMBERS}
-        row = {"criterion": check.criterion.name, **numbers}
-        checks.append(row | {"enough_items": check.enough})
+def in_short(verdict: Verdict) -> Json:
+    """The row of a checkpoint and task, without its checks."""
     return {
         "task": verdict.task,
+        **({"measure": verdict.measure} if verdict.measure else {}),
         "checkpoint": verdict.checkpoint,
         "base": verdict.base,
         "verdict": verdict.outcome,
+        "advisory": verdict.advisory,
         "usable": usable(verdict),
         "why": why(verdict),
         "planned": verdict.planned,
         "unjudged": verdict.unjudged,
         "decided_early": verdict.early is not None,
-        "checks": checks,
+        "differences": [*verdict.differences],
     }
+
+
+def _row(verdict: Verdict) -> Json:
+    checks = []
+    for check in verdict.checks:
+        numbers = {name: getattr(check, name) for name in _NUMBERS}
+        row = {"criterion": check.criterion.name, **numbers}
+        row |= {"enough_items": check.enough, "noisy": check.noisy}
+        if check.floor is not None:
+            low, high = (
+                end(ALPHA / 2) for end in (check.floor.lower, check.floor.upper)
+            )
+            row["floor"] = {"value": check.floor.value, "low": low, "high": high}
+            row["excess"] = check.excess
+        if check.of_seeds is not None:
+            row["of_seeds"] = list(check.of_seeds)
+        checks.append(row)
+    return {**in_short(verdict), "checks": checks}

@@ -1,16 +1,18 @@
 """The verdict on each compressed checkpoint of a run: the decision on its items, and
 doubts about the measurement."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from evaluator.core.errors import mapping_at
+from evaluator.core.controls import MARK
+from evaluator.core.errors import Json, mapping_at, nearest
 from evaluator.deciding.criteria import (
     CRITERIA,
     EXTREMES,
+    Criterion,
+    Evidence,
     Paired,
     Probe,
     Reported,
@@ -21,24 +23,28 @@ from evaluator.deciding.decision import (
     FEWEST,
     IMPLAUSIBLE,
     Check,
+    Floors,
     Name,
     Verdict,
     decide,
 )
+from evaluator.deciding.policy import Policy
 from evaluator.deciding.thresholds import Thresholds
-from evaluator.metrics.columns import rows_with
-from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.columns import Row, rows_with
+from evaluator.metrics.inputs import ALL, Inputs, Subject
 from evaluator.metrics.tables import TABLES
-from evaluator.store.run_json import Failure, Screened, screened_of
+from evaluator.metrics.tables.recovery import SHARE, rows_of_seeds
+from evaluator.store.run_json import Failure, Screened, failures_of, screened_of
 
 _OPTIONS_FIRST = "the task's options and its prompt"
 
 
-def judge(inputs: Inputs, thresholds: Thresholds) -> list[Verdict]:
+def judge(inputs: Inputs, policy: Policy) -> list[Verdict]:
     """A verdict for each checkpoint and task of questions that has a base, in
-    display order."""
+    display order; then BLOCK for each one without records of a required task."""
     screened = {(row.task, row.checkpoint): row for row in screened_of(inputs.run)}
-    reported = _reported(inputs, thresholds)
+    reported = _reported(inputs, policy)
+    noise = TABLES["noise"].rows(inputs) if inputs.once_more else []
     verdicts = []
     for key, comparison in inputs.comparisons().items():
         subject = comparison.subject
@@ -52,28 +58,114 @@ def judge(inputs: Inputs, thresholds: Thresholds) -> list[Verdict]:
             paired = paired_of(
                 inputs, comparison, due if isinstance(due, int) else None
             )
+            thresholds, different = policy.of(subject.task), inputs.incomparable
+            drawn = paired.sampled is not None
+            if drawn and thresholds.max_sample_drop is not None:
+                different = inputs.incomparable_drawn
             verdict = replace(
                 verdict,
                 planned=len(paired.contexts),
-                incomparable=inputs.incomparable.get(key),
+                incomparable=different.get(key),
                 early=inputs.decided_early.get(key),
-                **_decided(paired, thresholds, row, reported.get(key, {})),
+                identical=_identical(inputs, comparison.subject),
+                same_weights=_has_its_weights(inputs, subject),
+                differences=_stated(inputs, subject.checkpoint),
+                **decided(
+                    paired,
+                    thresholds,
+                    row,
+                    reported.get(key, {}),
+                    _floors(inputs, subject, noise),
+                ),
             )
-            if verdict.incomparable:
-                verdict = replace(verdict, outcome="BLOCK")
+            if drawn and key not in inputs.incomparable_drawn:
+                verdict = _with_seeds(verdict, inputs, subject)
+            verdict = settled(verdict, policy)
+        elif subject.task in policy.required:
+            verdict = replace(verdict, outcome="BLOCK", unmet=comparison.reason)
         verdicts.append(verdict)
-    return verdicts
+    return [*verdicts, *_unmet(inputs, policy)]
 
 
-def _decided(
+def _with_seeds(verdict: Verdict, inputs: Inputs, subject: Subject) -> Verdict:
+    """The verdict with the spread between seeds, judged or not."""
+    spreads, sampled = {}, None
+    for row in rows_with(rows_of_seeds(inputs, subject), {"probe": SHARE}):
+        if "drop_lowest" in row:
+            spreads[row["language"]] = row["drop_lowest"], row["drop_highest"]
+            if row["language"] == ALL and not verdict.of("sample_drop"):
+                sampled = row["drop"], *spreads[ALL]
+    checks = []
+    for check in verdict.checks:
+        judged = check.criterion.name == "sample_drop"
+        spread = spreads.get(check.language) if judged else None
+        checks.append(replace(check, of_seeds=spread))
+    return replace(verdict, checks=tuple(checks), sampled=sampled)
+
+
+def settled(verdict: Verdict, policy: Policy) -> Verdict:
+    """BLOCK if it is incomparable, and no BLOCK of an advisory task."""
+    if verdict.incomparable:
+        verdict = replace(verdict, outcome="BLOCK")
+    if verdict.outcome == "BLOCK" and policy.is_advisory(verdict.task):
+        verdict = replace(verdict, outcome="WARN", advisory=True)
+    return verdict
+
+
+def _identical(inputs: Inputs, subject: Subject) -> bool:
+    """Whether every open answer equals the base's, and its log-probability too: after
+    a compression, some always differ."""
+    if subject.re_run:
+        return False
+    sides = []
+    for name in (subject.checkpoint, subject.base or ""):
+        outcomes = inputs.outcomes_of(name, subject.task)
+        answers = outcomes.set_index("item")[["answer_said", "answer_logprob"]]
+        sides.append(answers.dropna().astype(float).sort_index())
+    return len(sides[0]) > 0 and sides[0].equals(sides[1])
+
+
+def _has_its_weights(inputs: Inputs, subject: Subject) -> bool:
+    base = (subject.task, subject.base or "")
+    digests = {each.key: each.weights_digest for each in inputs.checkpoints}
+    return digests.get(base) == subject.weights_digest
+
+
+def _stated(inputs: Inputs, checkpoint: str) -> tuple[str, ...]:
+    """How a checkpoint differs from its base beside weights, as run.json has it."""
+    stated = mapping_at(inputs.run, "differences").get(checkpoint)
+    return tuple(map(str, stated)) if isinstance(stated, list) else ()
+
+
+def _unmet(inputs: Inputs, policy: Policy) -> Iterator[Verdict]:
+    """A verdict for each compressed checkpoint without records of a required task."""
+    bases = dict(mapping_at(inputs.run, "identity", "bases"))
+    known = {each.key for each in (*inputs.checkpoints, *inputs.readers)}
+    bases |= {each.checkpoint: each.base for each in inputs.checkpoints}
+    tasks = {task for task, _ in known}
+    for task in policy.required:
+        hint = "" if task in tasks else nearest(task, sorted(tasks))
+        for checkpoint, base in bases.items():
+            if base and (task, checkpoint) not in known:
+                yield Verdict(
+                    task=task,
+                    checkpoint=checkpoint,
+                    base=base,
+                    outcome="BLOCK",
+                    unmet=f"it has no records of {task!r}{hint}",
+                )
+
+
+def decided(
     paired: Paired,
     thresholds: Thresholds,
     screened: Screened | None,
     reports: Mapping[Name, Reported],
-) -> dict[str, Any]:
+    floors: Floors | None = None,
+) -> Json:
     """The fields of a verdict that follow from its items."""
     contexts = len(np.unique(paired.contexts))
-    how: dict[str, Any] = {"reports": {}}
+    how: Json = {"reports": {}, "floors": floors}
     for name, report in reports.items():
         how["reports"][name] = replace(report, contexts=min(report.contexts, contexts))
     passed: Collection[Name] = ()
@@ -103,20 +195,46 @@ def _decided(
     }
 
 
-def unfinished(inputs: Inputs, failures: Sequence[Failure]) -> list[Failure]:
-    """Planned checkpoints and tasks without records, except those that failed:
-    nothing judged them."""
+def _floors(inputs: Inputs, subject: Subject, noise: Sequence[Row]) -> Floors:
+    """What the controls of a checkpoint and of its base show, by criterion. `noise`:
+    the rows of the table."""
+    floors: dict[str, list[Evidence]] = {}
+    for checkpoint in (subject.base or "", subject.checkpoint):
+        for control in inputs.controls_of.get((subject.task, checkpoint), ()):
+            if control.reason is not None:
+                continue
+            paired = paired_of(inputs, control)
+            name = {"task": subject.task, "checkpoint": control.subject.checkpoint}
+            for criterion in CRITERIA:
+                evidence: Evidence | None = None
+                if criterion.measure is not None:
+                    evidence = criterion.measure(paired, "left out").evidence
+                elif criterion.where.keys() & {"along"}:
+                    where = {"along": criterion.where["along"], **name}
+                    for row in rows_with(noise, where):
+                        evidence = _report_of(row, criterion)
+                if evidence is not None:
+                    floors.setdefault(criterion.name, []).append(evidence)
+    return floors
+
+
+def not_judged(inputs: Inputs) -> list[Failure]:
+    """The checkpoints and tasks that failed, and the planned ones without records; no
+    control, which is no result."""
+    failures = [each for each in failures_of(inputs.run) if each.lost]
+    failures = [each for each in failures if MARK not in each.checkpoint]
     known = set()
     for failure in failures:
         known |= {(failure.checkpoint, failure.task), (failure.checkpoint, "")}
     for subject in (*inputs.checkpoints, *inputs.readers):
         known.add((subject.checkpoint, subject.task))
     reason = "the run is not finished: it has no record"
-    return [
+    return failures + [
         Failure(checkpoint=checkpoint, task=task, stage="evaluate", reason=reason)
-        for checkpoint in sorted(mapping_at(inputs.run, "planned"))
-        for task in sorted(mapping_at(inputs.run, "planned", checkpoint))
+        for checkpoint in mapping_at(inputs.run, "planned")
+        for task in mapping_at(inputs.run, "planned", checkpoint)
         if known.isdisjoint([(checkpoint, task), (checkpoint, "")])
+        and MARK not in checkpoint
     ]
 
 
@@ -159,21 +277,30 @@ def _implausible(checks: tuple[Check, ...]) -> str | None:
 
 
 def _reported(
-    inputs: Inputs, thresholds: Thresholds
+    inputs: Inputs, policy: Policy
 ) -> dict[tuple[str, str], dict[Name, Reported]]:
     """The tables' numbers of the judged criteria, by task and checkpoint. Each item
     counts as a context so far."""
+    everywhere = [policy.default, *map(policy.of, policy.tasks)]
     reports: dict[tuple[str, str], dict[Name, Reported]] = {}
     for criterion in CRITERIA:
-        if not criterion.table or criterion.threshold(thresholds) is None:
+        bounds = {criterion.threshold(thresholds) for thresholds in everywhere}
+        if not criterion.table or bounds == {None}:
             continue
-        names = [f"{criterion.column}{end}" for end in ("", "_low", "_high")]
         for row in rows_with(TABLES[criterion.table].rows(inputs), criterion.where):
-            if any(row[name] is None for name in (*names, "base")):
+            report = _report_of(row, criterion)
+            if report is None or row["base"] is None:
                 continue
-            value, low, high = (float(row[name]) for name in names)
-            n = int(row["n"])
-            report = Reported(value=value, low=low, high=high, n=n, contexts=n)
             of_checkpoint = reports.setdefault((row["task"], row["checkpoint"]), {})
             of_checkpoint[criterion.name, str(row["language"])] = report
     return reports
+
+
+def _report_of(row: Row, criterion: Criterion) -> Reported | None:
+    """A criterion's number in a row of a table; None without an interval."""
+    names = [f"{criterion.column}{end}" for end in ("", "_low", "_high")]
+    if any(row[name] is None for name in names):
+        return None
+    value, low, high = (float(row[name]) for name in names)
+    n = int(row["n"])
+    return Reported(value=value, low=low, high=high, n=n, contexts=n)

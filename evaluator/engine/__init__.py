@@ -6,8 +6,10 @@ built.
 """
 
 from evaluator.engine.config import ENGINES
+from evaluator.engine.endpoint import ENDPOINT
 from evaluator.engine.torch_engine import TORCH
 from evaluator.engine.vllm.engine import VLLM
 
 ENGINES.register(VLLM)
 ENGINES.register(TORCH)
+ENGINES.register(ENDPOINT)

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from msgspec.structs import replace
 
+from evaluator.core.records import TokenIds
 from evaluator.engine.base import (
     TOO_LONG,
     Cancel,
@@ -41,8 +42,8 @@ def room(rows: int, in_flight: int, *, bursts: bool) -> int:
 def refusal(request: Request, max_model_len: int, vocabulary: int) -> str | None:
     """Why a model cannot answer a request, which could end its engine; None if it
     can. Both numbers in tokens."""
-    prompt: tuple[int, ...] = request.prompt_ids
-    continuation: tuple[int, ...] = ()
+    prompt: TokenIds = request.prompt_ids
+    continuation: TokenIds = ()
     if isinstance(request, Score):
         continuation = request.continuation_ids
         generated, nothing = len(continuation), "nothing to score"
@@ -65,7 +66,7 @@ def refusal(request: Request, max_model_len: int, vocabulary: int) -> str | None
 
 
 @lru_cache(maxsize=64)  # many requests of an item have its prompt
-def _are_below(vocabulary: int, ids: tuple[int, ...]) -> bool:
+def _are_below(vocabulary: int, ids: TokenIds) -> bool:
     """Whether all tokens are ids of a vocabulary."""
     return not ids or (min(ids) >= 0 and max(ids) < vocabulary)
 
@@ -86,7 +87,7 @@ class SharedScores:
         """The requests to compute, on which the others ride: first Generates and
         scores with a reference, in order."""
         admitted: list[Request] = []
-        groups: dict[tuple[int, ...], list[Score]] = {}
+        groups: dict[TokenIds, list[Score]] = {}
         for request in requests:
             if isinstance(request, Score) and request.reference is None:
                 groups.setdefault(request.prompt_ids, []).append(request)

@@ -19,6 +19,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
+from evaluator.core.records import TokenIds
+
 
 class TokenTable(msgspec.Struct):
     """The tokens of a step, of all requests. Readers look at few of the numbers, so
@@ -43,7 +45,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True):
     then the last id of the response."""
 
     request_id: str
-    prompt_ids: tuple[int, ...]
+    prompt_ids: TokenIds
     max_tokens: int
     temperature: float = 0.0  # 0: greedy
     top_p: float = 1.0
@@ -53,7 +55,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True):
     # answers. A token whose log-probability is NaN is left out, and so are all that
     # follow it.
     stream: list[Streamed] | None = None
-    stop_ids: tuple[int, ...] = ()  # ids that end it as EOS does
+    stop_ids: TokenIds = ()  # ids that end it as EOS does
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +65,11 @@ class Reference:
 
     path: str
     keep: bool  # True: write them there; False: compare them with those that are there
-    # keep the likeliest so many tokens, and the rest as one; 0: the whole vocabulary
+    # compare the likeliest so many tokens, and the rest as one; 0: the whole vocabulary
     top: int = 0
+    base: str = (
+        ""  # the directory of the base's checkpoint, whose head kept states need
+    )
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,9 +80,10 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     request_id: str
-    prompt_ids: tuple[int, ...]
-    continuation_ids: tuple[int, ...]
+    prompt_ids: TokenIds
+    continuation_ids: TokenIds
     reference: Reference | None = None
+    ranked: bool = False  # the first token's rank is needed; an engine may give all
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +97,8 @@ Request = Generate | Score
 
 # ends the reason of a refusal: the model or its cache has no room for the request
 TOO_LONG = "(max_model_len)"
+# ends the reason of a refusal: the server can never answer such a request
+UNABLE = "(not possible with this server)"
 NOT_NUMBERS = "the model's log-probabilities are not numbers (NaN)"
 
 
@@ -115,15 +123,16 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     status: Literal["ok", "engine_error"] = "ok"
     error: str | None = None
-    token_ids: tuple[int, ...] = ()  # generated ids, or the continuation of a Score
+    token_ids: TokenIds = ()  # generated ids, or the continuation of a Score
     # one per token id; empty for a sampled Generate without top_logprobs
     logprobs: tuple[float, ...] = ()
-    # one per token id of a Score: 1 + number of vocabulary tokens that are more likely
+    # 1 + number of vocabulary tokens that are more likely: one per token id of a Score,
+    # or of its first token only
     ranks: tuple[int, ...] = ()
     # [step][k], most likely first, ties to the lower id. A Generate: k = its
     # top_logprobs; empty where its stream has them. A Score: k = 1, so that the margin
     # logprobs[0] - top_logprobs[0][0] is at hand.
-    top_ids: tuple[tuple[int, ...], ...] = ()
+    top_ids: tuple[TokenIds, ...] = ()
     top_logprobs: tuple[tuple[float, ...], ...] = ()
     cached_tokens: int | None = None  # prompt tokens that the prefix cache answered
     # one per token id of a Score that compares
@@ -137,12 +146,15 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
         if not self.logprobs and not self.ranks:
             return self
         error = None
-        counts = {len(self.ranks), len(self.logprobs), len(self.token_ids)}
+        complete = len(self.logprobs) == len(self.token_ids) and len(self.ranks) in (
+            1,
+            len(self.token_ids),
+        )
         outside = [rank for rank in self.ranks if not 1 <= rank <= vocabulary]
         klds = [divergence.kld for divergence in self.divergences]
         if math.isnan(sum(self.logprobs) + sum(klds)):
             error = NOT_NUMBERS
-        elif self.ranks and len(counts) > 1:
+        elif self.ranks and not complete:
             error = f"scores of {len(self.logprobs)} of {len(self.token_ids)} tokens"
         elif outside:
             error = f"a rank of {outside[0]} in a vocabulary of {vocabulary}"
@@ -165,6 +177,8 @@ class LoadReport:
     notes: tuple[str, ...] = ()
     # the settings that the engine's numbers depend on
     setup: Mapping[str, str] = field(default_factory=dict)
+    # what a server was found able to do
+    abilities: Mapping[str, Any] = field(default_factory=dict)
     # The scales of a quantised cache: "from the checkpoint", "calculated" at each
     # write, "none" (1); None: no such one
     kv_scales: str | None = None
@@ -253,6 +267,10 @@ class Engine(Protocol):
     def run(self, source: RequestSource) -> Iterator[Response]:
         """Answer everything that the source gives, in any order, until it gives
         nothing and nothing is in flight."""
+
+    def confirm(self) -> None:
+        """Raises InputError if another model has taken the place of the loaded
+        checkpoint: records since the last call are not its own."""
 
     def stats(self) -> EngineStats: ...
 

@@ -40,11 +40,19 @@ from math import inf
 
 import msgspec
 
-from evaluator.engine.base import Cancel, Generate, Response, Streamed, TokenTable
+from evaluator.core.records import TokenIds
+from evaluator.engine.base import (
+    UNABLE,
+    Cancel,
+    Generate,
+    Response,
+    Streamed,
+    TokenTable,
+)
 
 
 class Hypothesis(msgspec.Struct, frozen=True, kw_only=True):
-    token_ids: tuple[int, ...]  # generated ids, EOS included where it ended the beam
+    token_ids: TokenIds  # generated ids, EOS included where it ended the beam
     logprob: float  # summed, nats
     score: float  # logprob / number of token_ids
 
@@ -71,7 +79,7 @@ class _Beam(msgspec.Struct, eq=False):
     rollout's start."""
 
     negated: float  # its log-probability, summed and negated, nats
-    token_ids: tuple[int, ...]
+    token_ids: TokenIds
     place: int  # among the live ones
     rollout: _Rollout
     depth: int = 0
@@ -87,7 +95,7 @@ class BeamSearch:
     def __init__(
         self,
         request_prefix: str,
-        prompt_ids: tuple[int, ...],
+        prompt_ids: TokenIds,
         *,
         width: int,
         max_tokens: int,
@@ -192,6 +200,8 @@ class BeamSearch:
         rollout.is_open = False
         if answer.status != "ok":
             self.error = answer.error or answer.status
+        elif answer.token_ids and not (rollout.rows or answer.top_ids):
+            self.error = f"the server reports too few likeliest tokens {UNABLE}"
         columns = answer.token_ids, answer.top_ids, answer.logprobs, answer.top_logprobs
         for token, ids, own, logprobs in islice(
             zip(*columns, strict=False), len(rollout.rows), None

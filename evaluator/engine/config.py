@@ -5,15 +5,18 @@ with the name for users. This folder's `__init__.py` fills `ENGINES`, one line f
 kind. Options, YAML validation and "did you mean" read it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.checkpoints.quantisation import Quantisation
-from evaluator.core.config import Frozen, Registry
+from evaluator.core.config import Frozen, Registry, validated
+from evaluator.core.errors import Document, InputError, Json
 from evaluator.engine.base import Engine
 
 DType = Literal["auto", "float32", "bfloat16"]
@@ -34,7 +37,7 @@ class EngineConfig(Frozen):
     max_model_len: int = Field(default=1088, ge=64)  # longest prompt + generated tokens
     # None: 32 on a CPU, vLLM's default on a GPU
     block_size: int | None = Field(default=None, ge=1)
-    # requests at a time. None: 128; on a GPU 256
+    # requests at a time. None: 128; on a GPU 256; of a GGUF file 1
     max_num_seqs: int | None = Field(default=None, ge=1)
     # in a step. None: by memory; GPU only
     max_num_batched_tokens: int | None = Field(default=None, ge=1)
@@ -54,6 +57,8 @@ class EngineConfig(Frozen):
     # GPU only: which steps are CUDA graphs (vllm/arguments.py, docs/gpus.md). None and
     # true: full; false: none.
     cuda_graphs: Graphs | None = None
+    # false: every request computes its whole prompt, whatever others share with it
+    prefix_caching: bool = Field(default=True, exclude_if=bool)
     # Whether a running engine takes the next checkpoint's weights in place; without,
     # each has a fresh engine.
     swap: bool = True
@@ -69,6 +74,8 @@ class EngineConfig(Frozen):
     # every table shows that.
     mixed_dtypes: bool = False
     trust_remote_code: bool = False
+    # The file that counts what a run sends to a served model; its actor sets it.
+    spending: Path | None = Field(default=None, exclude=True)
 
     @field_validator("kind")
     @classmethod
@@ -104,13 +111,18 @@ class EngineKind:
     # Raises InputError for what certainly cannot be had on this machine, before
     # anything starts; imports nothing heavy.
     check_here: Callable[[EngineConfig], None] = lambda config: None
+    # Raises InputError for a model that it certainly cannot compute on this machine;
+    # imports nothing heavy.
+    check_model: Callable[[EngineConfig, Checkpoint], None] = lambda *_: None
     # it keeps and compares the distributions of a Score (Score.reference)
     references: bool = False
+    # on a GPU, a number depends on the other rows of its batch (`deterministic`)
+    batches: bool = False
     # it divides a model among EngineConfig.tensor_parallel GPUs
     shares_models: bool = False
     # What it computes in another way than transformers, of a model's config.json with
     # requests of so many tokens; None: nothing.
-    remark: Callable[[Mapping[str, Any], int], str | None] = lambda model, tokens: None
+    remark: Callable[[Document, int], str | None] = lambda model, tokens: None
     # Raises InputError for what it certainly cannot serve. Gets the checkpoint in
     # words, and `here` of `check_served`.
     check_quantisation: Callable[[EngineConfig, str, Quantisation, bool], None] = (
@@ -134,6 +146,31 @@ ENGINES: Registry[EngineKind] = Registry("engine")
 def engines_help() -> str:
     """Every engine with its description, for help texts."""
     return "; ".join(f"{each.name}: {each.help}" for each in ENGINES)
+
+
+_LESS = 16  # requests at a time, of the control `batch`
+
+
+def engine_under(change: str | None, config: EngineConfig) -> EngineConfig:
+    """The engine of a control (`evaluator.core.controls`). Raises InputError for one
+    that is the run's own, or is none."""
+    kind, _, value = (change or "").partition(":")
+    changes: Json = {}
+    if kind == "batch":
+        rows = min(config.max_num_seqs or 2 * _LESS, 2 * _LESS) // 2
+        changes["max_num_seqs"] = rows or 2
+    elif kind == "dtype":
+        changes["dtype"] = value
+    elif kind == "engine":
+        changes |= {"kind": value, "scoring": "forced"}
+    document = config.model_dump()
+    present = dict(document)
+    if config.dtype == "auto" and config.kind in ENGINES:
+        present["dtype"] = ENGINES[config.kind].auto_dtype(None)
+    if any(present[name] == new for name, new in changes.items() if new == value):
+        raise InputError(f"controls: {change}: is the run's own; use repeat")
+    place = f"controls: {change}"
+    return validated(EngineConfig, document | changes, place) if changes else config
 
 
 def check_served(

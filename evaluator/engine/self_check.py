@@ -9,6 +9,7 @@ ways rank with the same kernel, which a planted table checks (`vllm/worker.py`).
 import random
 from collections.abc import Sequence
 
+from evaluator.core.records import TokenIds
 from evaluator.engine.base import NOT_NUMBERS, Score
 from evaluator.engine.comparisons import Answers, DisagreementError, of_ranks, of_scores
 from evaluator.engine.tolerances import NATS, RANKS, Precision, Tolerance
@@ -24,7 +25,7 @@ def questions(vocabulary: int, positions: int) -> list[Score]:
     short for all."""
     draw = random.Random(0)
 
-    def tokens(count: int) -> tuple[int, ...]:
+    def tokens(count: int) -> TokenIds:
         return tuple(draw.randrange(vocabulary) for _ in range(count))
 
     requests = []

@@ -4,7 +4,7 @@ in: of an engine's own check, the doctor's checks and `tests/gpu`. Pure."""
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Precision = Literal["float32", "float32 on a GPU", "half, float32 logits", "half"]
 
@@ -35,6 +35,14 @@ class Tolerance:
 
     def __str__(self) -> str:
         return f"{self.largest:.2g} / {self.mean:.2g}"
+
+
+def agree(one_TV: Any, other_TV: Any, computed: Precision) -> bool:
+    """Whether two computations of the same logits are as close as rounding explains."""
+    one_TV = one_TV.float().log_softmax(-1).nan_to_num()
+    distances = (one_TV - other_TV.float().log_softmax(-1).nan_to_num()).abs()
+    measured = Tolerance(float(distances.max()), float(distances.mean()))
+    return NATS[computed].allows(measured)
 
 
 # Nats per token between two computations of the same log-probability by one engine.

@@ -26,6 +26,7 @@ from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.checkpoints.quantisation import Quantisation
 from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.core.errors import EngineError, InputError, one_line
+from evaluator.core.records import TokenIds
 from evaluator.engine.admission import refusal, refuse
 from evaluator.engine.base import (
     Cancel,
@@ -40,10 +41,11 @@ from evaluator.engine.base import (
 from evaluator.engine.cache import FLOAT8, new_cache
 from evaluator.engine.config import AUTO_CACHE, EngineConfig, EngineKind
 from evaluator.engine.distributions import divergences_from
-from evaluator.engine.tolerances import NATS, Tolerance, precision
+from evaluator.engine.states import EngineHead, States
+from evaluator.engine.tolerances import agree, precision
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Generator, Tensor
 
 # Of a model that gets what it cannot read: plain text, or a cache that is not its own.
 _FAILURES = (
@@ -79,6 +81,10 @@ class TorchEngine:
         self.cached = False
         # whether the model can leave out the logits of early tokens
         self._keeps = False
+        # the states that its output head reads
+        self._states_TH = torch.empty(0)
+        # states for the head in the place of those; None: its own
+        self._given_TH: Tensor | None = None
         # LongRoPE rotates every token of a longer text in another way
         self._turns = False
         self._eos_ids: frozenset[int] = frozenset()
@@ -127,6 +133,8 @@ class TorchEngine:
                 )
         self._model = model.to(self._device).eval()
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
+        model.get_output_embeddings().register_forward_pre_hook(self._at_head)
+        self._head = EngineHead(checkpoint, self._head_logits)
         self._vocabulary = stored.vocabulary
         self._max_model_len = min(
             self._config.max_model_len, stored.longest or self._config.max_model_len
@@ -176,6 +184,9 @@ class TorchEngine:
         )
         return response.or_error(self._vocabulary)
 
+    def confirm(self) -> None:
+        """It holds the weights itself."""
+
     def stats(self) -> EngineStats:
         return self._stats
 
@@ -186,7 +197,7 @@ class TorchEngine:
 
             torch.cuda.empty_cache()
 
-    def _tensor(self, ids: Sequence[Sequence[int]]) -> torch.Tensor:
+    def _tensor(self, ids: Sequence[Sequence[int]]) -> Tensor:
         import torch
 
         return torch.tensor(ids, device=self._device)
@@ -228,7 +239,7 @@ class TorchEngine:
                 f" {self._config.kv_cache!r} cannot round it; use {AUTO_CACHE}"
             )
 
-    def _caches(self, whole_TV: torch.Tensor, ids: list[int], known: int) -> bool:
+    def _caches(self, whole_TV: Tensor, ids: list[int], known: int) -> bool:
         """Whether steps after the `known` first tokens, with a cache, agree with one
         pass."""
         import torch
@@ -242,28 +253,42 @@ class TorchEngine:
         except _FAILURES:
             return False
 
-    def _agree(self, one_TV: torch.Tensor, other_TV: torch.Tensor) -> bool:
+    def _agree(self, one_TV: Tensor, other_TV: Tensor) -> bool:
         """Whether two computations of the same logits are as close as rounding
         explains."""
-        one_TV = one_TV.float().log_softmax(-1).nan_to_num()
-        other_TV = other_TV.float().log_softmax(-1).nan_to_num()
-        distances = (one_TV - other_TV).abs()
-        measured = Tolerance(float(distances.max()), float(distances.mean()))
         on_gpu = self._device.type == "cuda"
-        return NATS[precision(self.dtype, self.dtype, on_gpu=on_gpu)].allows(measured)
+        computed = precision(self.dtype, self.dtype, on_gpu=on_gpu)
+        return agree(one_TV, other_TV, computed)
 
     def _logits(
         self, ids: Sequence[int], count: int, *, use_cache: bool = False, **more: Any
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """The raw logits [count, V] after the last tokens of a pass."""
         if self._keeps:
             more["logits_to_keep"] = count
-        rows_TV: torch.Tensor = self._model(
+        rows_TV: Tensor = self._model(
             self._tensor([ids]), use_cache=use_cache, **more
         ).logits[0, -count:]
         return rows_TV
 
-    def _reader(self) -> Callable[[Sequence[int]], torch.Tensor]:
+    def _at_head(self, _module: Any, inputs: tuple[Tensor]) -> tuple[Tensor] | None:
+        """Note the head's input, or replace it by given states."""
+        if self._given_TH is not None:
+            return (self._given_TH.to(inputs[0])[None],)
+        self._states_TH = inputs[0][0]
+        return None
+
+    def _head_logits(self, states_TH: Tensor) -> Tensor:
+        """What the model makes of given states after its last norm: it reads as many
+        tokens, whose own states are dropped."""
+        count = len(states_TH)
+        self._given_TH = states_TH
+        try:
+            return self._logits([0] * count, count)
+        finally:
+            self._given_TH = None
+
+    def _reader(self) -> Callable[[Sequence[int]], Tensor]:
         """A function of more tokens: the raw logits [V] after all it was given."""
         ids: list[int] = []
         kept: dict[str, Any] = {}
@@ -271,7 +296,7 @@ class TorchEngine:
             kept["past_key_values"] = new_cache(self._config.kv_cache)
             kept["use_cache"] = True
 
-        def read(more: Sequence[int]) -> torch.Tensor:
+        def read(more: Sequence[int]) -> Tensor:
             ids[:] = more if self.cached else [*ids, *more]
             return self._logits(ids, 1, **kept)[0]
 
@@ -287,10 +312,12 @@ class TorchEngine:
         if self._config.kv_cache == AUTO_CACHE and not self._turns:
             ids = request.prompt_ids + continuation[:-1]
             raw_TV = self._logits(ids, len(continuation))
+            states = States(self._head, self._states_TH[-len(continuation) :])
         else:
             read = self._reader()
             steps = (request.prompt_ids, *((token,) for token in continuation[:-1]))
             raw_TV = torch.stack([read(step) for step in steps])
+            states = States(self._head)
         logits_TV = raw_TV.float()
         logprobs_TV = logits_TV.log_softmax(-1)
         targets_T1 = self._tensor([continuation]).T
@@ -307,7 +334,7 @@ class TorchEngine:
             divergences=(
                 ()
                 if request.reference is None
-                else divergences_from(request.reference, raw_TV, continuation)
+                else divergences_from(request.reference, raw_TV, continuation, states)
             ),
         )
 
@@ -324,7 +351,7 @@ class TorchEngine:
         read = self._reader()
         tokens: list[int] = []
         logprobs: list[float] = []
-        top: list[tuple[tuple[int, ...], tuple[float, ...]]] = []
+        top: list[tuple[TokenIds, tuple[float, ...]]] = []
         while len(tokens) < request.max_tokens:
             logits_V = read(ids).float()
             token = (
@@ -351,15 +378,13 @@ class TorchEngine:
         )
 
 
-def _top(
-    logprobs_V: torch.Tensor, count: int
-) -> tuple[tuple[int, ...], tuple[float, ...]]:
+def _top(logprobs_V: Tensor, count: int) -> tuple[TokenIds, tuple[float, ...]]:
     """The `count` most likely tokens, ties to the lower id."""
     values, ids = logprobs_V.sort(descending=True, stable=True)
     return tuple(ids[:count].tolist()), tuple(values[:count].tolist())
 
 
-def _nucleus(logits_V: torch.Tensor, request: Generate, draw: torch.Generator) -> int:
+def _nucleus(logits_V: Tensor, request: Generate, draw: Generator) -> int:
     """Draw from the smallest set of most likely tokens whose probability reaches
     top_p (Holtzman et al., 2020)."""
     values, ids = (

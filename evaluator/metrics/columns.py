@@ -65,7 +65,8 @@ def rounded(value: float, digits: int = 0) -> str:
     text = f"{float(value):,.{digits}f}"
     if abs(value) < 2**52:  # else nothing to round, or no number
         places = Decimal(1).scaleb(-digits)
-        text = f"{Decimal(float(value)).quantize(places, ROUND_HALF_UP):,}"
+        nearest = Decimal(float(value)).quantize(places, ROUND_HALF_UP)
+        text = f"{nearest or abs(nearest):,}"  # no -0.0
     return text.replace("-", MINUS)
 
 
@@ -147,21 +148,27 @@ class Column:
 
     @property
     def heading(self) -> str:
-        return self.title or self.name.replace("_", " ")
+        # stored names stay as they are; a compressed checkpoint may be quantised
+        name = self.name.replace("_", " ").replace("pruned", "compressed")
+        return self.title or name
 
     def shown(self, row: Mapping[str, Any], *, narrow: bool = False) -> str:
         """The row's value for people: with its unit, or as a count ("3 of 9") if it
         is a share of few items. `narrow` takes as few characters as possible:
         without a unit, a count as "3/9"."""
-        value, total = row.get(self.name), row.get(self.of)
-        if pd.notna(value) and pd.notna(total) and total < FEW:
-            of = "/" if narrow else " of "
+        value = row.get(self.name)
+        if pd.notna(value) and self._is_few(row):
+            total, of = row[self.of], "/" if narrow else " of "
             text = f"{round(value * total)}{of}{total}"
         else:
             text = self.kind.shown(value, unit=not narrow)
         if narrow or not self.missed(row):
             return text
         return f"{text} (requested {self.kind.shown(row[self.requested])})"
+
+    def _is_few(self, row: Mapping[str, Any]) -> bool:
+        total = row.get(self.of)
+        return bool(pd.notna(total) and total < FEW)
 
     def missed(self, row: Mapping[str, Any]) -> bool:
         """Whether the row's value is not the requested one, within rounding."""
@@ -173,8 +180,8 @@ class Column:
         )
 
     def interval_of(self, row: Mapping[str, Any]) -> str:
-        """`low to high`; empty without an interval."""
-        if not self.interval or pd.isna(row[f"{self.name}_low"]):
+        """`low to high`; empty without an interval, and of a count (`shown`)."""
+        if not self.interval or pd.isna(row[f"{self.name}_low"]) or self._is_few(row):
             return ""
         ends = [self.kind.shown(row[name], unit=False) for name in self.names[1:]]
         return " to ".join(ends)
@@ -190,6 +197,8 @@ SUBJECT = (
     *TEXT("task", "checkpoint", "base"),
     *(_PRUNED.get(name, Column(name, TEXT)) for name in PRUNING),
 )
+# the page shows these after a table's own numbers
+LAST = ("base", *PRUNING, "excluded", "engine_error", "unpaired", "reason")
 LANGUAGE = Column("language", TEXT)
 BY_LANGUAGE = (*SUBJECT, LANGUAGE)
 REASON = Column("reason", TEXT)
@@ -270,3 +279,8 @@ def rows_of(frame: pd.DataFrame) -> list[Row]:
     """The rows of a frame as dictionaries: the reverse of `typed_frame`."""
     records = frame.to_dict(orient="records")
     return [{str(name): value for name, value in row.items()} for row in records]
+
+
+def plain_rows(frame: pd.DataFrame) -> list[Row]:
+    """The same for JSON: a missing value is None."""
+    return rows_of(frame.astype(object).where(frame.notna(), None))

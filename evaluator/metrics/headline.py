@@ -2,6 +2,7 @@
 gone or only no longer produced."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -16,6 +17,7 @@ from evaluator.metrics.columns import (
     TEXT,
     Column,
     Row,
+    names_of,
     rounded,
     rows_with,
     typed_frame,
@@ -151,7 +153,23 @@ _CELLS: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
 }
 
 
+# for the page: the CSV has no intervals
+WITH_INTERVALS = tuple(
+    replace(
+        column,
+        interval=column.name in _CELLS and column.kind in (PERCENTAGE, RANK, RATIO),
+    )
+    for column in COLUMNS
+)
+_BOUNDS = {*names_of(WITH_INTERVALS)} - {*names_of(COLUMNS)}
+
+
 def headline_of(tables: Mapping[str, Sequence[Row]]) -> pd.DataFrame:
+    """The columns COLUMNS of `headline_with_intervals`."""
+    return headline_with_intervals(tables)[names_of(COLUMNS)]
+
+
+def headline_with_intervals(tables: Mapping[str, Sequence[Row]]) -> pd.DataFrame:
     """The headline from the rows of the tables that SUMMED names, languages pooled.
 
     `open_base` and `open_paired` are both accuracies on the `open_n_paired` items
@@ -169,7 +187,7 @@ def headline_of(tables: Mapping[str, Sequence[Row]]) -> pd.DataFrame:
         key = {"task": task, "checkpoint": checkpoint}
         own = {name: rows_with(every, key) for name, every in pooled.items()}
         rows.append({**key, "base": first["base"], **_summary(own)})
-    return typed_frame(COLUMNS, rows)
+    return typed_frame(WITH_INTERVALS, rows)
 
 
 def _summary(tables: Mapping[str, Sequence[Row]]) -> Row:
@@ -177,6 +195,9 @@ def _summary(tables: Mapping[str, Sequence[Row]]) -> Row:
     row: Row = {}
     for name, (table, column, equal) in _CELLS.items():
         row[name] = _cell(tables[table], column, equal)
+        for end in ("_low", "_high"):
+            if name + end in _BOUNDS:
+                row[name + end] = _cell(tables[table], column + end, equal)
     row["re_run"] = bool(row["re_run"])
     for name, equal in (("open", _OPEN), ("choice", _CHOICE)):
         base = _cell(tables["accuracy"], "dense_accuracy", equal)
@@ -255,7 +276,7 @@ def _why_no_fates(headline: pd.DataFrame) -> str:
         )
     return (
         "No checkpoint here has a base with greedy and choice records: evaluate a"
-        " dense and a pruned one together."
+        " dense and a compressed one together."
     )
 
 

@@ -14,7 +14,6 @@ Checkpoints with quantised activations are comparable, but have their own noise 
 note on their rows gives it.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,9 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from evaluator.core.errors import mapping_at, rows_at
+from evaluator.checkpoints.quantisation import ROUNDED_ACTIVATIONS
+from evaluator.core.controls import MARK
+from evaluator.core.errors import Document, Json, mapping_at, rows_at
 from evaluator.core.records import (
     CONTEXT,
     FORMATS,
@@ -47,12 +48,14 @@ from evaluator.store.outcomes import (
     chosen_seed,
     columns_of,
     outcome_types,
+    over_seeds,
 )
 from evaluator.store.run_json import screened_of
 from evaluator.tasks.loading import NO_LANGUAGES
 
 # the row that pools the languages; the unweighted mean over them
 ALL, MEAN = NO_LANGUAGES
+Key = tuple[str, str]  # task, checkpoint
 SIDES = ("dense", "pruned")
 # An item's number within its task, and the number of its context: items of one
 # context depend on each other, across languages too.
@@ -72,7 +75,7 @@ class Subject(Origin, frozen=True):
     re_run: bool = False
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> Key:
         return self.task, self.checkpoint
 
     @property
@@ -121,18 +124,22 @@ class Inputs:
     panel.
 
     - `checkpoints`: every checkpoint on every task with questions, in display order.
-      `readers`: the same for texts.
+      `readers`: the same for texts. `once_more`: the checkpoints that are controls
+      (`evaluator.core.controls`), which neither of the two has.
     - `formats`: the evaluated formats, in the protocol's order.
     - `decided_early`: the note on each checkpoint that has records of some items only,
       by task and checkpoint.
+    - `notes`: on records that no table can count.
     """
+
+    notes: tuple[str, ...] = ()
 
     def __init__(
         self,
         outcomes: pd.DataFrame | Outcomes,
         items: pd.DataFrame | None = None,
         verdicts: pd.DataFrame | None = None,
-        run: Mapping[str, Any] | None = None,
+        run: Document | None = None,
         controls: pd.DataFrame | None = None,
         fit_only: bool = False,
     ) -> None:
@@ -142,22 +149,24 @@ class Inputs:
         if isinstance(outcomes, pd.DataFrame):
             outcomes = Outcomes(outcomes)
         self._outcomes = outcomes
-        subjects = _subjects(outcomes.first)
+        subjects = _subjects(outcomes.first, list(mapping_at(self.run, "planned")))
         texts = outcomes.text_tasks
-        self.checkpoints = [each for each in subjects if each.task not in texts]
-        self.readers = [each for each in subjects if each.task in texts]
+        results = [each for each in subjects if MARK not in each.checkpoint]
+        self.checkpoints = [each for each in results if each.task not in texts]
+        self.readers = [each for each in results if each.task in texts]
+        self.once_more = [each for each in subjects if MARK in each.checkpoint]
         formats = set().union(*outcomes.formats.values())
         known = [format for format in FORMATS if format in formats]
         self.formats = [*known, *sorted(formats.difference(known))]
         left_out = {*KEY, *METADATA}
         own = [name for name in outcome_types() if name not in left_out]
-        self._columns = [*ITEM, *own]
+        self._columns = [*ITEM, "seeds", *own]
         self._identity = {each.key: _IDENTITY_OF(each) for each in subjects}
         self._asked = _asked_items(outcomes.asked, items)
         self._in_format = Recent(self._read, _HELD_ROWS)
         self._joined = Recent(self._join, _HELD_PAIRS)
-        self._comparisons: dict[str, dict[tuple[str, str], Comparison]] = {}
-        self.decided_early: dict[tuple[str, str], str] = {}
+        self._comparisons: dict[str, dict[Key, Comparison]] = {}
+        self.decided_early: dict[Key, str] = {}
         for row in screened_of(self.run):
             if row.early:
                 note = f"decided early: evaluated on {row.asked} of {row.items} items"
@@ -179,39 +188,57 @@ class Inputs:
     def outcomes_of(
         self, checkpoint: str, task: str, format: str = "open"
     ) -> pd.DataFrame:
-        """A checkpoint's outcomes, of the run's own seed, on a task in a format: a
-        row per item, or empty."""
+        """A checkpoint's outcomes on a task in a format: a row per item with all its
+        seeds, or empty."""
         if format in self._outcomes.formats.get((checkpoint, task), ()):
             return self._in_format[checkpoint, task, format]
         return self._nothing
 
     @cached_property
     def _nothing(self) -> pd.DataFrame:
-        return self.all_outcomes_of("", "")[self._columns]
+        return self.all_outcomes_of("", "").reindex(columns=self._columns)
 
     def _read(self, key: tuple[str, str, str]) -> pd.DataFrame:
-        """A row per item. Each probe has the run's seed (greedy's lowest), or else
-        its own lowest seed."""
+        """A row per item: over all `seeds` of a probe that draws (null: its only
+        one). Any other has the run's seed (greedy's lowest), or else its own lowest seed."""
         checkpoint, task, format = key
         every = self.all_outcomes_of(checkpoint, task)
         frame = every[every["format"] == format]
         if frame["seed"].nunique() <= 1:
-            return frame[self._columns].reset_index(drop=True)
+            frame = frame.reindex(columns=self._columns)
+            return frame.reset_index(drop=True).copy()
         own = frame.loc[frame["greedy_status"].notna(), "seed"].min()
         shared = dict.fromkeys((*SERVING, *CONTEXT), "first") | {"truncated": "max"}
         chosen = frame.groupby([*ITEM]).agg(shared).reset_index()
+        drawn = [f"{probe.name}_status" for probe in PROBES if probe.drawn]
+        seeds = (
+            frame[frame[drawn].notna().any(axis=1)].groupby("item")["seed"].nunique()
+        )
+        chosen["seeds"] = chosen["item"].map(seeds)
         for probe in PROBES:
-            asked = frame[frame[f"{probe.name}_status"].notna()]
-            of_seed = asked[asked["seed"] == chosen_seed(asked["seed"], own)]
+            items = frame[frame[f"{probe.name}_status"].notna()]
+            if probe.drawn:
+                items = over_seeds(items, probe, ITEM)
+            else:
+                items = items[items["seed"] == chosen_seed(items["seed"], own)]
             columns = [f"{probe.name}_status", f"{probe.name}_why", *columns_of(probe)]
-            chosen = chosen.merge(of_seed[[*ITEM, *columns]], on=[*ITEM], how="left")
-        return chosen[self._columns]
+            chosen = chosen.merge(items[[*ITEM, *columns]], on=[*ITEM], how="left")
+        return chosen[self._columns].copy()  # in one block: many merges slow it
 
     def run_seed(self, checkpoint: str, task: str) -> float:
         """The lowest seed of the greedy probe: a run's own (NaN if greedy did not
         run)."""
         every = self._outcomes[checkpoint, task]
         return float(every.loc[every["greedy_status"].notna(), "seed"].min())
+
+    def seeds(self, checkpoint: str, task: str) -> list[int]:
+        """The seeds under which it draws on a task: those that the run asks for, or
+        else those of its samples."""
+        asked: list[int] | None = settings_of(self.run, checkpoint, task).get("seeds")
+        if asked is None:
+            every = self._outcomes[checkpoint, task]
+            asked = sorted(every.loc[every["sample_status"].notna(), "seed"].unique())
+        return asked
 
     def asked(self, task: str) -> pd.DataFrame:
         """Every item of a task that any checkpoint has a record for, in the order of
@@ -240,7 +267,7 @@ class Inputs:
         for language, here in slices(items, self.languages(subject.task)):
             yield Part(subject, language, here, comparison)
 
-    def comparisons(self, format: str = "open") -> "dict[tuple[str, str], Comparison]":
+    def comparisons(self, format: str = "open") -> "dict[Key, Comparison]":
         """Every checkpoint with a base beside it, in one format; by task and
         checkpoint, in display order."""
         if format not in self._comparisons:
@@ -249,6 +276,16 @@ class Inputs:
                 if each.base is not None:
                     comparisons[each.key] = self._compared(each, each.base, format)
         return self._comparisons[format]
+
+    @cached_property
+    def controls_of(self) -> Mapping[Key, "list[Comparison]"]:
+        """Each checkpoint's controls, compared with it; by task and checkpoint."""
+        controls: dict[Key, list[Comparison]] = {}
+        for each in self.once_more:
+            of = each.base or ""
+            compared = self._compared(each, of, "open")
+            controls.setdefault((each.task, of), []).append(compared)
+        return controls
 
     def could_differ(self, task: str, one: str, other: str | None) -> bool:
         """Whether the models can cause a difference of two checkpoints on a task: not
@@ -261,17 +298,17 @@ class Inputs:
         return self.incomparable.get(here) != self.incomparable.get(there)
 
     @cached_property
-    def incomparable(self) -> Mapping[tuple[str, str], str]:
+    def incomparable(self) -> Mapping[Key, str]:
         """Why checkpoints cannot be compared with their bases, by task and
         checkpoint; comparable ones are left out."""
         return self._incomparable(drawn=False)
 
     @cached_property
-    def incomparable_drawn(self) -> Mapping[tuple[str, str], str]:
+    def incomparable_drawn(self) -> Mapping[Key, str]:
         """The same, for comparisons of beams and samples."""
         return self._incomparable(drawn=True)
 
-    def _incomparable(self, *, drawn: bool) -> dict[tuple[str, str], str]:
+    def _incomparable(self, *, drawn: bool) -> dict[Key, str]:
         reasons = {}
         for key, comparison in self.comparisons().items():
             if reason := difference(comparison, self.run, drawn=drawn):
@@ -339,9 +376,9 @@ def _asked_items(
     return tasks
 
 
-def _subjects(first: Sequence[Mapping[str, Any]]) -> list[Subject]:
-    """In display order: dense ones, then by base and setting. `first`: a first row
-    of each checkpoint and task."""
+def _subjects(first: Sequence[Document], planned: Sequence[str]) -> list[Subject]:
+    """In display order: as `planned`, the sweep's order; others then by base and
+    setting. `first`: a first row of each checkpoint and task."""
     subjects = []
     for values in first:
         row = {name: values[name] for name in ("task", "checkpoint", *METADATA)}
@@ -354,7 +391,11 @@ def _subjects(first: Sequence[Mapping[str, Any]]) -> list[Subject]:
     for at, each in enumerate(subjects):
         re_run = served.get(each.base or "") == _IDENTITY_OF(each)
         subjects[at] = msgspec.structs.replace(each, re_run=re_run)
-    return sorted(subjects, key=_display_order)
+    ordered = sorted(subjects, key=_display_order)
+    places = {name: place for place, name in enumerate(planned)}
+    return sorted(
+        ordered, key=lambda each: (each.task, places.get(each.checkpoint, len(places)))
+    )
 
 
 def _display_order(subject: Subject) -> tuple[Any, ...]:
@@ -455,30 +496,39 @@ _ALIKE = {
 _ALIKE_DRAWN = {"beams": "beams", "samples": "samples"}
 # These settings select probes, formats and items; they do not change an answer.
 # `_DRAWN`: for drawn answers alone.
+SERVED = "endpoint"  # the engine of served models
 _WHAT = ("probes", "formats", "name", "languages", "items", "window")
-_DRAWN = ("beam_width", "samples", "sample_seeds", "top_p", "temperature")
+_DRAWN = ("beam_width", "samples", "seeds", "top_p", "temperature")
 # Patterns of records whose scheme quantises activations: W8A8, W4A8, FP8; not FP8
 # W8A16.
-_ACTIVATIONS = re.compile(r"\bW\d+A[48]\b|\bFP8\b(?! W\d+A16)")
 ROUNDED = (
     "quantised activations: rounding alone moves an option's log-likelihood, by .9 nats"
     " in a test"
 )
 
 
-def difference(compared: Comparison, run: Mapping[str, Any], *, drawn: bool) -> str:
+def difference(compared: Comparison, run: Document, *, drawn: bool) -> str:
     """How a checkpoint's evaluation differs from its base's; empty: it does not.
     `drawn`: also for drawn answers."""
     task, checkpoint = compared.subject.key
     base, items = compared.subject.base, compared.outcomes
-    differing = _differing_columns(items, _ALIKE | (_ALIKE_DRAWN if drawn else {}))
+    alike = _ALIKE | (_ALIKE_DRAWN if drawn else {})
+    # a server computes in its own way; its checkpoint's notes say so
+    served = bool((items["engine_pruned"] == SERVED).any())
+    if served:
+        alike = {name: words for name, words in alike.items() if name not in SERVING}
     theirs, own = settings_of(run, base, task), settings_of(run, checkpoint, task)
+    if "seeds" in theirs and theirs["seeds"] == own.get("seeds"):
+        # else one of them still lacks samples
+        same = items["seeds_dense"].fillna(1) == items["seeds_pruned"].fillna(1)
+        items = items.assign(samples_pruned=items["samples_pruned"].where(same))
+    differing = _differing_columns(items, alike)
     ignored = _WHAT if drawn else (*_WHAT, *_DRAWN)
     for name in sorted(theirs.keys() & own.keys() - {*ignored}):
         if theirs[name] != own[name]:
             differing.append(_against(name, theirs[name], own[name]))
     ways = scoring_of(run, base), scoring_of(run, checkpoint)
-    if all(ways) and ways[0] != ways[1]:
+    if all(ways) and ways[0] != ways[1] and not served:
         differing.append(_against("scoring", *map(" and ".join, ways)))
     return f"not comparable with the base: {', '.join(differing)}" if differing else ""
 
@@ -506,21 +556,28 @@ def _against(words: str, *values: object) -> str:
 def rounded_activations(pattern: str | None) -> str | None:
     """The note on quantised activations, by the `pattern` of a checkpoint's records;
     None for any other."""
-    return ROUNDED if pattern is not None and _ACTIVATIONS.search(pattern) else None
+    return (
+        ROUNDED if pattern is not None and ROUNDED_ACTIVATIONS.search(pattern) else None
+    )
 
 
-def settings_of(
-    run: Mapping[str, Any], checkpoint: str | None, task: str
-) -> Mapping[str, Any]:
+def settings_of(run: Document, checkpoint: str | None, task: str) -> Document:
     """The settings in run.json under which a checkpoint was evaluated on a task; empty
     if there are none. A run without the setting `options` drew distractors as `any`
     does, and one without `grading` graded by the paper's rule.
     """
     found = mapping_at(run, "identity", "task_settings", checkpoint, task)
-    return {"options": "any", "grading": "paper", **found} if found else {}
+    if not found:
+        return {}
+    settings: Json = {"options": "any", "grading": "paper", **found}
+    if "sample_seeds" in found:
+        drawn = settings.pop("sample_seeds") or [found.get("seed")]
+        asked = mapping_at(run, "seeds", checkpoint).get(task)  # by the last call
+        settings["seeds"] = sorted(asked or drawn)
+    return settings
 
 
-def scoring_of(run: Mapping[str, Any], checkpoint: str | None) -> list[str]:
+def scoring_of(run: Document, checkpoint: str | None) -> list[str]:
     """How engines scored this checkpoint's options: the names of all methods."""
     methods = set()
     for row in rows_at(run, "engine_stats"):

@@ -26,8 +26,8 @@ def left_out(inputs: Inputs) -> pd.DataFrame:
     """The table: pooled rows first, for each status the most frequent reason first;
     empty if nothing is left out.
 
-    `n` counts items, or windows of a text, out of those `asked`; of samples, under the
-    run's own seed.
+    `n` counts items, or windows of a text, out of those `asked`; of samples, with
+    all of their seeds.
     """
     return typed_frame(COLUMNS, _rows(inputs))
 

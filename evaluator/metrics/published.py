@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import PurePath
-from typing import Any
 
 import pandas as pd
 import yaml
 
-from evaluator.core.errors import rows_at
+from evaluator.core.errors import Document, Json, rows_at
 from evaluator.metrics.columns import COUNT, TEXT, Kind, Row, rows_with, typed_frame
 from evaluator.metrics.inputs import ALL, MEAN, settings_of
 
@@ -31,9 +30,7 @@ COLUMNS = (
 )
 
 
-def published(
-    tables: Mapping[str, Sequence[Row]], run: Mapping[str, Any]
-) -> pd.DataFrame:
+def published(tables: Mapping[str, Sequence[Row]], run: Document) -> pd.DataFrame:
     """One row per number of the paper with the setting of `run` (its run.json) and
     of a row of `tables`."""
     rows: list[Row] = []
@@ -75,14 +72,14 @@ def _beside(entry: Row, row: Row) -> Row:
 
 
 @cache
-def paper() -> dict[str, Any]:
+def paper() -> Json:
     """The content of paper_values.yaml, which lies beside the recipes."""
     file = files("launch").joinpath("recipes", "paper_values.yaml")
-    content: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    content: Json = yaml.safe_load(file.read_text(encoding="utf-8"))
     return content
 
 
-def is_paper_setting(row: Row, side: str, setting: Row, run: Mapping[str, Any]) -> bool:
+def is_paper_setting(row: Row, side: str, setting: Row, run: Document) -> bool:
     """Whether a table's row was measured in a setting of the paper."""
     dense = row["base"] is None
     if dense != (side == "dense") or not (dense or _same_pruning(row, setting)):
@@ -120,7 +117,7 @@ def _same_pruning(row: Row, setting: Row) -> bool:
     return re.fullmatch(setting["calibration"], calibration) is not None
 
 
-def model_names(run: Mapping[str, Any], checkpoint: str) -> set[str]:
+def model_names(run: Document, checkpoint: str) -> set[str]:
     """The names of a dense checkpoint in run.json: its key, and the last part of its
     path or hub id."""
     paths = [sweep["models"][checkpoint] for sweep in _sweeps_of(run, checkpoint)]
@@ -137,7 +134,7 @@ def model_names(run: Mapping[str, Any], checkpoint: str) -> set[str]:
     return names
 
 
-def _sweeps_of(run: Mapping[str, Any], model: str) -> list[Mapping[str, Any]]:
+def _sweeps_of(run: Document, model: str) -> list[Document]:
     """The sweep and its included sweeps, if they name this model."""
     found, waiting = [], [run.get("config")]
     while waiting:

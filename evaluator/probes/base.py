@@ -31,14 +31,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from evaluator.core.config import Registry
 from evaluator.core.errors import ResurfaceError, one_line
-from evaluator.core.records import Format, Item, Record
+from evaluator.core.records import Columns, Format, Item, Record
 from evaluator.engine.base import Cancel, Request, Response
 from evaluator.probes.item import ItemRun, Settings
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from evaluator.asking.questions import Question
+    from evaluator.asking.questions import Posed, Question
 
 # The kinds of measurement. Reports list probes in this order.
 Evidence = Literal["said", "recognised", "reachable", "predicted"]
@@ -87,10 +87,30 @@ class Probe(ABC):
     references: bool = False
     # `run` goes on after every step of the engine, with the responses of that step
     gathers: ClassVar[bool] = False
+    # Its answers are drawn, once under each of the run seeds (`Settings.seeds`). Tables
+    # take an item with all its seeds as one: of `columns`, whole numbers are counts and
+    # add up, others are averaged.
+    drawn: ClassVar[bool] = False
+    # Its responses bring no log-probabilities: those of an item's other probes show
+    # that they are not numbers.
+    blind: ClassVar[bool] = False
+
+    def asks(self, posed: Posed) -> bool:
+        """Whether it has records of this question or window."""
+        return True
 
     def describe(self, config: Settings) -> str:
         """The work under these settings, in a few words for a dry run."""
         return self.name
+
+    def seeds(self, config: Settings) -> tuple[int, ...]:
+        """The seeds of its records."""
+        return config.run_seeds if self.drawn else (config.seed,)
+
+    def unanswered(self, item: ItemRun, columns: Columns) -> list[Record]:
+        """Its records of an item without an answer: one under each of its seeds."""
+        seeds = self.seeds(item.config)
+        return [item.record(self.name, seed=seed, **columns) for seed in seeds]
 
     @abstractmethod
     def run(self, item: ItemRun) -> Steps:
@@ -118,6 +138,9 @@ class ItemProbe(Probe):
     deep: bool = False  # runs on the first 100 items of a language only
     # the distractors that it chooses among
     options: Literal["drawn", "hard"] | None = None
+
+    def asks(self, posed: Posed) -> bool:
+        return not self.deep or getattr(posed, "deep", False)
 
     def formats(self, config: Settings) -> tuple[Format, ...]:
         """The formats whose prompts it needs. By default the open one, whatever

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from evaluator.asking.questions import NO_DISTRACTOR, Question
+from evaluator.core.records import Columns
 from evaluator.core.reducing import KEY, pack_shares, where_measured
 from evaluator.probes.base import Cost, ItemProbe, Steps
 from evaluator.probes.item import scored
@@ -98,7 +99,7 @@ class Choice(ItemProbe):
         others = {f"{self.options} distractor {number}" for number in range(3)}
         return Cost(scored=frozenset({"gold", *others}))
 
-    def outcome(self, options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def outcome(self, options: Sequence[Columns]) -> Columns:
         """The values of `columns` for the scored options of one item: the gold one
         first, then the others in their order."""
         import numpy as np
@@ -162,7 +163,7 @@ class HardChoice(Choice):
     def options_of(self, question: Question) -> Options | None:
         return question.hard_options
 
-    def outcome(self, options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def outcome(self, options: Sequence[Columns]) -> Columns:
         scores = [option["logprob"] for option in options]
         return {"hard_recognised": _gold_leads(scores)}
 
@@ -176,7 +177,7 @@ class AlignedChoice(Choice):
     after_base = needs_thinking = True
     columns: Mapping[str, str] = {"aligned_recognised": "boolean"}
 
-    def outcome(self, options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def outcome(self, options: Sequence[Columns]) -> Columns:
         scores = [option["logprob"] for option in options]
         return {"aligned_recognised": _gold_leads(scores)}
 

@@ -92,6 +92,12 @@ class EvalConfig(Settings, Source):
                     f"probe {probe.name} reads the base's greedy answers: it needs the"
                     " probe greedy too"
                 )
+        if self.seeds is not None and not self.draws:
+            drawing = [each.name for each in PROBES if each.drawn]
+            raise ValueError(
+                f"seeds: {', '.join(map(str, self.seeds))}: no probe here draws answers:"
+                f" add {' or '.join(drawing)} to probes"
+            )
         if self.thinks and not self.chat:
             raise ValueError(
                 "thinking: thoughts begin in the chat template: set chat: true (--chat)"
@@ -142,7 +148,14 @@ class EvalConfig(Settings, Source):
             omitted.add("options")
         if self.is_text or self.grading == "paper":
             omitted.add("grading")
-        return self.model_dump(mode="json", exclude=omitted)
+        settings = self.model_dump(mode="json", exclude=omitted)
+        settings["sample_seeds"] = settings.pop("seeds")  # as older runs have it
+        return settings
+
+    @property
+    def draws(self) -> bool:
+        """Whether a probe draws its answers."""
+        return any(PROBES[name].drawn for name in self.probes)
 
     @property
     def is_text(self) -> bool:

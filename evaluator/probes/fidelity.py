@@ -24,9 +24,10 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from evaluator.asking.questions import NOT_OPEN, NOTHING_PREDICTED, Question
+from evaluator.core.records import Columns, TokenIds
 from evaluator.core.reducing import KEY, pack, where_measured
 from evaluator.engine.base import Reference, Response, Score
 from evaluator.probes.base import Cost, ItemProbe, Steps, TextProbe
@@ -148,7 +149,7 @@ class Fidelity(ItemProbe):
 
 
 def _passages(
-    item: ItemRun, greedy: tuple[int, ...] | None, compare: str, keep: str
+    item: ItemRun, greedy: TokenIds | None, compare: str, keep: str
 ) -> list[Passage]:
     """The gold answer, and a greedy answer, EOS included, unless it is None."""
     gold = item.score(gold_option(item.item))
@@ -164,6 +165,7 @@ def _passages(
             compare=compare,
             keep=keep,
             top=item.config.fidelity_top,
+            base=item.references.base if item.references else "",
         )
         for answer, (before, ids) in answers.items()
     ]
@@ -192,6 +194,7 @@ class TextFidelity(TextProbe):
             compare=references.compare,
             keep=references.keep,
             top=item.config.fidelity_top,
+            base=references.base,
         )
         (columns,) = yield from _measured([passage])
         columns["prompt_tokens"] = len(ids) - 1
@@ -247,11 +250,12 @@ class Passage:
 
     name: tuple[str, ...]
     request_id: str  # what those of its requests begin with
-    prompt_ids: tuple[int, ...]
-    continuation_ids: tuple[int, ...]
+    prompt_ids: TokenIds
+    continuation_ids: TokenIds
     compare: str
     keep: str
     top: int  # Settings.fidelity_top
+    base: str  # References.base
 
     def scores(self, *, keep: bool) -> list[Score]:
         """The requests for distributions, if there is a folder; the last first,
@@ -270,12 +274,14 @@ class Passage:
                     request_id=f"{self.request_id}/{verb}/{start}",
                     prompt_ids=self.prompt_ids + self.continuation_ids[:start],
                     continuation_ids=self.continuation_ids[start : start + PIECE],
-                    reference=Reference(path=path, keep=keep, top=self.top),
+                    reference=Reference(
+                        path=path, keep=keep, top=self.top, base=self.base
+                    ),
                 )
             )
         return requests
 
-    def columns(self, pieces: Sequence[Response]) -> dict[str, Any]:
+    def columns(self, pieces: Sequence[Response]) -> Columns:
         if failure := failure_of(pieces):
             return failure
         divergences = list(chain.from_iterable(piece.divergences for piece in pieces))
@@ -292,7 +298,7 @@ class Passage:
 
 def _measured(
     passages: Sequence[Passage],
-) -> Generator[Sequence[Score], Sequence[Response], list[dict[str, Any]]]:
+) -> Generator[Sequence[Score], Sequence[Response], list[Columns]]:
     """Keep the distributions of passages, then compare with what is kept. Returns
     the columns of each passage."""
     kept = yield from _answered([passage.scores(keep=True) for passage in passages])

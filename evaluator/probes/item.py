@@ -11,16 +11,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from evaluator.asking.questions import Posed, Question, Window
 from evaluator.asking.thoughts import Thought
 from evaluator.core.config import Day, Frozen
 from evaluator.core.grading import grades
-from evaluator.core.records import Format, Grading, Record
+from evaluator.core.records import Columns, Format, Grading, Record, TokenIds
 from evaluator.engine.base import (
     NOT_NUMBERS,
     TOO_LONG,
+    UNABLE,
     Generate,
     Response,
     Score,
@@ -92,8 +93,8 @@ class Settings(Frozen):
     date: Day | None = Field(default=None, exclude_if=lambda it: it is None)
     beam_width: int = Field(default=5, ge=1, le=10)
     samples: int = Field(default=10, ge=1)
-    # for the sample probe; None: the run seed. They must include it
-    sample_seeds: tuple[Seed, ...] | None = None
+    # of probes that draw; None: the run seed. They must include it
+    seeds: tuple[Seed, ...] | None = None
     top_p: float = Field(default=0.9, gt=0, le=1)
     # vLLM refuses more, and silently raises less
     temperature: float = Field(default=1.0, ge=0.01, le=2)
@@ -109,7 +110,14 @@ class Settings(Frozen):
         BeforeValidator(lambda v: v if isinstance(v, list | tuple) else (v,)),
     ] = (0,)
 
-    @field_validator("formats", "sample_seeds", "context_tokens")
+    @model_validator(mode="before")
+    @classmethod
+    def _one_name(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "sample_seeds" in given:
+            raise ValueError(f"sample_seeds: {given['sample_seeds']}: write `seeds`")
+        return given
+
+    @field_validator("formats", "seeds", "context_tokens")
     @classmethod
     def _no_repeats(cls, value: tuple[object, ...] | None) -> tuple[object, ...] | None:
         each_once(value)
@@ -142,8 +150,8 @@ class Settings(Frozen):
         return _THOUGHT if self.thinks else 0
 
     @property
-    def seeds(self) -> tuple[int, ...]:
-        return (self.seed,) if self.sample_seeds is None else self.sample_seeds
+    def run_seeds(self) -> tuple[int, ...]:
+        return (self.seed,) if self.seeds is None else self.seeds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +159,7 @@ class BaseAnswer:
     """The greedy answer of a checkpoint's base to an item's open prompt, or why
     there is none."""
 
-    token_ids: tuple[int, ...] = ()  # EOS included
+    token_ids: TokenIds = ()  # EOS included
     thought: Thought | None = None  # before it
     missing: str | None = None
 
@@ -169,6 +177,7 @@ class References:
     compare: str = ""  # empty: there is nothing to compare with, and `missing` says why
     keep: str = ""  # empty: no checkpoint is compared with this one
     missing: str | None = None
+    base: str = ""  # the directory of the checkpoint to compare with
 
 
 class ItemRun:
@@ -226,7 +235,7 @@ class ItemRun:
         if config.length:
             self._columns["context_tokens"] = config.length
             self._columns["context_depth"] = posed.context_depth
-        self._graded: dict[tuple[int, ...], dict[str, Any]] = {}
+        self._graded: dict[TokenIds, Columns] = {}
 
     @property
     def question(self) -> Question:
@@ -249,9 +258,9 @@ class ItemRun:
             max_tokens=self.config.max_new_tokens,
         )
 
-    def score(self, answer: str) -> Score:
+    def score(self, answer: str, *, ranked: bool = False) -> Score:
         """The request for the score of an answer to the open prompt, one of the
-        probe's `continuations`."""
+        probe's `continuations`; `ranked`: with its first token's rank."""
         continuation = self.scored[answer]
         ids = ",".join(map(str, continuation.continuation_ids))
         # The prompt's length tells a moved boundary from an unmoved one.
@@ -260,6 +269,7 @@ class ItemRun:
             request_id=self.request_id("score", name),
             prompt_ids=continuation.prompt_ids,
             continuation_ids=continuation.continuation_ids,
+            ranked=ranked,
         )
 
     def record(
@@ -325,14 +335,14 @@ class ItemRun:
             moved = self.prompter.continuations(self.prompts["open"], answers)
             self.scored = dict(zip(answers, moved, strict=True))
 
-    def cut(self, thought: Thought | None) -> dict[str, Any]:
+    def cut(self, thought: Thought | None) -> Columns:
         """The columns of a response that is a cut thought, and so no answer; none
         for any other."""
         if thought is None or thought.state == "closed":
             return {}
         return {"status": "truncated", "thought_state": "cut", **self.graded(())}
 
-    def graded(self, token_ids: tuple[int, ...]) -> dict[str, Any]:
+    def graded(self, token_ids: TokenIds) -> Columns:
         """The columns of a generated answer: its text, without thinking, is compared
         with the gold answers."""
         if token_ids not in self._graded:  # samples and beams often repeat one another
@@ -345,7 +355,7 @@ class ItemRun:
             }
         return self._graded[token_ids]
 
-    def generated(self, response: Response) -> dict[str, Any]:
+    def generated(self, response: Response) -> Columns:
         """The columns of the response to a Generate."""
         if response.status != "ok":
             return failed(response.error)
@@ -360,13 +370,14 @@ class ItemRun:
         }
 
 
-def failed(error: str | None) -> dict[str, Any]:
-    """The columns of a request that the engine could not answer, or had no room for."""
-    too_long = error is not None and error.endswith(TOO_LONG)
-    return {"status": "excluded" if too_long else "engine_error", "text": error}
+def failed(error: str | None) -> Columns:
+    """The columns of a request that the engine could not answer, has no room for, or
+    can never answer."""
+    refused = error is not None and error.endswith((TOO_LONG, UNABLE))
+    return {"status": "excluded" if refused else "engine_error", "text": error}
 
 
-def failure_of(responses: Iterable[Response]) -> dict[str, Any]:
+def failure_of(responses: Iterable[Response]) -> Columns:
     """The columns of the first response that failed; empty: none did."""
     for response in responses:
         if response.status != "ok":
@@ -382,9 +393,7 @@ def total_cached(responses: Iterable[Response]) -> int | None:
     return sum(known) if known else None
 
 
-def scored(
-    request: Score, response: Response, *, ranked: bool = False
-) -> dict[str, Any]:
+def scored(request: Score, response: Response, *, ranked: bool = False) -> Columns:
     """The columns of a scored answer; `logprob` is summed over its tokens, in nats.
     `ranked`: the first token's too."""
     if response.status != "ok":

@@ -6,10 +6,10 @@ tokenised once for all checkpoints that share a tokenizer."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evaluator.asking.long_contexts import in_order, lengthened
 from evaluator.asking.questions import (
@@ -98,6 +98,11 @@ def questions_of(
                     others=others,
                 )
             )
+    if refuse and questions and all(question.excluded for question in questions):
+        raise InputError(
+            f"task {data.name!r}: none of the {len(questions)} items to evaluate has a"
+            " gold answer that can be graded"
+        )
     drawn = config.draws_options or hard_options
     if refuse and (drawn or "unrelated" in config.formats):
         _need_one_to_ask(questions, config, NO_UNRELATED if not drawn else None)
@@ -137,6 +142,21 @@ def _candidates(
     return listed
 
 
+def prompter_of(tokenizer: Any, config: EvalConfig) -> Prompter:
+    """Makes the prompts of a task. Raises InputError as Prompter does."""
+    from evaluator.asking.prompts import Prompter
+
+    return Prompter(
+        tokenizer,
+        chat=config.chat,
+        prompt_tokens=config.prompt_tokens,
+        one_shot_prompt_tokens=config.one_shot_prompt_tokens,
+        template=config.template,
+        thinking=config.thinks,
+        date=config.date,
+    )
+
+
 def tokenised(posed: Posed, prompter: Prompter, config: EvalConfig) -> Posed:
     """A question with the prompts and answers that its probes need, in token ids;
     always alike. A window already has its own.
@@ -161,7 +181,7 @@ def tokenised(posed: Posed, prompter: Prompter, config: EvalConfig) -> Posed:
     def build(format: Format, *, thinking: bool = True) -> Prompt | None:
         if not question.can_pose(format):
             return None
-        with contextlib.suppress(InputError):
+        with suppress(InputError):
             return prompter.build(
                 item,
                 format,

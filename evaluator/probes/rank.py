@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING
 
 from evaluator.asking.questions import NOT_OPEN, Question
 from evaluator.core.grading import contains, thinking_spans
+from evaluator.core.records import TokenIds
 from evaluator.core.reducing import first_of, where_measured
 from evaluator.engine.base import Score
 from evaluator.probes.base import Cost, ItemProbe, Steps
@@ -68,7 +69,7 @@ class Rank(ItemProbe):
         return (gold_option(question.item),)
 
     def run(self, item: ItemRun) -> Steps:
-        request = item.score(gold_option(item.item))
+        request = item.score(gold_option(item.item), ranked=True)
         (response,) = yield [request]
         return [item.record(self.name, **scored(request, response, ranked=True))]
 
@@ -124,6 +125,7 @@ class AlignedRank(ItemProbe):
             request_id=item.request_id(self.name, "answer"),
             prompt_ids=item.prompts["open"].token_ids + lead_in,
             continuation_ids=answer,
+            ranked=True,
         )
         (response,) = yield [request]
         columns = scored(request, response, ranked=True)
@@ -147,10 +149,10 @@ class AlignedRank(ItemProbe):
 
 
 def align(
-    token_ids: tuple[int, ...],
+    token_ids: TokenIds,
     is_right: Callable[[str], bool],
     decode: Callable[[Sequence[int]], str],
-) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+) -> tuple[TokenIds, TokenIds] | None:
     """Cut ids without EOS, by the rule above, into lead-in and aligned answer; None
     without a gold answer.
 

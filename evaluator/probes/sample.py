@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from evaluator.core.records import Columns
 from evaluator.core.reducing import hits, majority
 from evaluator.engine.base import Generate
 from evaluator.probes.base import Cost, ItemProbe, Steps
@@ -19,12 +20,14 @@ if TYPE_CHECKING:
 
 
 class Sample(ItemProbe):
-    """`samples` answers to the open prompt under each of the sample seeds."""
+    """`samples` answers to the open prompt under each of the run seeds."""
 
     name = "sample"
     help = "random answers, drawn from the likeliest tokens (top-p)"
     evidence = "reachable"
     deep = True
+    drawn = True
+    blind = True
     view = "answers"
     title = "samples"
     columns: Mapping[str, str] = {
@@ -37,13 +40,15 @@ class Sample(ItemProbe):
     }
 
     def describe(self, config: Settings) -> str:
-        seeds = len(config.seeds)
+        seeds = len(config.run_seeds)
         return f"{self.name} x {seeds} seeds" if seeds > 1 else self.name
 
     def run(self, item: ItemRun) -> Steps:
         config, open_prompt = item.config, item.question.prompts["open"]
-        samples = [(seed, n) for seed in config.seeds for n in range(config.samples)]
-        drawn: dict[tuple[int, int], dict[str, Any]] = {
+        samples = [
+            (seed, n) for seed in config.run_seeds for n in range(config.samples)
+        ]
+        drawn: dict[tuple[int, int], Columns] = {
             (seed, number): {
                 "temperature": config.temperature,
                 "top_p": config.top_p,
@@ -52,7 +57,7 @@ class Sample(ItemProbe):
             for seed, number in samples
         }
         prompts = dict.fromkeys(samples, open_prompt)
-        columns: dict[tuple[int, int], dict[str, Any]] = {}
+        columns: dict[tuple[int, int], Columns] = {}
         if config.thinks:  # each its own thought
             thoughts = yield [
                 item.think(
@@ -91,7 +96,7 @@ class Sample(ItemProbe):
         ]
 
     def cost(self, config: Settings) -> Cost:
-        count = config.samples * len(config.seeds)
+        count = config.samples * len(config.run_seeds)
         each = config.max_new_tokens + config.expected_thought
         return Cost(
             requests=count * (2 if config.thinks else 1), generated_tokens=count * each

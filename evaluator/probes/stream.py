@@ -32,6 +32,7 @@ from evaluator.engine.base import (
     Generate,
     Request,
     Response,
+    Score,
 )
 from evaluator.probes.base import ItemProbe, Probe, Steps, blame
 from evaluator.probes.config import EvalConfig
@@ -236,12 +237,14 @@ class Evaluation:
             if run.steps is not None:
                 run.requests = run.steps.send(responses)
             elif item.failure is not None:
-                run.records = [item.record(probe.name, **failed(item.failure))]
+                run.records = probe.unanswered(item, failed(item.failure))
             elif (
                 isinstance(probe, ItemProbe)
                 and (why := probe.why_not(view)) is not None
             ):
-                run.records = [item.record(probe.name, status="excluded", text=why)]
+                run.records = probe.unanswered(
+                    item, {"status": "excluded", "text": why}
+                )
             else:
                 run.steps = probe.run(view)
                 run.requests = next(run.steps)
@@ -325,10 +328,11 @@ _THINK = _Think()
 
 
 def _joined(one: Request, other: Request) -> Request:
-    """One request for both. They differ at most in the values that a generation
-    reports."""
+    """One request for both. They differ at most in the values that they report."""
     if isinstance(one, Generate) and isinstance(other, Generate):
         most = max(one.top_logprobs, other.top_logprobs)
         stream = other.stream if one.stream is None else one.stream
         return replace(one, top_logprobs=most, stream=stream)
+    if isinstance(one, Score) and isinstance(other, Score):
+        return replace(one, ranked=one.ranked or other.ranked)
     return one

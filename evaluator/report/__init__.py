@@ -7,21 +7,26 @@ RUN/records is enough to rebuild the report. RUN/items adds questions, passages 
 clusters. RUN/verdicts and RUN/controls add the judgements of matcher models, and
 RUN/run.json adds provenance."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
 import pandas as pd
 
+from evaluator.core.errors import PLUGIN, json_text
 from evaluator.core.files import csv_bytes, need_unfenced, write_atomically
-from evaluator.deciding.thresholds import last_thresholds
+from evaluator.deciding.policy import policy_for
+from evaluator.deciding.verdict_text import document
+from evaluator.deciding.verdicts import not_judged
 from evaluator.metrics import Inputs, Outcomes, reduce_records
+from evaluator.probes import PROBES
 from evaluator.report.figures import draw_each
 from evaluator.report.item_view import ItemView
 from evaluator.report.page import render_page, standalone
 from evaluator.report.results import Results, compute, pages_of, part_of, without_tables
 from evaluator.store.reading import (
+    Asked,
     read_items,
     read_records,
     read_run,
@@ -39,6 +44,7 @@ class Report:
     page: Path
     tables: Mapping[str, Path]
     results: Results
+    notes: Sequence[str] = ()  # on what it does not count or write
 
 
 def write_report(run_dir: Path) -> Report:
@@ -51,19 +57,30 @@ def write_report(run_dir: Path) -> Report:
     view = ItemView()
     inputs = read_inputs(run_dir, view, outcomes=run_dir / "outcomes")
     run = inputs.run
-    results = compute(inputs, run, last_thresholds(run_dir, run))
+    results = compute(inputs, run, policy_for(run_dir, run))
     tables, failures = results.files, failures_of(run)
     if failures:
         tables["failures"] = failure_frame(failures)
     # An earlier call wrote these files from other records.
-    for name in {*results.failures, "failures"}.difference(tables):
+    old = {*results.failures, "failures", "left_out", "reference"}
+    for name in old.difference(tables):
         need_unfenced(run_dir)
         (run_dir / "tables" / f"{name}.csv").unlink(missing_ok=True)
     written = {}
     for name, frame in tables.items():
         written[name] = run_dir / "tables" / f"{name}.csv"
         write_atomically(written[name], csv_bytes(frame))
-    return Report(_write_pages(run_dir, inputs, results, view), written, results)
+    gate = run_dir / "gate.json"
+    if gate.is_file():
+        told = document(results.verdicts, results.policy, not_judged(inputs))
+        write_atomically(gate, json_text(told, indent=2).encode())
+    notes = [*inputs.notes]
+    for file in sorted(
+        {*(run_dir / "tables").glob("*.csv")}.difference(written.values())
+    ):
+        notes.append(f"{file}: is stale: no table {file.stem!r} is installed")
+    page = _write_pages(run_dir, inputs, results, view)
+    return Report(page, written, results, notes)
 
 
 def _write_pages(
@@ -109,8 +126,7 @@ def write_part(run_dir: Path, checkpoints: Collection[str], folder: Path) -> Res
     """Write the tables and figures of some checkpoints into `folder`, outside the
     run. Raises InputError like `write_report`."""
     inputs = read_inputs(run_dir, only=checkpoints)
-    thresholds = last_thresholds(run_dir, inputs.run)
-    results = compute(inputs, inputs.run, thresholds)
+    results = compute(inputs, inputs.run, policy_for(run_dir, inputs.run))
     for name, frame in results.files.items():
         write_atomically(folder / "tables" / f"{name}.csv", csv_bytes(frame))
     for name, table in results.tables.items():
@@ -134,13 +150,16 @@ def read_inputs(
     `outcomes`: a folder for one file of outcomes per checkpoint; without it,
     outcomes stay in memory."""
     written: set[Path | None] = set()
-    all_outcomes = Outcomes()
+    all_outcomes, strange = Outcomes(), set[str]()
+    items, run = read_items(run_dir), read_run(run_dir)
+    asked = Asked(items, run)
     for checkpoint, parts in groupby(record_parts(run_dir), key=_checkpoint):
         if only is not None and checkpoint not in only:
             continue
         reduced = []
         for paths in parts:
-            records = read_records(paths)
+            records = asked.only(read_records(paths))
+            strange |= {*map(str, records["probe"].unique())}.difference(PROBES.names)
             reduced.append(reduce_records(records))
             if view is not None and len(records):
                 view.add(records)
@@ -149,14 +168,21 @@ def read_inputs(
         written.add(path)
     if outcomes is not None:
         _remove_others(outcomes, "*.parquet", written)
-    return Inputs(
+    inputs = Inputs(
         all_outcomes,
-        read_items(run_dir),
+        items,
         read_verdicts(run_dir),
-        read_run(run_dir),
+        run,
         read_controls(run_dir),
         read_fit_only(run_dir),
     )
+    if strange:
+        names = ", ".join(sorted(strange))
+        inputs.notes = (
+            f"{run_dir}: no number counts the records of {names}: no such probe is"
+            f" installed; {PLUGIN}",
+        )
+    return inputs
 
 
 def _checkpoint(parts: list[Path]) -> str:

@@ -120,7 +120,10 @@ def _has_values(panel: Panel, frame: pd.DataFrame) -> bool:
     if isinstance(panel, Scatter):
         return bool((frame[panel.x].notna() & frame[panel.y].notna()).any())
     if isinstance(panel, Heat):
-        return bool(rows_where(frame, panel.where)[panel.column].notna().any())
+        apart = rows_where(frame, panel.where)
+        apart = apart[apart[panel.column].notna()]
+        # a single language is what stands beside it
+        return len({*apart["language"]} - {ALL, MEAN}) > 1
     columns = (
         [(column, panel.where) for column in panel.parts]
         if isinstance(panel, Bars)
@@ -173,6 +176,7 @@ def _dots(axes: Axes, panel: Dots, rows: _Rows, labels: Collection[str]) -> None
             drawn.append((series, [_finite(value) for value in values]))
     if panel.linked:
         theme.link(axes, *(values for _, values in drawn))
+    intervals = []
     for series, values in drawn:
         low, high = f"{series.column}_low", f"{series.column}_high"
         whiskers: list[tuple[float | None, float | None]] = []
@@ -181,12 +185,15 @@ def _dots(axes: Axes, panel: Dots, rows: _Rows, labels: Collection[str]) -> None
             highs = rows.values(high, series.where)
             whiskers = list(zip(lows, highs, strict=True))
         theme.dots(axes, values, series, whiskers)
+        intervals.append((series, whiskers))
     known = [value for _, values in drawn for value in values if value is not None]
     axis_values = known if panel.line is None else [panel.line, *known]
     if panel.line is not None:
         axes.axvline(panel.line, color=theme.COLOURS["muted"], linewidth=1)
     if known:  # an axis of infinite values alone has no range
         theme.set_axis(axes, panel.axis, axis_values)
+        for series, whiskers in intervals:
+            theme.mark_cut(axes, series, whiskers)
     if panel.text is not None:
         full = (values for series, values in drawn if not series.hollow)
         theme.label_values(axes, *full, text=panel.text)
@@ -245,11 +252,14 @@ def _scatters(
     one_scale = len({panel.axis for panel in panels}) == 1
     widths = [1.0] * len(parts)
     panel_axes = theme.figure(_SCATTER_ROWS, widths, canvas, sharey=one_scale)
-    for axes, (panel, title, part) in zip(panel_axes, parts, strict=True):
+    for axes, (panel, _, part) in zip(panel_axes, parts, strict=True):
         _scatter(axes, panel, part)
         low, high = min(0.0, frame[panel.y].min()) - 0.03, frame[panel.y].max() + 0.05
         axes.set_ylim(*((-0.04, 1.04) if panel.axis == "rates" else (low, high)))
-        axes.set_title(theme.in_two_lines(title, _TITLE_CHARACTERS // len(parts)))
+    titles = [title for _, title, _ in parts]
+    short = theme.in_two_lines(titles, _TITLE_CHARACTERS // len(parts))
+    for axes, title, lines in zip(panel_axes, titles, short, strict=True):
+        axes.set_title(lines, gid=theme.WHOLE + title)
     panel_axes[0].set_ylabel(first.y_title)
     if any(first.labels) and frame[first.hollow].any():
         theme.legend(panel_axes[0])

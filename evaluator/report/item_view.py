@@ -34,7 +34,7 @@ from typing import Any
 
 import pandas as pd
 
-from evaluator.core.errors import json_text
+from evaluator.core.errors import Json, json_text
 from evaluator.core.records import FORMATS
 from evaluator.core.reducing import by_its_rule
 from evaluator.metrics.fates import item_fates
@@ -113,7 +113,7 @@ class ItemView:
         tasks = self.where.setdefault(checkpoint, {})
         tasks.setdefault(task, {})[language] = name
 
-    def _chunk(self, task: str, language: str, records: pd.DataFrame) -> dict[str, Any]:
+    def _chunk(self, task: str, language: str, records: pd.DataFrame) -> Json:
         strings: dict[str, int] = {}
         numbers, rows = [], []
         ordered = by_its_rule(records)[_READ]
@@ -189,7 +189,7 @@ class ItemView:
         if self._questions is None:
             self._questions = self.add_items(items) if items is not None else {}
             self._letters = self._fates(inputs)
-        checkpoints: dict[str, dict[str, Any]] = {}
+        checkpoints: dict[str, Json] = {}
         for subject in inputs.checkpoints:
             name = subject.checkpoint
             if only is None or name in only:

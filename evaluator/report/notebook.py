@@ -15,18 +15,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from evaluator.core.errors import InputError, mapping_at, unknown
+from evaluator.core.config import validated
+from evaluator.core.errors import InputError, Json, counted, mapping_at, unknown
 from evaluator.deciding import comparison
-from evaluator.deciding.comparison import Side, side_of_logged, side_of_run
+from evaluator.deciding.comparison import Side, side_of_run
 from evaluator.deciding.decision import Verdict
-from evaluator.deciding.thresholds import Thresholds, thresholds_of
+from evaluator.deciding.logged import side_of_logged
+from evaluator.deciding.policy import Policy, need_tasks, policy_for
+from evaluator.deciding.thresholds import Tolerances
 from evaluator.deciding.verdict_text import document, summary
-from evaluator.deciding.verdicts import judge, unfinished
+from evaluator.deciding.verdicts import judge, not_judged
+from evaluator.logs import read_logged
 from evaluator.metrics import headline, left_out, published
 from evaluator.metrics.columns import COUNT, TEXT, Column, described, rows_of
 from evaluator.metrics.inputs import Inputs
@@ -34,7 +38,6 @@ from evaluator.metrics.table import FilledTable
 from evaluator.metrics.tables import TABLES, fill
 from evaluator.report import read_inputs
 from evaluator.report.figures import Axes, axes_of, parts_of
-from evaluator.store.lm_eval import is_logged, read_logged
 from evaluator.store.outcomes import outcome_types
 from evaluator.store.reading import (
     read_items,
@@ -71,7 +74,7 @@ class OpenRun:
         return read_inputs(self.path)
 
     @cached_property
-    def _run(self) -> dict[str, Any]:
+    def _run(self) -> Json:
         return read_run(self.path)
 
     @property
@@ -157,14 +160,12 @@ class OpenRun:
         """All records of one item, of every checkpoint; `.attrs["items"]` has its
         question and gold answers. An id that several languages share gives all of
         them without `language`."""
-        by_task: dict[str, list[Path]] = {}
-        for parts in record_parts(self.path):
-            by_task.setdefault(parts[0].parent.name, []).extend(parts)
-        if task not in by_task:
-            raise unknown("task", task, by_task)
         names, frames = ["language", "item_id"], {}
-        for part in by_task[task]:
-            frames[part] = read_part(part, names, RECORD_COLUMNS).to_pandas()
+        for part in chain(*record_parts(self.path)):
+            if part.parent.name == task:
+                frames[part] = read_part(part, names, RECORD_COLUMNS).to_pandas()
+        if not frames:
+            raise unknown("task", task, self.tasks)
         keys = pd.concat(frames)
         keys_of_item = keys[keys["item_id"] == item_id]
         if keys_of_item.empty:
@@ -198,27 +199,42 @@ class OpenRun:
             ]
         return records
 
-    def gate(self, **tolerances: object) -> dict[str, Any]:
-        """The content of RUN/gate.json under these tolerances (`Thresholds`), else
-        those of the run's sweep file."""
-        return self.judged(self._thresholds(**tolerances))[1]
+    def gate(self, policy: Path | str | None = None, **tolerances: object) -> Json:
+        """The content of RUN/gate.json under a policy's file and these tolerances
+        (`Thresholds`). Without both: under the last policy, else that of the run's
+        sweep file."""
+        validated(Tolerances, tolerances, "gate")
+        file = None if policy is None else Path(policy)
+        chosen = self.policy(file, **tolerances)
+        if file is not None:
+            need_tasks(chosen, self.tasks, str(file))
+        return self.judged(chosen)[1]
 
-    def _thresholds(self, **tolerances: object) -> Thresholds:
-        return thresholds_of(self._run, str(self.path / "run.json"), **tolerances)
+    def policy(self, file: Path | None = None, **tolerances: object) -> Policy:
+        """The policy as `policy_for` chooses it."""
+        return policy_for(self.path, self._run, file, **tolerances)
 
-    def judged(self, thresholds: Thresholds) -> tuple[list[Verdict], dict[str, Any]]:
+    @property
+    def tasks(self) -> set[str]:
+        """The tasks that are planned or have records."""
+        tasks = {folder.name for folder in self.path.glob("records/*/*")}
+        return tasks.union(*mapping_at(self._run, "planned").values())
+
+    def judged(self, policy: Policy) -> tuple[list[Verdict], Json]:
         """The verdicts, and the content of RUN/gate.json. Raises InputError if no
         checkpoint names a base."""
-        verdicts = judge(self.inputs, thresholds)
+        verdicts = judge(self.inputs, policy)
+        failures = not_judged(self.inputs)
         if not verdicts:
-            raise InputError(
-                f"{self.path}: no checkpoint names a base on a task of questions:"
-                " evaluate both together (--base)"
+            why = (
+                "no checkpoint names a base on a task of questions: evaluate both"
+                " together (--base)"
             )
-        failures = [each for each in failures_of(self._run) if each.lost]
-        return verdicts, document(
-            verdicts, thresholds, [*failures, *unfinished(self.inputs, failures)]
-        )
+            if failures:
+                first = failures[0]
+                why = f"{first.checkpoint}: {first.reason}; repeat the run's command"
+            raise InputError(f"{self.path}: {why}")
+        return verdicts, document(verdicts, policy, failures)
 
     def compare(
         self,
@@ -264,12 +280,12 @@ class OpenRun:
         """State, finding, verdicts and headline. All text is escaped."""
         lines = [
             f"{self.path}: {self._run.get('state') or 'state unknown'},"
-            f" {len(self.checkpoints)} checkpoints"
+            f" {counted(len(self.checkpoints), 'checkpoint')}"
         ]
         table = pd.DataFrame()
         if self.checkpoints:
             frame = self._headline
-            verdicts = judge(self.inputs, self._thresholds())
+            verdicts = judge(self.inputs, self.policy())
             lines += [headline.headline_sentence(frame), f"Gate: {summary(verdicts)}"]
             columns = {}
             for column in headline.COLUMNS:
@@ -284,13 +300,9 @@ class OpenRun:
 
 
 def side_at(path: Path) -> Side:
-    """One side of a comparison: a run directory, or lm-eval's samples. Raises
+    """One side of a comparison: a run directory, or another program's logs. Raises
     InputError for anything else."""
     # a run may hold an export of itself
-    if not (path / "records").is_dir() and is_logged(path):
-        return side_of_logged(read_logged(path), str(path))
-    if not path.is_dir():
-        raise InputError(
-            f"{path}: neither a run directory nor a file of lm-eval's (samples_*.jsonl)"
-        )
-    return OpenRun(path).side
+    if (path / "records").is_dir() or (path / "run.json").is_file():
+        return OpenRun(path).side
+    return side_of_logged(read_logged(path), str(path))

@@ -228,7 +228,7 @@
     const reachable = silent.filter((row) => row.answers.several.some((each) => hits(each.answers))).length;
     const asked = several.filter((title) => silent.some((row) => severalOf(row.answers, title).length));
     const tail = asked.length ? ` Where it is no longer said, ${reachable} of ${silent.length} still reach it in their ${asked.join(" or ")}.` : "";
-    return `${fates.length} pruned checkpoint${fates.length === 1 ? "" : "s"}: ${parts.join(", ")}.${tail}`;
+    return `${fates.length} compressed checkpoint${fates.length === 1 ? "" : "s"}: ${parts.join(", ")}.${tail}`;
   }
   function choiceCell(answers) {
     if (!answers.options.length) return h("td", { class: "none" }, "not asked");
@@ -386,9 +386,9 @@
     }
     const state = new URLSearchParams(location.hash.slice(1));
     const linked = ["item", "checkpoint", "fate", "task", "language", "q"].some((name) => state.has(name));
-    const pruned = index.checkpoints.filter((checkpoint) => checkpoint.fates);
+    const compressed = index.checkpoints.filter((checkpoint) => checkpoint.fates);
     const gone = (checkpoint, codes) => index.order.filter((number) => codes.includes(checkpoint.fates[number]));
-    const worst = [...pruned].sort((a, b) => gone(b, "ml").length - gone(a, "ml").length)[0];
+    const worst = [...compressed].sort((a, b) => gone(b, "ml").length - gone(a, "ml").length)[0];
     controls.checkpoint.value = state.get("checkpoint") || (worst || index.checkpoints[0]).name;
     if (controls.checkpoint.selectedIndex < 0) controls.checkpoint.selectedIndex = 0;
     countFates();
@@ -455,5 +455,16 @@
     section.scrollIntoView();
   }
   window.addEventListener("hashchange", unfold);
-  restore().then(unfold);
+  // ---- navigation: it marks the section that the reader is in ---------------------------------------------------
+  const links = [...document.querySelectorAll("nav a[href^='#']")];
+  function follow() {
+    const atEnd = scrollY > 0 && innerHeight + scrollY >= document.documentElement.scrollHeight - 2;
+    const begun = links.filter((link) => atEnd || $(link.hash.slice(1)).getBoundingClientRect().top < Math.min(innerHeight / 3, 240));
+    const here = begun.pop() || links[0];
+    for (const link of links) link.removeAttribute("aria-current");
+    here.setAttribute("aria-current", "true");
+  }
+  window.addEventListener("scroll", follow, { passive: true });
+  window.addEventListener("resize", follow);
+  restore().then(unfold).then(follow);
 })();

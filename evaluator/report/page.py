@@ -21,11 +21,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from evaluator.core.errors import rows_at
-from evaluator.deciding.thresholds import spelled
+from evaluator.deciding.policy import spelled
 from evaluator.deciding.verdict_text import summary, usable, why
 from evaluator.metrics import TABLES, FilledTable
-from evaluator.metrics.columns import COUNT, FEW, TEXT, Column, names_of, rows_of
-from evaluator.metrics.headline import COLUMNS as HEADLINE
+from evaluator.metrics.columns import COUNT, FEW, LAST, TEXT, Column, names_of, rows_of
+from evaluator.metrics.headline import WITH_INTERVALS as HEADLINE
 from evaluator.metrics.inputs import ALL, MEAN
 from evaluator.metrics.left_out import COLUMNS as LEFT_OUT
 from evaluator.report.figures import draw_each
@@ -52,17 +52,6 @@ def render_page(
     """
     script = "" if pages else asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    several = len({verdict.task for verdict in results.verdicts}) > 1
-    verdicts = [
-        {
-            "outcome": verdict.outcome,
-            "checkpoint": verdict.checkpoint,
-            "task": verdict.task if several else "",
-            "usable": usable(verdict),
-            "why": why(verdict, most=1),
-        }
-        for verdict in results.verdicts
-    ]
     sections = [
         _section(filled, results.paper)
         for filled in results.tables.values()
@@ -75,12 +64,15 @@ def render_page(
             f" 'sha256-{digest}'"
         ),
         "script": Markup(script),
-        "verdict": summary(results.verdicts) if verdicts else "",
-        "verdicts": verdicts,
-        "tolerances": spelled(results.thresholds),
+        "verdict": summary(results.verdicts),
+        "verdicts": results.verdicts,
+        "not_judged": results.not_judged,
+        "usable": usable,
+        "why": why,
+        "tolerances": spelled(results.policy),
         "sentence": results.sentence,
-        "missed": results.missed,
-        "headline": grid(results.headline, HEADLINE),
+        "remarks": [*filter(None, (results.missed, results.noise))],
+        "headline": grid(results.intervals, HEADLINE),
         "few": FEW,
         "filled": [section for section in sections if not section["note"]],
         "missing": [section for section in sections if section["note"]],
@@ -177,8 +169,8 @@ class Grid:
 
 
 def grid(frame: pd.DataFrame, columns: Sequence[Column]) -> Grid:
-    """A table without empty columns or an only `task`. Raises ValueError for a
-    column without a kind in `columns`."""
+    """A table without empty columns or an only `task`, settings last. Raises
+    ValueError for a column without a kind in `columns`."""
     unknown = set(frame) - set(names_of(columns))
     if unknown:
         raise ValueError(
@@ -191,6 +183,7 @@ def grid(frame: pd.DataFrame, columns: Sequence[Column]) -> Grid:
             shown.append(column)
     if "task" in frame and frame["task"].nunique() == 1 and len(shown) > 1:
         shown = [column for column in shown if column.name != "task"]
+    shown.sort(key=lambda column: column.name in LAST)
     pooled: list[tuple[Cell, ...]] = []
     by_language: list[tuple[Cell, ...]] = []
     for row in rows_of(frame):

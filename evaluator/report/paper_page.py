@@ -11,7 +11,7 @@ its base (`main_pair`). The paper's values are in `paper_values.yaml`."""
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import pandas as pd
@@ -19,7 +19,7 @@ import yaml
 from markupsafe import Markup
 
 import evaluator.metrics.columns as col
-from evaluator.core.errors import InputError
+from evaluator.core.errors import Document, InputError
 from evaluator.core.files import write_atomically
 from evaluator.metrics import TABLES
 from evaluator.metrics.columns import Column, Row, rows_with
@@ -51,6 +51,7 @@ class Quantity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     colour: str
     side: str = "pruned"
     where: dict[str, str] = {}
+    n: str = "n"  # the column with its number of items
     panel: str = ""
     drawn: bool = True
 
@@ -99,7 +100,7 @@ def places() -> list[Place]:
     return msgspec.convert(yaml.safe_load(asset("paper_places.yaml")), list[Place])
 
 
-def render_paper_page(name: str, results: Results, run: Mapping[str, Any]) -> str:
+def render_paper_page(name: str, results: Results, run: Document) -> str:
     """The page as HTML. Raises InputError if no checkpoint was compared with its
     base."""
     tables = {key: filled.rows for key, filled in results.tables.items()}
@@ -141,7 +142,7 @@ def write_paper_page(run_dir: Path, results: Results) -> Path:
     return page
 
 
-def main_pair(tables: Tables, run: Mapping[str, Any]) -> Pair:
+def main_pair(tables: Tables, run: Document) -> Pair:
     """The pair in the paper's main setting; without one, the run's first pair with
     fates."""
     pairs: dict[Pair, Row] = {}
@@ -254,7 +255,7 @@ def _parameters(tables: Tables, checkpoint: str) -> float | None:
 def _figure(place: Place, values: Sequence[Value], tables: Tables) -> str | None:
     """A row for each row of the place; over the size, a dot for each checkpoint."""
     rows: dict[str, Row] = {}
-    has_ours: set[str] = set()
+    shown: dict[str, None] = {}
     for label, quantity, published, found in values:
         row = rows.setdefault(
             label, {"task": "", "checkpoint": label, "language": ALL, "hollow": False}
@@ -262,16 +263,15 @@ def _figure(place: Place, values: Sequence[Value], tables: Tables) -> str | None
         key = _key(quantity)
         row |= {key: None, f"{key}_low": None, f"{key}_high": None}
         row[f"{key}_paper"] = published
+        if found is not None or (published is not None and not place.bars):
+            shown[label] = None
         if found is not None:
-            has_ours.add(label)
             for end in ("", "_low", "_high"):
                 row[f"{key}{end}"] = found.get(f"{quantity.column}{end}")
     if place.by_size:
         for label, row in rows.items():
             row["parameters"] = _parameters(tables, label)
-    if place.bars:
-        rows = {label: rows[label] for label in rows if label in has_ours}
-    frame = pd.DataFrame(list(rows.values()))
+    frame = pd.DataFrame([rows[label] for label in shown])
     numbers = frame.columns.difference(["task", "checkpoint", "language", "hollow"])
     frame = frame.astype(dict.fromkeys(numbers, float))
     name = place.name.lower().replace(",", "").replace(" ", "-")
@@ -333,7 +333,7 @@ def _grid(place: Place, values: Sequence[Value]) -> Grid:
         column = Column(value.quantity.column, kind, interval=True)
         if f"{column.name}_low" in row:
             interval = column.interval_of(row)
-        n = row.get("n", row.get("n_max"))
+        n = row.get(value.quantity.n, row.get("n_max"))
         rows.append(
             (
                 Cell(value.label, number=False),

@@ -8,20 +8,27 @@ tables/*.csv has all."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pandas as pd
 
+from evaluator.core.controls import MARK
+from evaluator.core.errors import Document
 from evaluator.deciding.decision import Verdict
-from evaluator.deciding.thresholds import Thresholds, thresholds_of
-from evaluator.deciding.verdicts import judge
-from evaluator.metrics.columns import Row
-from evaluator.metrics.headline import headline_of, headline_sentence, screened_sentence
+from evaluator.deciding.policy import Policy
+from evaluator.deciding.verdicts import judge, not_judged
+from evaluator.metrics.columns import Row, names_of
+from evaluator.metrics.headline import COLUMNS as HEADLINE
+from evaluator.metrics.headline import (
+    headline_sentence,
+    headline_with_intervals,
+    screened_sentence,
+)
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.left_out import left_out
 from evaluator.metrics.published import published
 from evaluator.metrics.table import FilledTable
 from evaluator.metrics.tables import TABLES, compute_tables
+from evaluator.store.run_json import Failure
 
 MOST = 24  # checkpoints on a page, without their base
 BYTES = 24 * 2**20  # of answers on a page; a single checkpoint may have more
@@ -33,12 +40,17 @@ class Results:
     if no setting is the paper's."""
 
     tables: Mapping[str, FilledTable]
-    headline: pd.DataFrame
+    intervals: pd.DataFrame  # the headline's numbers, with intervals
     left_out: pd.DataFrame
     paper: pd.DataFrame
     verdicts: Sequence[Verdict] = ()  # of each compressed checkpoint on each task
     screened: str = ""  # which of them stopped early
-    thresholds: Thresholds = field(default_factory=Thresholds)  # of the verdicts
+    policy: Policy = field(default_factory=Policy)  # of the verdicts
+    not_judged: Sequence[Failure] = ()
+
+    @property
+    def headline(self) -> pd.DataFrame:
+        return self.intervals[names_of(HEADLINE)]
 
     @property
     def sentence(self) -> str:
@@ -60,6 +72,17 @@ class Results:
         return f"Achieved sparsity: {'; '.join(missed)}" if missed else ""
 
     @property
+    def noise(self) -> str:
+        """How far a log-probability moved at most in each control."""
+        most: dict[str, float] = {}
+        for row in self.tables["noise"].rows if "noise" in self.tables else ():
+            moved, name = row.get("distance_max"), row["checkpoint"]
+            if moved is not None:
+                most[name] = max(moved, most.get(name, 0.0))
+        shown = [f"{name} {moved:.3f} nats" for name, moved in most.items()]
+        return f"Noise, the largest: {'; '.join(shown)}" if shown else ""
+
+    @property
     def files(self) -> dict[str, pd.DataFrame]:
         """The frames of tables/*.csv, without those of tables that failed."""
         files = {"headline": self.headline}
@@ -77,22 +100,21 @@ class Results:
         return {name: table.note for name, table in self.tables.items() if table.failed}
 
 
-def compute(
-    inputs: Inputs, run: Mapping[str, Any], thresholds: Thresholds | None = None
-) -> Results:
-    """All results. `run`: the content of run.json, with the settings. `thresholds`:
-    of the verdicts; None: those of run.json."""
+def compute(inputs: Inputs, run: Document, policy: Policy | None = None) -> Results:
+    """All results. `run`: the content of run.json, with the settings. `policy`: of
+    the verdicts; None: the default one."""
+    policy = policy or Policy()
     tables = compute_tables(inputs)
     rows = {name: table.rows for name, table in tables.items()}
-    thresholds = thresholds or thresholds_of(run, "run.json")
     return Results(
         tables,
-        headline_of(rows),
+        headline_with_intervals(rows),
         left_out(inputs),
         published(rows, run),
-        judge(inputs, thresholds),
+        judge(inputs, policy),
         screened_sentence(rows["screening"]),
-        thresholds,
+        policy,
+        not_judged(inputs),
     )
 
 
@@ -137,13 +159,15 @@ def part_of(results: Results, checkpoints: Collection[str]) -> Results:
     for name, table in results.tables.items():
         tables[name] = replace(table, rows=_only(table.rows, checkpoints))
     verdicts = [each for each in results.verdicts if each.checkpoint in checkpoints]
+    failed = [each for each in results.not_judged if each.checkpoint in checkpoints]
     return replace(
         results,
         tables=tables,
-        headline=_rows_of(results.headline, checkpoints),
+        intervals=_rows_of(results.intervals, checkpoints),
         left_out=_rows_of(results.left_out, checkpoints),
         paper=_rows_of(results.paper, checkpoints),
         verdicts=verdicts,
+        not_judged=failed,
     )
 
 
@@ -159,7 +183,13 @@ def without_tables(results: Results) -> Results:
 
 def _only(rows: Sequence[Row], checkpoints: Collection[str]) -> list[Row]:
     kept = {None, *checkpoints}
-    return [row for row in rows if {row["checkpoint"], row.get("other")} <= kept]
+    part = []
+    for row in rows:
+        name = row["checkpoint"]
+        name = name and name.partition(MARK)[0]  # of a control, its checkpoint's
+        if {name, row.get("other")} <= kept:
+            part.append(row)
+    return part
 
 
 def _rows_of(frame: pd.DataFrame, checkpoints: Collection[str]) -> pd.DataFrame:

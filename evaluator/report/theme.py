@@ -14,6 +14,7 @@ from functools import cache
 from html import escape
 from importlib.resources import files
 from itertools import cycle, product
+from os.path import commonprefix
 from textwrap import wrap
 from typing import Any
 
@@ -77,6 +78,8 @@ STYLE = {  # matplotlib's settings while a figure is drawn and written
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
 }
+_MORE = "\N{HORIZONTAL ELLIPSIS}"
+WHOLE = "whole: "  # begins the id of a text, of which `to_svg` makes its tooltip
 ROW_INCHES = 0.34
 WIDTH_INCHES = 10.4
 _GAP = 0.12  # between panels within another figure, of a panel's width
@@ -113,24 +116,33 @@ def figure(
     return list(panels)
 
 
-def in_two_lines(name: str, width: int = 30) -> str:
-    """A checkpoint's name in at most two lines, as longer names would take the
-    panel's space."""
-    return "\n".join(
-        wrap(name, width, max_lines=2, placeholder="\N{HORIZONTAL ELLIPSIS}")
-    )
+def in_two_lines(names: Sequence[str], width: int = 30) -> list[str]:
+    """Names in at most two lines, as longer ones would take the panel's space. They
+    lose the beginning that long ones share, then their middle."""
+    long = [name for name in names if len(wrap(name, width)) > 2]
+    shared = commonprefix(long) if len(long) > 1 else ""  # noqa: RUF071
+    shared = shared[: shared.rfind("-") + 1]
+    short = []
+    for name in names:
+        lines = wrap(name, width)
+        if len(lines) > 2 and shared:
+            lines = wrap(_MORE + name.removeprefix(shared), width)
+        if len(lines) > 2:
+            lines = [lines[0], _MORE + name[1 - width :]]
+        short.append("\n".join(lines))
+    return short
 
 
 def name_rows(panel: Axes, labels: Sequence[str]) -> None:
     """Write a label left of each row. Each line is a text of its own, so that the
     browser aligns it."""
     panel.set_yticks(range(len(labels)), [])
-    for y, label in enumerate(labels):
-        lines = in_two_lines(label).splitlines()
+    for y, (label, short) in enumerate(zip(labels, in_two_lines(labels), strict=True)):
+        lines = short.splitlines()
         for at, line in enumerate(lines):
             panel.annotate(
                 line, (0, y), xycoords=panel.get_yaxis_transform(), xytext=(-5, 10.5 * ((len(lines) - 1) / 2 - at)),
-                textcoords="offset points", ha="right", va="center",
+                textcoords="offset points", ha="right", va="center", gid=WHOLE + label,
             )  # fmt: skip
 
 
@@ -262,8 +274,9 @@ def name_points(panel: Axes, points: Mapping[Any, str]) -> None:
     dots = panel.transData.transform(list(points)) * scale
     taken = [(x - 4, x + 4, y - 4, y + 4) for x, y in dots]
     left, bottom, right, top = panel.get_window_extent().extents * scale
-    for (point, name), (x, y) in zip(points.items(), dots, strict=True):
-        lines = in_two_lines(name).splitlines()
+    names = in_two_lines(list(points.values()))
+    for point, name, (x, y) in zip(points, names, dots, strict=True):
+        lines = name.splitlines()
         wide, high = 72 * _DIGIT * max(map(len, lines)), len(lines) * _NAME_HIGH / 2
         for line, side in product(_NAME_LINES, (1, -1)):
             middle = y + line * _NAME_HIGH
@@ -281,7 +294,7 @@ def name_points(panel: Axes, points: Mapping[Any, str]) -> None:
             continue
         taken.append(box)
         panel.annotate(
-            "\n".join(lines), point, xytext=(5 * side, line * _NAME_HIGH), textcoords="offset points", va="center",
+            name, point, xytext=(5 * side, line * _NAME_HIGH), textcoords="offset points", va="center",
             ha="left" if side > 0 else "right", fontsize=7.3, color=COLOURS["muted"], in_layout=False,
         )  # fmt: skip
 
@@ -321,6 +334,20 @@ def dots(
         label=series.label,
         zorder=3,
     )
+
+
+def mark_cut(
+    panel: Axes, series: Series, whiskers: Sequence[tuple[float | None, float | None]]
+) -> None:
+    """Put an arrow at the end of the axis where an interval goes on beyond it. Call it
+    when limits are final."""
+    low, high = panel.get_xlim()
+    style = {"color": COLOURS[series.colour], "markersize": 5, "clip_on": False}
+    for y, (start, end) in enumerate(whiskers):
+        if start is not None and start < low:
+            panel.plot(low, y + series.shift, "<", **style)
+        if end is not None and end > high:
+            panel.plot(high, y + series.shift, ">", **style)
 
 
 def mark_infinite(panel: Axes, values: Sequence[float | None], colour: str) -> None:
@@ -425,6 +452,7 @@ def to_svg(made: Figure, name: str, description: str) -> str:
     svg = svg[svg.index("<svg") :]
     for colour, value in COLOURS.items():
         svg = svg.replace(f": {value}", f": var(--{colour.replace('_', '-')})")
+    svg = re.sub(rf'<g id="{WHOLE}([^"]*)">', r"<g><title>\1</title>", svg)
     svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{name}-", svg)
     text = escape(description)
     spaces = (

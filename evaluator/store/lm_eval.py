@@ -1,12 +1,5 @@
-"""The files of EleutherAI's lm-eval 0.4 (`--log_samples`). Comparisons read them, and a
-run can be exported to them.
-
-    DIR/<model>/results_<time>.json                aggregated numbers and their settings
-    DIR/<model>/samples_<task>_<time>.jsonl        a line for each document and filter
-
-A line has `doc_id`, `doc`, `target`, `arguments`, `resps`, `filtered_resps`, `filter`,
-`metrics` (names), `doc_hash`, `prompt_hash`, `target_hash`, and each metric's value
-under its name. Before 0.4.7, it has no `filter` and `metrics`.
+"""A run as the files of EleutherAI's lm-eval 0.4 (`--log_samples`), which
+`evaluator/logs/lm_eval.py` describes and reads.
 
 An exported checkpoint becomes a model's folder. Each of its tasks becomes two:
 `<task>_open` (greedy answers to the open prompt) and `<task>_choice` (log-likelihoods
@@ -27,171 +20,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from evaluator.core.errors import (
-    InputError,
-    json_text,
-    mapping_at,
-    of_kind,
-    parse,
-    text_field,
-)
+from evaluator.core.errors import Document, InputError, Json, json_text, mapping_at
 from evaluator.core.files import part_of_path, write_atomically
 from evaluator.core.reducing import MEASURED, by_its_rule
-from evaluator.store.reading import read_items, read_records, read_run, record_parts
+from evaluator.store.reading import (
+    Asked,
+    read_items,
+    read_records,
+    read_run,
+    record_parts,
+)
 
-Json = dict[str, Any]
 UNFILTERED = "none"
 _METRICS = {"open": ("contains", "exact_match", "f1"), "choice": ("acc", "acc_norm")}
 _OUTPUT = {"open": "generate_until", "choice": "multiple_choice"}
 _HASHES = ("doc_hash", "prompt_hash", "target_hash")
 _MODEL = ("checkpoint", "weights_digest", "engine", "engine_version", "dtype")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """One document under one filter, as lm-eval logged it."""
-
-    task: str
-    doc_id: int
-    doc: Mapping[str, Any]
-    filter: str
-    # the filtered responses as one text; for several log-likelihoods, the best option
-    answer: str
-    prompt_hash: str
-    doc_hash: str
-    scores: Mapping[str, float]  # metrics that are numbers
-
-
-@dataclass(frozen=True, kw_only=True)
-class Logged:
-    """lm-eval's files about one model: samples by task, and the newest results file
-    (empty if there is none)."""
-
-    model: str
-    samples: Mapping[str, tuple[Sample, ...]]
-    results: Mapping[str, Any]
-    older: tuple[Path, ...] = ()  # samples that are not read
-
-
-def is_logged(path: Path) -> bool:
-    """Whether `path` is a `samples_*.jsonl` of lm-eval, or a directory that contains
-    some."""
-    return bool(_sample_files(path))
-
-
-def read_logged(path: Path) -> list[Logged]:
-    """The newest samples by task and model. Raises InputError if not lm-eval's, or
-    for a model in two folders."""
-    folders: dict[Path, list[Path]] = {}
-    for file in _sample_files(path):
-        folders.setdefault(file.parent, []).append(file)
-    models: dict[str, Path] = {}
-    for folder in sorted(folders):
-        other = models.setdefault(folder.name, folder)
-        if other != folder:
-            raise InputError(
-                f"{path}: model {folder.name!r} was logged in {other} and in {folder}:"
-                " name one of them"
-            )
-    return [_logged(folder, folders[folder]) for folder in models.values()]
-
-
-def _logged(folder: Path, files: Sequence[Path]) -> Logged:
-    newest: dict[str, Path] = {}
-    older = []
-    for file in sorted(files, key=_time):
-        # The task is between the first underscore and the last, as in lm-eval itself.
-        task = file.stem.partition("_")[2].rpartition("_")[0]
-        if task in newest:
-            older.append(newest[task])
-        newest[task] = file
-    samples = {task: tuple(_samples(file, task)) for task, file in newest.items()}
-    results: Mapping[str, Any] = {}
-    summaries = sorted(folder.glob("results_*.json"), key=_time)
-    if summaries:
-        name = str(summaries[-1])
-        results = of_kind(parse(summaries[-1].read_bytes(), name), dict, name)
-    return Logged(
-        model=folder.name, samples=samples, results=results, older=tuple(older)
-    )
-
-
-def _sample_files(path: Path) -> list[Path]:
-    if not path.is_file():
-        return sorted(path.glob("**/samples_*.jsonl"))
-    return [path] if path.match("samples_*.jsonl") else []
-
-
-def _time(file: Path) -> str:
-    return file.stem.rpartition("_")[2]
-
-
-def _samples(file: Path, task: str) -> Iterator[Sample]:
-    unnamed: set[int] = set()  # documents under a filter without a name
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            where = f"{file}:{number}"
-            row = parse(line, where)
-            sample = _sample_of(row, task, where)
-            if "filter" not in row:
-                if sample.doc_id in unnamed:
-                    raise InputError(
-                        f"{where}: doc_id {sample.doc_id} again, and no field 'filter':"
-                        " lm-eval before 0.4.7 does not name its filters; log the"
-                        " samples with a newer one"
-                    )
-                unnamed.add(sample.doc_id)
-            yield sample
-
-
-def _sample_of(row: Any, task: str, where: str) -> Sample:
-    # Before 0.4.7, lm-eval did not list the metrics: they are the other fields that are
-    # numbers.
-    others = [name for name in of_kind(row, dict, where) if name != "doc_id"]
-    scores = {}
-    for name in of_kind(row.get("metrics", others), list, f"{where}: field 'metrics'"):
-        value = row.get(name)
-        if isinstance(value, int | float):
-            scores[str(name)] = float(value)
-    doc_id, doc = row.get("doc_id"), row.get("doc")
-    if not isinstance(doc_id, int):
-        raise InputError(
-            f"{where}: field 'doc_id' must be a whole number, not"
-            f" {json.dumps(doc_id)[:60]}"
-        )
-    return Sample(
-        task=task,
-        doc_id=doc_id,
-        doc=doc if isinstance(doc, dict) else {"doc": doc},
-        filter=str(row.get("filter", UNFILTERED)),
-        answer=_answer(row.get("filtered_resps")),
-        prompt_hash=str(row.get("prompt_hash", "")),
-        doc_hash=text_field(row, "doc_hash", where),
-        scores=scores,
-    )
-
-
-def _answer(responses: Any) -> str:
-    """The filtered responses as one text; of log-likelihoods the best option, as
-    their last digits always differ."""
-    listed = responses if isinstance(responses, list) else []
-    if not listed or not all(map(_is_likelihood, listed)):
-        return json.dumps(responses, ensure_ascii=False)
-    if len(listed) == 1:
-        return str(listed[0][1])
-    values = [float(value) for value, _ in listed]
-    return f"option {values.index(max(values))}"
-
-
-def _is_likelihood(response: Any) -> bool:
-    """Whether a response is [log-likelihood, whether it is the greedy answer]."""
-    try:
-        value, greedy = response
-        return str(greedy) in ("True", "False", "None") and not math.isnan(float(value))
-    except (TypeError, ValueError):
-        return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,16 +78,19 @@ def export(run_dir: Path, out: Path, *, now: datetime | None = None) -> list[Pat
     for item in items.to_dict("records"):
         documents[item["task"], item["language"], item["item_id"]] = item
     tasks: dict[str, list[_ExportedTask]] = {}
-    origins = {}
+    run = read_run(run_dir)
+    origins, asked = {}, Asked(items, run)
     for part in record_parts(run_dir):
-        records = by_its_rule(read_records(part))
+        records = by_its_rule(asked.only(read_records(part)))
         if len(records):
             origin = records.iloc[0]
             name = str(origin["checkpoint"])
             tasks.setdefault(name, []).extend(_tasks(records, documents))
             origins[name] = origin
     time = (now or datetime.now(UTC)).replace(tzinfo=None).isoformat().replace(":", "-")
-    run, written = read_run(run_dir), []
+    if not tasks:
+        raise InputError(f"{run_dir}: has no records of questions: nothing to export")
+    written = []
     where = run_dir / "records"
     for checkpoint, exported in tasks.items():
         folder = out / part_of_path(checkpoint, f"{where}: checkpoint")
@@ -350,9 +197,7 @@ def _sample(
     }
 
 
-def _results(
-    tasks: Sequence[_ExportedTask], origin: pd.Series, run: Mapping[str, Any]
-) -> Json:
+def _results(tasks: Sequence[_ExportedTask], origin: pd.Series, run: Document) -> Json:
     """The file of aggregated results, which lm-eval's own tables read."""
     by_task: dict[str, Json] = {}
     for task in tasks:
@@ -384,8 +229,9 @@ def _results(
         "transformers_version": mapping_at(provenance, "versions").get("transformers"),
         "task_hashes": {task.name: _task_hash(task) for task in tasks},
         "model_source": "resurface",
-        "model_name": origin["checkpoint"],
-        "model_name_sanitized": origin["checkpoint"],
+        # as ORG/NAME, from which other tools learn who made a model
+        "model_name": f"local/{origin['checkpoint']}",
+        "model_name_sanitized": f"local__{origin['checkpoint']}",
     }
 
 

@@ -17,21 +17,24 @@ and of the probes GRADED what both rules of grading count
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from evaluator.core.errors import Json
 from evaluator.core.files import write_parquet
 from evaluator.core.records import CONTEXT, METADATA, SERVING
 from evaluator.core.reducing import (
     BOTH_RULES,
+    BY_SEVERITY,
     KEY,
     MEASURED,
+    SEVERITY,
     by_both_rules,
     by_its_rule,
     why_not,
@@ -49,6 +52,7 @@ __all__ = [
     "context_is_cut",
     "empty_outcomes",
     "outcome_types",
+    "over_seeds",
     "plain",
     "reduce_records",
 ]
@@ -124,11 +128,32 @@ def chosen_seed(seeds: pd.Series, own: float) -> float:
     return own if (seeds == own).any() else seeds.min()
 
 
+def over_seeds(
+    outcomes: pd.DataFrame, probe: Probe, item: Sequence[str]
+) -> pd.DataFrame:
+    """A row for each item of a probe that draws (`Probe.drawn`), from plain outcomes:
+    over all of its seeds, or null if one of them was not measured."""
+    kinds = columns_of(probe)
+    counts = [name for name, kind in kinds.items() if kind == "Int64"]
+    texts = [name for name, kind in kinds.items() if kind == "string"]
+    numbers = [name for name in kinds if name not in texts]
+    status, why = f"{probe.name}_status", f"{probe.name}_why"
+    severity = outcomes[status].map(SEVERITY)
+    items = outcomes.assign(severity=severity).groupby([*item])
+    reduced = items[[*numbers]].mean()
+    reduced[counts] = items[counts].sum(min_count=1)
+    worst = items["severity"].max()
+    reduced = reduced.where(worst < SEVERITY["engine_error"])
+    reduced[[*texts, why]] = items[[*texts, why]].first()
+    reduced[status] = worst.map(BY_SEVERITY)
+    return reduced.reset_index()
+
+
 def plain(outcomes: pd.DataFrame) -> pd.DataFrame:
     """Outcomes in KEY's order; no nullable columns, which are slow: floats with NaN,
     shared texts with None."""
     frame = outcomes.sort_values(list(KEY), ignore_index=True)
-    columns: dict[str, Any] = {}
+    columns: Json = {}
     for name, dtype in outcome_types().items():
         if dtype == "string":
             codes, texts = pd.factorize(frame[name])
@@ -147,7 +172,7 @@ class Outcomes:
     def __init__(self, outcomes: pd.DataFrame | None = None) -> None:
         self._held: dict[Pair, pd.DataFrame | Path] = {}
         # checkpoint, task and METADATA of each pair's first row, as added
-        self.first: list[dict[str, Any]] = []
+        self.first: list[Json] = []
         self._items: dict[str, set[tuple[str, str]]] = {}
         self._read_by: dict[str, set[str]] = {}
         self.formats: dict[Pair, set[str]] = {}

@@ -6,14 +6,22 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from evaluator.core.config import day
-from evaluator.core.errors import InputError, mapping_at, of_kind, one_line, parse
+from evaluator.core.errors import (
+    Document,
+    InputError,
+    Json,
+    mapping_at,
+    of_kind,
+    one_line,
+    parse,
+)
 from evaluator.store import schema
 
 # Columns that every part of records must have.
@@ -48,6 +56,35 @@ def read_items(run_dir: Path) -> pd.DataFrame | None:
     return read_all(run_dir / "items", "*", schema.READ_ITEMS, schema.ITEM_COLUMNS)
 
 
+class Asked:
+    """The items that the last call asked: RUN/items, and the seeds in run.json, under
+    which it drew. Records of others stay in the run, and out of its tables."""
+
+    def __init__(self, items: pd.DataFrame | None, run: Document | None = None) -> None:
+        self._seeds = mapping_at(run, "seeds")
+        self._keys: dict[str, pd.MultiIndex] = {}
+        if items is not None:
+            for task, rows in items.groupby("task"):
+                self._keys[str(task)] = _keys(rows)
+
+    def only(self, records: pd.DataFrame) -> pd.DataFrame:
+        """The records of one checkpoint and task that belong to such items and seeds;
+        all, if it has none."""
+        asked = np.ones(len(records), dtype=bool)
+        task, checkpoint = "", ""
+        if len(records):
+            checkpoint, task = map(str, records[["checkpoint", "task"]].iloc[0])
+        if task in self._keys:
+            asked &= _keys(records).isin(self._keys[task])
+        if seeds := mapping_at(self._seeds, checkpoint).get(task):
+            asked &= records["seed"].isin(seeds).to_numpy()
+        return records if asked.all() else records[asked].reset_index(drop=True)
+
+
+def _keys(rows: pd.DataFrame) -> pd.MultiIndex:
+    return pd.MultiIndex.from_frame(rows[["language", "item_id"]].astype(str))
+
+
 def read_verdicts(run_dir: Path) -> pd.DataFrame | None:
     """The verdicts of all matcher models; None for a run without any."""
     return read_all(
@@ -55,7 +92,7 @@ def read_verdicts(run_dir: Path) -> pd.DataFrame | None:
     )
 
 
-def read_run(run_dir: Path) -> dict[str, Any]:
+def read_run(run_dir: Path) -> Json:
     """run.json; empty if there is none. Raises InputError if it is not a JSON
     object."""
     path = run_dir / "run.json"
@@ -63,7 +100,7 @@ def read_run(run_dir: Path) -> dict[str, Any]:
         return {}
     if not path.is_file():
         raise InputError(f"{path}: is no file")
-    run: dict[str, Any] = of_kind(parse(path.read_bytes(), str(path)), dict, str(path))
+    run: Json = of_kind(parse(path.read_bytes(), str(path)), dict, str(path))
     return run
 
 

@@ -38,6 +38,7 @@ from evaluator.core.records import Item, Record
 from evaluator.store.schema import ITEMS, RECORDS
 
 ItemKey = tuple[str, str]  # (language, item_id), unique within a task
+Drawn = tuple[str, int]  # a probe, and the seed of its records
 _MEASURED = ("ok", "truncated")  # statuses of records with an outcome
 _ANSWER = [  # the columns of a greedy answer
     *("language", "item_id", "status"),
@@ -109,21 +110,30 @@ class RecordStore:
         folder = self.root / checkpoint / task
         return [folder / name for name in _names(folder)]
 
-    def finished(self, checkpoint: str, task: str, weights_digest: str) -> set[ItemKey]:
-        """The items that have records. Raises InputError for a damaged part or other
-        weights."""
-        keys: set[ItemKey] = set()
+    def finished(
+        self, checkpoint: str, task: str, weights_digest: str | None = None
+    ) -> dict[ItemKey, frozenset[Drawn]]:
+        """The probes of the parts that hold an item, with their seeds, by item. Raises
+        InputError for a damaged part or other weights than `weights_digest`, if
+        given."""
+        probes: dict[ItemKey, frozenset[Drawn]] = {}
         for path in self.parts(checkpoint, task):
-            table = _read_part(path, ["weights_digest", "language", "item_id"])
+            columns = ["weights_digest", "language", "item_id", "probe", "seed"]
+            table = _read_part(path, columns)
             digests = set(table["weights_digest"].unique().to_pylist())
-            if digests - {weights_digest}:
+            if weights_digest is not None and digests - {weights_digest}:
                 raise InputError(
                     f"{path}: weights_digest: records of other weights"
                     f" ({digests.pop()[:12]}...) than checkpoint {checkpoint!r} has now"
                     f" ({weights_digest[:12]}...); use a new --out"
                 )
-            keys |= _keys(table)
-        return keys
+            pairs = table.select(["probe", "seed"]).group_by(["probe", "seed"])
+            rows = pairs.aggregate([]).to_pylist()
+            names = frozenset((row["probe"], row["seed"]) for row in rows)
+            for key in _keys(table):
+                before = probes.get(key)
+                probes[key] = names if before is None else before | names
+        return probes
 
     def greedy_answers(self, checkpoint: str, task: str) -> pa.Table:
         """The greedy answers of one checkpoint to the open prompts of one task.
@@ -180,6 +190,18 @@ class RecordStore:
                 path.unlink(missing_ok=True)
         with self._reading:
             self._greedy.clear()
+
+    def drop_probes(self, checkpoint: str, task: str, probes: Sequence[str]) -> None:
+        """Remove the records of some probes, so that only these run again."""
+        for path in self.parts(checkpoint, task):
+            table = _read_part(path, None)
+            of_probes = pc.is_in(table["probe"], pa.array(probes))
+            left = table.filter(pc.invert(of_probes))
+            if not left.num_rows:
+                need_unfenced(path)
+                path.unlink()
+            elif left.num_rows < table.num_rows:
+                write_parquet(left, path)
 
     def damaged(self) -> dict[Path, str]:
         """Every damaged part and why; each is read in full (2 ms). Raises InputError."""
@@ -246,10 +268,12 @@ def _keys(table: pa.Table) -> set[ItemKey]:
     return set(zip(*columns, strict=True))
 
 
-def _read_part(path: Path, columns: list[str]) -> pa.Table:
+def _read_part(path: Path, columns: list[str] | None) -> pa.Table:
+    """Some columns of a part, or all."""
     # ParquetFile takes half the time of `read_table`.
     with _readable(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
-        return file.read(columns=columns, use_threads=False).select(columns)
+        table = file.read(columns=columns, use_threads=False)
+        return table if columns is None else table.select(columns)
 
 
 @contextlib.contextmanager

@@ -6,14 +6,15 @@ A checkpoint, one of its tasks or one item can fail. Each failure stays listed, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import glob
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from evaluator.core.errors import InputError, rows_at
+from evaluator.core.errors import Document, InputError, Json, meant, rows_at
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,12 +32,26 @@ def need_run(path: Path) -> None:
         return
     if (path / "run.json").is_file():
         raise InputError(f"{path}: the run has no records yet: repeat its command")
-    problem = "not a run directory: it has no records/"
-    if not path.is_dir():
-        problem = "no such directory"
-    runs = sorted(each.parent.name for each in path.parent.glob("*/run.json"))
-    listed = f" (runs in {path.parent}: {', '.join(runs)})" if runs else ""
-    raise InputError(f"{path}: {problem}{listed}")
+    raise no_run(path, "records/")
+
+
+def no_run(path: Path, lacking: str) -> InputError:
+    """The error for what is no run directory. It suggests the run around it or of its
+    name, and lists the runs in it or beside it."""
+    problem, beside = f"not a run directory: it has no {lacking}", path
+    if path.is_file():
+        problem, beside = "a file, not a run directory", path.parent
+    elif not path.is_dir():
+        problem, beside = f"no such directory{meant(path)}", path.parent
+    named = (
+        path.parent.glob(f"*/{glob.escape(path.name)}/run.json") if path.name else ()
+    )
+    for file in (path.parent / "run.json", *named):
+        if file.is_file():
+            problem += f"; did you mean {str(file.parent)!r}?"
+    runs = sorted(each.parent.name for each in beside.glob("*/run.json"))
+    listed = f" (runs in {beside}: {', '.join(runs)})" if runs else ""
+    return InputError(f"{path}: {problem}{listed}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +71,7 @@ class Failure:
     mendable: bool = False  # the user can correct the cause; not in the row
 
     @property
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Json:
         return {name: getattr(self, name) for name in COLUMNS}
 
     @property
@@ -85,7 +100,7 @@ class Failure:
 COLUMNS = tuple(each.name for each in fields(Failure) if each.name != "mendable")
 
 
-def failures_of(run: Mapping[str, Any]) -> list[Failure]:
+def failures_of(run: Document) -> list[Failure]:
     """The failures in run.json. Rows without checkpoint, stage and reason are left
     out."""
     found = []
@@ -126,7 +141,7 @@ class Screened:
         return self.asked < self.items
 
 
-def screened_of(run: Mapping[str, Any]) -> list[Screened]:
+def screened_of(run: Document) -> list[Screened]:
     return rows_as(run, "screening", Screened)
 
 
@@ -170,17 +185,19 @@ class Served:
     scoring: str = ""
     notes: list[str] = field(default_factory=list)
     setup: dict[str, str] = field(default_factory=dict)
-    kv_scales: str | None = None  # not in the row without any
+    abilities: Document = field(default_factory=dict)  # of a server
+    kv_scales: str | None = None
 
     @property
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Json:
         row = {each.name: getattr(self, each.name) for each in fields(self)}
-        if self.kv_scales is None:
-            del row["kv_scales"]
+        for name in ("kv_scales", "abilities"):  # of few engines
+            if row[name] in (None, {}):
+                del row[name]
         return row
 
 
-def rows_as(run: Mapping[str, Any], key: str, kind: type[Row]) -> list[Row]:
+def rows_as(run: Document, key: str, kind: type[Row]) -> list[Row]:
     """The rows of a list in run.json; the function skips rows that it cannot read."""
     found, reader = [], TypeAdapter(kind)
     for row in rows_at(run, key):

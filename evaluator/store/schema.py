@@ -107,10 +107,10 @@ PANDAS = {each.name: _PANDAS[each.arrow] for each in _RECORD if each.arrow in _P
 
 _HEAD = """# What a run keeps
 
-`python -m evaluator.store.schema > docs/records.md` generates this page. A test compares them.
+`python -m evaluator.store.schema > docs/records.md` generates this page.
 
-Every part is a Parquet file that appears whole or not at all. A number that was not measured is null. Any Parquet
-reader takes a run's records as one table:
+Every part is a Parquet file that appears whole or not at all. A number that was not measured is null; types
+with `?` permit null. Any Parquet reader takes a run's records as one table:
 
 ```python
 import pandas as pd
@@ -124,23 +124,18 @@ _FILES = (
         "RUN/records/<checkpoint>/<task>/<shard>.parquet",
         (
             "One row for each record: the outcome of one probe of one item on one"
-            " checkpoint. All records of an item are in one part. A record's key:"
+            " checkpoint. An item's records are in one part.\nA record's key:"
             f" {', '.join(f'`{name}`' for name in KEY)}."
         ),
         _RECORD,
     ),
-    (
-        "Items",
-        "RUN/items/<task>.parquet",
-        "One row for each item: the questions of the run.",
-        _ITEM,
-    ),
+    ("Items", "RUN/items/<task>.parquet", "One row for each question.", _ITEM),
     (
         "Verdicts",
         "RUN/verdicts/<matcher>/<checkpoint>/<task>.parquet",
         (
-            "One row for each record that `resurface match` judged: the columns of the"
-            " record's key, then these."
+            "One row for each judged record: the columns of the record's key, then"
+            " these."
         ),
         stored(VerdictRow),
     ),
@@ -148,11 +143,11 @@ _FILES = (
         "Controls",
         "RUN/controls/<matcher>/<task>.parquet",
         (
-            "One row for each control pair: a response with a known result, which shows"
-            " whether a matcher is fit to judge. It has the five columns of a verdict,"
-            " then these."
+            "One row for each control pair: a response with a known result, which tests"
+            " the matcher.\nIt has the five columns of a verdict, an item's `task`,"
+            " `language` and `item_id`, then these."
         ),
-        _CONTROL[len(stored(VerdictRow)) :],
+        _CONTROL[-2:],
     ),
 )
 
@@ -160,9 +155,9 @@ _OUTCOMES = """## Outcomes
 
 `RUN/outcomes/<checkpoint>.parquet`
 
-One row for each item, format and seed: what every probe found. Each report derives them from the records again; tables
-and notebooks read them. `<probe>_status` is that of its records, `<probe>_why` the reason for a null. `columns` of each
-probe (`evaluator/probes/`) names the others.
+One row for each item, format and seed: what every probe found. Each report derives them from the records again.
+`<probe>_status` is that of its records, `<probe>_why` the reason for a null. `columns` of each probe
+(`evaluator/probes/`) names the others.
 """
 
 
@@ -181,16 +176,9 @@ def document() -> str:
             "|---|---|---|",
         ]
         for each in columns:
-            kind = ", ".join(
-                filter(
-                    None,
-                    [
-                        f"`{each.arrow}`",
-                        "nullable" if each.nullable else "",
-                        each.meaning.unit,
-                    ],
-                )
-            )
+            optional = "?" if each.nullable else ""
+            unit = f", {each.meaning.unit}" if each.meaning.unit else ""
+            kind = f"`{each.arrow}{optional}`{unit}"
             values = [
                 f"`{value}`"
                 for value in each.values

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from evaluator.core.config import Registry
-from evaluator.core.errors import InputError, need_regular
+from evaluator.core.errors import InputError, meant, need_regular
 from evaluator.core.records import Item
 from evaluator.core.saved_data import is_saved
 from evaluator.tasks.source import Source
@@ -49,8 +49,15 @@ class Argument:
     words: Mapping[str, str] = field(default_factory=dict)
 
 
+def shared_text(context: str, question: str, answers: Iterable[str]) -> str:
+    """What items of one cluster have in common, but for white space: their context,
+    or without one the whole item, which is there twice."""
+    text = context if context.strip() else "\n".join((question, *answers))
+    return " ".join(text.split())
+
+
 class Items(list[Item]):
-    """Items of a folder, and its data files that are not read."""
+    """Items of a file or folder, and its fields or data files that are not read."""
 
     left_out: tuple[str, ...] = ()
 
@@ -86,6 +93,7 @@ class Task:
     # Language -> items, where reading them takes the network: a dry run counts with
     # these. Empty: it reads the items.
     sizes: Mapping[str, int] = field(default_factory=dict)
+    example: str = ""  # what its file holds
     open: str = ""  # how a model answers its questions without options
     choice_only: bool = False  # no answer that a model writes could be graded
     # items of several languages with one cluster have translations of one context
@@ -166,6 +174,7 @@ class TaskSpec:
                 problem = "no such file or directory"
             if problem and hub:
                 problem += ", nor the name of a data set of the hub (ORG/NAME)"
+            problem += meant(path, *argument.words) if problem else ""
         elif argument.placeholder == "FILE" and path.is_dir() and not is_saved(path):
             problem = "is a directory, not a file, and no folder of save_to_disk"
         if problem:

@@ -20,13 +20,13 @@ Without one, names decide.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from evaluator.core.config import KeysOnce
-from evaluator.core.errors import InputError, need_regular, one_line, read_bytes
+from evaluator.core.config import validated
+from evaluator.core.document import read_document
+from evaluator.core.errors import InputError, Json, one_line
 from evaluator.core.records import Item
 from evaluator.tasks.base import Argument, Task
 from evaluator.tasks.mapping import RowMapping
@@ -34,10 +34,11 @@ from evaluator.tasks.rows import read_data_set
 from evaluator.tasks.source import Source
 
 FOLDER = Path(__file__).parent / "presets"
-# In C where libyaml is there: every process reads the presets.
-_TextSafeLoader: Any = type(
-    "_TextSafeLoader", (KeysOnce, getattr(yaml, "CSafeLoader", yaml.SafeLoader)), {}
-)
+_EXAMPLE = """\
+FILE.yaml; only data and fields are required:
+data: ORG/NAME
+language: english
+fields: {question: question, options: choices.text, answer: answerKey}"""
 _Said = TypeVar("_Said", bound=Source)
 
 
@@ -54,7 +55,7 @@ class Preset(DataSource):
     open: str  # how a model answers its questions without options
     choice_only: bool = False  # no answer that a model writes could be graded
     sizes: int | dict[str, int]  # of the split on the hub: rows of each language
-    sample: dict[str, Any]  # a row of our own
+    sample: Json  # a row of our own
 
 
 class _Reader:
@@ -97,26 +98,13 @@ def _named(path: Path | None) -> tuple[str, Source, bool]:
 def document(path: Path, kind: type[_Said]) -> _Said:
     """A YAML file as a `Source` of some kind. Raises InputError with the first
     problem: file, field and value."""
-    try:
-        content = yaml.load(read_bytes(need_regular(path)), _TextSafeLoader)  # noqa: S506
-    # A value that its tag or form promises and that does not exist: the 31st of
-    # February, a number of 5,000 digits.
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        raise InputError(f"{path}: not valid YAML: {one_line(error)}") from error
+    content = read_document(path, "the data set's file")
     if not isinstance(content, Mapping):
         raise InputError(
             f"{path}: a mapping with data and fields is needed, not"
             f" {one_line(repr(content), 60)}"
         )
-    try:
-        return kind.model_validate(content)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        field = ".".join(map(str, problem["loc"])) or "(top level)"
-        message = problem["msg"].removeprefix("Value error, ")
-        if problem["type"] != "missing":
-            field += f": {one_line(repr(problem['input']), 60)}"
-        raise InputError(f"{path}: {field}: {message}") from error
+    return validated(kind, content, str(path))
 
 
 def preset_task(path: Path) -> Task:
@@ -153,5 +141,6 @@ HF = Task(
     ),
     argument=Argument("ORG/NAME", required=True),
     named_after="file",
+    example=_EXAMPLE,
     data=_Reader("hf"),
 )

@@ -60,8 +60,8 @@ def choose_options(
 
     With `kinds` (the pool `by_kind`), distractors resemble the answer as far as the
     pool allows: same kind and similar length, same kind, similar length, any; each
-    group is drawn at random. Of an item's own options, all are used, without
-    repetitions and gold answers.
+    group is drawn at random. Of numbers, those in the answer's form come first. Of an
+    item's own options, all are used, without repetitions and gold answers.
     """
     rng = random.Random(f"{seed}:{item.item_id}")
     if item.options:
@@ -157,16 +157,50 @@ def similar_length(one: str, other: str) -> bool:
     return long <= max(1.5 * short, short + 2)
 
 
+@lru_cache(maxsize=65536)
+def number_form(text: str) -> tuple[frozenset[str], frozenset[str]]:
+    """What stands beside the digits of a number: a currency, a sign for per cent, any
+    word; and the words themselves."""
+    signs, letters = set(), []
+    for char in text:
+        category = unicodedata.category(char)
+        if category == "Sc" or char in "%٪‰":
+            signs.add(char)
+        letters.append(char if category[0] in "LM" else " ")
+    words = frozenset("".join(letters).casefold().split())
+    return frozenset(signs | {"word"} if words else signs), words
+
+
+def _by_form(gold: str, numbers: Iterable[Item]) -> list[list[Item]]:
+    """Numbers with the words of the gold one beside them, in its form, and others: its
+    unit would give it away."""
+    signs, words = number_form(gold)
+    same_words: list[Item] = []
+    same_form: list[Item] = []
+    others: list[Item] = []
+    for number in numbers:
+        own_signs, own_words = number_form(gold_option(number))
+        if own_signs != signs:
+            others.append(number)
+        elif own_words == words:
+            same_words.append(number)
+        else:
+            same_form.append(number)
+    return [same_words, same_form, others]
+
+
 def _like_the_answer(item: Item, kinds: ByKind, rng: random.Random) -> Iterator[Item]:
     """The item itself may be among them: its option equals a gold answer, so no
     caller takes it."""
     gold = gold_option(item)
     kind = answer_type(gold, item.language)
-    same_kind = [kinds.get(kind, ())]
+    same_kind: Sequence[Sequence[Item]] = [kinds.get(kind, ())]
+    if kind == "number":
+        same_kind = _by_form(gold, same_kind[0])
     other_kinds = [items for other, items in kinds.items() if other != kind]
-    for group in (same_kind, other_kinds):
+    for groups in (*([group] for group in same_kind), other_kinds):
         later = []
-        for candidate in _drawn(group, rng):
+        for candidate in _drawn(groups, rng):
             if similar_length(gold, gold_option(candidate)):
                 yield candidate
             else:

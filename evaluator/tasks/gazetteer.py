@@ -128,25 +128,24 @@ def load_grammar(language: str) -> Grammar:
 def gazetteer_items(language: str, count: int = 300) -> list[Item]:
     """The first `count` evaluated items of `language`: one question per passage, the
     same on every machine."""
-    items = []
-    for index in range(count):
-        passage = build_passage(language, "items", index)
-        asked = _pick(
-            random.Random(f"gazetteer/asked/{language}/{index}"), passage.facts
-        )
-        item_id = f"{language}-{index:04d}"
-        items.append(
-            Item(
-                task=NAME,
-                language=language,
-                item_id=item_id,
-                context=passage.text,
-                question=asked.question,
-                answers=(asked.answer,),
-                cluster=item_id,
-            )
-        )
-    return items
+    return [gazetteer_item(language, index) for index in range(count)]
+
+
+def gazetteer_item(language: str, index: int) -> Item:
+    """The evaluated item of that number, from 0; there is no last one."""
+    passage = build_passage(language, "items", index)
+    draw = random.Random(f"gazetteer/asked/{language}/{index}")
+    asked = _pick(draw, passage.facts)
+    item_id = f"{language}-{index:04d}"
+    return Item(
+        task=NAME,
+        language=language,
+        item_id=item_id,
+        context=passage.text,
+        question=asked.question,
+        answers=(asked.answer,),
+        cluster=item_id,
+    )
 
 
 def gazetteer_passages(

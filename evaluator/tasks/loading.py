@@ -37,7 +37,7 @@ class TaskData:
     # the same for all languages of the task: `unrelated` draws from these
     every_pool: Mapping[str, tuple[Item, ...]]
     text: str | None = None  # of a text task, which has no pools
-    left_out: tuple[str, ...] = ()  # data files beside those that were read
+    left_out: tuple[str, ...] = ()  # fields or data files that were not read
 
     def named(self, name: str) -> "TaskData":
         if name == self.name:
@@ -154,6 +154,15 @@ def _named(item: Item, name: str, apart: Collection[str]) -> Item:
     return replace(item, task=name, cluster=cluster, digest=digest)
 
 
+def is_here(spec: str) -> bool:
+    """Whether a task's data are read without the network. Raises InputError as
+    `load_task` does."""
+    parsed = TaskSpec.parse(spec)
+    if parsed.task.data is not None:
+        return parsed.task.data.source(parsed.path)[1]
+    return parsed.path is not None or not parsed.task.sizes
+
+
 def items_by_language(
     spec: str, languages: Sequence[str] | None, said: Source | None = None
 ) -> Mapping[str, int]:
@@ -161,12 +170,12 @@ def items_by_language(
     InputError as `load_task` does."""
     parsed = TaskSpec.parse(spec)
     task, given = parsed.task, said or Source()
-    sizes, usual, local = task.sizes, Source(), parsed.path is not None
+    sizes, usual = task.sizes, Source()
     if task.data is not None:
-        usual, local = task.data.source(parsed.path)
+        usual, _ = task.data.source(parsed.path)
         if given.config is not None or given.split is not None:
             sizes = {}
-    if local or (task.data is None and not sizes):
+    if is_here(spec):
         pools = load_task(spec, languages, said=said).pools
         return {language: len(pool) for language, pool in pools.items()}
     known: Collection[str] = sizes
@@ -177,6 +186,19 @@ def items_by_language(
     if known != [_ANY_LANGUAGE]:
         wanted = spelled(spec, wanted, known)
     return {language: sizes.get(language, UNKNOWN_SIZE) for language in wanted}
+
+
+def question_bytes(
+    spec: str, languages: Sequence[str] | None, given: Source | None = None
+) -> float | None:
+    """The mean UTF-8 bytes of a question with its context, without the network; None
+    if the items are not on this machine. Raises InputError as `load_task` does."""
+    if not is_here(spec):
+        return None
+    sizes: list[int] = []
+    for pool in load_task(spec, languages, said=given).pools.values():
+        sizes += [len(f"{item.context} {item.question}".encode()) for item in pool]
+    return sum(sizes) / len(sizes) if sizes else None
 
 
 def task_name(spec: str, name: str | None = None) -> str:

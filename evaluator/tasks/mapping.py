@@ -12,11 +12,12 @@ right answer (an empty list, null, a hidden label) is excluded and counted. Any 
 malformed row is an error that names data, row and field.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from evaluator.core.errors import InputError, one_line, unknown
+from evaluator.core.errors import Document, InputError, one_line, unknown
 from evaluator.core.records import Item
+from evaluator.tasks.base import shared_text
 from evaluator.tasks.source import CONSTANT, Fields
 from evaluator.tasks.values import ClassLabel, Texts
 
@@ -70,7 +71,7 @@ class RowMapping:
                 columns.append(column)
         return list(dict.fromkeys(columns))
 
-    def item(self, row: Mapping[str, Any], name: str, place: str) -> Item:
+    def item(self, row: Document, name: str, place: str) -> Item:
         """The item of a row, which is called `name` where no column has an id.
         Raises InputError."""
         reader = _Reader(row, self._fields, f"{self._where}: {place}", self._texts)
@@ -78,17 +79,18 @@ class RowMapping:
         language = self._language or "-".join(reader.needed("language"))
         context = "\n".join(reader.texts("context"))
         answers, options = reader.answers_and_options()
-        cluster = item_id
+        question = "\n".join(reader.needed("question"))
         if self._fields.cluster is not None:
             cluster = "-".join(reader.needed("cluster"))
-        elif context:
-            cluster = self._clusters.setdefault((language, context), item_id)
+        else:
+            shared = shared_text(context, question, answers)
+            cluster = self._clusters.setdefault((language, shared), item_id)
         return Item(
             task=self._task,
             language=language,
             item_id=item_id,
             context=context,
-            question="\n".join(reader.needed("question")),
+            question=question,
             answers=answers,
             cluster=cluster,
             options=options,
@@ -98,9 +100,7 @@ class RowMapping:
 class _Reader:
     """One row, by the names of an item's fields."""
 
-    def __init__(
-        self, row: Mapping[str, Any], fields: Fields, place: str, texts: Texts
-    ) -> None:
+    def __init__(self, row: Document, fields: Fields, place: str, texts: Texts) -> None:
         self._row = row
         self._fields = fields
         self._place = place

@@ -11,14 +11,16 @@ import glob
 import itertools
 import logging
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from evaluator.core.errors import (
+    Document,
     InputError,
+    Json,
     need_regular,
     of_kind,
     one_line,
@@ -94,7 +96,7 @@ def rows_at(location: RowLocation) -> Iterator[tuple[str, Any]]:
         yield chosen, splits[chosen]
 
 
-def _load(location: RowLocation, stack: ExitStack) -> Mapping[str, Any]:
+def _load(location: RowLocation, stack: ExitStack) -> Document:
     """Split -> its rows."""
     path = Path(location.data)
     if location.local and is_saved(path):
@@ -104,7 +106,7 @@ def _load(location: RowLocation, stack: ExitStack) -> Mapping[str, Any]:
     # It logs every retry; the one error below is enough for users.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     datasets.disable_progress_bars()
-    options: dict[str, Any] = {}
+    options: Json = {}
     if (
         location.local
     ):  # the cache would copy local files and confuse two versions of them
@@ -139,9 +141,7 @@ def _load(location: RowLocation, stack: ExitStack) -> Mapping[str, Any]:
         ) from error
 
 
-def _splits(
-    location: RowLocation, asked: Sequence[str], options: Mapping[str, Any]
-) -> Mapping[str, Any]:
+def _splits(location: RowLocation, asked: Sequence[str], options: Document) -> Document:
     """Split -> its rows: the data set of `asked` and `options`. Raises InputError,
     and what `datasets` raises."""
     import datasets
@@ -179,7 +179,7 @@ def _splits(
             return rows
         for file in itertools.chain(*map(manager.iter_files, files.values())):
             _need_each_name_once(file)
-    found: Mapping[str, Any] = datasets.load_dataset(*asked, **options)
+    found: Document = datasets.load_dataset(*asked, **options)
     # whose values are guessed otherwise: 007 would be a number, and NA nothing
     if format == "csv":
         columns = next(iter(found.values())).column_names
@@ -200,14 +200,14 @@ def _need_each_name_once(file: str) -> None:
             raise InputError(f"{file}: column {name!r} occurs twice")
 
 
-class JsonRows(list[dict[str, Any]]):
+class JsonRows(list[Json]):
     """Rows as JSON has them: a column may have values of several types."""
 
     @property
     def column_names(self) -> list[str]:
         return list(dict.fromkeys(name for row in self for name in row))
 
-    def select_columns(self, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    def select_columns(self, names: Sequence[str]) -> Iterator[Json]:
         return ({name: row.get(name) for name in names} for row in self)
 
 

@@ -6,11 +6,11 @@ TyDi QA GoldP: questions written in nine languages, which it names in full, each
 its gold passage."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from evaluator.core.errors import (
+    Document,
     InputError,
     field,
     need_regular,
@@ -71,7 +71,7 @@ def _on_the_hub(task: str, data: str, config: str) -> RowLocation:
     return RowLocation(task=task, data=data, local=False, config=config, split=_SPLIT)
 
 
-def _in_contexts(language: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[Item]:
+def _in_contexts(language: str, rows: Iterable[Document]) -> Iterator[Item]:
     """XQuAD's items. Contexts are numbered in order of appearance, which is the same
     in every language."""
     contexts: dict[str, str] = {}
@@ -203,7 +203,7 @@ def _read(
                 )
 
 
-def _hub_item(task: str, language: str, row: Mapping[str, Any], cluster: str) -> Item:
+def _hub_item(task: str, language: str, row: Document, cluster: str) -> Item:
     """The item of one row of a data set."""
     return Item(
         task=task,

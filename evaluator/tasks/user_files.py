@@ -3,8 +3,8 @@ perplexity probe.
 
 jsonl: one JSON object per line with `id, language, context, question, answers` (list
 of strings). An optional `options` lists the distractors of a multiple-choice
-benchmark. Blank lines and other fields are ignored, unless a field looks like a
-misspelled one.
+benchmark. Blank lines are ignored. A field that looks like a misspelled one is
+refused, and so is another name of one; other fields are named as left out.
 
 text: any UTF-8 file; a folder of `save_to_disk` with a column `text`; or
 `gazetteer`, the bundled passages in nine languages."""
@@ -17,12 +17,27 @@ from typing import Any
 from evaluator.core.errors import InputError, field, read_bytes, strings, text_field
 from evaluator.core.records import Item
 from evaluator.core.saved_data import USUAL_SPLITS, is_saved, saved_rows, saved_texts
-from evaluator.tasks.base import Argument, Task
+from evaluator.tasks.base import Argument, Items, Task, shared_text
 from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_passages
 from evaluator.tasks.rows import json_lines
 
 BUNDLED = "gazetteer"
 _FIELDS = ("id", "language", "context", "question", "answers", "options")
+# what other data sets call them
+_SYNONYMS = {
+    "choices": "options",
+    "distractors": "options",
+    "gold": "answers",
+    "lang": "language",
+    "passage": "context",
+    "query": "question",
+    "text": "context",
+}
+_EXAMPLE = (
+    "a line of FILE; context may be empty, and options (wrong ones) is optional:\n"
+    '{"id": "q1", "language": "english", "context": "Karo was founded in 1701.",'
+    ' "question": "When was Karo founded?", "answers": ["1701"], "options": ["1689"]}'
+)
 _BUNDLED_START = 1_000_000  # far behind the passages that calibrate pruning
 _BUNDLED_PASSAGES = 40  # of each language
 
@@ -31,13 +46,13 @@ def read_jsonl(path: Path | None, task: str = "jsonl") -> list[Item]:
     """Every item, in order. Raises InputError with the line's number if malformed or
     an id is twice in a language."""
     assert path is not None, "the argument is required"
-    items = []
+    items, unread = Items(), dict[str, None]()
     first_seen: dict[tuple[str, str], str] = {}
-    # (language, context) -> the first item that has this context
+    # (language, shared text) -> the first item that has it
     clusters: dict[tuple[str, str], str] = {}
     for entry, record in _records(path):
         place = f"{path}: {entry}"
-        _need_spelled(record, place)
+        unread |= _unread(record, place)
         item_id = text_field(record, "id", place)
         language = text_field(record, "language", place)
         context = field(record, "context", str, place)
@@ -54,9 +69,8 @@ def read_jsonl(path: Path | None, task: str = "jsonl") -> list[Item]:
         earlier = first_seen.setdefault((language, item_id), entry)
         if earlier != entry:
             raise InputError(f"{place}: field 'id' repeats {item_id!r} of {earlier}")
-        cluster = item_id
-        if context.strip():
-            cluster = clusters.setdefault((language, context), item_id)
+        shared = shared_text(context, question, answers)
+        cluster = clusters.setdefault((language, shared), item_id)
         items.append(
             Item(
                 task=task,
@@ -69,19 +83,28 @@ def read_jsonl(path: Path | None, task: str = "jsonl") -> list[Item]:
                 options=options,
             )
         )
+    if unread:
+        fields = f"{', '.join(unread)} (known: {', '.join(_FIELDS)})"
+        items.left_out = (f"fields {fields}",)
     return items
 
 
-def _need_spelled(record: Any, place: str) -> None:
-    """Raises InputError for a key that is nearly a known one which is missing."""
+def _unread(record: Any, place: str) -> dict[str, None]:
+    """The fields that no item has. Raises InputError for one that is nearly a known
+    one which is missing, or its other name."""
     keys = record if isinstance(record, dict) else {}
-    for key in keys:
-        missing = [name for name in _FIELDS if name not in keys]
-        near = get_close_matches(str(key), missing, n=1, cutoff=0.75)
+    missing = [name for name in _FIELDS if name not in keys]
+    unread: dict[str, None] = {}
+    for key in map(str, keys):
+        name = _SYNONYMS.get(key.lower(), key)
+        near = get_close_matches(name, missing, n=1, cutoff=0.75)
         if key not in _FIELDS and near:
             raise InputError(
                 f"{place}: unknown field {key!r}; did you mean {near[0]!r}?"
             )
+        if key not in _FIELDS:
+            unread[key] = None
+    return unread
 
 
 def _records(path: Path) -> Iterator[tuple[str, Any]]:
@@ -99,6 +122,7 @@ JSONL = Task(
     help="your own questions, a JSON object per line",
     argument=Argument("FILE", required=True),
     named_after="file",
+    example=_EXAMPLE,
     read_items=read_jsonl,
 )
 

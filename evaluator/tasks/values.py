@@ -18,12 +18,11 @@ and an answer `True` or `False`."""
 
 import math
 import re
-from collections.abc import Mapping
 from datetime import date
 from decimal import Decimal
 from typing import Any
 
-from evaluator.core.errors import InputError, of_kind, one_line
+from evaluator.core.errors import Document, InputError, of_kind, one_line
 
 _HOLES = ("nan", "NaN", "NaT", "<NA>")
 _LIST = re.compile(r"""(array)?[\[({][\[({\s]*['"].*[\])}]""", re.DOTALL)
@@ -102,7 +101,7 @@ class Texts:
             " as the text that is meant"
         )
 
-    def entry(self, value: Mapping[str, Any], key: str, column: str, at: str) -> Any:
+    def entry(self, value: Document, key: str, column: str, at: str) -> Any:
         """What an object holds under a key: None if it lacks the key, which some
         object of the column must have."""
         if key in value:

@@ -19,7 +19,7 @@ from typing import Any, cast
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from evaluator.core.errors import InputError, unknown
+from evaluator.core.errors import Document, InputError, Json, unknown
 from launch.sweep.config import bundled_recipes
 
 RAY_PORT = 6379
@@ -239,7 +239,7 @@ def _kuberay(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str
         "rayStartParams": {"num-gpus": str(settings.gpus)},
         "template": {"spec": _pod(settings)},
     }
-    cluster: dict[str, Any] = {
+    cluster: Json = {
         "rayVersion": settings.ray_version,
         # KubeRay makes a secret for each cluster, and hands it to the pods
         "authOptions": {"mode": "token"},
@@ -284,7 +284,7 @@ def _kuberay(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str
     return {"rayjob.yaml": heading + _yaml(document)}
 
 
-def _pod(settings: ClusterSettings) -> dict[str, Any]:
+def _pod(settings: ClusterSettings) -> Json:
     """The pod of the head or a worker: one or several engines on its GPUs, or one
     engine without GPUs."""
     cpus = str(settings.cpus) if settings.cpus else None
@@ -441,14 +441,14 @@ def _seconds(time: str) -> int:
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def _given(document: Mapping[str, Any]) -> dict[str, Any]:
+def _given(document: Document) -> Json:
     """Without what was not asked for."""
     return {
         name: value for name, value in document.items() if value not in (None, [], {})
     }
 
 
-def _yaml(document: Mapping[str, Any]) -> str:
+def _yaml(document: Document) -> str:
     """YAML without aliases: a copy by way of JSON shares no object."""
     copied = json.loads(json.dumps(document))
     return yaml.safe_dump(copied, sort_keys=False, allow_unicode=True, width=1000)

@@ -10,6 +10,7 @@ import typer
 
 from evaluator.core.errors import InputError, ResurfaceError, unknown
 from evaluator.core.isolated import environment
+from launch.commands.options import completing
 
 # in a wheel: the folder of installed packages
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -38,6 +39,7 @@ def bench(
         str,
         typer.Argument(
             metavar="NAME",
+            autocompletion=completing((*BENCHMARKS, ALL)),
             help=(
                 f"{', '.join(BENCHMARKS)}, or {ALL}; docs/benchmarks.md describes them"
             ),

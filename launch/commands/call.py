@@ -5,104 +5,124 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
-from evaluator.core.errors import InputError, one_line
+from evaluator.core.errors import InputError, ResurfaceError, counted, one_line
+from evaluator.core.files import write_atomically
 from evaluator.core.lease import Lease
 from evaluator.core.liveness import this_process
 from evaluator.engine.config import AUTO_CACHE, ENGINES, engines_help
 from evaluator.engine.processor import usable_cores
 from evaluator.probes.config import EvalConfig
-from evaluator.tasks import TASKS
+from evaluator.store.run_json import need_run
 from launch.commands.dry_run import print_estimate
 from launch.commands.options import (
     DTYPES,
     Date,
+    Detach,
+    DryRun,
     Notify,
+    OnMachine,
     Out,
     Prompts,
     Track,
+    dtype_names,
+    engine_names,
     eval_sweep,
+    format_names,
     listed,
     models,
+    probe_names,
     question,
+    recipe_names,
     running,
+    task_names,
 )
 from launch.commands.report import finish
-from launch.commands.terminal import console, errors, print_plain, warn
-from launch.process import stop_in_order
+from launch.commands.terminal import (
+    AsJson,
+    closing,
+    console,
+    errors,
+    print_json,
+    print_plain,
+    warn,
+)
+from launch.documents import Detached, Ended, line_of
+from launch.process import leave, stop_in_order
 from launch.provenance import count_gpus
 from launch.run.decide.nodes import Node, place_engines
 from launch.run.directory.event_log import EventLog
 from launch.run.directory.lock import hold, need_place
+from launch.run.directory.requests import is_stopped
 from launch.run.events import (
     Advanced,
     Checked,
     End,
     Event,
+    GaveUp,
+    Judged,
     Phase,
+    Planned,
     Refused,
     Started,
     TookOver,
 )
 from launch.run.state import Bus
 from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep
-from launch.sweep.models import BUNDLED
+from launch.sweep.machines import machine_of
+from launch.sweep.models import BUNDLED, is_served, local_directory, no_directory
 
 if TYPE_CHECKING:
+    from evaluator.deciding.decision import Verdict
     from evaluator.store.run_json import Failure
     from launch.run.state import Listener, RunState
+    from launch.sweep.watching import Watch
     from launch.trackers.tracking import Tracker
 
 WITH_FAILURES = 3  # exit code
+DETACHED = Path("logs") / "detached.log"
 _NAMED = 3  # checkpoints
 
 
 def run_and_report(
     config: SweepConfig,
-    out: Path,
-    track: str | None = None,
+    output: Output,
     listeners: Sequence[Listener] = (),
-    notify: str | None = None,
+    watched: Watched | None = None,
 ) -> None:
-    """Run what is missing, then report. Raises InputError, ResurfaceError if it
-    failed, typer.Exit(3) if a part did."""
+    """Run what is missing, then report, also for each sweep that `watched` gives.
+    Raises InputError, ResurfaceError if it failed, typer.Exit(3) if a part did."""
+    out = output.out
+    if out is None:
+        raise InputError(
+            "Missing option '--out': the directory where everything is written"
+        )
+    left = leave(out / DETACHED) if output.detach else None
+    ending = Ending(out, printed=output.detach or output.as_json, left=left)
     tracker = notifying = None
-    if notify is not None:
+    if output.notify is not None:
         from launch.trackers.notifying import Notifying, command_of
 
-        notifying = Notifying(command_of(notify), out, warn)
-    if track is not None:
+        notifying = Notifying(command_of(output.notify), out, warn)
+    if output.track is not None:
         from launch.trackers.tracking import tracker_of
 
-        tracker = tracker_of(track)
+        tracker = tracker_of(output.track)
     stop_in_order()
     need_place(out)
     if not os.environ.get("RAY_ADDRESS"):  # a remote cluster has other machines
         ENGINES[config.engine.kind].check_here(config.engine)
-        gpus = count_gpus()
-        if gpus is not None:
-            # the sizes of models and GPUs are not known yet
-            sharing = config.sharing(weights=0, memory=1, gpus=gpus)
-            node = Node(
-                node_id="",
-                name=platform.node(),
-                cpus=usable_cores(),
-                gpus=gpus,
-                driver=True,
-                sharing=sharing,
-            )
-            place_engines(
-                [node], config.engine.tensor_parallel, config.resources.engines, spare=1
-            )
+        check_places(config, count_gpus())
     log, process = EventLog(out), str(this_process())
-    bus = Bus(log.on, *listeners)
+    bus = Bus(log.on, ending.on, *listeners)
     # the run directory, until the report is written too
     with ExitStack() as notified, ExitStack() as held:
         try:
@@ -117,28 +137,131 @@ def run_and_report(
         if lock.taken_from:
             bus.report(TookOver(lock.taken_from))
         held.push(lambda _, error, __: bus.report(_end_of(error)))
-        _run(config, lock, log, bus, tracker)
+
+        def go(now: Round) -> None:
+            _run(now, lock, log, bus, tracker, output.reuse)
+
+        if watched is None:
+            go(Round(config))
+        else:
+            watched.run(go, out, bus)
+
+
+@dataclass(frozen=True)
+class Round:
+    """A sweep as it is now. What was given up is left out, but what is made of the
+    `fresh` models leaves that set."""
+
+    config: SweepConfig
+    fresh: Collection[str] = ()
+    given_up: set[str] = field(default_factory=set)
+
+
+Go = Callable[[Round], None]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A sweep that grows, and the hours without a new checkpoint that end it."""
+
+    watch: Watch
+    idle_hours: float | None
+
+    def run(self, go: Go, out: Path, bus: Bus) -> None:
+        """Run each sweep as it grows. What was given up is tried again only if its
+        files change. Raises as `go`, typer.Exit(3) at the end, and InputError of the
+        first alone: later ones leave new checkpoints out."""
+        from launch.sweep.watching import rounds
+
+        given_up: set[str] = set()
+
+        def note(event: Event, _: object) -> None:
+            if isinstance(event, GaveUp):
+                given_up.add(event.failure.checkpoint)
+
+        sweeps = rounds(self.watch, lambda: is_stopped(out), self.idle_hours)
+        print_plain(f"watching for checkpoints; a file {out / 'STOP'} ends it")
+        bus.listeners.append(note)
+        failed, listeners = False, [*bus.listeners]
+        for number, sweep in enumerate(sweeps):
+            try:
+                go(Round(sweep, self.watch.fresh, given_up))
+                failed = False
+            except typer.Exit:
+                failed = True
+            except InputError as error:
+                if not number:
+                    raise
+                self.watch.refuse(str(error))
+            bus.listeners[:] = listeners
+        if failed:
+            raise typer.Exit(WITH_FAILURES)
+
+
+def need_reusable(runs: Sequence[Path], out: Path | None) -> None:
+    """Raises InputError for what is no other run, and on a cluster, whose machines are
+    not known yet."""
+    for run in runs:
+        need_run(run)
+        if out is not None and run.resolve() == out.resolve():
+            raise InputError(f"--reuse {run}: is the run itself (--out)")
+    if runs and "RAY_ADDRESS" in os.environ:
+        raise InputError(
+            "--reuse: RAY_ADDRESS names a cluster, whose machines are not known before"
+            " the run; leave --reuse out"
+        )
+
+
+def check_places(config: SweepConfig, gpus: int | None) -> None:
+    """Raises InputError for engines that a machine with so many GPUs has no place for;
+    None: unknown."""
+    if gpus is None:
+        return
+    shared = config.resources.engines_per_gpu
+    if not gpus and shared not in (1, "auto"):
+        raise InputError(
+            f"resources.engines_per_gpu: {shared}: there is no GPU to share; on a CPU"
+            " --engines N (resources.engines) starts several"
+        )
+    node = Node(
+        node_id="",
+        name=platform.node(),
+        cpus=usable_cores(),
+        gpus=gpus,
+        driver=True,
+        # the sizes of models and GPUs are not known yet
+        sharing=config.sharing(weights=0, memory=1, gpus=gpus),
+    )
+    wanted = config.resources.engines
+    place_engines([node], config.engine.tensor_parallel, wanted, spare=1)
 
 
 def _run(
-    config: SweepConfig, lock: Lease, log: EventLog, bus: Bus, tracker: Tracker | None
+    now: Round,
+    lock: Lease,
+    log: EventLog,
+    bus: Bus,
+    tracker: Tracker | None,
+    reuse: Sequence[Path],
 ) -> None:
     from launch.run.work.progress import Progress
 
     out = lock.directory
-    with ExitStack() as held:
+    with ExitStack() as tracked_here:
         with Progress(console) as progress:
             bus.listeners += [progress.on, _import_report]
             bus.report(Phase("checking models, tasks and settings"))
             from launch.sweep.preflight import prepare
 
-            prepared = prepare(config, out)
-            for note in prepared.notes():
-                bus.report(Checked(note, warning=True))
+            prepared = prepare(now.config, out)
+            now.given_up.difference_update(prepared.made_of(now.fresh))
+            for note, doubtful in prepared.notes():
+                bus.report(Checked(note, warning=doubtful))
             for note in prepared.served:
                 bus.report(Checked(note))
             # imports Ray: bad input is reported without it
-            from launch.run.work.driver import open_run, run_sweep
+            from launch.run.directory.rundir import open_run
+            from launch.run.work.driver import run_sweep
 
             directory = open_run(prepared, out, lock)
             log.accepted = True
@@ -147,15 +270,16 @@ def _run(
                 from launch.trackers.tracking import Tracking, flattened, tracked
 
                 document = flattened(
-                    config.model_dump(mode="json", exclude_defaults=True)
+                    now.config.model_dump(mode="json", exclude_defaults=True)
                 )
-                tracking = held.enter_context(
+                tracking = tracked_here.enter_context(
                     Tracking(tracker, out, tracked(prepared), document, warn)
                 )
                 bus.listeners.append(tracking.on)
-            outcome = run_sweep(prepared, directory, bus, console)
+            outcome = run_sweep(prepared, directory, bus, console, reuse, now.given_up)
             bus.report(Phase("writing tables and page"))
-        finish(console, out, outcome)
+        results = finish(out, outcome)
+        bus.report(Judged(results.verdicts))
         if tracking is not None and tracking.works:
             tracking.results = [
                 *sorted((out / "tables").glob("*.csv")),
@@ -178,10 +302,55 @@ def _end_of(error: BaseException | None) -> End:
         return End("finished")
     if isinstance(error, typer.Exit):
         named = "tables/failures.csv names what is missing"
-        return End("finished_with_failures", named)
+        return End("finished_with_failures", named, error.exit_code)
     if isinstance(error, KeyboardInterrupt | SystemExit):  # Ctrl-C, or SIGTERM
-        return End("interrupted", "the same command resumes")
-    return End("failed", one_line(error))
+        code = 130 if isinstance(error, KeyboardInterrupt) else 143
+        return End("interrupted", "the same command resumes", code)
+    return End("failed", one_line(error), 2 if isinstance(error, InputError) else 1)
+
+
+class Ending:
+    """Writes RUN/end.json, and the last line of stdout for `printed`. A refused call
+    leaves neither."""
+
+    def __init__(
+        self, out: Path, *, printed: bool, left: Callable[[str], None] | None = None
+    ) -> None:
+        """`left`: takes a line once it is safe to leave this process alone."""
+        self._out, self._printed, self._left = out, printed, left
+        self._accepted = False
+        self._verdicts: Sequence[Verdict] = ()
+
+    def on(self, event: Event, _: object = None) -> None:
+        match event:
+            case Planned():
+                self._accepted = True
+                (self._out / "end.json").unlink(missing_ok=True)
+                if self._left is not None:
+                    log = str(self._out / DETACHED)
+                    ready = Detached(run=str(self._out), process=os.getpid(), log=log)
+                    self._left(line_of(ready))
+                    self._left = None  # a watched sweep plans again
+            case Judged():
+                self._verdicts = event.verdicts
+            case End() if self._accepted:
+                self._end(event)
+
+    def _end(self, event: End) -> None:
+        from evaluator.deciding.verdict_text import in_short
+
+        ended = Ended(
+            run=str(self._out),
+            state=event.state,
+            why=event.text,
+            exit_code=event.code,
+            verdicts=[*map(in_short, self._verdicts)],
+        )
+        line = line_of(ended)
+        if self._printed:
+            closing.append(line)
+        with suppress(OSError, ResurfaceError):  # a full disk, or another's run by now
+            write_atomically(self._out / "end.json", line.encode())
 
 
 def _import_report(event: Event, _: RunState) -> None:
@@ -202,7 +371,7 @@ def summary(failures: Sequence[Failure]) -> str:
         f"{name} ({each.stage}: {one_line(each.reason)})"
         for name, each in first.items()
     ]
-    count = "1 checkpoint" if len(named) == 1 else f"{len(named)} checkpoints"
+    count = counted(len(named), "checkpoint")
     more = f", and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
     return f"{count}, wholly or in part: {', '.join(named[:_NAMED])}{more}"
 
@@ -213,30 +382,40 @@ PROBES_BY_DEFAULT = ",".join(EvalConfig.model_fields["probes"].default)
 def evaluate(
     checkpoints: Annotated[
         list[str],
-        typer.Argument(metavar="CHECKPOINT...", help=f"directory, hub id, {BUNDLED!r}"),
+        typer.Argument(
+            metavar="CHECKPOINT...", help=f"directory, hub id, GGUF file, {BUNDLED!r}"
+        ),
     ],
     *,
     task: Annotated[
-        str,
-        question(help="one of `resurface tasks`", autocompletion=lambda: TASKS.names),
+        str, question(help="one of `resurface tasks`", autocompletion=task_names)
     ],
     languages: Annotated[
         str | None, question(help="names or codes; all by default")
     ] = None,
     items: Annotated[int, question(help="per language; 0 = all")] = 200,
-    formats: Annotated[str, question(help="see `resurface probes`")] = "open",
+    formats: Annotated[
+        str, question(help="see `resurface probes`", autocompletion=format_names)
+    ] = "open",
     probes: Annotated[
         str | None,
-        question(help=f"see `resurface probes`; default: {PROBES_BY_DEFAULT}"),
+        question(
+            help=f"see `resurface probes`; default: {PROBES_BY_DEFAULT}",
+            autocompletion=probe_names,
+        ),
     ] = None,
     options: Annotated[
-        str | None, question(help="drawn distractors: alike (default) or any")
+        str | None, question(help="distractors: alike (default) or any")
     ] = None,
     grading: Annotated[
         str, question(show_default=False, help="strict (default) or paper")
     ] = "strict",
     seed: Annotated[int, question(help="of distractors and samples")] = 0,
+    seeds: Annotated[
+        str | None, question(metavar="N,...", help="draw samples under each")
+    ] = None,
     max_new_tokens: Annotated[int, question(help="tokens of an answer")] = 32,
+    prompt_tokens: Annotated[int, question(help="the longest prompt")] = 512,
     context_tokens: Annotated[
         str, question(metavar="N,...", help="longer contexts")
     ] = "0",
@@ -257,10 +436,19 @@ def evaluate(
         str | None,
         models(help="the dense checkpoint that the others are compared with"),
     ] = None,
+    endpoint: Annotated[
+        list[str] | None,
+        models(metavar="URL#MODEL", help="a served model, as another checkpoint"),
+    ] = None,
+    key_env: Annotated[
+        str | None,
+        models(metavar="VARIABLE", help="the environment variable with its key"),
+    ] = None,
     dtype: Annotated[
         str,
         models(
             show_default=False,
+            autocompletion=dtype_names,
             help=(
                 f"{', '.join(DTYPES)}; default auto: float32 on a CPU, its own on a GPU"
             ),
@@ -273,6 +461,16 @@ def evaluate(
             help="of cached keys and values: auto, fp8, fp8_e5m2, ...; a variant each",
         ),
     ] = AUTO_CACHE,
+    control: Annotated[
+        str | None,
+        models(
+            metavar="C[,C]",
+            help=(
+                "the base once more, for the noise floor: repeat, order, batch,"
+                " dtype:D, engine:E; none: not even the one by default"
+            ),
+        ),
+    ] = None,
     mixed_dtypes: Annotated[
         bool,
         models(
@@ -283,7 +481,9 @@ def evaluate(
     trust_remote_code: Annotated[
         bool, models("--trust-remote-code", help="run the checkpoint's own code")
     ] = False,
-    engine: Annotated[str, running(help=engines_help())] = "vllm",
+    engine: Annotated[
+        str, running(help=engines_help(), autocompletion=engine_names)
+    ] = "vllm",
     scoring: Annotated[
         str, running(help="forced, or vLLM's slow prompt_logprobs")
     ] = "forced",
@@ -303,15 +503,31 @@ def evaluate(
             help="keep the distributions of probe fidelity after the run",
         ),
     ] = False,
-    out: Out,
+    out: Out = None,
+    dry_run: DryRun = False,
+    machine: OnMachine = None,
     track: Track = None,
     notify: Notify = None,
+    detach: Detach = False,
+    as_json: AsJson = False,
 ) -> None:
     """Pose questions to checkpoints, compare them with their base, and write tables
     and page.
 
     The same command resumes."""
-    run_and_report(eval_sweep(checkpoints, locals()), out, track, notify=notify)
+    config = eval_sweep(checkpoints, locals())
+    for value in config.models.values():
+        if is_served(value):
+            continue
+        directory = local_directory(str(value))
+        if directory is None:  # of the hub
+            continue
+        if not directory.is_dir():
+            raise no_directory(str(value))
+        if not (directory / "config.json").exists():
+            raise InputError(f"CHECKPOINT {value}: is no checkpoint: no config.json")
+    output = Output(out, track, notify, detach=detach, as_json=as_json)
+    start(config, output, machine, dry_run=dry_run)
 
 
 def sweep(
@@ -319,15 +535,13 @@ def sweep(
         str,
         typer.Argument(
             metavar="RECIPE",
+            autocompletion=recipe_names,
             help=(
                 "YAML file or bundled recipe: demo, main, ...; small/main: small models"
             ),
         ),
     ],
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="the run directory; required to start it"),
-    ] = None,
+    out: Out = None,
     only: Annotated[
         str | None,
         typer.Option(
@@ -335,9 +549,8 @@ def sweep(
             help="evaluate only these models and their compressed versions",
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="estimate time and disk; start nothing")
-    ] = False,
+    dry_run: DryRun = False,
+    machine: OnMachine = None,
     explain: Annotated[
         bool,
         typer.Option(
@@ -346,29 +559,124 @@ def sweep(
     ] = False,
     track: Track = None,
     notify: Notify = None,
+    reuse: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN,...",
+            help="take records of equal weights, task and settings from these runs",
+        ),
+    ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch", help="evaluate checkpoints as they appear under a pattern"
+        ),
+    ] = False,
+    newest_first: Annotated[
+        bool, typer.Option("--newest-first", help="with --watch: one at a time")
+    ] = False,
+    idle_hours: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, metavar="N", help="with --watch: end after N hours without one"
+        ),
+    ] = None,
+    detach: Detach = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Prune, quantise, evaluate and report a whole grid. The same command resumes."""
+    """Prune, quantise, evaluate and report a whole grid. The same command resumes,
+    and evaluates what a larger file adds.
+
+    --watch ends with Ctrl-C, or at a file RUN/STOP."""
     file = find_recipe(recipe)
     config = load_sweep(file)
     if explain:
-        from launch.commands.explain import explanation
+        from launch.commands.explain import explanation, lines_of
 
-        for line in explanation(file, config):
+        about = explanation(file, config)
+        for line in lines_of(about):
             print_plain(line)
+        if as_json:
+            print_json(about)
         return
     if only is not None:
         config = config.model_copy(update={"only": tuple(listed("only", only))})
+    runs = [] if reuse is None else [Path(each) for each in listed("reuse", reuse)]
+    need_reusable(runs, out)
+    output = Output(out, track, notify, runs, detach=detach, as_json=as_json)
+    if not watch and (newest_first or idle_hours is not None):
+        raise InputError("--newest-first, --idle-hours: they go with --watch")
+    from launch.sweep.watching import Watch, patterns_of
+
+    if not watch:
+        for name, pattern in patterns_of(config).items():
+            raise InputError(f"models: {name}: {pattern!r} is a pattern: use --watch")
+        start(config, output, machine, dry_run=dry_run)
+        return
     if dry_run:
-        print_estimate(console, config)
-    elif out is None:
-        raise InputError(
-            "Missing option '--out': the directory where everything is written"
+        raise InputError("--dry-run: it goes without --watch")
+    watching = Watch(config, file.parent, warn, newest_first=newest_first)
+    watched = Watched(watching, idle_hours)
+    run_and_report(config, output, watched=watched)
+
+
+@dataclass(frozen=True)
+class Output:
+    """The options of a run's output."""
+
+    out: Path | None
+    track: str | None = None
+    notify: str | None = None
+    reuse: Sequence[Path] = ()
+    detach: bool = False
+    as_json: bool = False
+
+
+def start(
+    config: SweepConfig, output: Output, named: str | None, *, dry_run: bool
+) -> None:
+    """Run and report, or check what a start would check, as far as it is here, and
+    estimate. Raises as `run_and_report` does."""
+    if not dry_run:
+        if named is not None:
+            raise InputError(f"--machine {named}: it goes with --dry-run")
+        run_and_report(config, output)
+        return
+    if output.detach:
+        raise InputError("--detach: with --dry-run, nothing is started")
+    from launch.sweep.preflight import jobs_here, prepare
+
+    machine, place = machine_of(named), output.out
+    out = place or Path("RUN")
+    here = named is None or not machine.gpus
+    need_place(out)
+    if not os.environ.get("RAY_ADDRESS"):
+        if here:
+            ENGINES[config.engine.kind].check_here(config.engine)
+        check_places(config, machine.gpus)
+    jobs, absent = jobs_here(config, out)
+    notes, unusable = [], 0
+    if jobs:  # imports pandas and torch
+        prepared = prepare(config, out, jobs, here=here)
+        if here and place is not None and not absent:
+            from launch.run.directory.rundir import open_run
+
+            open_run(prepared, place)
+        notes += [*(note for note, _ in prepared.notes()), *prepared.served]
+        unusable = len(prepared.unusable)
+        for failure in prepared.unusable:
+            notes.append(f"cannot be used: {failure.checkpoint}: {failure.reason}")
+    if absent:
+        notes.append(
+            f"not checked, as a start fetches or serves it: {', '.join(absent)}"
         )
-    else:
-        run_and_report(config, out, track, notify=notify)
+    print_estimate(config, machine, notes, as_json=output.as_json)
+    if unusable:  # as the run would end
+        raise typer.Exit(WITH_FAILURES)
 
 
-def demo(out: Out = Path("runs/demo")) -> None:
+def demo(out: Out = Path("runs/demo"), as_json: AsJson = False) -> None:
     """Prune the bundled model in five ways, pose the bundled questions, print the
     headline and write the report."""
-    run_and_report(load_sweep(RECIPES / "demo.yaml"), out)
+    output = Output(out, as_json=as_json)
+    run_and_report(load_sweep(RECIPES / "demo.yaml"), output)

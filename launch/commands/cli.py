@@ -6,13 +6,12 @@ once. Functions import torch, Ray and pandas. The program loads plugins before i
 evaluates help texts with registered names.
 """
 
-import os
 import sys
-import threading
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 from rich.markup import escape
 from typer.exceptions import TyperException
 
@@ -25,13 +24,21 @@ from launch.commands.compress import compress
 from launch.commands.doctor import doctor
 from launch.commands.gate import gate, screen
 from launch.commands.match import match
+from launch.commands.options import Command, explained
 from launch.commands.prune import prune
 from launch.commands.render import render_files
 from launch.commands.report import export, report
-from launch.commands.status import status
+from launch.commands.status import pause, resume, status, stop
 from launch.commands.tasks import methods, probes, show_prompt, tasks
-from launch.commands.terminal import errors
-from launch.process import any_output, end_by_sigterm, is_stop, output_failed, use_utf8
+from launch.commands.terminal import closing, errors, only_json
+from launch.process import (
+    any_output,
+    end,
+    end_by_sigterm,
+    is_stop,
+    output_failed,
+    use_utf8,
+)
 from launch.sweep.models import BUNDLED, BUNDLED_MODEL
 from launch.sweep.plugins import load_plugins
 
@@ -56,15 +63,9 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from launch.provenance import provenance
+        from launch.provenance import version_line
 
-        found: Mapping[str, Any] = provenance()
-        commit = (
-            f" ({str(found['commit'])[:9]}{', changed' if found['dirty'] else ''})"
-            if found["commit"]
-            else ""
-        )
-        print(f"resurface {found['versions']['resurface'] or 'not installed'}{commit}")
+        print(version_line())
         raise typer.Exit
 
 
@@ -81,6 +82,7 @@ def _begin(
     ] = False,
 ) -> None:
     """Options without a command."""
+    only_json(False)
 
 
 # Each command with the options of its example.
@@ -105,6 +107,9 @@ COMMANDS: Mapping[str, tuple[Callable[..., None], str]] = {
     ),
     "report": (report, "runs/demo"),
     "status": (status, "runs/demo --watch"),
+    "stop": (stop, "runs/demo"),
+    "pause": (pause, "runs/demo"),
+    "resume": (resume, "runs/demo"),
     "render": (
         render_files,
         "slurm sweep.yaml --out /shared/runs/grid --nodes 2 --gpus 8",
@@ -114,7 +119,7 @@ COMMANDS: Mapping[str, tuple[Callable[..., None], str]] = {
     "gate": (gate, "runs/int4 --max-drop 1 --min-recovery 99"),
     "screen": (screen, "runs/grid --items 100 --repeats 2000"),
     "compare": (compare, "runs/vllm-0.31 runs/vllm-0.32 --csv moved.csv"),
-    "export": (export, "runs/int4 --lm-eval"),
+    "export": (export, "runs/int4 --to card --out card.md"),
     "tasks": (tasks, "arc_challenge"),
     "probes": (probes, ""),
     "methods": (methods, ""),
@@ -136,8 +141,28 @@ for name, (command, example) in COMMANDS.items():
     ]
     epilog = f"Example: resurface {name} {example}".rstrip()
     app.command(
-        name, help="\n\n".join(paragraphs), epilog=epilog, context_settings=others
+        name,
+        cls=Command,
+        help="\n\n".join(paragraphs),
+        epilog=epilog,
+        context_settings=others,
     )(command)
+
+
+_QUANTISE = "compress MODEL --method gptq --scheme W4A16 --out DIR"
+# what others may call a command
+_OTHERS = {
+    "diff": "compare",
+    "help": "--help",
+    "judge": "match",
+    "quantise": _QUANTISE,
+    "quantize": _QUANTISE,
+    "run": "eval",
+    "version": "--version",
+}
+
+
+_SIGTERM = 143
 
 
 def main() -> None:
@@ -152,6 +177,8 @@ def main() -> None:
         code = _run()
         if code == 130:
             errors.print("interrupted; the same command resumes")
+        while closing:
+            print(closing.pop(0))
         sys.stdout.flush()
         if failed := output_failed():
             errors.print(
@@ -160,10 +187,9 @@ def main() -> None:
                 highlight=False,
             )
             code = code or 1
-    # W&B would wait for its server at exit again
-    if any(each.name == "tracking" for each in threading.enumerate()):
-        os._exit(code)
-    sys.exit(code)
+    if code == _SIGTERM:
+        end_by_sigterm()
+    end(code)
 
 
 def _run() -> int:
@@ -178,10 +204,10 @@ def _run() -> int:
             and not arguments[0].startswith("-")
             and arguments[0] not in COMMANDS
         ):
-            if arguments[0] in ("quantise", "quantize"):
+            if arguments[0] in _OTHERS:
                 raise InputError(
-                    f"unknown command {arguments[0]!r}: `resurface compress MODEL"
-                    " --method gptq --scheme W4A16 --out DIR` quantises"
+                    f"unknown command {arguments[0]!r}; did you mean `resurface"
+                    f" {_OTHERS[arguments[0]]}`?"
                 )
             raise unknown("command", arguments[0], COMMANDS)
         # 130: typer has seen Ctrl-C
@@ -191,7 +217,7 @@ def _run() -> int:
     except BaseException as error:
         if is_stop(error):
             errors.print("stopped; the same command resumes")
-            end_by_sigterm()
+            return _SIGTERM
         if debug or isinstance(error, SystemExit):  # the end of a shell's completion
             raise
         return _explain(error)
@@ -200,9 +226,11 @@ def _run() -> int:
 def _explain(error: BaseException) -> int:
     """Print an error as one line. Returns the exit code."""
     expected = isinstance(error, ResurfaceError | TyperException)
-    message = (
-        error.format_message() if isinstance(error, TyperException) else str(error)
-    )
+    message = explained(error) if isinstance(error, TyperException) else str(error)
+    cause = error.__cause__
+    # typer names the option, and not what was typed
+    if isinstance(error, TyperException) and isinstance(cause, ValidationError):
+        message += f": {cause.errors()[0]['input']!r}"
     # without arguments, typer has printed the help
     if message or not isinstance(error, TyperException):
         name = "" if expected else f"{type(error).__name__}: "

@@ -1,4 +1,4 @@
-"""`resurface compare`: compares two runs, or a run and lm-eval's samples."""
+"""`resurface compare`: compares two runs, or another program's logs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from evaluator.core.errors import InputError, json_text
-from launch.commands.terminal import console, empty_table, print_plain
+from evaluator.core.errors import InputError, meant
+from launch.commands.options import runs
+from launch.commands.terminal import (
+    AsJson,
+    console,
+    empty_table,
+    print_json,
+    print_plain,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,6 +26,7 @@ if TYPE_CHECKING:
     from evaluator.deciding.comparison import Compared
 
 _STYLES = {"moved": "red", "noise": "yellow", "same": "green"}
+_NULL = ("<NA>", "nan", "None")
 
 
 def compare(
@@ -26,10 +34,14 @@ def compare(
         Path,
         typer.Argument(
             metavar="A",
-            help="a run directory, or samples_*.jsonl of lm-eval, or a folder of them",
+            help="a run directory, or logs of lm-eval, inspect, lighteval or NeMo"
+            " Evaluator: a file, or a folder",
+            autocompletion=runs,
         ),
     ],
-    run_b: Annotated[Path, typer.Argument(metavar="B", help="the same")],
+    run_b: Annotated[
+        Path, typer.Argument(metavar="B", help="another run, as A", autocompletion=runs)
+    ],
     pair: Annotated[
         list[str] | None,
         typer.Option(
@@ -43,9 +55,7 @@ def compare(
             metavar="A=B", help="a task of A and its partner in B; default: equal names"
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="print JSON instead of tables")
-    ] = False,
+    as_json: AsJson = False,
     csv: Annotated[
         Path | None, typer.Option("--csv", help="write every row to this file")
     ] = None,
@@ -59,7 +69,7 @@ def compare(
     and data that differ. Exit code 0 whatever it finds."""
     for path in (run_a, run_b):
         if not path.exists():
-            raise InputError(f"{path}: no such file or directory")
+            raise InputError(f"{path}: no such file or directory{meant(path)}")
     pairs, task_pairs = (
         _pairs("--pair", pair or []),
         _pairs("--pair-task", pair_task or []),
@@ -73,18 +83,16 @@ def compare(
 
         write_atomically(csv, csv_bytes(found.frame), named=True)
     if as_json:
-        document = {
-            "schema_version": 1,
-            "moved": len(found.moved),
-            "differences": found.stated,
-        }
-        # The frame's own `to_json` drops infinite numbers.
-        rows = (
-            found.frame.astype(object)
-            .where(found.frame.notna(), None)
-            .to_dict("records")
+        from evaluator.metrics.columns import plain_rows
+        from launch.documents import Compared as Document
+
+        document = Document(
+            moved=len(found.moved),
+            differences=found.stated,
+            notes=found.notes,
+            rows=plain_rows(found.frame),
         )
-        print(json_text(document | {"notes": list(found.notes), "rows": rows}))
+        print_json(document)
         return
     _print(found)
 
@@ -141,7 +149,7 @@ def _print(found: Compared) -> None:
 
 
 def _table(frame: pd.DataFrame) -> Table:
-    from evaluator.metrics.columns import rows_of
+    from evaluator.metrics.columns import P_VALUE, rows_of
 
     texts = ("checkpoint", "measure", "where")
     table = empty_table([*texts, "n", "A", "B", "only A", "only B", "p", ""], texts)
@@ -160,10 +168,10 @@ def _table(frame: pd.DataFrame) -> Table:
             row["only_a"],
             row["only_b"],
         ]
-        cells += ["" if str(each) in ("<NA>", "nan") else str(each) for each in numbers]
+        cells += ["" if str(each) in _NULL else str(each) for each in numbers]
         ps = [float(str(row[name])) for name in ("holm_p", "mcnemar_p", "t_p")]
         # the first that is not missing
         p = next((each for each in ps if each == each), None)
-        cells.append("" if p is None else f"{p:.3f}" if p >= 0.001 else f"{p:.0e}")
+        cells.append("" if p is None else P_VALUE.shown(p))
         table.add_row(*cells, f"[{_STYLES[str(row['verdict'])]}]{row['verdict']}[/]")
     return table

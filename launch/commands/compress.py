@@ -8,18 +8,27 @@ from typing import Annotated, Any
 
 import typer
 
-from evaluator.core.errors import InputError, unknown
-from launch.commands.options import as_option, grouped, listed, output
+from evaluator.core.config import validated
+from evaluator.core.errors import InputError, lasting, unknown
+from launch.commands.dry_run import print_job
+from launch.commands.options import (
+    DryRun,
+    as_option,
+    completing,
+    grouped,
+    listed,
+    output,
+)
 from launch.commands.prune import PRUNE_DEFAULTS, print_made, run_prune, with_source
-from launch.commands.terminal import console
+from launch.commands.terminal import AsJson, console
 from launch.sweep.compress import SOURCES, read_recipe, spelled_source
-from launch.sweep.document import validated
 from launch.sweep.models import BUNDLED
 from pruning.config import CalibrationConfig
 from pruning.methods import METHODS as PRUNING
 from quantising.config import QuantiseConfig
 from quantising.methods import METHODS as QUANTISING
 from quantising.methods.base import IGNORED
+from quantising.schemes import SCHEMES
 
 removal, rounding = grouped("Pruning"), grouped("Quantising")
 text = grouped("The calibration text")
@@ -34,11 +43,15 @@ def compress(
         str,
         typer.Option(
             help="see `resurface methods`",
-            autocompletion=lambda: [*PRUNING.names, *QUANTISING.names],
+            autocompletion=completing((*PRUNING, *QUANTISING)),
         ),
     ],
     scheme: Annotated[
-        str | None, rounding(help="W4A16, W8A16, W8A8, FP8_DYNAMIC, ...")
+        str | None,
+        rounding(
+            help="W4A16, W8A16, W8A8, FP8_DYNAMIC, ...",
+            autocompletion=completing(SCHEMES),
+        ),
     ] = None,
     group_size: Annotated[
         int | None, rounding(help="weights that share a scale; default: the scheme's")
@@ -56,9 +69,15 @@ def compress(
         Path | None, rounding(help="llm-compressor's YAML, for method recipe")
     ] = None,
     sparsity: Annotated[float | None, removal(help="share of zeros, as 0.5")] = None,
+    experts: Annotated[
+        float | None, removal(help="share of experts that go, for method reap")
+    ] = None,
     pattern: Annotated[str | None, removal(help="N:M, as 2:4")] = None,
     calibration: Annotated[
-        str | None, text(help="c4 (default); see `resurface methods`")
+        str | None,
+        text(
+            help="c4 (default), text:FILE (each line is a text); see `resurface methods`"
+        ),
     ] = None,
     samples: Annotated[int, text(help="passages")] = 128,
     sequence_length: Annotated[int, text(help="tokens per passage at most")] = 2048,
@@ -66,6 +85,8 @@ def compress(
     out: Annotated[
         Path | None, output("--out", help="the compressed checkpoint's directory")
     ] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
     """Prune or quantise a checkpoint by any method. vLLM loads the result.
 
@@ -76,25 +97,24 @@ def compress(
             "Missing option '--out': the compressed checkpoint's directory"
         )
     if method in PRUNING.names:
-        _refuse(given, method, "prunes", ("scheme", "group_size", "recipe", "ignore"))
+        _refuse(given, ("scheme", "group_size", "recipe", "ignore", "experts"))
         names = PRUNE_DEFAULTS.keys() & given.keys()
-        run_prune(
-            model, out, {**PRUNE_DEFAULTS, **{name: given[name] for name in names}}
-        )
+        options = {**PRUNE_DEFAULTS, **{name: given[name] for name in names}}
+        run_prune(model, out, options, dry_run=dry_run, as_json=as_json)
     elif method in QUANTISING.names:
-        _refuse(given, method, "quantises", ("sparsity", "pattern"))
+        _refuse(given, ("sparsity", "pattern"))
         _quantise(model, out, given)
     else:
         raise unknown("method", method, (*PRUNING.names, *QUANTISING.names))
 
 
-def _refuse(
-    given: dict[str, Any], method: str, does: str, names: tuple[str, ...]
-) -> None:
+def _refuse(given: dict[str, Any], names: tuple[str, ...]) -> None:
     for name in names:
         if given[name] is not None:
             option = f"--{name.replace('_', '-')}"
-            raise InputError(f"{option} {given[name]}: method {method} {does}")
+            raise InputError(
+                f"{option} {given[name]}: method {given['method']} takes none"
+            )
 
 
 def quantise_request(source: Path, given: dict[str, Any]) -> QuantiseConfig:
@@ -110,11 +130,13 @@ def quantise_request(source: Path, given: dict[str, Any]) -> QuantiseConfig:
             re.compile(pattern.removeprefix("re:"))
         except re.error as error:
             raise InputError(f"--ignore {pattern}: no pattern: {error}") from error
-    for name in ("method", "scheme", "group_size", "seed"):
+    for name in ("method", "scheme", "experts", "group_size", "seed"):
         wanted[name] = given[name]
     if recipe is not None:
         wanted["recipe"], schemes = read_recipe(recipe, "--recipe")
-    if wanted["scheme"] is None:
+    if method.takes_experts:
+        wanted["scheme"] = given["scheme"] or ""
+    elif wanted["scheme"] is None:
         if len(schemes) != 1:
             raise InputError(f"Missing option '--scheme': one of {', '.join(schemes)}")
         wanted["scheme"] = schemes[0]
@@ -131,13 +153,20 @@ def quantise_request(source: Path, given: dict[str, Any]) -> QuantiseConfig:
 
 
 def _quantise(model: str, out: Path, given: dict[str, Any]) -> None:
-    config = with_source(quantise_request(Path(model), given), model)
+    dry_run, as_json = given["dry_run"], given["as_json"]
+    request = quantise_request(Path(model), given)
+    config = with_source(request, model, fetch=not dry_run)
     from launch.provenance import provenance
     from quantising.run import check, quantise
 
-    check(config, out, sources=SOURCES)
+    if config.source.is_dir():
+        check(config, out, sources=SOURCES)
+    if dry_run:
+        print_job(model, config, as_json=as_json)
+        return
     QUANTISING[config.method].check_here()
     with console.status("quantising"):
         manifest = quantise(config, out, sources=SOURCES, provenance=provenance())
-    lines = [f"{config.method}, {config.scheme}: {manifest.seconds:.1f} s"]
-    print_made(lines, manifest.calibration, out)
+    amount = config.scheme or f"{config.experts:g} of the experts"
+    lines = [f"{config.method}, {amount}: {lasting(manifest.seconds)}"]
+    print_made(lines, manifest.calibration, out, as_json=as_json)

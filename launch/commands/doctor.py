@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from evaluator.core.errors import InputError, json_text
+from evaluator.core.errors import InputError
 from evaluator.engine.config import ENGINES, EngineConfig
-from launch.commands.options import DTYPES, each_known
-from launch.commands.terminal import console, errors
+from launch.commands.options import DTYPES, dtype_names, each_known
+from launch.commands.terminal import AsJson, console, errors, print_json
 from launch.run.directory.lock import nearest_existing
 from launch.sweep.models import BUNDLED_MODEL
 
@@ -34,11 +34,12 @@ def doctor(
             ),
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="print JSON in place of the table")
-    ] = False,
+    as_json: AsJson = False,
     dtype: Annotated[
-        str, typer.Option(help=f"{', '.join(DTYPES)}; auto: as in eval")
+        str,
+        typer.Option(
+            help=f"{', '.join(DTYPES)}; auto: as in eval", autocompletion=dtype_names
+        ),
     ] = "auto",
 ) -> None:
     """Compare each fast path with its slow reference on this machine. Exit code 1 if
@@ -70,7 +71,7 @@ def doctor(
         if out is not None:  # after every run, because a later run may be cut off
             write_atomically(out, doctor_report.markdown(report).encode(), named=True)
     if as_json:
-        print(json_text(doctor_report.document(report)))
+        print_json(doctor_report.document(report))
     else:
         console.print(doctor_report.table(report))
         console.print(doctor_report.verdict(report), highlight=False)

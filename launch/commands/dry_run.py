@@ -1,59 +1,111 @@
-"""`resurface sweep --dry-run`: what a sweep would cost. Starts nothing."""
+"""What `--dry-run` prints: the cost of a sweep, or of one checkpoint."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.markup import escape
 
+from evaluator.core.errors import counted, lasting
 from evaluator.probes import PROBES
-from launch.commands.terminal import empty_table, print_plain
-from launch.provenance import count_gpus
+from launch.commands.terminal import console, empty_table, print_json, print_plain
+from launch.documents import Cost, Estimate, JobCost
 from launch.sweep.config import SweepConfig
 from launch.sweep.jobs import check_screening, screened_groups
+from launch.sweep.machines import Machine, machine_of
+from pruning.config import PruneConfig
+from quantising.config import QuantiseConfig
 
 if TYPE_CHECKING:
     from evaluator.probes.config import EvalConfig
     from launch.sweep.estimate import JobEstimate, Work
 
 
-def print_estimate(console: Console, config: SweepConfig) -> None:
-    """Print a sweep's cost and the assumptions. Raises InputError as `estimate`
-    does."""
+def print_estimate(
+    config: SweepConfig,
+    machine: Machine,
+    notes: Iterable[str] = (),
+    *,
+    as_json: bool = False,
+) -> None:
+    """Print a sweep's cost on a machine, `notes` and the assumptions. Raises InputError
+    as `estimate` does."""
     from launch.sweep.estimate import Work, assumptions, estimate, shared_by
 
-    estimates = estimate(config)
+    estimates = estimate(config, machine)
     total = reduce(Work.plus, (row.work for row in estimates), Work())
-    compressing = sum(row.compress_hours or 0.0 for row in estimates if row.sized)
+    compressing = sum(row.compress_hours or 0.0 for row in estimates)
     evaluating = sum(row.evaluation_hours or 0.0 for row in estimates)
-    gpu = count_gpus() != 0 or bool(os.environ.get("RAY_ADDRESS"))
-    numbers = ["items", "requests", "prompt tok", "gen. tok"]
-    if gpu:
-        numbers += ["compress h", "eval h"]
+    numbers = ("items", "requests", "prompt tok", "gen. tok", "compress", "eval")
     costs = empty_table(("checkpoint", *numbers), {"checkpoint"})
     for row in estimates:
         cells = _cells(row.work, row.compress_hours, row.evaluation_hours)
         if not row.job.is_made:
             cells[4] = ""
-        costs.add_row(escape(row.job.name), *cells[: len(numbers)])
+        costs.add_row(escape(row.job.name), *cells)
     costs.add_section()
-    cells = _cells(total, compressing, evaluating)
-    costs.add_row("total", *cells[: len(numbers)])
+    longest = max(
+        (row.compress_hours or 0.0) + (row.evaluation_hours or 0.0) for row in estimates
+    )
+    time = spelled_hours(compressing + evaluating, machine, longest)
+    costs.add_row("total", *_cells(total, compressing, evaluating))
     console.print(costs)
-    hours = f", about {compressing + evaluating:.1f} GPU hours" if gpu else ""
-    for text in (
+    texts = (
         *_questions(estimates),
-        *_counts(estimates, total, hours),
-        *_unknown_sizes(estimates, gpu=gpu),
+        *_counts(estimates, total, time),
+        *_unknown_sizes(estimates),
+        *_controls(estimates),
         *_screened(config, estimates),
         *_disk_space(estimates),
-        *assumptions(shared_by(config), gpu=gpu),
-    ):
-        print_plain(text, console)
+        *notes,
+        *assumptions(machine, shared_by(config, machine)),
+    )
+    for text in texts:
+        print_plain(text)
+    if as_json:
+        costs_of = [*map(_cost_of, estimates)]
+        print_json(Estimate(machine=machine.name, checkpoints=costs_of, notes=texts))
+
+
+def _cost_of(row: JobEstimate) -> Cost:
+    return Cost(
+        checkpoint=row.job.name,
+        work=row.work,
+        compress_hours=row.compress_hours,
+        evaluation_hours=row.evaluation_hours,
+        disk_bytes=row.disk,
+        reference_bytes=row.references,
+    )
+
+
+def spelled_hours(hours: float, machine: Machine, longest: float = 0.0) -> str:
+    """The time of so much work on a machine. One GPU does the `longest` part alone."""
+    lasts = max(hours / max(1, machine.gpus), longest)
+    text = f"about {lasting(3600 * lasts)} on {machine.name}"
+    return f"{text} ({lasting(3600 * hours)} of GPUs)" if machine.gpus else text
+
+
+def print_job(
+    model: str, config: PruneConfig | QuantiseConfig, *, as_json: bool = False
+) -> None:
+    """Print what one compressed checkpoint costs on this machine."""
+    from launch.sweep.estimate import compress_hours, parameters_of, speeds
+    from launch.sweep.preflight_checks import bytes_of
+
+    machine, size = machine_of(None), parameters_of(model)
+    time = "no time or disk is estimated, as the model's size is unknown here"
+    hours = disk = None
+    if size is not None:
+        hours = compress_hours(size, config, machine)
+        disk = bytes_of(config, int(2 * size))
+        time = spelled_hours(hours, machine)
+        time += f", {disk / 2**30:.2f} GiB of disk"
+    print_plain(time)
+    print_plain(speeds(machine))
+    if as_json:
+        print_json(JobCost(machine=machine.name, hours=hours, disk_bytes=disk))
 
 
 def _questions(estimates: Sequence[JobEstimate]) -> Iterator[str]:
@@ -63,7 +115,7 @@ def _questions(estimates: Sequence[JobEstimate]) -> Iterator[str]:
         for name, task in row.job.tasks.items():
             asked.setdefault(f"{name}: {_described(task)}", []).append(row.job.name)
     for what, names in asked.items():
-        yield f"{what}; {len(names)} checkpoints: {', '.join(names)}"
+        yield f"{what}; {counted(len(names), 'checkpoint')}: {', '.join(names)}"
 
 
 def _described(task: EvalConfig) -> str:
@@ -77,12 +129,12 @@ def _described(task: EvalConfig) -> str:
     return words
 
 
-def _counts(estimates: Sequence[JobEstimate], total: Work, hours: str) -> Iterator[str]:
+def _counts(estimates: Sequence[JobEstimate], total: Work, time: str) -> Iterator[str]:
     jobs = sum(len(row.job.tasks) for row in estimates)
     yield (
-        f"{len(estimates)} checkpoints, {jobs} jobs (checkpoint x task),"
-        f" {total.requests:,} requests, {total.prompt_tokens:,} prompt and"
-        f" {total.generated_tokens:,} generated tokens{hours}"
+        f"{counted(len(estimates), 'checkpoint')}, {counted(jobs, 'job')} (checkpoint x"
+        f" task), {total.requests:,} requests, {total.prompt_tokens:,} prompt and"
+        f" {total.generated_tokens:,} generated tokens, {time}"
     )
     caches = dict.fromkeys(row.job.kv_cache for row in estimates)
     if len(caches) > 1:
@@ -93,11 +145,22 @@ def _counts(estimates: Sequence[JobEstimate], total: Work, hours: str) -> Iterat
         )
 
 
-def _unknown_sizes(estimates: Sequence[JobEstimate], *, gpu: bool) -> Iterator[str]:
-    models = sorted({row.job.model for row in estimates if not row.sized})
-    if models and gpu:
+def _unknown_sizes(estimates: Sequence[JobEstimate]) -> Iterator[str]:
+    models = dict.fromkeys(
+        row.job.model for row in estimates if row.evaluation_hours is None
+    )
+    if models:
         names = ", ".join(models)
-        yield f"not in the hours, because their size is unknown here: {names}"
+        yield f"not in the times, because their size is unknown here: {names}"
+
+
+def _controls(estimates: Sequence[JobEstimate]) -> Iterator[str]:
+    for row in estimates:
+        if row.job.change:
+            yield (
+                f"{row.job.name}: {row.job.base} again, as a control ({row.job.change}): what"
+                " differs is noise; --control none leaves it out"
+            )
 
 
 def _cells(work: Work, *hours: float | None) -> list[str]:
@@ -107,7 +170,7 @@ def _cells(work: Work, *hours: float | None) -> list[str]:
     for count in (work.prompt_tokens, work.generated_tokens):
         large = count >= 1e6
         cells.append(f"{count / 1e6:.1f}M" if large else f"{count / 1e3:.1f}k")
-    shown = ("?" if some is None else f"{some:.2f}" for some in hours)
+    shown = ("?" if some is None else lasting(3600 * some) for some in hours)
     return [*cells, *shown]
 
 
@@ -118,35 +181,31 @@ def _screened(config: SweepConfig, estimates: Sequence[JobEstimate]) -> Iterator
         return
     jobs = [row.job for row in estimates]
     check_screening(jobs, config.screen)
-    items = {name: count for row in estimates for name, count in row.items.items()}
+    items = {name: work.items for row in estimates for name, work in row.works.items()}
     most = fewest = sum(row.work.items for row in estimates)
     for (_, task), names in screened_groups(jobs).items():
         fewest -= len(names) * max(0, items[task] - config.screen.items)
     yield (
         f"screening: the sweep evaluates from {fewest:,} to {most:,} items; the table"
-        " and the hours show the most. The gate's first look has"
+        " and the times show the most. The gate's first look has"
         f" {config.screen.items:,} items"
     )
 
 
 def _disk_space(estimates: Sequence[JobEstimate]) -> Iterator[str]:
     """The disk space of compressed checkpoints, and of the bases' distributions."""
-    sizes = [row.disk for row in estimates if row.job.is_made]
-    if sizes:
-        unknown = sum(size is None for size in sizes)
-        more = f", and {unknown} of unknown size" if unknown else ""
-        known = sum(filter(None, sizes)) / 2**30
-        yield (
-            "compressed checkpoints in RUN/checkpoints, weights in bfloat16: about"
-            f" {known:.2f} GiB{more}"
-        )
-    kept = {row.job.name: row.references for row in estimates if row.references != 0}
-    if kept:
-        unsized = sorted(name for name, size in kept.items() if size is None)
-        names = ", ".join(unsized)
-        more = f", and those of {names} (vocabulary unknown here)" if unsized else ""
-        known = sum(filter(None, kept.values())) / 2**30
-        yield (
-            "distributions of bases in RUN/references until the run is finished: about"
-            f" {known:.2f} GiB{more}"
-        )
+    made, kept = {}, {}
+    for row in estimates:
+        if row.job.is_made:
+            made[row.job.name] = row.disk
+        if row.references != 0:
+            kept[row.job.name] = row.references
+    for what, sizes in {
+        "compressed checkpoints in RUN/checkpoints, weights in bfloat16": made,
+        "distributions of bases in RUN/references until the run is finished": kept,
+    }.items():
+        unknown = ", ".join(name for name, size in sizes.items() if size is None)
+        more = f", and those of {unknown} (size unknown here)" if unknown else ""
+        if sizes:
+            known = sum(filter(None, sizes.values())) / 2**30
+            yield f"{what}: about {known:.2f} GiB{more}"

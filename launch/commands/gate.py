@@ -1,4 +1,4 @@
-"""`resurface gate`: a verdict per checkpoint; `resurface screen`: the cost and
+"""`resurface gate`: a verdict per checkpoint and task; `resurface screen`: the cost and
 verdicts of a screened sweep."""
 
 from __future__ import annotations
@@ -6,57 +6,90 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pydantic import BaseModel
+import yaml
 from rich.markup import escape
 
-from evaluator.core.errors import InputError, json_text, mapping_at
-from evaluator.deciding.thresholds import Screen, Thresholds, spelled, thresholds_of
+from evaluator.core.config import validated
+from evaluator.core.errors import Document, InputError, Json, json_text, mapping_at
+from evaluator.core.files import write_atomically
+from evaluator.deciding.policy import need_tasks, policy_for, policy_of, spelled
+from evaluator.deciding.thresholds import Screen, Thresholds, Tolerances
 from evaluator.store.run_json import need_run
-from launch.commands.options import RunDirectory, as_option, grouped
-from launch.commands.terminal import console, empty_table, print_plain
-from launch.sweep.document import validated
+from launch.commands.options import (
+    RunDirectories,
+    RunDirectory,
+    as_option,
+    each_known,
+    field_option,
+)
+from launch.commands.terminal import (
+    AsJson,
+    console,
+    empty_table,
+    errors,
+    print_json,
+    print_plain,
+    warn,
+)
+from launch.documents import Screened
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from evaluator.deciding.decision import Check, Verdict
+    from evaluator.deciding.decision import Verdict
+    from evaluator.report.gate_formats import Judged
 
 
 BLOCKED = 4  # exit code
 _MOST_REPEATS = 100_000  # tries of a screened sweep
-_MARKS = {"beyond": "!", "undecided": "?"}
 _STYLES = {"PASS": "green", "WARN": "yellow", "ANOMALOUS": "magenta", "BLOCK": "red"}
 _LEGEND = (
-    "open, choice: accuracy lost, in percentage points; mc_only, lost: % of the known"
+    "open, choice, sample: accuracy lost, in points; mc_only, lost: % of the known"
     " answers; all languages together. worst: the language that lost most.\n! beyond"
-    " its tolerance; ? undecided."
+    " its tolerance; ? undecided; + what exceeds the noise floor; ~ its tolerance is"
+    " below that."
 )
 
 
-def _option(model: type[BaseModel], name: str) -> Any:
-    field = model.model_fields[name]
-    default = "" if field.default is None else f" (default: {field.default:g})"
-    return grouped("Tolerances" if model is Thresholds else "Options")(
-        help=f"{field.description}{default}"
-    )
-
-
 def gate(
-    run: RunDirectory,
-    max_drop: Annotated[float | None, _option(Thresholds, "max_drop")] = None,
-    max_drop_language: Annotated[
-        float | None, _option(Thresholds, "max_drop_language")
+    run: RunDirectories,
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            "--policy",
+            metavar="FILE",
+            help="YAML: tolerances by task, advisory tasks, required tasks",
+        ),
     ] = None,
-    max_mc_only: Annotated[float | None, _option(Thresholds, "max_mc_only")] = None,
-    max_lost: Annotated[float | None, _option(Thresholds, "max_lost")] = None,
-    min_recovery: Annotated[float | None, _option(Thresholds, "min_recovery")] = None,
-    max_flips: Annotated[float | None, _option(Thresholds, "max_flips")] = None,
-    max_delta_pr: Annotated[float | None, _option(Thresholds, "max_delta_pr")] = None,
-    max_kld: Annotated[float | None, _option(Thresholds, "max_kld")] = None,
-    min_ear: Annotated[float | None, _option(Thresholds, "min_ear")] = None,
+    format: Annotated[
+        str,
+        typer.Option(
+            "--format", help="table, json, markdown (for a merge request), junit"
+        ),
+    ] = "table",
+    max_drop: Annotated[float | None, field_option(Thresholds, "max_drop")] = None,
+    max_drop_language: Annotated[
+        float | None, field_option(Thresholds, "max_drop_language")
+    ] = None,
+    max_sample_drop: Annotated[
+        float | None, field_option(Thresholds, "max_sample_drop")
+    ] = None,
+    max_mc_only: Annotated[
+        float | None, field_option(Thresholds, "max_mc_only")
+    ] = None,
+    max_lost: Annotated[float | None, field_option(Thresholds, "max_lost")] = None,
+    min_recovery: Annotated[
+        float | None, field_option(Thresholds, "min_recovery")
+    ] = None,
+    max_flips: Annotated[float | None, field_option(Thresholds, "max_flips")] = None,
+    max_delta_pr: Annotated[
+        float | None, field_option(Thresholds, "max_delta_pr")
+    ] = None,
+    max_kld: Annotated[float | None, field_option(Thresholds, "max_kld")] = None,
+    min_ear: Annotated[float | None, field_option(Thresholds, "min_ear")] = None,
     languages: Annotated[
         bool | None,
         typer.Option(
@@ -64,123 +97,152 @@ def gate(
             help="judge each language too (default: yes)",
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Judge each compressed checkpoint against its base. Exit code 4 if one is
-    BLOCK, else 0.
+    BLOCK, else 0. Or judge the second of two logs of lm-eval, inspect, lighteval or
+    NeMo Evaluator against the first.
 
     PASS: every loss is surely within its tolerance. BLOCK: a loss is surely beyond
     it, or settings differ. WARN: undecided. ANOMALOUS: the base only guesses, or the
-    checkpoint gains over 5 points. Tolerances come from the options, then from
-    `gate:` of the run's sweep file. One without a default is judged only if it is
-    set. Known answers: the base says and picks them. Writes RUN/gate.json; page and
-    report show the same verdict."""
+    checkpoint gains over 5 points. Options replace tolerances of the policy's
+    `default`, else of `gate:` of the run's sweep file. Without options and --policy
+    the last policy counts. A tolerance without a default is judged only if it is
+    set. Known answers: the base says and picks them. Writes RUN/gate.json and
+    RUN/gate.yaml, the policy; page and report show the same verdict."""
     typed = {
         name: value
         for name, value in locals().items()
-        if name in Thresholds.model_fields and value is not None
+        if name in Tolerances.model_fields and value is not None
     }
-    need_run(run)
-    from evaluator.store.reading import read_run
+    validated(Tolerances, typed, "resurface gate", as_option)
+    each_known("--format", [format], ("table", "json", "markdown", "junit"))
+    if as_json:
+        format = "json"
+    if len(run) == 2 and not any(map(_may_be_run, run)):
+        judged = [_judged_logs(run[0], run[1], policy, typed)]
+    else:
+        for path in run:
+            need_run(path)
+        judged = _judged(run, policy, typed)
+    from evaluator.report.gate_formats import FORMATS, worst_of
 
-    stated = thresholds_of(read_run(run), str(run / "run.json")).model_dump()
-    if languages is False:
-        stated.pop("max_drop_language", None)
-    thresholds = validated(Thresholds, {**stated, **typed}, "resurface gate", as_option)
-    from evaluator.core.files import write_atomically
-    from evaluator.report import write_report
-    from evaluator.report.notebook import OpenRun
-
-    verdicts, told = OpenRun(run).judged(thresholds)
-    write_atomically(run / "gate.json", json_text(told, indent=2).encode())
-    console.print(_table(verdicts))
-    lines = [
-        _LEGEND,
-        f"tolerances: {spelled(thresholds)}",
-        f"\n{told['summary']}",
-        told["words"],
-    ]
-    for each in told["not_judged"]:
-        what = (
-            f"{each['checkpoint']} on {each['task']}"
-            if each["task"]
-            else each["checkpoint"]
-        )
-        lines.append(f"not judged: {what}: {each['why']}")
-    for line in (*lines, f"{told['verdict']}: {run / 'gate.json'}"):
-        print_plain(line)
-    if (run / "report" / "index.html").is_file():  # it shows the verdicts too
-        write_report(run)
-    if told["verdict"] == "BLOCK":
+    for each in judged:
+        _write(each)
+    worst = worst_of(judged)
+    if format != "table":
+        print(FORMATS[format](judged))
+    else:
+        for each in judged:
+            _print(each)
+        if len(judged) > 1:
+            print_plain(f"{worst}: {len(judged)} runs")
+    if worst == "BLOCK":
         raise typer.Exit(BLOCKED)
 
 
-def _table(verdicts: Sequence[Verdict]) -> Table:
-    """A row per checkpoint and task: each criterion over all items, and the worst
-    language."""
-    pooled = [
-        {check.criterion.name: _shown(check) for check in each.checks if check.pooled}
-        for each in verdicts
+def _may_be_run(path: Path) -> bool:
+    names = ("records", "run.json")
+    return not path.exists() or any((path / name).exists() for name in names)
+
+
+def _judged_logs(
+    base: Path, candidate: Path, file: Path | None, typed: Document
+) -> Judged:
+    """The logs of two models. Raises InputError if they cannot be paired."""
+    from evaluator.deciding.comparison import compare
+    from evaluator.deciding.log_verdicts import document_of, judge_logs
+    from evaluator.deciding.logged import side_of_logged
+    from evaluator.logs import read_logged
+    from evaluator.report.gate_formats import Judged
+
+    policy = policy_of(file, typed)
+    ours = side_of_logged(read_logged(base), str(base))
+    theirs = side_of_logged(read_logged(candidate), str(candidate))
+    if file is not None:
+        need_tasks(policy, ours.names("task"), str(file))
+    found = judge_logs(ours, theirs, policy)
+    document = document_of(found, compare(ours, theirs, found.models), policy)
+    return Judged(candidate, policy, found.verdicts, document)
+
+
+def _judged(paths: Sequence[Path], file: Path | None, typed: Document) -> list[Judged]:
+    """Each run under its policy. Raises InputError, also for a task of the policy that
+    no run has."""
+    from evaluator.report.gate_formats import Judged
+    from evaluator.report.notebook import OpenRun
+
+    runs = [OpenRun(path) for path in paths]
+    judged = []
+    for run in runs:
+        policy = run.policy(file, **typed)
+        if file is not None:
+            need_tasks(policy, set().union(*(each.tasks for each in runs)), str(file))
+        judged.append(Judged(run, policy, *run.judged(policy)))
+        for note in run.inputs.notes:
+            warn(note, errors)
+    return judged
+
+
+def _write(judged: Judged) -> None:
+    from evaluator.report import write_report
+
+    if isinstance(judged.run, Path):  # others' logs stay as they are
+        return
+    policy = yaml.safe_dump(judged.policy.document, sort_keys=False)
+    folder = judged.run.path
+    write_atomically(folder / "gate.yaml", policy.encode())
+    document = json_text(judged.document, indent=2)
+    write_atomically(folder / "gate.json", document.encode())
+    if (folder / "report" / "index.html").is_file():  # it shows the verdicts too
+        write_report(folder)
+
+
+def _print(judged: Judged) -> None:
+    """The table of verdicts, and the reasons."""
+    document = judged.document
+    console.print(_table(judged.verdicts))
+    lines = [
+        _LEGEND,
+        f"tolerances: {spelled(judged.policy)}",
+        f"\n{document['summary']}",
+        document["words"],
     ]
-    shown = list(
-        dict.fromkeys(name for each in pooled for name, value in each.items() if value)
-    )
-    texts = ("checkpoint", "verdict", "worst")
-    table = empty_table(
-        [*texts[:2], *(name.removesuffix("_drop") for name in shown), texts[2]], texts
-    )
-    several = len({verdict.task for verdict in verdicts}) > 1
-    for verdict, values in zip(verdicts, pooled, strict=True):
-        name = (
-            f"{verdict.checkpoint} ({verdict.task})" if several else verdict.checkpoint
-        )
-        outcome = f"[{_STYLES[verdict.outcome]}]{verdict.outcome}[/]"
-        table.add_row(
-            escape(name),
-            outcome,
-            *(values.get(each, "") for each in shown),
-            escape(_worst(verdict)),
-        )
+    for each in document["not_judged"]:
+        what = " on ".join(filter(None, (each["checkpoint"], each["task"])))
+        lines.append(f"not judged: {what}: {each['why']}")
+    for note in document.get("notes", ()):
+        lines.append(f"note: {note}")
+    if absent := document.get("not_in_these_logs"):
+        lines.append(f"not in these logs: {', '.join(absent)}")
+    where = judged.path
+    if not isinstance(judged.run, Path):
+        policy = where / "gate.yaml"
+        lines.append(f"page and `report` use these tolerances from now on ({policy})")
+        where /= "gate.json"
+    for line in (*lines, f"{document['verdict']}: {where}"):
+        print_plain(line)
+
+
+def _table(verdicts: Sequence[Verdict]) -> Table:
+    from evaluator.report.gate_formats import table_of
+
+    headings, rows = table_of(verdicts)
+    table = empty_table(headings, ("checkpoint", "verdict", "worst"))
+    for name, outcome, *cells in rows:
+        style = _STYLES[outcome]
+        table.add_row(escape(name), f"[{style}]{outcome}[/]", *map(escape, cells))
     return table
 
 
-def _shown(check: Check) -> str:
-    """A value, with a mark unless it is within its tolerance; empty if there is
-    none."""
-    if check.value is None:
-        return ""
-    return check.criterion.kind.shown(check.value, unit=False) + _MARKS.get(
-        check.state, ""
-    )
-
-
-def _worst(verdict: Verdict) -> str:
-    """The language with the largest loss of open accuracy, or of choice if the run
-    has no open answers."""
-    for name in ("open_drop", "choice_drop"):
-        apart = [
-            check
-            for check in verdict.of(name)
-            if not check.pooled and check.value is not None
-        ]
-        if apart:
-            worst = max(apart, key=lambda check: check.value or 0.0)
-            return f"{worst.language} {_shown(worst)}"
-    return ""
-
-
 def screen(
-    run: Annotated[
-        Path,
-        typer.Argument(metavar="RUN", help="a run directory that evaluated everything"),
-    ],
-    items: Annotated[int | None, _option(Screen, "items")] = None,
-    seed: Annotated[int | None, _option(Screen, "seed")] = None,
+    run: RunDirectory,
+    items: Annotated[int | None, field_option(Screen, "items")] = None,
+    seed: Annotated[int | None, field_option(Screen, "seed")] = None,
     repeats: Annotated[
         int, typer.Option(min=1, max=_MOST_REPEATS, help="how often it is resampled")
     ] = 200,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="print JSON instead of a table")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show on a finished run how many items `screen:` would have saved, and which
     verdicts it would have given.
@@ -203,29 +265,27 @@ def screen(
         "resurface screen",
         as_option,
     )
-    thresholds = thresholds_of(state, str(run / "run.json"))
+    policy = policy_for(run, state)
     from evaluator.deciding.criteria import paired_of
     from evaluator.deciding.decision import replay
     from evaluator.deciding.verdicts import judge
     from evaluator.report import read_inputs
 
     inputs = read_inputs(run)
-    rows: list[dict[str, Any]] = []
-    for verdict in judge(inputs, thresholds):
-        comparison = inputs.comparisons()[verdict.task, verdict.checkpoint]
-        if (
-            comparison.reason is not None
-            or (verdict.task, verdict.checkpoint) in inputs.decided_early
-        ):
+    rows: list[Json] = []
+    for verdict in judge(inputs, policy):
+        key = verdict.task, verdict.checkpoint
+        comparison = inputs.comparisons().get(key)
+        if comparison is None or comparison.reason or key in inputs.decided_early:
             continue
         tries = replay(
             paired_of(inputs, comparison),
-            thresholds,
+            policy.of(verdict.task),
             first=rule.items,
             repeats=repeats,
             seed=rule.seed,
         )
-        row: dict[str, Any] = {
+        row: Json = {
             "task": verdict.task,
             "checkpoint": verdict.checkpoint,
             "gate": verdict.outcome,
@@ -242,8 +302,8 @@ def screen(
             " with all its items"
         )
     if as_json:
-        settings = {"screen": rule.model_dump(), "repeats": repeats}
-        print(json_text({"schema_version": 2, **settings, "checkpoints": rows}))
+        screened = Screened(screen=dict(rule), repeats=repeats, checkpoints=rows)
+        print_json(screened)
         return
     numbers = ("items", "median", "PASS %", "BLOCK %", "undecided %")
     names = ("checkpoint", "gate", *numbers)

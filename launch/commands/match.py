@@ -9,9 +9,18 @@ from rich.markup import escape
 from evaluator.engine.config import engines_help
 from evaluator.probes import answering_probes
 from evaluator.store.run_json import need_run
-from launch.commands.options import DTYPES, RunDirectory, match_request, models, running
+from launch.commands.options import (
+    DTYPES,
+    RunDirectory,
+    completing,
+    dtype_names,
+    engine_names,
+    match_request,
+    models,
+    running,
+)
 from launch.commands.report import finish
-from launch.commands.terminal import console, print_plain, warn
+from launch.commands.terminal import AsJson, console, print_json, print_plain, warn
 
 CONTROLS = 30
 
@@ -24,7 +33,11 @@ def match(
         typer.Option("--all", help="judge right responses too: how far graders agree"),
     ] = False,
     probes: Annotated[
-        str, typer.Option(help=f"responses of {', '.join(answering_probes())}")
+        str,
+        typer.Option(
+            help=f"responses of {', '.join(answering_probes())}",
+            autocompletion=completing(answering_probes()),
+        ),
     ] = "greedy",
     controls: Annotated[
         int, typer.Option(min=0, help="control pairs per language")
@@ -32,11 +45,16 @@ def match(
     fit_only: Annotated[
         bool, typer.Option("--fit-only", help="an unfit judge has no vote in the panel")
     ] = False,
-    engine: Annotated[str, running(help=engines_help())] = "vllm",
-    dtype: Annotated[str, models(help=f"{', '.join(DTYPES)}; as in eval")] = "auto",
+    engine: Annotated[
+        str, running(help=engines_help(), autocompletion=engine_names)
+    ] = "vllm",
+    dtype: Annotated[
+        str, models(help=f"{', '.join(DTYPES)}; as in eval", autocompletion=dtype_names)
+    ] = "auto",
     trust_remote_code: Annotated[
         bool, models("--trust-remote-code", help="run the matcher's own code")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Let other models judge whether a response means the same as the gold answer.
     The same command resumes.
@@ -70,6 +88,12 @@ def match(
     from evaluator.metrics.tables.judges import words
     from evaluator.store.verdicts import read_controls
 
-    for line in words(read_controls(run), list(judged), fit_only=fit_only):
+    fitness = [*words(read_controls(run), list(judged), fit_only=fit_only)]
+    for line in fitness:
         print_plain(line)
-    finish(console, run, headline=False)
+    finish(run, headline=False)
+    if as_json:
+        from launch.documents import Matched
+
+        judges = {name: verdicts.summary for name, verdicts in judged.items()}
+        print_json(Matched(run=str(run), judges=judges, fitness=fitness))

@@ -1,26 +1,52 @@
 """Options that commands share, and the checked configurations that they become."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
+from pydantic import BaseModel
+from typer.core import TyperCommand, TyperOption
+from typer.exceptions import TyperException
 
-from evaluator.core.errors import InputError, unknown
-from evaluator.core.grading import RULES
+from evaluator.checkpoints.served import Endpoint
+from evaluator.core.config import validated
+from evaluator.core.errors import InputError, mapping_at, parse, read_bytes, unknown
 from evaluator.core.records import FORMATS
+from evaluator.deciding.thresholds import Thresholds
 from evaluator.engine.config import ENGINES, DType, EngineConfig
 from evaluator.probes import PROBES, answering_probes
 from evaluator.probes.config import EvalConfig
+from evaluator.tasks import TASKS
 from launch.sweep.compress import spelled_source
-from launch.sweep.config import Resources, SweepConfig, read_prompts, with_served_caches
-from launch.sweep.document import validated
-from launch.sweep.models import model_name, names_of, same_model
-from pruning.config import Allocation, PruneConfig, Repair, needs_calibration
+from launch.sweep.config import (
+    Resources,
+    SweepConfig,
+    bundled_recipes,
+    read_prompts,
+    with_served_caches,
+)
+from launch.sweep.models import ModelValue, model_name, names_of, same_model
+from pruning.config import PruneConfig, needs_calibration
 from pruning.methods import METHODS
-from pruning.methods.patterns import Group
 from quantising.methods import METHODS as QUANTISING
+
+
+class Command(TyperCommand):
+    """A command that refuses an option with one value that is there twice: typer would
+    forget the first."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, options = self.make_parser(ctx).parse_args([*args])
+        for option in options:
+            once = isinstance(option, TyperOption) and not option.multiple
+            if once and options.count(option) > 1:
+                raise InputError(
+                    f"{option.opts[0]} is there twice: write it once, with commas"
+                    " between several values"
+                )
+        return super().parse_args(ctx, args)
 
 
 def grouped(title: str) -> Callable[..., Any]:
@@ -28,20 +54,70 @@ def grouped(title: str) -> Callable[..., Any]:
     return partial(typer.Option, rich_help_panel=title)
 
 
+def field_option(model: type[BaseModel], name: str) -> Any:
+    """An option with the help and the default of a model's field."""
+    field = model.model_fields[name]
+    default = "" if field.default is None else f" (default: {field.default:g})"
+    return grouped("Tolerances" if model is Thresholds else "Options")(
+        help=f"{field.description}{default}"
+    )
+
+
+def completing(known: Iterable[Any]) -> Callable[[str], list[str]]:
+    """Completes a name, of a registry too, also the last of several with commas
+    between them."""
+
+    def completed(incomplete: str) -> list[str]:
+        head, comma, _ = incomplete.rpartition(",")
+        return [f"{head}{comma}{getattr(each, 'name', each)}" for each in known]
+
+    return completed
+
+
+def runs() -> list[str]:
+    """The run directories here, and one folder down."""
+    files = [*Path().glob("*/run.json"), *Path().glob("*/*/run.json")]
+    return [str(file.parent) for file in files]
+
+
 question, models, running, output = map(
     grouped, ("The questions", "The models", "How it runs", "The output")
 )
-RunDirectory = Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")]
+RunDirectory = Annotated[
+    Path, typer.Argument(metavar="RUN", help="a run directory", autocompletion=runs)
+]
+RunDirectories = Annotated[
+    list[Path],
+    typer.Argument(metavar="RUN...", help="run directories", autocompletion=runs),
+]
 Out = Annotated[
-    Path, output("--out", help="the run directory; the same command resumes there")
+    Path | None,
+    output("--out", help="the run directory; the same command resumes there"),
+]
+DryRun = Annotated[bool, running("--dry-run", help="check and estimate; start nothing")]
+OnMachine = Annotated[
+    str | None,
+    running("--machine", metavar="M", help="for --dry-run: '8 x H100', L40S, cpu"),
 ]
 Track = Annotated[
-    str | None, output("--track", help="send finished checkpoints to mlflow or wandb")
+    str | None,
+    output(
+        "--track",
+        help="send finished checkpoints to mlflow or wandb",
+        autocompletion=completing(("mlflow", "wandb")),
+    ),
 ]
 Notify = Annotated[
     str | None,
     output(
         "--notify", metavar="COMMAND", help="run it at the first failure and the end"
+    ),
+]
+Detach = Annotated[
+    bool,
+    output(
+        "--detach",
+        help="go on without the terminal; print a line of JSON when it is safe to leave",
     ),
 ]
 Prompts = Annotated[
@@ -52,44 +128,51 @@ Date = Annotated[
     str | None, question(metavar="DAY", help="for chat templates, as 2026-01-31")
 ]
 DTYPES: tuple[str, ...] = get_args(DType)
+dtype_names = completing(DTYPES)
+engine_names = completing(ENGINES)
+format_names = completing(FORMATS)
+probe_names = completing(PROBES)
+recipe_names = completing(bundled_recipes())
+task_names = completing(TASKS)
 
 
 def eval_sweep(checkpoints: Sequence[str], typed: Mapping[str, Any]) -> SweepConfig:
     """A sweep without pruning, from the options of `resurface eval`. Raises
     InputError naming the option and the value."""
-    models = names_of(checkpoints, "CHECKPOINT")
+    earlier = _earlier_names(typed.get("out"))
+    models = names_of(checkpoints, "CHECKPOINT", earlier)
     base, named = typed.get("base"), None
     if base is not None:
         equal = [name for name, value in models.items() if same_model(value, base)]
         named = next(iter(equal), None)
         # given by --base alone, or under a name that another checkpoint has
         if named is None:
-            models = names_of([base, *checkpoints], "CHECKPOINT and --base")
-            named = model_name(base)
+            models = names_of([base, *checkpoints], "CHECKPOINT and --base", earlier)
+            named = next(iter(models))
+        models = {named: models[named], **models}  # the base first
+    values: dict[str, ModelValue] = dict(models)
+    for text in typed.get("endpoint") or ():
+        name, endpoint = served_model(text, typed.get("key_env"))
+        if name in values:
+            raise InputError(f"--endpoint: {name!r} is the name of another checkpoint")
+        values[name] = endpoint
     options = {**typed, "kind": typed["engine"]}
-    for name in ("languages", "context_tokens", "formats", "probes"):
+    for name in ("languages", "context_tokens", "formats", "probes", "seeds"):
         if options.get(name) is not None:
             options[name] = listed(name.replace("_", "-"), options[name])
     if options.get("probes") is None:
         options.pop("probes", None)
-    each_known("format", options["formats"], FORMATS)
-    each_known("probe", options.get("probes", []), PROBES.names)
-    for name, known in (
-        ("engine", ENGINES.names),
-        ("dtype", DTYPES),
-        ("grading", RULES),
-    ):
-        each_known(f"--{name}", [options[name]], known)
+    each_known("--engine", [options["engine"]], ENGINES.names)
     parts: dict[str, Any] = {}
     for model in (EvalConfig, EngineConfig, Resources):
         given = {name: options[name] for name in model.model_fields if name in options}
         parts[model.__name__] = given
     task = parts["EvalConfig"] | {"date": None, "prompts": None}
-    prompts = options.get("prompts")
+    prompts, control = options.get("prompts"), options.get("control")
     config = validated(
         SweepConfig,
         {
-            "models": models,
+            "models": values,
             "base": named,
             "prompts": {} if prompts is None else read_prompts(prompts),
             "tasks": [task],
@@ -98,11 +181,31 @@ def eval_sweep(checkpoints: Sequence[str], typed: Mapping[str, Any]) -> SweepCon
             "engine": parts["EngineConfig"],
             "resources": parts["Resources"],
             "kv_cache": listed("kv-cache-dtype", options["kv_cache_dtype"]),
+            "controls": None if control is None else listed("control", control),
         },
         "resurface eval",
         as_option,
     )
     return with_served_caches(config, "--kv-cache-dtype")
+
+
+def served_model(text: str, key_env: str | None) -> tuple[str, Endpoint]:
+    """A name and an endpoint for URL#MODEL, or URL alone. Raises InputError."""
+    url, _, model = text.partition("#")
+    named = {"url": url, "model": model, "key_env": key_env}
+    endpoint = validated(
+        Endpoint, {name: value for name, value in named.items() if value}, "--endpoint"
+    )
+    return model_name(model or url.partition("://")[2]), endpoint
+
+
+def _earlier_names(run_dir: Path | None) -> dict[str, str]:
+    """The names of a run's models by what was typed: a later call keeps them."""
+    if run_dir is None or not (run_dir / "run.json").is_file():
+        return {}
+    file = run_dir / "run.json"
+    models = mapping_at(parse(read_bytes(file), str(file)), "config", "models")
+    return {value: name for name, value in models.items() if isinstance(value, str)}
 
 
 def prune_request(source: Path, options: Mapping[str, Any]) -> PruneConfig:
@@ -116,18 +219,14 @@ def prune_request(source: Path, options: Mapping[str, Any]) -> PruneConfig:
             f"Missing option '--method': one of {', '.join(METHODS.names)}"
         )
     if method in QUANTISING.names:
+        amount = "--experts 0.25"
+        if schemes := QUANTISING[method].schemes:
+            amount = f"--scheme {schemes[0]}"
         raise InputError(
-            f"--method {method} quantises: `resurface compress MODEL --method {method}"
-            f" --scheme {QUANTISING[method].schemes[0]} --out DIR`"
+            f"--method {method}: `resurface compress MODEL --method {method} {amount}"
+            " --out DIR`"
         )
-    allowed = {
-        "method": METHODS.names,
-        "allocation": get_args(Allocation),
-        "repair": get_args(Repair),
-    }
-    for name, known in (allowed | {"group": get_args(Group)}).items():
-        if options[name] is not None:
-            each_known(f"--{name}", [options[name]], known)
+    each_known("--method", [method], METHODS.names)
     if (sparsity is None) == (pattern is None):
         given = f"not both, --sparsity {sparsity} and --pattern {pattern}"
         if pattern is None:
@@ -140,19 +239,19 @@ def prune_request(source: Path, options: Mapping[str, Any]) -> PruneConfig:
     # the one that is not given has a default of its own
     del wanted["sparsity" if pattern is not None else "pattern"]
     if needs_calibration(method, options["allocation"], options["repair"]):
-        if options["calibration"] is None and not METHODS[method].needs_calibration:
-            reason = f"--repair {options['repair']}"
-            if options["allocation"] == "owl":
-                reason = "--allocation owl"
-            raise InputError(
-                f"Missing option '--calibration': {reason} looks at text (c4,"
-                " gazetteer, text:FILE)"
-            )
         calibration = {name: options[name] for name in ("samples", "sequence_length")}
         wanted["calibration"] = calibration | {"source": options["calibration"] or "c4"}
     config = validated(PruneConfig, wanted, "resurface prune", as_option)
     if config.calibration is None:
         return config
+    if options["calibration"] is None and not METHODS[method].needs_calibration:
+        reason = f"--repair {config.repair}"
+        if config.allocation == "owl":
+            reason = "--allocation owl"
+        raise InputError(
+            f"Missing option '--calibration': {reason} looks at text (c4, gazetteer,"
+            " text:FILE)"
+        )
     return config.model_copy(update={"calibration": spelled_source(config.calibration)})
 
 
@@ -162,11 +261,19 @@ def match_request(
     """The probes and the engine of `resurface match`. Raises InputError naming the
     option and the value."""
     each_known("--engine", [engine["kind"]], ENGINES.names)
-    each_known("--dtype", [engine["dtype"]], DTYPES)
     chosen = each_known(
         "probe with responses", listed("probes", probes), answering_probes()
     )
     return chosen, validated(EngineConfig, engine, "resurface match", as_option)
+
+
+def explained(error: TyperException) -> str:
+    """An error's text; for what is missing, with the words of its help."""
+    message = error.format_message()
+    meaning = getattr(getattr(error, "param", None), "help", None)
+    if not meaning or not message.startswith("Missing"):
+        return message
+    return f"{message.rstrip('.')}: {meaning}"
 
 
 def as_option(location: tuple[int | str, ...]) -> str:
@@ -174,7 +281,8 @@ def as_option(location: tuple[int | str, ...]) -> str:
     has no option."""
     inside = location[2:] if location[:2] == ("tasks", 0) else location
     name = next((part for part in reversed(inside) if isinstance(part, str)), None)
-    name = {"kv_cache": "kv_cache_dtype"}.get(name or "", name)
+    renamed = {"kv_cache": "kv_cache_dtype", "controls": "control"}
+    name = renamed.get(name or "", name)
     return "" if name is None else f"--{name.replace('_', '-')}"
 
 
@@ -182,6 +290,8 @@ def listed(option: str, value: str) -> list[str]:
     parts = [part.strip() for part in value.split(",") if part.strip()]
     if not parts:
         raise InputError(f"--{option}: {value!r} lists nothing")
+    if ";" in value:
+        raise InputError(f"--{option}: {value!r}: write a comma between two names")
     return parts
 
 

@@ -10,13 +10,28 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 import typer
 from rich.markup import escape
 
-from evaluator.checkpoints.info import FEW_TOKENS
-from evaluator.core.errors import InputError
-from launch.commands.options import grouped, output, prune_request
-from launch.commands.terminal import console, errors, print_plain, warn
+from evaluator.checkpoints.info import little_text
+from evaluator.core.errors import InputError, lasting
+from launch.commands.dry_run import print_job
+from launch.commands.options import DryRun, completing, grouped, output, prune_request
+from launch.commands.terminal import (
+    AsJson,
+    console,
+    errors,
+    print_json,
+    print_plain,
+    warn,
+)
+from launch.documents import Made
 from launch.sweep.compress import SOURCES
-from launch.sweep.models import BUNDLED, is_hub_id, resolve_model
-from pruning.calibration import check_named
+from launch.sweep.models import (
+    BUNDLED,
+    is_hub_id,
+    local_directory,
+    no_directory,
+    resolve_model,
+)
+from pruning.calibration import check_named, wrapped
 from pruning.config import Allocation, JobConfig, Repair
 from pruning.methods import METHODS
 from pruning.methods.patterns import Group
@@ -41,7 +56,7 @@ def prune(
         str | None,
         removal(
             help="required to prune; see `resurface methods`",
-            autocompletion=lambda: METHODS.names,
+            autocompletion=completing(METHODS),
         ),
     ] = None,
     sparsity: Annotated[
@@ -73,7 +88,10 @@ def prune(
         str, removal(help=f"fit what is left: {', '.join(get_args(Repair))}")
     ] = "none",
     calibration: Annotated[
-        str | None, text(help="c4 (default); see `resurface methods`")
+        str | None,
+        text(
+            help="c4 (default), text:FILE (each line is a text); see `resurface methods`"
+        ),
     ] = None,
     samples: Annotated[int, text(help="passages")] = 128,
     sequence_length: Annotated[int, text(help="tokens per passage at most")] = 2048,
@@ -102,6 +120,8 @@ def prune(
     verify: Annotated[
         Path | None, output(help="compare a pruned checkpoint with its manifest")
     ] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
     """Prune a checkpoint. vLLM, transformers and others load the result. --verify
     checks one, --push uploads one."""
@@ -116,7 +136,12 @@ def prune(
     if push is None and (run is not None or public):
         raise InputError("--run and --public go with --push")
     if verify is not None:
-        more = {"MODEL": model, "--out": out, "--push": push}
+        more = {
+            "MODEL": model,
+            "--out": out,
+            "--push": push,
+            "--dry-run": dry_run or None,
+        }
         if (
             ignored := [name for name, value in more.items() if value is not None]
             + changed
@@ -125,10 +150,14 @@ def prune(
                 f"--verify takes no {', '.join(ignored)}: it only checks an existing"
                 " checkpoint"
             )
-        raise typer.Exit(run_verify(verify))
+        raise typer.Exit(run_verify(verify, as_json=as_json))
     if push is None:
-        run_prune(model, out, options)
+        run_prune(model, out, options, dry_run=dry_run, as_json=as_json)
         return
+    if dry_run:
+        raise InputError(
+            "--dry-run: with --push too, nothing can be tried: leave it out"
+        )
     if model is None and changed:
         raise InputError(
             "Missing argument 'MODEL': the dense checkpoint; without one, --push takes"
@@ -141,7 +170,8 @@ def prune(
 PRUNE_DEFAULTS = {
     name: option.default
     for name, option in signature(prune).parameters.items()
-    if name not in ("model", "out", "push", "run", "public", "verify")
+    if name
+    not in ("model", "out", "push", "run", "public", "verify", "dry_run", "as_json")
 }
 
 
@@ -150,6 +180,9 @@ def run_prune(
     out: Path | None,
     options: Mapping[str, Any],
     checked: Callable[[], None] | None = None,
+    *,
+    dry_run: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Prune `model` into `out`; `checked` is called once all is checked. Raises
     InputError or JobError."""
@@ -157,12 +190,16 @@ def run_prune(
         raise InputError("Missing argument 'MODEL': the dense checkpoint")
     if out is None:
         raise InputError("Missing option '--out': the sparse checkpoint's directory")
-    config = with_source(prune_request(Path(model), options), model)
+    config = with_source(prune_request(Path(model), options), model, fetch=not dry_run)
     from launch.provenance import provenance
     from pruning.run import check
     from pruning.run import prune as make
 
-    check(config, out, sources=SOURCES)
+    if config.source.is_dir():
+        check(config, out, sources=SOURCES)
+    if dry_run:
+        print_job(model, config, as_json=as_json)
+        return
     if checked is not None:
         checked()
     with console.status("pruning") as status:
@@ -184,42 +221,49 @@ def run_prune(
     )
     lines = [
         f"{_method_of(manifest)}: measured sparsity"
-        f" {manifest.measured_sparsity:.6f} {of}, {manifest.seconds:.1f} s"
+        f" {manifest.measured_sparsity:.6f} {of}, {lasting(manifest.seconds)}"
     ]
     if manifest.removed is not None and manifest.removed.unit == "layers":
         lines.append(
             f"removed layers: {manifest.removed.gone[0]} of {manifest.removed.of}"
         )
-    print_made(lines, manifest.calibration, out)
+    print_made(lines, manifest.calibration, out, as_json=as_json)
 
 
-def with_source(config: Config, model: str) -> Config:
-    """The settings with the model's directory. Raises InputError without one, or for
-    a calibration that does not exist."""
-    source = resolve_model(model)
-    if not source.is_dir():
-        raise InputError(f"checkpoint {source}: no such directory")
+def with_source(config: Config, model: str, *, fetch: bool = True) -> Config:
+    """The settings with the model's directory, which is missing if it was to be fetched
+    and `fetch` is false. Raises InputError without one, or for a calibration that does
+    not exist."""
+    source = local_directory(model)
+    if source is None:
+        source = resolve_model(model) if fetch else Path(model)
+    elif not source.is_dir():
+        raise no_directory(model)
     config = config.model_copy(update={"source": source})
     if config.calibration is not None:  # before torch is imported
         check_named(config.calibration, config.seed, SOURCES)
+        for note in wrapped(config.calibration):
+            warn(note)
     return config
 
 
 def print_made(
-    lines: Sequence[str], calibration: CalibrationManifest | None, out: Path
+    lines: Sequence[str],
+    calibration: CalibrationManifest | None,
+    out: Path,
+    *,
+    as_json: bool,
 ) -> None:
     """Print what a job made, and warn of little text."""
     for line in lines:
         print_plain(line)
     if calibration is not None:
-        tokens = calibration.tokens
-        print_plain(f"calibration: {tokens:,} tokens")
-        if tokens < FEW_TOKENS:
-            warn(
-                f"calibration: {tokens:,} tokens are few: give longer texts, or more"
-                " --samples"
-            )
+        print_plain(f"calibration: {calibration.tokens:,} tokens")
+        if remark := little_text(calibration):
+            warn(remark)
     print_plain(f"checkpoint: {out}")
+    if as_json:
+        print_json(Made(checkpoint=str(out)))
 
 
 def run_push(
@@ -263,7 +307,7 @@ def run_push(
     print_plain(f"pushed: {address}")
 
 
-def run_verify(directory: Path) -> int:
+def run_verify(directory: Path, *, as_json: bool = False) -> int:
     """Print one line and return 0, or a line per problem and 1. Raises InputError
     without a readable manifest."""
     from evaluator.checkpoints.manifests import PruneManifest, read_manifest
@@ -278,6 +322,8 @@ def run_verify(directory: Path) -> int:
     result = examine(directory)
     for problem in result.problems:
         errors.print(f"[red]error:[/red] {escape(problem)}", highlight=False)
+    if as_json:
+        print_json(Made(checkpoint=str(directory), problems=result.problems))
     if result.problems:
         return 1
     what = f"{len(manifest.matrices)} matrices"

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from evaluator.core.errors import InputError
-from launch.cluster.rendering import ClusterSettings, render
-from launch.commands.options import grouped, listed
+from launch.cluster.rendering import FORMATS, ClusterSettings, render
+from launch.commands.options import completing, grouped, listed, recipe_names
 from launch.commands.terminal import print_plain
 from launch.sweep.config import bundled_recipes, find_recipe, load_sweep
 
@@ -24,10 +24,19 @@ machines, slurm, kuberay, ray = map(
 
 
 def render_files(
-    format: Annotated[str, typer.Argument(metavar="FORMAT", help=_FORMATS_HELP)],
+    format: Annotated[
+        str,
+        typer.Argument(
+            metavar="FORMAT", help=_FORMATS_HELP, autocompletion=completing(FORMATS)
+        ),
+    ],
     recipe: Annotated[
         str,
-        typer.Argument(metavar="SWEEP", help="file or recipe, as in `resurface sweep`"),
+        typer.Argument(
+            metavar="SWEEP",
+            help="file or recipe, as in `resurface sweep`",
+            autocompletion=recipe_names,
+        ),
     ],
     out: Annotated[
         Path, typer.Option("--out", help="the run directory; all nodes share it")

@@ -3,17 +3,34 @@ headline, or another tool's format."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
-from evaluator.core.errors import InputError, ResurfaceError
+from evaluator.core.errors import (
+    InputError,
+    ResurfaceError,
+    counted,
+    json_text,
+    lasting,
+    unknown,
+)
 from evaluator.store.run_json import need_run
 from launch.commands.options import RunDirectory
-from launch.commands.terminal import console, empty_table, print_plain
+from launch.commands.terminal import (
+    AsJson,
+    console,
+    empty_table,
+    errors,
+    print_json,
+    print_plain,
+    warn,
+)
+
+_EXPORTS = "lm-eval", "card"
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,10 +47,11 @@ def report(
             "--paper", help="also write report/paper.html: the paper's figures"
         ),
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Rebuild tables/ and report/ from the records alone."""
     need_run(run)
-    results = finish(console, run)
+    results = finish(run)
     if paper:
         from evaluator.report.paper_page import write_paper_page
 
@@ -41,59 +59,82 @@ def report(
         console.print(
             f"the paper's figures: {escape(str(page))}", highlight=False, soft_wrap=True
         )
+    if as_json:
+        from evaluator.deciding.verdict_text import in_short
+        from evaluator.metrics.columns import plain_rows
+        from launch.documents import Report
+
+        document = Report(
+            run=str(run),
+            page=str(run / "report" / "index.html"),
+            sentence=results.sentence,
+            headline=plain_rows(results.headline),
+            verdicts=[*map(in_short, results.verdicts)],
+        )
+        print_json(document)
 
 
 def export(
     run: RunDirectory,
-    lm_eval: Annotated[
-        bool,
+    to: Annotated[
+        str,
         typer.Option(
-            "--lm-eval",
+            "--to",
             help=(
-                "required: results_*.json and samples_*.jsonl as lm-eval 0.4 writes"
-                " them"
+                "lm-eval: results_*.json and samples_*.jsonl as lm-eval 0.4 writes them;"
+                " card: Markdown for a model's page, and its figure as SVG"
             ),
         ),
-    ] = False,
+    ],
     out: Annotated[
-        Path | None, typer.Option("--out", help="a folder (default: RUN/lm-eval)")
-    ] = None,
+        Path, typer.Option("--out", help="a new folder (lm-eval) or a new file (card)")
+    ],
 ) -> None:
-    """Write a run's answers as files of lm-eval. --lm-eval is the only format, and
-    required."""
-    if not lm_eval:
-        raise InputError("Missing option '--lm-eval': the format to write")
+    """Write a run in the form of another tool, or as a card for people."""
+    if to not in _EXPORTS:
+        raise unknown("--to format", to, _EXPORTS)
+    if out.exists():
+        raise InputError(f"--out: {out} exists; name another place, or remove it")
     need_run(run)
-    from evaluator.store.lm_eval import export as write
+    if to == "card":
+        from evaluator.report.card import write_card
 
-    folder = out or run / "lm-eval"
-    files = write(run, folder)
-    print_plain(f"{len(files)} files in {folder}")
+        files = write_card(run, out)
+    else:
+        from evaluator.store.lm_eval import export as write
+
+        unfinished = out.with_name(f".{out.name}.writing")
+        shutil.rmtree(unfinished, ignore_errors=True)  # of a call that was killed
+        try:
+            files = write(run, unfinished)
+            unfinished.rename(out)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    print_plain(f"{counted(len(files), 'file')}: {out}")
 
 
 def finish(
-    console: Console,
-    run_dir: Path,
-    outcome: Outcome | None = None,
-    *,
-    headline: bool = True,
+    run_dir: Path, outcome: Outcome | None = None, *, headline: bool = True
 ) -> Results:
     """Write tables and report, print the headline. Raises ResurfaceError at the end
     if a plugin's table failed."""
     from evaluator.report import write_report
 
     report = write_report(run_dir)
+    for note in report.notes:
+        warn(note, errors)
+    if outcome is not None and (run_dir / "gate.json").is_file():
+        _judge_again(run_dir)
     results = report.results
     if headline:
-        _headline(console, results)
+        _headline(results)
     if outcome is not None and outcome.items:
         print_plain(
-            f"{outcome.items} items in {outcome.seconds:.1f} s:"
+            f"{outcome.items} items in {lasting(outcome.seconds)}:"
             f" {outcome.items / outcome.seconds:.1f} items/s, pruning and start"
-            " included",
-            console,
+            " included"
         )
-    print_plain(f"report: {report.page}", console)
+    print_plain(f"report: {report.page}")
     if results.failures:
         raise ResurfaceError(
             f"{'; '.join(results.failures.values())}; the report has the other tables"
@@ -101,8 +142,18 @@ def finish(
     return results
 
 
-def _headline(console: Console, results: Results) -> None:
-    from evaluator.deciding.thresholds import spelled
+def _judge_again(run_dir: Path) -> None:
+    """RUN/gate.json of the present records, by the last policy."""
+    from evaluator.core.files import write_atomically
+    from evaluator.report.notebook import OpenRun
+
+    run = OpenRun(run_dir)
+    _, document = run.judged(run.policy(None))
+    write_atomically(run_dir / "gate.json", json_text(document, indent=2).encode())
+
+
+def _headline(results: Results) -> None:
+    from evaluator.deciding.policy import spelled
     from evaluator.deciding.verdict_text import summary
     from evaluator.metrics.columns import rows_of
     from evaluator.metrics.headline import COLUMNS
@@ -127,19 +178,19 @@ def _headline(console: Console, results: Results) -> None:
             )
         console.print(table)
         console.print()
-    if results.missed:
-        print_plain(results.missed, console)
+    for remark in filter(None, (results.missed, results.noise)):
+        print_plain(remark)
     for column in shown:
-        print_plain(f"{column.short:<8} {column.meaning}", console)
-    print_plain(f"\n{results.sentence}", console)
+        print_plain(f"{column.short:<8} {column.meaning}")
+    print_plain(f"\n{results.sentence}")
     if results.verdicts:
-        used = spelled(results.thresholds)
-        print_plain(f"gate: {summary(results.verdicts)} ({used})", console)
-    _left_out(console, results.left_out)
-    _truncation(console, results.tables["accuracy"].frame)
+        used = spelled(results.policy)
+        print_plain(f"gate: {summary(results.verdicts)} ({used})")
+    _left_out(results.left_out)
+    _truncation(results.tables["accuracy"].frame)
 
 
-def _left_out(console: Console, table: pd.DataFrame) -> None:
+def _left_out(table: pd.DataFrame) -> None:
     """Print the unmeasured items, a line per reason. Each language counts the most
     items of any checkpoint."""
     from evaluator.metrics.inputs import ALL
@@ -160,10 +211,10 @@ def _left_out(console: Console, table: pd.DataFrame) -> None:
         asked = f"{probe}" if form == "open" else f"{probe} of {form}"
         lines.setdefault(f"{task}: {word}, {reason}: {counts}", []).append(asked)
     for what, probes in lines.items():
-        print_plain(f"{what} ({', '.join(probes)})", console)
+        print_plain(f"{what} ({', '.join(probes)})")
 
 
-def _truncation(console: Console, accuracy: pd.DataFrame) -> None:
+def _truncation(accuracy: pd.DataFrame) -> None:
     """Print the languages with contexts that were cut to fit the token cap."""
     keys = ["task", "format", "language"]
     cut = accuracy[

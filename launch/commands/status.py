@@ -1,22 +1,30 @@
-"""`resurface status`: the progress of a run, from its files alone."""
+"""`resurface status`: the progress of a run, from its files alone; `stop`, `pause` and
+`resume`: requests to its driver, by files too."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import asdict
-from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from evaluator.core.errors import json_text
+from evaluator.core.errors import InputError, counted, lasting, printable
+from evaluator.core.files import write_atomically
 from launch.commands.options import RunDirectory
-from launch.commands.terminal import console, empty_table
+from launch.commands.terminal import (
+    AsJson,
+    console,
+    empty_table,
+    print_json,
+    print_plain,
+)
 from launch.process import lost_output
+from launch.run.directory.requests import PAUSE, STOP, is_paused
 
 if TYPE_CHECKING:
     from launch.status import RunStatus
@@ -33,9 +41,7 @@ def status(
         bool,
         typer.Option("--watch", help="repeat every two seconds until the run ends"),
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="print JSON; with --watch, a line each time")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what is done, running and failed, the time left, the engines and the last
     errors.
@@ -45,19 +51,19 @@ def status(
     command resumes it."""
     from rich.live import Live
 
-    from launch.status import read_status
+    from launch.status import WORKING, read_status
 
     found = read_status(run)
     live = watch and console.is_terminal and not as_json
     with Live(console=console, auto_refresh=False) if live else nullcontext() as shown:
         while True:
             if as_json:
-                print(json_text(asdict(found), indent=None if watch else 2), flush=True)
+                print_json(found)
             elif shown is not None:
                 shown.update(_page(found), refresh=True)
             else:
                 console.print(_page(found))
-            if not watch or found.state != "running" or lost_output():
+            if not watch or found.state not in WORKING or lost_output():
                 return
             try:
                 time.sleep(_LOOK_SECONDS)
@@ -136,7 +142,7 @@ def _summary(found: RunStatus) -> Iterator[str]:
     yield f"{found.run}: {found.state.replace('_', ' ')}" + (
         f": {found.why}" if found.why else ""
     )
-    if found.driver is not None and found.state == "running":
+    if found.driver is not None and found.state != "stale":
         yield f"driver: {found.driver}"
     if (past := found.history).began is not None:
         calls, deaths, retries = (
@@ -153,12 +159,11 @@ def _summary(found: RunStatus) -> Iterator[str]:
         for state in ("done", "running", "failed", "waiting", "decided early")
         if found.count(state)
     ]
-    yield f"{found.checkpoints} checkpoints; tasks: {', '.join(counts) or 'none'}"
-    items = (
-        f"{found.done} items"
-        if found.total is None
-        else f"{found.done} of {found.total} items"
-    )
+    known = counted(found.checkpoints, "checkpoint")
+    yield f"{known}; tasks: {', '.join(counts) or 'none'}"
+    items = counted(found.done if found.total is None else found.total, "item")
+    if found.total is not None:
+        items = f"{found.done:,} of {items}"
     if found.items_per_second is not None:
         items += f", {found.items_per_second:.1f} items/s"
     if found.seconds_left is not None:
@@ -167,14 +172,50 @@ def _summary(found: RunStatus) -> Iterator[str]:
             if found.to_prune and found.pruned != found.to_prune
             else ""
         )
-        items += f", {timedelta(seconds=round(found.seconds_left))} left{unpruned}"
+        items += f", {lasting(found.seconds_left)} left{unpruned}"
     yield items
+    if found.gate is not None:
+        yield f"gate: {found.gate.verdict}: {found.gate.summary}"
 
 
 def _plain(text: str) -> Text:
     """A text without markup and control characters: its file may be anybody's."""
-    return Text(
-        "".join(
-            each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text
-        )
-    )
+    return Text(printable(text))
+
+
+def stop(run: RunDirectory) -> None:
+    """Stop a working run, as Ctrl-C does: finished items are kept, and its command
+    resumes.
+
+    Needs only the run directory, so it works from another machine."""
+    _need_driver(run, "stop")
+    write_atomically(run / STOP, b"")
+    print_plain(f"{run}: its driver stops; the same command resumes")
+
+
+def pause(run: RunDirectory) -> None:
+    """Give the engines no more work; they finish what they began, and stay loaded.
+
+    Compression that has begun goes on."""
+    _need_driver(run, "pause")
+    write_atomically(run / PAUSE, b"")
+    print_plain(f"{run}: its driver pauses; `resurface resume {run}` goes on")
+
+
+def resume(run: RunDirectory) -> None:
+    """Let a paused run go on. A run that has ended resumes by its own command."""
+    _need_driver(run, "resume")
+    if not is_paused(run):
+        raise InputError(f"{run}: nothing to resume: the run is not paused")
+    (run / PAUSE).unlink(missing_ok=True)
+    print_plain(f"{run}: its driver goes on")
+
+
+def _need_driver(run: Path, what: str) -> None:
+    """Raises InputError if no driver works on the run."""
+    from launch.status import WORKING, read_status
+
+    found = read_status(run)
+    if found.state not in WORKING:
+        why = f" ({found.why})" if found.why else ""
+        raise InputError(f"{run}: nothing to {what}: the run is {found.state}{why}")

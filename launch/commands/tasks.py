@@ -3,24 +3,41 @@ item's exact prompts and tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from evaluator.asking.prompts import prompt_text
-from evaluator.core.config import day
-from evaluator.core.errors import InputError, unknown
+from evaluator.core.config import validated
+from evaluator.core.errors import InputError, nearest, unknown
 from evaluator.core.records import FORMATS, Format, Item
 from evaluator.probes import PROBES
 from evaluator.tasks import TASKS, Task, TaskData, TaskSpec, load_task
 from evaluator.tasks.base import PAPER
-from evaluator.tasks.distractors import DrawnOptions, choose_options
-from launch.commands.options import Date, Prompts, each_known, listed, question
-from launch.commands.terminal import console, empty_table, print_plain, printed
+from evaluator.tasks.distractors import choose_options
+from evaluator.tasks.loading import DEEP_ITEMS
+from launch.commands.options import (
+    Date,
+    Prompts,
+    as_option,
+    format_names,
+    listed,
+    question,
+    task_names,
+)
+from launch.commands.terminal import (
+    AsJson,
+    console,
+    empty_table,
+    print_json,
+    print_plain,
+    printed,
+)
+from launch.documents import Names
 from launch.sweep.compress import KINDS
 from pruning.methods import METHODS
 from quantising.methods import METHODS as QUANTISING
@@ -45,42 +62,57 @@ FORMATS_HELP: Mapping[Format, str] = {
 def tasks(
     task: Annotated[
         str | None,
-        typer.Argument(metavar="[TASK]", help="show a sample and its prompts"),
+        typer.Argument(
+            metavar="[TASK]",
+            help="show a sample and its prompts",
+            autocompletion=task_names,
+        ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """List the tasks, or show one with a sample item and its prompts. Needs no network.
 
     Samples were made for this command. `resurface show-prompt` shows an item of the
     data, in a model's tokens.
     """
-    if task is not None:
+    known = list(TASKS) if task is None else [TASKS[task]]
+    if task is not None and not as_json:
         printed("\n".join([*_described(TASKS[task]), ""]))
         return
-    _print_list("task", ((_spelled(each), each.help) for each in TASKS))
+    _print_lists({"task": {_spelled(each): each.help for each in known}}, as_json)
     print_plain(
         "[:DIR]: the data set is on the hub, or in DIR. `resurface tasks TASK` shows a"
         " sample and its prompts."
     )
 
 
-def probes() -> None:
+def probes(as_json: AsJson = False) -> None:
     """List the probes, and the formats of a prompt."""
-    _print_list("probe", ((each.name, each.help) for each in PROBES))
-    _print_list("format", FORMATS_HELP.items())
+    known = {each.name: each.help for each in PROBES}
+    _print_lists({"probe": known, "format": FORMATS_HELP}, as_json)
+    deep = ", ".join(each.name for each in PROBES if getattr(each, "deep", False))
+    print_plain(f"{deep}: the first {DEEP_ITEMS} items of each language only")
 
 
-def methods() -> None:
+def methods(as_json: AsJson = False) -> None:
     """List the methods that prune and quantise, and their calibration texts."""
-    _print_list("method to prune", ((each.name, each.help) for each in METHODS))
-    _print_list("method to quantise", ((each.name, each.help) for each in QUANTISING))
+    pruning = {each.name: each.help for each in METHODS}
+    quantising = {each.name: each.help for each in QUANTISING}
+    lists = {"method to prune": pruning, "method to quantise": quantising}
+    _print_lists(lists, as_json)
     print_plain(f"calibration texts: {', '.join(KINDS)}")
 
 
-def _print_list(heading: str, rows: Iterable[tuple[str, str]]) -> None:
-    table = empty_table((heading, "description"), {heading, "description"}, between=1)
-    for row in rows:
-        table.add_row(*map(escape, row))
-    console.print(table)
+def _print_lists(lists: Mapping[str, Mapping[Any, str]], as_json: bool) -> None:
+    """A table for each kind of names, or one document."""
+    if as_json:
+        print_json(Names(names=lists))
+        return
+    for kind, names in lists.items():
+        table = empty_table((kind, "description"), {kind, "description"}, between=1)
+        for row in names.items():
+            table.add_row(*map(escape, row))
+        console.print(table)
 
 
 def _spelled(task: Task) -> str:
@@ -94,6 +126,7 @@ def _spelled(task: Task) -> str:
 def _described(task: Task) -> Iterator[str]:
     yield f"{task.name}   (--task {', '.join(task.spellings)})"
     yield f"  {task.help}"
+    yield from (f"  {line}" for line in task.example.splitlines())
     if task.sizes:
         listed = [f"{language} {size:,}" for language, size in task.sizes.items()]
         yield f"  items on the hub: {', '.join(listed)}"
@@ -136,8 +169,7 @@ SAMPLE = "sample"
 
 def show_prompt(
     task: Annotated[
-        str,
-        question(help="one of `resurface tasks`", autocompletion=lambda: TASKS.names),
+        str, question(help="one of `resurface tasks`", autocompletion=task_names)
     ],
     model: Annotated[
         str, typer.Option(help="directory, hub id, 'bundled': for its tokenizer")
@@ -150,7 +182,11 @@ def show_prompt(
         question(help="names or codes; for an id that several languages have"),
     ] = None,
     formats: Annotated[
-        str, question(help="what prompts show; see `resurface probes`")
+        str,
+        question(
+            help="what prompts show; see `resurface probes`",
+            autocompletion=format_names,
+        ),
     ] = "open",
     chat: Annotated[
         bool, question("--chat", help="prompt through the tokenizer's chat template")
@@ -168,10 +204,6 @@ def show_prompt(
 ) -> None:
     """Print an item's prompt, its tokens, and the options that choice scores. Starts
     no engine."""
-    asked = each_known("format", listed("formats", formats), FORMATS)
-    wanted = tuple(form for form in FORMATS if form in asked)
-    if options not in get_args(DrawnOptions):
-        raise unknown("--options", options, get_args(DrawnOptions))
     templates = _templates(prompts, prompt)
     data, found = _found(
         task, item, None if languages is None else listed("languages", languages)
@@ -184,25 +216,26 @@ def show_prompt(
     from launch.sweep.prepared_tasks import today
     from launch.sweep.prompts import misfit
 
-    try:
-        shown_day = today() if date is None else day(date)
-    except ValueError as error:
-        raise InputError(f"--date: {date!r}: {error}") from error
+    config = validated(
+        EvalConfig,
+        {
+            "task": task,
+            "items": items,
+            "seed": seed,
+            "formats": listed("formats", formats),
+            "probes": ("choice",),
+            "options": options,
+            "date": date,
+        },
+        "resurface show-prompt",
+        as_option,
+    )
+    wanted = [form for form in FORMATS if form in config.formats]
     tokenizer = load_tokenizer(resolve_model(model))
     caps = {
         name: EvalConfig.model_fields[name].default
         for name in ("prompt_tokens", "one_shot_prompt_tokens")
     }
-    config = EvalConfig.model_validate(
-        {
-            "task": task,
-            "items": items,
-            "seed": seed,
-            "formats": wanted,
-            "probes": ("choice",),
-            "options": options,
-        }
-    )
     blocks = []
     for template, format in product(templates, wanted):
         if template is not None and (why := misfit([format], template)):
@@ -218,7 +251,7 @@ def show_prompt(
         if template is not None:
             try_prompts(template, [(found, candidates)])
         prompter = Prompter(
-            tokenizer, chat=chat, template=template, date=shown_day, **caps
+            tokenizer, chat=chat, template=template, date=config.date or today(), **caps
         )
         shown = prompter.build(
             found, format, candidates=candidates, exemplar=question.exemplar
@@ -291,9 +324,10 @@ def _found(
         return data, next((item for item in known if item.answers), known[0])
     same = [item for item in known if item.item_id == item_id]
     if not same:
+        ids = [item.item_id for item in known]
         raise InputError(
             f"task {task!r}: there is no item {item_id!r} (the first are"
-            f" {', '.join(i.item_id for i in known[:3])})"
+            f" {', '.join(ids[:3])}){nearest(item_id, ids)}"
         )
     if len(same) > 1:
         several = ", ".join(item.language for item in same)

@@ -1,4 +1,4 @@
-"""The two consoles that commands write to.
+"""The two consoles that commands write to, and JSON in place of the first.
 
 Text may come from a checkpoint, a data set or a model. A question mark replaces each
 character that would control the terminal or change the direction of text."""
@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
@@ -46,6 +47,27 @@ def shown(text: str) -> str:
 
 console = SafeConsole()
 errors = SafeConsole(stderr=True, soft_wrap=True)
+closing: list[str] = []  # lines of stdout after everything else, also after an error
+
+
+def only_json(wanted: bool) -> bool:
+    """Keep stdout for JSON: what is meant for people goes to stderr."""
+    console.stderr = wanted
+    return wanted
+
+
+AsJson = Annotated[
+    bool,
+    typer.Option(
+        "--json", callback=only_json, help="print JSON; all other text goes to stderr"
+    ),
+]
+
+
+def print_json(document: object) -> None:
+    from launch.documents import line_of
+
+    print(line_of(document), flush=True)
 
 
 def printed(text: str) -> None:
@@ -63,13 +85,13 @@ def printed(text: str) -> None:
     print("".join(spelled))
 
 
-def warn(text: str) -> None:
+def warn(text: str, console: Console = console) -> None:
     console.print(
         f"[yellow]warning:[/yellow] {escape(text)}", highlight=False, soft_wrap=True
     )
 
 
-def print_plain(text: str, console: Console = console) -> None:
+def print_plain(text: str) -> None:
     """Print one line as it is, however long: without markup, colours and wrapping."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 

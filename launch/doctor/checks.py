@@ -172,6 +172,7 @@ def _need_deterministic(results: Results) -> None:
         raise NotHereError("; ".join(result.notes))
 
 
+_ANSWERS, _PRUNED = ("score", "greedy"), (("pruned", "pruned"),)
 # fmt: off
 CHECKS: tuple[Check, ...] = (
     Check("scores", "forced scores", "prompt log-probabilities",
@@ -188,25 +189,25 @@ CHECKS: tuple[Check, ...] = (
     Check("samples", "seeded samples in a batch", "each alone",
           (SERVED,), stages=(("dense", "alone"),), kinds=("sample",), tolerance=DRAWS, unit="differ"),
     Check("two runs", "the second run of an engine", "its first",
-          (SERVED,), stages=(("again", "dense"),), kinds=("score", "greedy"), tolerance=NATS),
+          (SERVED,), stages=(("again", "dense"),), kinds=_ANSWERS, tolerance=NATS),
     Check("swap", "a pruned checkpoint, swapped in", "a fresh engine",
-          (SERVED, BY_PROMPT), stages=(("pruned", "pruned"),), kinds=("score", "greedy"), tolerance=NATS),
+          (SERVED, BY_PROMPT), stages=_PRUNED, kinds=_ANSWERS, tolerance=NATS),
     Check("swap, oracle", "a pruned checkpoint, swapped in", "transformers",
-          (SERVED, TRANSFORMERS), stages=(("pruned", "pruned"),), kinds=("score", "greedy"), tolerance=APART),
+          (SERVED, TRANSFORMERS), stages=_PRUNED, kinds=_ANSWERS, tolerance=APART),
     Check("swap back", "the dense checkpoint, swapped back", "before the swaps",
-          (SERVED,), stages=(("back", "dense"),), kinds=("score", "greedy"), tolerance=NATS),
+          (SERVED,), stages=(("back", "dense"),), kinds=_ANSWERS, tolerance=NATS),
     Check("CUDA graphs", "an engine with CUDA graphs", "one without",
-          (SERVED, EAGER), kinds=("score", "greedy"), need=_need_graphs, tolerance=NATS),
+          (SERVED, EAGER), kinds=_ANSWERS, need=_need_graphs, tolerance=NATS),
     Check("swap, eager", "a pruned checkpoint, swapped in without CUDA graphs", "a fresh engine",
-          (EAGER, BY_PROMPT), stages=(("pruned", "pruned"),), kinds=("score", "greedy"), tolerance=NATS),
+          (EAGER, BY_PROMPT), stages=_PRUNED, kinds=_ANSWERS, tolerance=NATS),
     Check("swap back, eager", "the dense checkpoint, swapped back without CUDA graphs", "before the swaps",
-          (EAGER,), stages=(("back", "dense"),), kinds=("score", "greedy"), tolerance=NATS),
+          (EAGER,), stages=(("back", "dense"),), kinds=_ANSWERS, tolerance=NATS),
     Check("samples, deterministic", "seeded samples in a batch, with batch-invariant kernels", "each alone",
           (DETERMINISTIC,), tolerance=EXACT, unit="differ",
           stages=(("dense", "alone"),), kinds=("sample",), need=_need_deterministic),
     Check("tensor parallel", "an engine on two GPUs, before and after a swap", "on one",
           (DIVIDED, SERVED), tolerance=APART,
-          stages=(("dense", "dense"), ("pruned", "pruned")), kinds=("score", "greedy"),
+          stages=(("dense", "dense"), ("pruned", "pruned")), kinds=_ANSWERS,
           need=lambda results: results.forced(DIVIDED.name)),
     Check("masks", "Wanda, layer by layer", "the published algorithm, written plainly",
           (PRUNING,), measure=_masks("plain"), tolerance=MASKS, unit="of a matrix's weights"),

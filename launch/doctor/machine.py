@@ -5,10 +5,10 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import psutil
 
+from evaluator.core.errors import Document
 from evaluator.core.gpus import nvidia_smi
 from evaluator.engine.processor import instruction_sets, usable_cores
 from launch.provenance import provenance
@@ -27,7 +27,7 @@ class Machine:
 
 def this_machine() -> Machine:
     """This machine's description. The function imports nothing heavy."""
-    origin: Mapping[str, Any] = provenance()
+    origin: Document = provenance()
     versions = {
         name: version
         for name, version in origin["versions"].items()

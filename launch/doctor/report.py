@@ -2,19 +2,20 @@
 table, Markdown or JSON."""
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from rich.table import Table
 
-from evaluator.engine.tolerances import precision
+from evaluator.engine.tolerances import Tolerance, precision
 from launch.doctor.checks import CHECKS, CheckResult
 from launch.doctor.machine import Machine
 from launch.doctor.results import Results, RunResult
 from launch.doctor.runs import PRUNING, RUNS, SERVED, Inputs, Run, run_apart
+from launch.documents import Checked, Doctor
 
 _COLOURS = {"pass": "green", "fail": "red", "skipped": "dim"}
 _IN_A_CELL = str.maketrans({"|": r"\|", "\n": " "})
@@ -141,31 +142,29 @@ def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cell.translate(_IN_A_CELL) for cell in cells)} |"
 
 
-def document(report: Report) -> dict[str, Any]:
+def document(report: Report) -> Doctor:
     checks = []
     for result in report.checks:
-        row: dict[str, Any] = {
-            "check": result.check.name,
-            "status": result.status,
-            "fast": result.check.fast,
-            "slow": result.check.slow,
-            "tolerance": dataclasses.asdict(result.tolerance),
-            "unit": result.check.unit,
-        }
-        if result.distances is None:
-            row["why"] = result.why
-        else:
-            row |= dataclasses.asdict(result.distances)
-            row["compared"] = result.compared
-        checks.append(row)
-    seconds = {name: round(took, 2) for name, took in report.seconds.items()}
-    return {
-        "passed": not report.failed,
-        "verdict": verdict(report),
-        "machine": dict(_described(report)),
-        "checks": checks,
-        "seconds": seconds,
-    }
+        distances = result.distances or Tolerance(math.nan, math.nan)
+        check = Checked(
+            check=result.check.name,
+            status=result.status,
+            fast=result.check.fast,
+            slow=result.check.slow,
+            unit=result.check.unit,
+            tolerance=dataclasses.asdict(result.tolerance),
+            **dataclasses.asdict(distances),
+            compared=result.compared,
+            why=result.why,
+        )
+        checks.append(check)
+    return Doctor(
+        passed=not report.failed,
+        verdict=verdict(report),
+        machine=dict(_described(report)),
+        checks=checks,
+        seconds={name: round(took, 2) for name, took in report.seconds.items()},
+    )
 
 
 def _described(report: Report) -> list[tuple[str, str]]:

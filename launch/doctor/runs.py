@@ -21,6 +21,7 @@ from typing import Any
 from evaluator.core.errors import InputError, one_line
 from evaluator.core.files import write_atomically
 from evaluator.core.isolated import run_module
+from evaluator.core.records import TokenIds
 from evaluator.engine.base import (
     Engine,
     FixedSource,
@@ -51,7 +52,7 @@ class Cases:
     scores: tuple[Score, ...]
     greedy: tuple[Generate, ...]
     samples: tuple[Generate, ...]
-    searched: dict[str, tuple[int, ...]]  # prompts of beam searches, by name
+    searched: dict[str, TokenIds]  # prompts of beam searches, by name
     eos_ids: frozenset[int]
 
     @property
@@ -79,11 +80,9 @@ def cases_for(checkpoint: Path) -> Cases:
     scores: list[Score] = []
     greedy: list[Generate] = []
     samples: list[Generate] = []
-    text: tuple[int, ...] = ()
+    text: TokenIds = ()
 
-    def score(
-        name: str, prompt: tuple[int, ...], continuation: tuple[int, ...]
-    ) -> None:
+    def score(name: str, prompt: TokenIds, continuation: TokenIds) -> None:
         scores.append(
             Score(
                 request_id=f"score-{name}",

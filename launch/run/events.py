@@ -3,13 +3,19 @@ those that `logs/events.jsonl` gets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
+from evaluator.core.errors import Json
 from evaluator.store.run_json import Failure
 
+if TYPE_CHECKING:
+    from evaluator.deciding.decision import Verdict
+
 Part = tuple[str, str]  # checkpoint, task
+# in the name of a part, before the call's number: its items have other parts too
+COMPLETING = "p"
 State = Literal[
     "running", "finished", "finished_with_failures", "failed", "interrupted"
 ]
@@ -22,7 +28,7 @@ class Event:
     kind: ClassVar[str]
     logged: ClassVar[bool] = True
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Json:
         """The fields that are not empty. Engine 0 is a number like others."""
         row = {}
         for name in _FIELDS:
@@ -57,6 +63,16 @@ class End(Event):
     kind = "end"
     state: State
     text: str = ""
+    code: int = 0  # of the process
+
+
+@dataclass(frozen=True)
+class Judged(Event):
+    """The report is written, with these verdicts."""
+
+    kind = "judged"
+    logged = False
+    verdicts: Sequence[Verdict]
 
 
 class Phase(Message):
@@ -65,6 +81,14 @@ class Phase(Message):
 
 class Joined(Message):
     kind = "joined"
+
+
+class Paused(Message):
+    kind = "paused"
+
+
+class Resumed(Message):
+    kind = "resumed"
 
 
 class Noted(Message):
@@ -219,7 +243,7 @@ class GaveUp(Event):
     kind = "gave_up"
     failure: Failure
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Json:
         failure = self.failure
         row = {"checkpoint": failure.checkpoint, "task": failure.task}
         row |= {"state": failure.stage, "text": failure.text}

@@ -8,14 +8,16 @@ name or code.
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+from evaluator.core.config import validated
+from evaluator.core.document import read_document
 from evaluator.core.errors import InputError, unknown
 from evaluator.core.text import name_of
 from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_passages
 from launch.sweep.config import DENSE, SweepConfig
-from launch.sweep.document import read_document, validated
 from pruning.calibration import KINDS as PASSAGE_KINDS
 from pruning.calibration import PassageSource
 from pruning.config import CalibrationConfig, PruneConfig, Repair, needs_calibration
@@ -115,7 +117,7 @@ def quantisations(
         recipe, named = (
             (None, []) if setting.recipe is None else read_recipe(setting.recipe, place)
         )
-        if not setting.scheme and len(named) != 1:
+        if not setting.scheme and setting.recipe is not None and len(named) != 1:
             found = (
                 f"its schemes are {', '.join(named) or 'none'}: choose the one to serve"
                 " (scheme: W4A16)"
@@ -126,11 +128,13 @@ def quantisations(
             if method.needs_calibration
             else None
         )
-        for scheme in setting.scheme or named:
+        schemes = setting.scheme or named or ("",)
+        for scheme, share in product(schemes, setting.experts or (None,)):
             wanted: dict[str, Any] = {
                 "source": source,
                 "scheme": scheme,
                 "recipe": recipe,
+                "experts": share,
                 "seed": grid.seed,
             }
             wanted |= {
@@ -146,7 +150,7 @@ def quantisations(
             ):
                 # the same job as with none
                 config = config.model_copy(update={"group_size": None})
-            words = [config.method, config.scheme.lower()]
+            words = [config.method, config.scheme.lower() or str(share)]
             if setting.recipe is not None:
                 words = [
                     re.sub(r"[^A-Za-z0-9]+", "_", setting.recipe.stem).strip("_")

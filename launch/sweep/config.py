@@ -10,9 +10,12 @@ prune:                                   # every method x sparsity (or pattern) 
 compress:                                # every method x scheme x model; `after` names
                                          prunings
   - {method: rtn, scheme: [FP8_DYNAMIC, W8A8], after: [dense, wanda-0.5]}
+  - {method: reap, experts: 0.25}        # removes a quarter of each layer's experts
   - {checkpoint: models/mine-w4a16, label: mine-w4a16}      # an existing checkpoint
 kv_cache: [auto, fp8]                    # every checkpoint with each cache; the dense
                                          ones always with auto
+controls: [repeat]                       # each base once more: the noise floor
+                                         (evaluator/core/controls.py)
 calibration: {source: gazetteer, samples: 64, sequence_length: 512}
 prompts: {terse: "{{ question }} Answer:"}  # more prompts than the paper's (prompts.py)
 grading: paper                           # strict (default), or the paper's containment
@@ -38,20 +41,25 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import (
     BeforeValidator,
+    Discriminator,
     Field,
+    Tag,
     ValidationError,
     field_validator,
     model_validator,
 )
 
-from evaluator.core.config import Day, Frozen
-from evaluator.core.errors import InputError, rows_at, unknown
+from evaluator.checkpoints.served import Endpoint
+from evaluator.core.config import Day, Frozen, validated
+from evaluator.core.controls import NONE, checked
+from evaluator.core.document import read_document
+from evaluator.core.errors import InputError, meant, nearest, rows_at, unknown
 from evaluator.core.records import Grading
+from evaluator.deciding.policy import Stated
 from evaluator.deciding.thresholds import Screen, Thresholds
 from evaluator.engine.config import AUTO_CACHE, ENGINES, EngineConfig
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import Seed, each_once
-from launch.sweep.document import read_document, validated
 from launch.sweep.models import BUNDLED
 from launch.sweep.prompts import PromptFile, Prompts, problem_of
 from pruning.config import (
@@ -96,6 +104,21 @@ def _sharing(value: Any) -> Any:
     ):
         raise ValueError(f"must be auto, or a number from 1 to {_MOST_SHARING}")
     return number
+
+
+def _controls(value: Any) -> Any:
+    """`controls`, of which `none` is an empty list. Raises ValueError."""
+    given = (value,) if isinstance(value, str) else value
+    if not isinstance(given, list | tuple):
+        return given
+    changes = tuple(each for each in map(str, given) if each != NONE)
+    if changes and len(changes) < len(given):
+        raise ValueError(f"{NONE} goes with no other control")
+    each_once(changes or None)
+    try:
+        return tuple(map(checked, changes))
+    except InputError as error:
+        raise ValueError(str(error)) from error
 
 
 class PruneSetting(Frozen):
@@ -156,6 +179,8 @@ class CompressSetting(Frozen):
 
     method: QuantiseName | None = None
     scheme: OneOrMany[str] = ()
+    # of method `reap`: shares of each layer's experts
+    experts: OneOrMany[float] = Field(default=(), exclude_if=lambda value: not value)
     # the sources: the models themselves, or prunings by their checkpoints' names
     after: OneOrMany[str] = (DENSE,)
     group_size: int | None = None
@@ -182,6 +207,9 @@ class CompressSetting(Frozen):
             raise ValueError(
                 f"needs a method ({', '.join(METHODS.names)}) or a checkpoint"
             )
+        elif METHODS[self.method].takes_experts:
+            if not self.experts or self.after != (DENSE,):
+                raise ValueError("needs experts (0.25), and no after")
         elif not self.scheme and self.recipe is None:
             schemes = ", ".join(METHODS[self.method].schemes)
             raise ValueError(f"needs a scheme ({schemes})")
@@ -224,10 +252,18 @@ class SweepConfig(Frozen):
     """models x pruning settings x tasks, joined with other sweeps.
 
     Each included sweep keeps its own models, settings, tasks, seed and grading. The
-    outermost sweep decides engine, resources, gate and screen. Models with one name
+    outermost sweep decides engine, resources, controls, gate and screen. Models with one name
     must be the same model."""
 
-    models: dict[str, str] = Field(default_factory=dict)
+    models: dict[
+        str,
+        Annotated[
+            Annotated[str, Tag("Path")] | Annotated[Endpoint, Tag("Endpoint")],
+            Discriminator(
+                lambda value: "Path" if isinstance(value, str) else "Endpoint"
+            ),
+        ],
+    ] = Field(default_factory=dict)
     # the model to compare other models with (`resurface eval --base`)
     base: str | None = None
     prune: tuple[PruneSetting, ...] = ()
@@ -236,6 +272,12 @@ class SweepConfig(Frozen):
     # older ones equal.
     kv_cache: OneOrMany[str] = Field(
         default=(AUTO_CACHE,), exclude_if=lambda value: value == (AUTO_CACHE,)
+    )
+    # The bases once more, each under a change that should not matter
+    # (evaluator.core.controls). None: where noise is expected (controls.py). The
+    # outermost sweep decides.
+    controls: Annotated[tuple[str, ...] | None, BeforeValidator(_controls)] = Field(
+        default=None, exclude_if=lambda value: value is None
     )
     # What chat templates take for today; None: the day of the run's first call. The
     # outermost sweep decides.
@@ -248,17 +290,21 @@ class SweepConfig(Frozen):
     # only these models and their compressed versions; the outermost sweep decides
     only: tuple[str, ...] = ()
     seed: Seed = 0
+    # of each task with drawn answers
+    seeds: tuple[Seed, ...] | None = Field(
+        default=None, exclude_if=lambda value: value is None
+    )
     grading: Grading = "strict"  # the rule by which an answer is right
     engine: EngineConfig = EngineConfig()
     resources: Resources = Resources()
     # not part of a run's identity: they only judge its records
-    gate: Thresholds = Thresholds()
+    gate: Stated = Thresholds()
     # selects the records to write, without changing their content; None: all
     screen: Screen | None = None
 
-    @field_validator("kv_cache")
+    @field_validator("kv_cache", "seeds")
     @classmethod
-    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _each_once(cls, value: tuple[object, ...] | None) -> tuple[object, ...] | None:
         each_once(value)
         return value
 
@@ -279,12 +325,14 @@ class SweepConfig(Frozen):
         for name, needed in _NEEDED.items():
             if getattr(self, name) and not getattr(self, needed):
                 raise ValueError(f"{name}: there are no {needed} for it here")
+        if self.seeds is not None and not any(task.draws for task in self.tasks):
+            raise ValueError("seeds: no task here has a probe that draws answers")
         if problem := problem_of(self.tasks, self.prompts):
             raise ValueError(problem)
         if self.base is not None and self.base not in self.models:
             raise ValueError(
                 f"base: {self.base!r} is not one of the models"
-                f" ({', '.join(self.models)})"
+                f" ({', '.join(self.models)}){nearest(self.base, self.models)}"
             )
         shared, gpus = self.resources.engines_per_gpu, self.engine.tensor_parallel
         if gpus > 1 and shared not in (1, "auto"):
@@ -336,7 +384,7 @@ def find_recipe(value: str, beside: Path = Path()) -> Path:
     if path.suffix or path.exists():
         raise InputError(
             f"{path}: cannot read the sweep file: no such file, and no bundled recipe"
-            f" {name!r}"
+            f" {name!r}{meant(path)}"
         )
     raise unknown("recipe", value, bundled)
 

@@ -8,20 +8,23 @@ assumptions, printed with the result. In seconds:
     REQUEST * requests / engines + LOAD
     compress   = 2 P passes * samples * sequence_length / (PREFILL * PEAK) + 4 P / DISK
 
-`engines` share the GPU, and one computes while another's Python works. P is the number
-of parameters (Kaplan et al., 2020: 2 P floating-point operations per token of a forward
-pass). The disk reads and writes every bfloat16 weight once. No speed is measured. The
-hours show which of two sweeps is larger, and whether one takes a morning or a week.
+PEAK is the machine's (machines.py). `engines` share a GPU, and one computes while
+another's Python works. P is the number of parameters (Kaplan et al., 2020: 2 P
+floating-point operations per token of a forward pass). The disk reads and writes every
+bfloat16 weight once. The hours show which of two sweeps is larger, and whether one takes
+a morning or a week.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from functools import reduce
+from dataclasses import asdict, dataclass
+from functools import cache, reduce
+from pathlib import Path
 
 from evaluator.asking.prompts import CAPPED_FORMATS
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.files import check_files
 from evaluator.checkpoints.quantisation import ONLINE
+from evaluator.checkpoints.served import Endpoint
 from evaluator.core.errors import InputError
 from evaluator.probes.base import Cost
 from evaluator.probes.config import EvalConfig
@@ -30,20 +33,21 @@ from evaluator.tasks.loading import (
     UNKNOWN_SIZE,
     items_by_language,
     load_task,
+    question_bytes,
 )
 from launch.sweep.config import SweepConfig
+from launch.sweep.controls import with_controls
 from launch.sweep.jobs import CheckpointJob, expand_here, models_of
-from launch.sweep.models import local_directory, vocabulary_of
+from launch.sweep.machines import Machine
+from launch.sweep.models import ModelValue, is_served, local_directory
 from launch.sweep.preflight_checks import bytes_of, keeps_references, reference_bytes
 from pruning.config import PruneConfig
 from pruning.methods import METHODS
 from quantising.config import QuantiseConfig
 from quantising.methods import METHODS as QUANTISING
 
-PEAK = 989e12  # operations per second: dense bfloat16 of one H100 or H200
 PREFILL, DECODE = 0.4, 0.15  # shares of PEAK that prompts and generated tokens reach
 REQUEST = 0.002  # seconds that the driver and the engine's scheduler spend on a request
-MEMORY = 80e9  # bytes of the GPU, for `resources.engines_per_gpu: auto`
 LOAD = 60.0  # seconds to swap one checkpoint in and start its first requests
 DISK = 1e9  # bytes per second
 
@@ -54,9 +58,11 @@ _QUESTION = 60  # tokens around a context
 # the share of a lengthened context that the cache lacks: 45 % came before (gazetteer,
 # 2,000 tokens)
 _UNSHARED = 0.55
+_WORDING = 20  # tokens of the open prompt besides context and question
 _LISTED = 40  # tokens that a list of candidates adds to the open prompt
 _OPTION = 9  # tokens of a candidate
 _BYTES_PER_TOKEN = 4
+_GGUF_BYTES = 0.6  # of a parameter, in a file of about 4.8 bits
 
 # Parameters, as in the checkpoints' own safetensors; embeddings once where they are
 # tied.
@@ -88,63 +94,59 @@ class Work:
             sums[name] += count * getattr(more, name)
         return Work(**sums)
 
+    def of(self, items: int | None) -> "Work":
+        """The part of it that `items` take; None: all."""
+        if items is None or items >= self.items:
+            return self
+        return Work(
+            **{
+                name: count * items // self.items
+                for name, count in asdict(self).items()
+            }
+        )
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(slots=True, kw_only=True)
 class JobEstimate:
-    """One checkpoint. The hours are None if the size of its model is unknown."""
+    """One checkpoint. Hours and disk are None if the size of its model is unknown."""
 
     job: CheckpointJob
-    work: Work
-    evaluation_hours: float | None
-    compress_hours: float | None  # to prune or to quantise it
-    disk: int | None = 0  # bytes of the checkpoint, if the run makes it
+    works: Mapping[str, Work]  # by task
+    evaluation_hours: float | None = None
+    compress_hours: float | None = None  # to prune or to quantise it
+    disk: int | None = None  # bytes of the checkpoint, if the run makes it
     # bytes of distributions that it keeps for others; None: its vocabulary is unknown
     references: int | None = 0
-    items: Mapping[str, int] = field(default_factory=dict)  # by task
 
     @property
-    def sized(self) -> bool:
-        return self.evaluation_hours is not None
+    def work(self) -> Work:
+        return reduce(Work.plus, self.works.values(), Work())
 
 
-def estimate(config: SweepConfig) -> list[JobEstimate]:
+def estimate(config: SweepConfig, machine: Machine) -> list[JobEstimate]:
     """One estimate for each checkpoint, in the order of the jobs. Raises InputError
     as expanding the sweep does."""
-    values, sharing = models_of(config), shared_by(config)
-    works: dict[str, Work] = {}  # by settings
+    values, sharing = models_of(config), shared_by(config, machine)
+    work_once = cache(work_of)  # several checkpoints have one task
     estimates = []
-    jobs = expand_here(config)
+    jobs = with_controls(expand_here(config), config, on_gpus=machine.gpus > 0)
     for job in jobs:
-        by_task = {}
+        works = {}
         for name, task in job.tasks.items():
-            key = task.model_dump_json()
-            if key not in works:
-                works[key] = work_of(task)
-            by_task[name] = works[key]
-        work = reduce(Work.plus, by_task.values(), Work())
-        references: int | None = 0
+            works[name] = work_once(task).of(job.most)
+        row = JobEstimate(job=job, works=works)
         if keeps_references(job, jobs):
-            references = _references(job, by_task, config.engine.dtype)
-        size = _parameters(values[job.model])
-        hours: float | None = None
-        compressing: float | None = None if job.is_made else 0.0
-        disk = None if job.is_made else 0
+            row.references = _references(job, works, config.engine.dtype)
+        size = parameters_of(values[job.model])
         if size is not None:
-            hours = evaluation_hours(size, work, sharing)
-            if made := job.quantise or job.prune:
-                compressing = compress_hours(size, made)
-                disk = bytes_of(job, int(2 * size))  # of a bfloat16 model
-        estimates.append(
-            JobEstimate(
-                job=job,
-                work=work,
-                evaluation_hours=hours,
-                compress_hours=compressing,
-                disk=disk,
-                references=references,
-                items={name: each.items for name, each in by_task.items()},
-            )
-        )
+            row.evaluation_hours = evaluation_hours(size, row.work, machine, sharing)
+        made = job.quantise or job.prune
+        if made is None:
+            row.compress_hours = row.disk = 0
+        elif size is not None:
+            row.compress_hours = compress_hours(size, made, machine)
+            row.disk = bytes_of(made, int(2 * size))  # of a bfloat16 model
+        estimates.append(row)
     return estimates
 
 
@@ -156,7 +158,7 @@ def _references(
     if compared and not job.path.is_dir():
         return None
     return sum(
-        reference_bytes(job.tasks[name], positions, vocabulary_of(job.path), dtype)
+        reference_bytes(job.tasks[name], positions, job.path, dtype)
         for name, positions in compared.items()
     )
 
@@ -179,6 +181,7 @@ def work_of(task: EvalConfig) -> Work:
         items += count
         deep += min(count, DEEP_ITEMS)
     formats, scored = {"open"}, set[str]()
+    measured = question_bytes(task.task, task.languages, task.data_settings)
     for probe in task.item_probes:
         cost = probe.cost(task)
         work = work.plus(cost, deep if probe.deep else items)
@@ -187,43 +190,53 @@ def work_of(task: EvalConfig) -> Work:
     shared = Work(
         items=items,
         requests=items * len(scored),
-        prompt_tokens=items * sum(_prompt_tokens(format, task) for format in formats),
+        prompt_tokens=items
+        * sum(_prompt_tokens(format, task, measured) for format in formats),
         generated_tokens=items * len(scored) * _OPTION,
     )
     return work.plus(shared)
 
 
-def _prompt_tokens(format: str, task: EvalConfig) -> int:
+def _prompt_tokens(format: str, task: EvalConfig, measured: float | None) -> int:
     """The tokens of a format's prompt. A format with candidates counts only those
-    that it adds to the open prompt."""
+    that it adds to the open prompt. `measured`: the bytes of the task's own
+    questions."""
     if format in CAPPED_FORMATS:
         return min(_PROMPT[format], task.one_shot_prompt_tokens)
     if format != "open":
         return _LISTED
     if task.length:
         return _QUESTION + int(_UNSHARED * task.length)
-    return min(_PROMPT["open"], task.prompt_tokens)
+    tokens = _PROMPT["open"]
+    if measured is not None:
+        tokens = _WORDING + round(measured / _BYTES_PER_TOKEN)
+    return min(tokens, task.prompt_tokens)
 
 
-def shared_by(config: SweepConfig) -> int:
-    """The engines on one GPU of `MEMORY`. A model of unknown size counts as a large
-    one."""
-    sizes = [_parameters(value) for value in models_of(config).values()]
+def shared_by(config: SweepConfig, machine: Machine) -> int:
+    """The engines on one GPU. A model of unknown size counts as a large one."""
+    memory = int(1e9 * machine.memory)
+    sizes = [parameters_of(value) for value in models_of(config).values()]
     width = 4 if config.engine.dtype == "float32" else 2
-    largest = max(MEMORY if size is None else width * size for size in sizes)
-    return config.sharing(weights=int(largest), memory=int(MEMORY))
+    largest = max(memory if size is None else width * size for size in sizes)
+    return config.sharing(weights=int(largest), memory=memory)
 
 
-def evaluation_hours(parameters: float, work: Work, engines: int = 1) -> float:
-    """Hours on one GPU that `engines` share, by the module's formula."""
+def evaluation_hours(
+    parameters: float, work: Work, machine: Machine, engines: int = 1
+) -> float:
+    """Hours on one GPU that `engines` share, or a CPU, by the module's formula."""
     operations = (
         2 * parameters * (work.prompt_tokens / PREFILL + work.generated_tokens / DECODE)
     )
-    return (operations / PEAK + REQUEST * work.requests / engines + LOAD) / 3600
+    computing = operations / (1e12 * machine.peak)
+    return (computing + REQUEST * work.requests / engines + LOAD) / 3600
 
 
-def compress_hours(parameters: float, config: PruneConfig | QuantiseConfig) -> float:
-    """Hours on one GPU, by the module's formula. vLLM's online quantisation is part
+def compress_hours(
+    parameters: float, config: PruneConfig | QuantiseConfig, machine: Machine
+) -> float:
+    """Hours on one GPU or a CPU, by the module's formula. vLLM's online quantisation is part
     of a load."""
     if config.method == ONLINE:
         return 0.0
@@ -238,12 +251,17 @@ def compress_hours(parameters: float, config: PruneConfig | QuantiseConfig) -> f
     if config.calibration is not None:
         tokens = config.calibration.samples * config.calibration.sequence_length
     operations = 2 * parameters * passes * tokens / PREFILL
-    return (operations / PEAK + 4 * parameters / DISK) / 3600
+    return (operations / (1e12 * machine.peak) + 4 * parameters / DISK) / 3600
 
 
-def _parameters(value: str) -> float | None:
+def parameters_of(value: ModelValue) -> float | None:
     """A model's number of parameters, from the size of its tensors or a known hub id;
-    None for any other."""
+    None for any other. One behind a URL is computed elsewhere."""
+    if isinstance(value, Endpoint):
+        return 0.0
+    if is_served(value):
+        file = Path(value)
+        return file.stat().st_size / _GGUF_BYTES if file.is_file() else None
     directory = local_directory(value)
     if directory is None:
         return _PARAMETERS.get(value.partition("@")[0])
@@ -251,33 +269,33 @@ def _parameters(value: str) -> float | None:
         check_files(directory)  # reading a pipe would never end
         checkpoint = Checkpoint(directory)
         return checkpoint.bytes / (4 if checkpoint.dtype == "float32" else 2)
-    except InputError:
+    except (InputError, OSError):
         return None
 
 
-def assumptions(engines: int = 1, *, gpu: bool = True) -> tuple[str, ...]:
-    """What is printed with an estimate. `engines` share a GPU; without `gpu` there
-    are no hours."""
+def assumptions(machine: Machine, engines: int = 1) -> tuple[str, ...]:
+    """What is printed with an estimate. `engines` share a GPU."""
     at_once = ""
     if engines > 1:
         at_once = f", for {engines} at a time: {engines} engines share a GPU"
-    nothing = "Nothing was started and nothing fetched."
-    speeds = f"no GPU is here, so no hours are estimated. {nothing}"
-    if gpu:
-        speeds = (
-            f"one GPU of {PEAK / 1e12:.0f} TFLOP/s in bfloat16; prompts reach"
-            f" {100 * PREFILL:.0f} % of that and generation {100 * DECODE:.0f} %; 2"
-            f" operations per parameter and token; {1e3 * REQUEST:.0f} ms of Python"
-            f" for each request{at_once}; {LOAD:.0f} s to load a checkpoint;"
-            f" {DISK / 1e9:.0f} GB/s of disk. The speeds are not measured. {nothing}"
-        )
     counts = (
-        f"assumed: {_PROMPT['open']} tokens in an open prompt,"
+        f"assumed: {_BYTES_PER_TOKEN} bytes in a token of your own questions and"
+        f" texts; else {_PROMPT['open']} tokens in an open prompt,"
         f" {_PROMPT['open_capped']} in open_capped, {_PROMPT['one_shot']} in"
         " one_shot (mean of XQuAD with Qwen's vocabulary), each computed once,"
         f" {100 * _UNSHARED:.0f} % of a context with context_tokens;"
-        f" {_OPTION} tokens in a candidate; {_BYTES_PER_TOKEN} bytes in a token of"
-        f" a text; every answer runs to its token cap; {UNKNOWN_SIZE:,} items in"
-        " each language of an unknown data set;"
+        f" {_OPTION} tokens in a candidate; every answer runs to its token cap; {UNKNOWN_SIZE:,} items in"
+        f" each language of an unknown data set; {1e3 * REQUEST:.0f} ms of Python for"
+        f" each request{at_once}; {LOAD:.0f} s to load a checkpoint"
     )
-    return counts, speeds
+    return counts, speeds(machine)
+
+
+def speeds(machine: Machine) -> str:
+    return (
+        f"assumed for {machine.name}: {machine.peak:.3g} TFLOP/s each; prompts reach"
+        f" {100 * PREFILL:.0f} % of that and generation {100 * DECODE:.0f} %; 2"
+        f" operations per parameter and token; {DISK / 1e9:.0f} GB/s of disk. An"
+        " estimate may be wrong by several times. Nothing was started and nothing"
+        " fetched."
+    )

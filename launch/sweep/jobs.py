@@ -1,7 +1,7 @@
 """From a sweep to its jobs: each checkpoint, its making and its tasks.
 
 Several joined sweeps may name one checkpoint, most often the dense baseline. It is
-one job with merged tasks. Tasks that differ only in formats, probes and sample seeds
+one job with merged tasks. Tasks that differ only in formats, probes and seeds
 become one task with the union of each list. So no prompt is computed twice. A joined
 sweep may run a little more than its parts, but never less."""
 
@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.asking.templates import PromptTemplate
+from evaluator.checkpoints.served import Endpoint
+from evaluator.core.controls import change_of, name_of
 from evaluator.core.errors import InputError, unknown
 from evaluator.core.records import FORMATS
 from evaluator.core.text import code_of
+from evaluator.deciding.policy import as_policy, need_tasks
 from evaluator.deciding.thresholds import Screen
 from evaluator.engine.config import AUTO_CACHE
 from evaluator.probes import PROBES
@@ -23,7 +26,13 @@ from evaluator.tasks import Source, task_name
 from evaluator.tasks.base import AT, PAPER, PLUS
 from launch.sweep.compress import given, prunings, quantisations, spelled_source
 from launch.sweep.config import SweepConfig
-from launch.sweep.models import local_directory, resolve_model
+from launch.sweep.models import (
+    ModelValue,
+    is_served,
+    local_directory,
+    resolve_model,
+    resolve_served,
+)
 from launch.sweep.prompts import names_for
 from pruning.config import PruneConfig
 from quantising.config import QuantiseConfig
@@ -42,7 +51,7 @@ _ITEM_SETTINGS = (
     *Source.model_fields,
 )
 # a checkpoint's tasks of one name may differ in these
-_MERGED = ("formats", "probes", "sample_seeds", "name")
+_MERGED = ("formats", "probes", "seeds", "name")
 _EQUAL = [name for name in EvalConfig.model_fields if name not in _MERGED]
 # of a checkpoint: names of directories and logs contain it and have at most 255
 # characters
@@ -64,13 +73,33 @@ class CheckpointJob:
     # model
     after: str | None = None
     kv_cache: str = AUTO_CACHE
-    is_variant: bool = False  # the same files, served with another cache
+    # the same files, served with another cache or as a control
+    is_variant: bool = False
+    most: int | None = None  # items of each task that a control asks; None: all
     # by the name of their records
     tasks: Mapping[str, EvalConfig] = field(default_factory=dict)
 
     @property
     def is_made(self) -> bool:
         return self.prune is not None or self.quantise is not None
+
+    @property
+    def change(self) -> str | None:
+        """Of a control; None for any other checkpoint."""
+        return change_of(self.name)
+
+    def with_control(self, change: str, most: int | None) -> "CheckpointJob":
+        """Its control, which is compared with itself."""
+        return replace(
+            self,
+            name=name_of(self.name, change),
+            base=self.name,
+            prune=None,
+            quantise=None,
+            after=self.name,
+            is_variant=True,
+            most=most,
+        )
 
     def with_cache(self, kv_cache: str) -> "CheckpointJob":
         """Its variant with another cache, which is compared with the same base; a
@@ -88,16 +117,29 @@ class CheckpointJob:
 
 
 def expand(
-    config: SweepConfig, run_dir: Path, resolve: Callable[[str], Path] = resolve_model
+    config: SweepConfig,
+    run_dir: Path,
+    resolve: Callable[[str], Path] = resolve_model,
+    serve: Callable[[ModelValue, Path], Path] = resolve_served,
 ) -> tuple[CheckpointJob, ...]:
     """Each model, of `only` if given, and its compressed versions, with complete
     tasks. Raises InputError, also if joined sweeps disagree."""
     grids = list(_grids(config))
-    sources = {name: resolve(value) for name, value in _wanted(config, grids).items()}
+    values = _wanted(config, grids)
+    bases = _served_bases(grids)
+    sources = {
+        name: resolve(value)
+        for name, value in values.items()
+        if not isinstance(value, Endpoint) and name not in bases
+    }
+    for name, base in bases.items():
+        if name in values:
+            sources[name] = serve(values[name], sources[base])
     jobs: dict[str, CheckpointJob] = {}
     for grid in grids:
         tasks = list(_posed_tasks(grid))
-        of_grid = list(_checkpoints(grid, grids, sources, run_dir / "checkpoints"))
+        made = run_dir / "checkpoints"
+        of_grid = list(_checkpoints(grid, grids, sources, bases, made))
         names = [job.name for job in of_grid]
         # `auto` also serves what others are compared with
         needed = {job.base or job.name for job in of_grid}
@@ -111,15 +153,49 @@ def expand(
                     _join(jobs, job.with_cache(cache), tasks)
     _check_items(jobs.values())
     _check_bases(jobs.values())
-    order = list(sources)
+    known = {name for job in jobs.values() for name in job.tasks}
+    need_tasks(as_policy(config.gate), known, "gate")
+    order = list(values)
     return tuple(sorted(jobs.values(), key=lambda job: order.index(job.model)))
 
 
-def expand_here(config: SweepConfig) -> tuple[CheckpointJob, ...]:
-    """The jobs without a run directory and without network. Raises InputError."""
+def expand_here(
+    config: SweepConfig, run_dir: Path = Path("RUN")
+) -> tuple[CheckpointJob, ...]:
+    """The jobs without network. Raises InputError."""
     return expand(
-        config, Path("RUN"), resolve=lambda value: local_directory(value) or Path(value)
+        config,
+        run_dir,
+        resolve=lambda value: local_directory(value) or Path(value),
+        serve=lambda value, base: base,
     )
+
+
+def _served_bases(grids: Sequence[SweepConfig]) -> dict[str, str]:
+    """The served models, each with the model that it was made from. Raises InputError
+    where that is not clear."""
+    bases: dict[str, str] = {}
+    for grid in grids:
+        plain = [name for name, value in grid.models.items() if not is_served(value)]
+        for name, value in grid.models.items():
+            if not is_served(value):
+                continue
+            base = grid.base
+            if base is None and len(plain) == 1:
+                (base,) = plain
+            if base is None or base not in plain:
+                raise InputError(
+                    f"models: {name!r} is served: name the model that it was made from"
+                    " (base: NAME, or --base DIR)"
+                )
+            if grid.kv_cache != (AUTO_CACHE,):
+                raise InputError(
+                    f"kv_cache: {', '.join(grid.kv_cache)}: the server of {name!r}"
+                    " chooses its own"
+                )
+            bases[name] = base
+        bases |= {label: base for label, value, base in given(grid) if is_served(value)}
+    return bases
 
 
 def _join(
@@ -155,10 +231,10 @@ def _grids(config: SweepConfig) -> Iterator[SweepConfig]:
         yield config
 
 
-def models_of(config: SweepConfig) -> dict[str, str]:
+def models_of(config: SweepConfig) -> dict[str, ModelValue]:
     """Every existing checkpoint of a sweep, by name: a directory or hub id. Raises
     InputError."""
-    models: dict[str, str] = {}
+    models: dict[str, ModelValue] = {}
     for grid in _grids(config):
         of_grid = dict(grid.models)
         of_grid |= {label: path for label, path, _ in given(grid)}
@@ -171,7 +247,7 @@ def models_of(config: SweepConfig) -> dict[str, str]:
     return models
 
 
-def _wanted(config: SweepConfig, grids: Sequence[SweepConfig]) -> dict[str, str]:
+def _wanted(config: SweepConfig, grids: Sequence[SweepConfig]) -> dict[str, ModelValue]:
     """The existing checkpoints: all, or `only` and those compared with them. Raises
     InputError for an unknown name."""
     models = models_of(config)
@@ -191,9 +267,11 @@ def _checkpoints(
     grid: SweepConfig,
     grids: Sequence[SweepConfig],
     sources: Mapping[str, Path],
+    served: Mapping[str, str],
     made: Path,
 ) -> Iterator[CheckpointJob]:
-    """The checkpoints of one of the joined sweeps, without tasks."""
+    """The checkpoints of one of the joined sweeps, without tasks. `served`: the served
+    models, with their bases."""
     several = len({name for each in grids for name in each.models}) > 1
     usual = spelled_source(grids[0].calibration)
     for model in grid.models:
@@ -204,7 +282,10 @@ def _checkpoints(
                 f"only: {model!r} is compared with {grid.base!r}, which is left out"
             )
         base = grid.base if model != grid.base else None
+        base = served.get(model, base)
         yield CheckpointJob(name=model, path=sources[model], model=model, base=base)
+        if model in served:  # there are no weights to compress
+            continue
         prefix = f"{model}-" if several else ""
         compressed = CheckpointJob(name="", path=made, model=model, base=model)
         pruned = set()
@@ -236,14 +317,16 @@ def _posed_tasks(grid: SweepConfig) -> Iterator[EvalConfig]:
     defaults. Raises InputError."""
     for task in grid.tasks:
         settings: dict[str, Any] = {"options": task.options or "alike", "prompts": None}
-        for name in ("seed", "grading"):
+        names = ("seed", "grading", "seeds") if task.draws else ("seed", "grading")
+        for name in names:
             if name not in task.model_fields_set:
                 settings[name] = getattr(grid, name)
         seed = settings.get("seed", task.seed)
-        if task.sample_seeds is not None and seed not in task.sample_seeds:
+        seeds = settings.get("seeds", task.seeds)
+        if seeds is not None and seed not in seeds:
             raise InputError(
-                f"tasks: sample_seeds: {', '.join(map(str, task.seeds))}: the run seed"
-                f" {seed} must be one of them"
+                f"tasks: seeds: {', '.join(map(str, seeds))}: the run seed {seed} must"
+                f" be one of them: add it, or set seed: {seeds[0]} (--seed {seeds[0]})"
             )
         posings = product(task.context_tokens, names_for(task, grid.prompts))
         for tokens, prompt in posings:
@@ -274,12 +357,12 @@ def _merged(
         _check_same(name, other, task, _EQUAL)
         formats, probes = {*other.formats, *task.formats}, {*other.probes, *task.probes}
         seeds = None
-        if other.sample_seeds is not None or task.sample_seeds is not None:
-            seeds = tuple(sorted({*other.seeds, *task.seeds}))
+        if other.seeds is not None or task.seeds is not None:
+            seeds = tuple(sorted({*other.run_seeds, *task.run_seeds}))
         update = {
             "formats": tuple(each for each in FORMATS if each in formats),
             "probes": tuple(each for each in PROBES.names if each in probes),
-            "sample_seeds": seeds,
+            "seeds": seeds,
         }
         merged[name] = other.model_copy(update=update)
     return merged
@@ -355,10 +438,10 @@ def screened_groups(jobs: Sequence[CheckpointJob]) -> dict[Group, tuple[str, ...
     """The checkpoints, no bases, that the gate may decide early, by base and task
     with open answers."""
     by_name = {job.name: job for job in jobs}
-    bases = {job.base for job in jobs}
+    bases = {job.base for job in jobs if not job.change}
     groups: dict[Group, tuple[str, ...]] = {}
     for job in jobs:
-        if job.base not in by_name or job.name in bases:
+        if job.base not in by_name or job.name in bases or job.change:
             continue
         for name, task in job.tasks.items():
             of_base = by_name[job.base].tasks.get(name)

@@ -9,13 +9,14 @@ necessary: weights in safetensors, configuration and tokenizer, no code.
 import os
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.served import Endpoint
 from evaluator.checkpoints.shapes import text_model
-from evaluator.core.errors import InputError, one_line
+from evaluator.core.errors import InputError, meant, one_line
 
 # names the model that Resurface contains, in place of any checkpoint
 BUNDLED = "bundled"
@@ -33,8 +34,27 @@ _FETCHED = [
     "merges.txt",
     "LICENSE*",
 ]
+# what `models:` names: a directory, a hub id or a GGUF file, or what is served
+ModelValue = str | Endpoint
+_GGUF = ".gguf"
 # the same weights again, in a format of their makers
 _NOT_FETCHED = ["consolidated*", "*/*"]
+
+
+def is_served(value: ModelValue) -> bool:
+    """Whether a server answers for the model: it has a base, but no weights here."""
+    return isinstance(value, Endpoint) or value.endswith(_GGUF)
+
+
+def resolve_served(value: ModelValue, base: Path) -> Path:
+    """The directory of a served model with the tokenizer of `base`. Asks the server.
+    Raises InputError."""
+    from evaluator.engine.endpoint import prepare  # httpx
+
+    if isinstance(value, Endpoint):
+        named = value.tokenizer and resolve_model(value.tokenizer)
+        return prepare.prepare_endpoint(value, named or base)
+    return prepare.prepare_gguf(Path(os.path.expanduser(value)), base)
 
 
 def local_directory(value: str) -> Path | None:
@@ -46,6 +66,12 @@ def local_directory(value: str) -> Path | None:
         return Path(os.path.expanduser(value))
     mirrored = _mirrored(value)
     return mirrored if mirrored is not None and mirrored.is_dir() else None
+
+
+def no_directory(value: str | Path) -> InputError:
+    """The error for a checkpoint that is not there, with the near name."""
+    near = meant(Path(value), BUNDLED)
+    return InputError(f"checkpoint {value}: no such directory{near}")
 
 
 def is_hub_id(value: str) -> bool:
@@ -97,20 +123,24 @@ def model_name(value: str) -> str:
     digits, `._-` becomes a hyphen."""
     if value == BUNDLED:
         return BUNDLED
-    name = Path(os.path.expanduser(value)).resolve().name
+    # a link has its own name
+    name = os.path.basename(os.path.abspath(os.path.expanduser(value)))
     if is_hub_id(value):
         name = value.partition("@")[0].partition("/")[2]
+    name = name.removesuffix(_GGUF)
     return (
         re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("-._").rstrip("-") or "checkpoint"
     )
 
 
-def names_of(values: Sequence[str], option: str) -> dict[str, str]:
-    """The models by name. Raises InputError, which names `option`, if two would have
-    the same name."""
+def names_of(
+    values: Sequence[str], option: str, earlier: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The models by name. `earlier`: names of values in an earlier call. Raises
+    InputError, which names `option`, if two would have the same name."""
     models: dict[str, str] = {}
     for value in values:
-        name = model_name(value)
+        name = (earlier or {}).get(value) or model_name(value)
         if name not in models:
             models[name] = value
         elif same_model(models[name], value):

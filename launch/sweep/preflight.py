@@ -5,7 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from multiprocessing.pool import AsyncResult, ThreadPool
 from pathlib import Path
@@ -14,19 +14,32 @@ from typing import Any
 from evaluator.asking.questions import Question
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
-from evaluator.checkpoints.tokenizer import eos_ids_of, load_tokenizer, tokenise_alike
-from evaluator.core.errors import InputError, one_line
+from evaluator.checkpoints.served import Endpoint
+from evaluator.checkpoints.stated import generation_notes
+from evaluator.checkpoints.tokenizer import load_tokenizer, tokenise_alike
+from evaluator.core.errors import InputError, counted, one_line
 from evaluator.core.grading import contains
 from evaluator.core.records import Item
-from evaluator.core.text import is_known
+from evaluator.core.text import UNKNOWN, is_known
+from evaluator.deciding.policy import as_policy
 from evaluator.engine.config import EngineConfig
 from evaluator.store.run_json import Failure
+from evaluator.tasks.loading import is_here
+from launch.provenance import count_gpus
 from launch.sweep import preflight_checks as checks
 from launch.sweep.config import SweepConfig
-from launch.sweep.jobs import CheckpointJob, check_screening, expand
-from launch.sweep.models import vocabulary_of
+from launch.sweep.controls import with_controls
+from launch.sweep.jobs import (
+    CheckpointJob,
+    check_screening,
+    expand,
+    expand_here,
+    models_of,
+)
+from launch.sweep.models import is_served, local_directory
 from launch.sweep.preflight_checks import keeps_references, reference_bytes
 from launch.sweep.prepared_tasks import PreparedTask, TaskPreparation, today
+from launch.sweep.vocabulary import refused_by_tokens
 from pruning.calibration import text_digest
 
 # A generous measured size of one record in a part, for the estimate of disk space; more
@@ -60,6 +73,31 @@ class Prepared:
     served: tuple[str, ...]  # notes on how the engine serves checkpoints, a line each
     # damaged checkpoints and everything made from them; not in `jobs`
     unusable: tuple[Failure, ...]
+    # by job name: how existing checkpoints differ from their bases beside weights
+    differences: Mapping[str, Sequence[str]]
+
+    def without(self, names: Collection[str]) -> "Prepared":
+        """The same without these checkpoints and their controls; bases of others
+        stay."""
+        bases = {job.base for job in self.jobs if not job.change}
+        left_out = {*names} - bases
+        for job in self.jobs:
+            if job.change and job.base in left_out:
+                left_out.add(job.name)
+        jobs = tuple(job for job in self.jobs if job.name not in left_out)
+        return replace(
+            self,
+            jobs=jobs,
+            asked={job.name: self.asked[job.name] for job in jobs},
+            unusable=tuple(
+                each for each in self.unusable if each.checkpoint not in left_out
+            ),
+        )
+
+    def made_of(self, models: Collection[str]) -> set[str]:
+        """These models, what is made of them, and their controls."""
+        made = {job.name for job in self.jobs if job.model in models}
+        return {*models} | made
 
     @property
     def largest(self) -> int:
@@ -89,10 +127,14 @@ class Prepared:
             if questions
         }
 
-    def notes(self) -> Iterator[str]:
-        """A sentence for each task with options that contain a gold answer, for each
-        language that is not in the table of languages, and for each that has fewer
-        items than requested."""
+    def notes(self) -> Iterator[tuple[str, bool]]:
+        """A sentence, and whether it is a warning, for each task with options that
+        contain a gold answer or too few items for the gate's PASS, for each language
+        that is not in the table of languages, and for each that has fewer items than
+        requested."""
+        from evaluator.deciding.reach import unreachable  # pandas
+
+        policy = as_policy(self.config.gate)
         for name, questions in self.questions_by_task.items():
             configs = [task.config for task in self.tasks if task.name == name]
             wanted = configs[0].items
@@ -100,22 +142,30 @@ class Prepared:
             for language, count in languages.items():
                 if count < wanted:
                     note = (
-                        f"{name}: {language} has {count} items, not {wanted}; the run"
-                        " uses all"
+                        f"{name}: {language} has {counted(count, 'item')}, not"
+                        f" {wanted}; the run uses all"
                     )
-                    if any("one_shot" in config.formats for config in configs):
+                    lacks = any("one_shot" in config.formats for config in configs)
+                    if lacks:
                         note += "; none is left as the example of one_shot"
-                    yield note
+                    yield note, lacks
                 if not is_known(language):
-                    yield (
-                        f"{name}: {language!r} is no known language: graded as one with"
-                        " spaces between words"
-                    )
+                    yield f"{name}: {language!r} {UNKNOWN}", True
+            compared = any(
+                job.base and not job.change and name in job.tasks for job in self.jobs
+            )
+            asked = [each for each in questions if compared and not each.excluded]
+            items, probes = [each.item for each in asked], configs[0].probes
+            several = "sample" in probes and len(configs[0].run_seeds) > 1
+            drawn = [several and each.deep for each in asked]
+            if reason := unreachable(items, policy.of(name), probes, drawn):
+                yield f"{name}: {reason}", True
             if loose := list(filter(None, map(_loose_option, questions))):
-                yield (
-                    f"{name}: {len(loose)} items have a wrong option that contains a"
-                    f" gold answer: {loose[0]}"
+                wrong = (
+                    f"{name}: a gold answer is part of a wrong option of"
+                    f" {counted(len(loose), 'item')}: {loose[0]}"
                 )
+                yield wrong, True
 
 
 def _loose_option(question: Question) -> str:
@@ -179,41 +229,87 @@ class Inspections(AbstractContextManager["Inspections"]):
         return ended
 
 
-def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
+def jobs_here(
+    config: SweepConfig, run_dir: Path
+) -> tuple[list[CheckpointJob], list[str]]:
+    """The jobs that can be checked without the network, each with the tasks that can,
+    and the models and tasks that cannot. Raises InputError as `expand` does."""
+    models, jobs = models_of(config), []
+    absent: dict[str, None] = {}
+    for job in expand_here(config, run_dir):
+        away = []
+        for name in {job.model, job.base or job.model}:
+            value = models[name]
+            if isinstance(value, Endpoint):
+                away.append(name)
+            elif is_served(value) or local_directory(value) is None:
+                away.append(value)
+        tasks = dict(job.tasks)
+        for name, task in job.tasks.items():
+            if not is_here(task.task):
+                del tasks[name]
+        if not away:
+            jobs.append(replace(job, tasks=tasks))
+        absent |= dict.fromkeys([*away, *(job.tasks.keys() - tasks)])
+    return jobs, list(absent)
+
+
+def prepare(
+    config: SweepConfig,
+    run_dir: Path,
+    dry: Sequence[CheckpointJob] = (),
+    *,
+    here: bool = True,
+) -> Prepared:
     """Read and check all inputs, set damaged checkpoints aside. May fetch a model.
-    Raises InputError."""
+    `dry`: check these jobs only, and start nothing; `here`: for this machine. Raises
+    InputError."""
     # a cluster has other machines
-    trust, here = config.engine.trust_remote_code, not os.environ.get("RAY_ADDRESS")
-    jobs = expand(config, run_dir)
-    check_screening(jobs, config.screen)
+    here = here and not os.environ.get("RAY_ADDRESS")
+    trust = config.engine.trust_remote_code
+    jobs = tuple(dry) or expand(config, run_dir)
+    jobs = with_controls(jobs, config, on_gpus=not here or count_gpus() != 0)
+    if not dry:
+        check_screening(jobs, config.screen)
     existing = [job for job in jobs if not job.is_made and not job.is_variant]
     refused = checks.check_files(existing)
     _unusable(jobs, refused)
     whole = [job for job in jobs if not job.is_variant and job.name not in refused]
     engine, dtype_notes = checks.engine_of(config.engine, whole, here=here)
     config = config.model_copy(update={"engine": engine})
-    dense, tokenizers, damage, eos_notes = _read_checkpoints(existing, trust=trust)
+    dense, tokenizers, damage, stated_notes = _read_checkpoints(existing, trust=trust)
     positions = _fewest_positions(existing, dense)
     refused |= damage
     refused |= checks.damaged(
         [job for job in jobs if job.is_made and job.model not in refused]
     )
-    unusable = _unusable(jobs, refused)
-    lost = {failure.checkpoint for failure in unusable}
-    jobs = tuple(job for job in jobs if job.name not in lost)
+    every, (jobs, _) = jobs, _sound(jobs, refused)
     config, asked, task_notes = _asked_of(config, jobs, positions, tokenizers, run_dir)
+    strange, token_notes = refused_by_tokens(dense, tokenizers, asked)
+    jobs, unusable = _sound(every, refused | strange)
+    dense = {name: info for name, info in dense.items() if name not in strange}
+    asked = {job.name: asked[job.name] for job in jobs}
+    differences = checks.differences_of(jobs, dense, tokenizers)
     by_key = {task.key: task for tasks in asked.values() for task in tasks}
     tasks = tuple(by_key.values())
     held_out = _contexts(tasks)
     checks.check_jobs(engine, jobs, dense, tasks, held_out)
-    longest = min(positions, max(task.longest_request for task in tasks))
+    for job in jobs:
+        if job.change:
+            checks.check_control(engine, job, asked[job.name], here=here)
+    requests = [task.longest_request for task in tasks]
+    longest = min(positions, max(requests, default=positions))
     # longer requests are refused one by one
     if "max_model_len" in engine.model_fields_set:
         longest = min(longest, engine.max_model_len)
-    # These two may take minutes, so they come last.
-    served_notes = checks.served_here(engine, jobs, dense, here=here)
-    checks.check_environments(jobs)
-    remarks = checks.remarks(engine, dense.values(), longest)
+    served_notes: tuple[str, ...] = ()
+    if not dry:  # these may take minutes, so they come last
+        served_notes = checks.served_here(engine, jobs, dense, here=here)
+        served_notes += tuple(checks.other_tokens(dense, asked))
+        checks.check_environments(jobs)
+    remarks = [*checks.remarks(engine, dense.values(), longest)]
+    remarks += [*token_notes, *checks.calibration_notes(jobs)]
+    remarks += checks.difference_notes(differences)
     return Prepared(
         config=config,
         jobs=jobs,
@@ -224,8 +320,9 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
         engine=engine.model_copy(update={"max_model_len": longest}),
         identity=_identity(config, jobs, dense, asked),
         disk_bytes=_disk_bytes(jobs, dense, asked, engine.dtype),
-        served=(*dtype_notes, *eos_notes, *task_notes, *served_notes, *remarks),
+        served=(*dtype_notes, *stated_notes, *task_notes, *served_notes, *remarks),
         unusable=unusable,
+        differences=differences,
         other_tokenizer=_with_other_tokenizer(jobs, tokenizers),
     )
 
@@ -285,7 +382,8 @@ def _read_checkpoints(
             try:
                 info = inspections.result(job.name)
                 tokenizers[job.name] = load_tokenizer(job.path, trust_remote_code=trust)
-                notes += _stray_eos(info, tokenizers[job.name])
+                for note in generation_notes(job.path, tokenizers[job.name]):
+                    notes.append(f"{job.name}: {note}")
                 sound[job.name] = info
             except InputError as error:
                 refused[job.name] = str(error)
@@ -305,19 +403,6 @@ def _fewest_positions(existing: Sequence[CheckpointJob], sound: Collection[str])
         else:
             fewest = min(fewest, positions)
     return fewest
-
-
-def _stray_eos(info: CheckpointInfo, tokenizer: Any) -> list[str]:
-    """A note on the first id that is to end an answer and is no token's. Raises
-    InputError for what is no id."""
-    known = range(vocabulary_of(info.path) or _NO_LIMIT)
-    for number in eos_ids_of(tokenizer):
-        if number not in known:
-            return [
-                f"{info.name}: eos_token_id: {number}, which ends no answer, is no id of"
-                " the vocabulary"
-            ]
-    return []
 
 
 def _unusable(
@@ -350,6 +435,15 @@ def _unusable(
     return tuple(failures.values())
 
 
+def _sound(
+    jobs: Sequence[CheckpointJob], refused: Mapping[str, str]
+) -> tuple[tuple[CheckpointJob, ...], tuple[Failure, ...]]:
+    """The jobs that remain, and the failures. Raises InputError as `_unusable`."""
+    failures = _unusable(jobs, refused)
+    lost = {failure.checkpoint for failure in failures}
+    return tuple(job for job in jobs if job.name not in lost), failures
+
+
 def _identity(
     config: SweepConfig,
     jobs: Sequence[CheckpointJob],
@@ -357,7 +451,8 @@ def _identity(
     asked: Asked,
 ) -> Mapping[str, Any]:
     """All that records depend on. A run directory accepts only sweeps with this
-    identity's digest."""
+    identity's digest, and more or fewer controls."""
+    jobs = [job for job in jobs if not job.change]
     pruned, quantised = [], []
     for job in jobs:
         if job.prune is not None:
@@ -369,7 +464,8 @@ def _identity(
                 {"name": job.name, "quantise": settings, "after": job.after}
             )
     keys, settings_by_job = {}, {}
-    for name, tasks in asked.items():
+    for name in (job.name for job in jobs):
+        tasks = asked[name]
         keys[name] = {task.name: task.key for task in tasks}
         settings_by_job[name] = {task.name: task.config.identifying() for task in tasks}
     known = {"kind", "dtype", "scoring", "trust_remote_code"}
@@ -396,18 +492,19 @@ def _disk_bytes(
 ) -> int:
     """The approximate bytes of a new run directory."""
     checkpoints = sum(
-        checks.bytes_of(job, dense[job.model].bytes) for job in jobs if job.is_made
+        checks.bytes_of(job.quantise, dense[job.model].bytes)
+        for job in jobs
+        if job.is_made
     )
     records = sum(_bytes_of_records(task) for tasks in asked.values() for task in tasks)
     references = 0
     for job in jobs:
         if job.is_made or not keeps_references(job, jobs):
             continue
-        vocabulary = vocabulary_of(job.path)
         for task in asked[job.name]:
             if task.config.references:
                 positions = _compared_positions(task)
-                references += reference_bytes(task.config, positions, vocabulary, dtype)
+                references += reference_bytes(task.config, positions, job.path, dtype)
     return checkpoints + records + _OTHER_BYTES + references
 
 
@@ -423,7 +520,7 @@ def _compared_positions(task: PreparedTask) -> int:
 
 def _bytes_of_records(task: PreparedTask) -> int:
     config = task.config
-    records = _OTHER_RECORDS + config.samples * len(config.seeds)
+    records = _OTHER_RECORDS + config.samples * len(config.run_seeds)
     each = _BYTES_PER_RECORD + _BYTES_PER_TOKEN * config.max_new_tokens
     return len(task.questions) * records * each
 

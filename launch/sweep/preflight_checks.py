@@ -7,22 +7,28 @@ on the model's first layer, rounded to nearest."""
 import json
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.heads import head_of
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
-from evaluator.checkpoints.manifests import PruneManifest, QuantiseManifest
+from evaluator.checkpoints.manifests import JobManifest, PruneManifest, read_manifest
 from evaluator.checkpoints.quantisation import ONLINE
+from evaluator.checkpoints.served import read_served
 from evaluator.checkpoints.shapes import text_model
+from evaluator.checkpoints.stated import differences, other_ends
 from evaluator.core.errors import InputError
-from evaluator.engine.config import ENGINES, EngineConfig, check_served
+from evaluator.engine.config import ENGINES, EngineConfig, check_served, engine_under
 from evaluator.probes.base import PROBES
 from evaluator.probes.config import EvalConfig
 from launch.sweep.compress import SOURCES
 from launch.sweep.jobs import CheckpointJob
+from launch.sweep.models import no_directory, vocabulary_of
 from launch.sweep.prepared_tasks import PreparedTask
-from pruning.calibration import check_disjoint
+from pruning.calibration import check_disjoint, wrapped
+from pruning.config import PruneConfig
 from quantising.config import QuantiseConfig
 from quantising.methods import METHODS
 from quantising.schemes import SCHEMES
@@ -43,6 +49,8 @@ def check_files(jobs: Iterable[CheckpointJob]) -> dict[str, str]:
     refused = {}
     for job in jobs:
         try:
+            if not job.path.exists():
+                raise no_directory(job.path)
             checkpoint = Checkpoint(job.path)
             checkpoint.check_directory()
             _ = checkpoint.quantisation
@@ -55,20 +63,31 @@ def engine_of(
     engine: EngineConfig, jobs: Iterable[CheckpointJob], *, here: bool
 ) -> tuple[EngineConfig, tuple[str, ...]]:
     """The engine in the dtype that `auto` is for the whole run, and a line on it.
-    Raises InputError for a quantised checkpoint, made or to be made, that the engine
-    certainly cannot serve. Imports nothing heavy.
+    Raises InputError for checkpoints, made or to be made, that the engine certainly
+    cannot serve, with all names. Imports nothing heavy.
     """
-    kind, needing = ENGINES[engine.kind], []
+    kind, needing, refused = ENGINES[engine.kind], [], {}
     for job in jobs:
+        checkpoint, quantised = Checkpoint(job.path), None
+        place = f"checkpoint {job.path}"
         if job.quantise is not None:
             place, quantised = f"compress: {job.name}", job.quantise.quantisation
-        elif job.is_made or (found := Checkpoint(job.path).quantisation) is None:
+        elif not job.is_made:
+            quantised = checkpoint.quantisation
+        try:
+            if here and not job.is_made and read_served(job.path) is None:
+                kind.check_model(engine, checkpoint)
+            if quantised is None:
+                continue
+            kind.check_quantisation(engine, place, quantised, here)
+        except InputError as error:
+            refused[job.name] = str(error)
             continue
-        else:
-            place, quantised = f"checkpoint {job.path}", found
-        kind.check_quantisation(engine, place, quantised, here)
         if (dtype := kind.auto_dtype(quantised)) != kind.auto_dtype(None):
             needing.append((dtype, f"{job.name} ({quantised.label})"))
+    for name, reason in refused.items():
+        others = ", ".join(each for each in refused if each != name)
+        raise InputError(f"{reason}; refused too: {others}" if others else reason)
     if engine.dtype != "auto" or engine.mixed_dtypes or not needing:
         return engine, ()
     dtype, names = needing[0][0], ", ".join(name for _, name in needing)
@@ -127,22 +146,22 @@ def check_environments(jobs: Sequence[CheckpointJob]) -> None:
     """Raises InputError if the environment of a quantisation cannot be made. The
     first time, this takes minutes."""
     for job in jobs:
-        if job.quantise is not None and Checkpoint(job.path).quantised is None:
+        if job.quantise is not None and manifest_of(job) is None:
             try:
                 METHODS[job.quantise.method].check_here()
             except InputError as error:
                 raise InputError(f"{job.name}: {error}") from error
 
 
-def bytes_of(job: CheckpointJob, dense: int) -> int:
-    """The approximate bytes of a job's checkpoint, made from a dense one of `dense`
+def bytes_of(made: PruneConfig | QuantiseConfig | None, dense: int) -> int:
+    """The approximate bytes of a checkpoint that is made from a dense one of `dense`
     bytes."""
-    if job.quantise is None:
+    if not isinstance(made, QuantiseConfig) or made.quantisation is None:
         return dense
-    if job.quantise.method == ONLINE:
+    if made.method == ONLINE:
         return 0
-    scheme = SCHEMES[job.quantise.scheme]
-    group = job.quantise.group_size or scheme.group
+    scheme = SCHEMES[made.scheme]
+    group = made.group_size or scheme.group
     # with the weight's share of a scale
     bits = scheme.bits + (_WIDTH / group if group else 0.0)
     return int(dense * bits / _WIDTH)
@@ -157,10 +176,15 @@ def keeps_references(job: CheckpointJob, jobs: Sequence[CheckpointJob]) -> bool:
 
 
 def reference_bytes(
-    task: EvalConfig, positions: int, vocabulary: int, dtype: str
+    task: EvalConfig, positions: int, checkpoint: Path, dtype: str
 ) -> int:
-    """Bytes of a base's distributions. Its logits have its compute dtype; `auto` may
-    mean float32."""
+    """Bytes of a base's distributions: a state of 16-bit numbers a position, and a
+    log-probability. Without a head in its files, as of a server, it keeps logits in its
+    compute dtype; `auto` may mean float32."""
+    with suppress(InputError):
+        if (head := head_of(checkpoint)) is not None:
+            return positions * (2 * head.weight.shape[1] + 4)
+    vocabulary = vocabulary_of(checkpoint)
     if task.fidelity_top:
         return positions * _LISTED_BYTES * min(task.fidelity_top, vocabulary)
     return positions * vocabulary * (2 if dtype == "bfloat16" else 4)
@@ -175,9 +199,10 @@ def served_here(
 ) -> tuple[str, ...]:
     """Notes on how the engine serves the checkpoints; stand-ins replace those to be
     quantised. Raises InputError."""
-    served = list(dense.values())
+    served = [info for info in dense.values() if not info.served]
     for job in jobs:
-        if job.is_variant and (files := dense.get(job.after or "")):
+        files = dense.get(job.after or "")
+        if job.is_variant and not job.change and files is not None:
             served.append(files.with_cache(job.name, job.kv_cache))
     with tempfile.TemporaryDirectory(prefix="resurface-stand-ins-") as folder:
         stand_ins = list(_stand_ins(jobs, dense, Path(folder)))
@@ -192,6 +217,21 @@ def served_here(
             raise InputError(message) from error
 
 
+def other_tokens(
+    dense: Mapping[str, CheckpointInfo], asked: Mapping[str, Sequence[PreparedTask]]
+) -> Iterator[str]:
+    """Notes on GGUF files whose own tokenizer makes other tokens of this run's
+    questions. Starts their server. Raises InputError."""
+    from evaluator.engine.endpoint.prepare import other_texts  # httpx
+
+    for name, info in dense.items():
+        if info.served != "file":
+            continue
+        texts = [text for task in asked.get(name, ()) for text in task.texts]
+        if note := other_texts(info.path, [*dict.fromkeys(texts)]):
+            yield f"{name}: {note}"
+
+
 def remarks(
     engine: EngineConfig, infos: Iterable[CheckpointInfo], max_model_len: int
 ) -> Iterator[str]:
@@ -199,10 +239,48 @@ def remarks(
     another way than transformers."""
     for info in infos:
         yield from (f"{info.name}: {note}" for note in info.notes)
+        if info.served:
+            continue
         settings = Checkpoint(info.path).config
         note = ENGINES[engine.kind].remark(settings, max_model_len)
         if note is not None:
             yield f"{info.name}: {note}"
+
+
+def calibration_notes(jobs: Iterable[CheckpointJob]) -> Iterable[str]:
+    """Notes on calibration texts, each once."""
+    notes: dict[str, None] = {}
+    for job in jobs:
+        made = job.prune or job.quantise
+        if made is not None and made.calibration is not None:
+            notes |= dict.fromkeys(wrapped(made.calibration))
+    return notes
+
+
+def differences_of(
+    jobs: Iterable[CheckpointJob],
+    dense: Mapping[str, CheckpointInfo],
+    tokenizers: Mapping[str, Any],
+) -> dict[str, list[str]]:
+    """How existing checkpoints differ from their bases beside weights, by name."""
+    differing = {}
+    for job in jobs:
+        info, base = dense.get(job.model), dense.get(job.base or "")
+        if info is None or base is None or info is base or job.change:
+            continue
+        if info.served or base.served:
+            continue
+        differing[job.name] = [
+            *differences(base.path, info.path),
+            *other_ends(tokenizers[base.name], tokenizers[info.name]),
+        ]
+    return differing
+
+
+def difference_notes(differing: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for name, lines in differing.items():
+        if lines:
+            yield f"{name}: differs from its base beside weights: {'; '.join(lines)}"
 
 
 def _stand_ins(
@@ -214,7 +292,7 @@ def _stand_ins(
 
     first: dict[tuple[object, ...], str] = {}
     for job in jobs:
-        if job.quantise is None:
+        if job.quantise is None or job.quantise.quantisation is None:
             continue
         config = job.quantise
         method = config.method if config.method == ONLINE else "rtn"
@@ -313,7 +391,7 @@ def check_dtypes(
         return
     for job in jobs:
         own, base = dense.get(job.name), dense.get(job.base or "")
-        if own and base and own.dtype != base.dtype:
+        if own and base and not own.served and own.dtype != base.dtype:
             raise InputError(
                 f"checkpoint {own.path}: dtype auto would compute it in {own.dtype},"
                 f" and its base {base.name} in {base.dtype}: set --dtype bfloat16"
@@ -322,11 +400,13 @@ def check_dtypes(
             )
 
 
-def manifest_of(job: CheckpointJob) -> PruneManifest | QuantiseManifest | None:
+def manifest_of(job: CheckpointJob) -> JobManifest | None:
     """What describes a made checkpoint; None until it is whole: it is written last.
     Raises InputError if damaged."""
-    checkpoint = Checkpoint(job.path)
-    return checkpoint.quantised if job.prune is None else checkpoint.pruned
+    kind: type[JobManifest] = PruneManifest
+    if job.quantise is not None:
+        kind = METHODS[job.quantise.method].manifest
+    return read_manifest(job.path, kind)
 
 
 def damaged(jobs: Iterable[CheckpointJob]) -> dict[str, str]:
@@ -351,6 +431,22 @@ def damaged(jobs: Iterable[CheckpointJob]) -> dict[str, str]:
                 f"{error}; remove {job.path}, and the same command makes it again"
             )
     return found
+
+
+def check_control(
+    engine: EngineConfig,
+    job: CheckpointJob,
+    tasks: Iterable[PreparedTask],
+    *,
+    here: bool,
+) -> None:
+    """Raises InputError for a control whose engine, dtype or probes are impossible."""
+    engine = engine_under(job.change, engine)
+    if here and engine.kind in ENGINES:
+        ENGINES[engine.kind].check_here(engine)
+    if job.path.is_dir():
+        engine_of(engine, [job], here=here)
+    check_references(engine, tasks)
 
 
 def check_references(engine: EngineConfig, tasks: Iterable[PreparedTask]) -> None:

@@ -3,9 +3,11 @@ texts into windows."""
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
+from random import Random
 from typing import Any
 
 from evaluator.asking.long_contexts import lengthened
@@ -13,20 +15,23 @@ from evaluator.asking.prompts import CAPPED_FORMATS, DATE, Prompter
 from evaluator.asking.questions import Posed, Question, Window
 from evaluator.asking.template_checks import try_prompts, try_template
 from evaluator.asking.thoughts import FORMATS
-from evaluator.core.errors import InputError
+from evaluator.core.document import digest
+from evaluator.core.errors import Document, InputError
 from evaluator.core.records import Item
 from evaluator.probes.config import SHORTEST_PROMPT, EvalConfig
 from evaluator.probes.item import Budget
 from evaluator.probes.perplexity import windows_of
-from evaluator.probes.planning import questions_of
+from evaluator.probes.planning import exemplar_for, exemplars_of, questions_of
 from evaluator.tasks import TaskData, load_task, spelled
 from evaluator.tasks.base import plain_task
-from launch.sweep.document import digest
+from evaluator.tasks.loading import DEEP_ITEMS, select
 from launch.sweep.jobs import CheckpointJob
 
 # room for the longest gold answer of a byte-level vocabulary after a full prompt
 _OPTION_TOKENS = 1024
 _OPTION = 128  # and of a usual one, after a thought
+_ORDER = 1  # the seed of the control `order`
+_TRIED = 500  # items whose prompts are made before the run
 _OTHER_DAYS = (date(2001, 11, 3), date(2035, 5, 28))  # they share no part of a date
 _SHORT = Item(
     task="",
@@ -47,10 +52,37 @@ class PreparedTask:
     key: str  # identifies questions + config
     config: EvalConfig
     questions: tuple[Posed, ...]
+    content: tuple[str, ...] = ()  # identifies its data; of a text, its windows too
+    # every item of its languages
+    pools: Mapping[str, Sequence[Item]] = field(default_factory=dict)
+
+    def key_under(self, settings: Document) -> str:
+        """Its key with other settings, of the same data."""
+        return _key(self.content, settings)
+
+    def moved_examples(self, items: int) -> Iterator[tuple[str, str, str]]:
+        """The items whose solved example depends on whether `items` or the present
+        number are asked: item, example of `items` and present example, by id."""
+        for pool in self.pools.values() if "one_shot" in self.config.formats else ():
+            counts = (items, self.config.items)
+            subsets = [select(pool, count) for count in counts]
+            examples = [exemplars_of(pool, subset) for subset in subsets]
+            for item in min(subsets, key=len):
+                before, now = (exemplar_for(item, each) for each in examples)
+                if before != now:
+                    yield item.item_id, _id(before), _id(now)
 
     @property
     def windows(self) -> tuple[Window, ...]:
         return tuple(each for each in self.questions if isinstance(each, Window))
+
+    @property
+    def texts(self) -> Iterator[str]:
+        """What it asks, and the options that it scores; texts may come twice."""
+        for each in self.questions:
+            if isinstance(each, Question):
+                yield each.item.question
+                yield from each.option_texts
 
     @property
     def longest_request(self) -> int:
@@ -65,6 +97,15 @@ class PreparedTask:
             + config.max_new_tokens
             + _OPTION_TOKENS
         )
+
+
+def _key(content: Sequence[str], settings: Document) -> str:
+    name, data, *windows = content
+    return digest([name, data, settings, *windows])
+
+
+def _id(item: Item | None) -> str:
+    return "none" if item is None else item.item_id
 
 
 def _longest_prompt(config: EvalConfig) -> int:
@@ -96,6 +137,8 @@ class TaskPreparation:
             fitted = self._lengths(settings)
             if settings.chat:
                 fitted |= self._of_template(settings, job.model)
+            elif not settings.is_text:
+                self._note_template(job)
             data = self._load(settings, name)
             # the data's spelling, so that "sw" and "swahili" are one task
             if settings.languages is not None:
@@ -105,8 +148,18 @@ class TaskPreparation:
             key = name + config.model_dump_json(), job.model if config.is_text else None
             if key not in self._tasks:
                 self._tasks[key] = self._prepared(data, config, job.model)
-            tasks.append(self._tasks[key])
+            tasks.append(_of_control(self._tasks[key], job))
         return tuple(tasks)
+
+    def _note_template(self, job: CheckpointJob) -> None:
+        """Notes an instruct model that is asked without its template."""
+        has = getattr(self._tokenizers.get(job.model), "chat_template", None)
+        if has and job.base is None and "base" not in job.name.lower():
+            note = (
+                f"{job.name}: has a chat template, but the prompts are plain text: --chat"
+                " (chat: true in a sweep file) asks an instruct model as it was trained"
+            )
+            self.notes[note] = None
 
     def _lengths(self, settings: EvalConfig) -> dict[str, Any]:
         """The lengths that fit every model's positions. Raises InputError."""
@@ -188,8 +241,7 @@ class TaskPreparation:
             data = load_task(config.task, config.languages, plain, config.data_settings)
             self._data[plain, *key] = data
             if data.left_out:
-                files = ", ".join(data.left_out)
-                note = f"{plain}: {config.task}: these files are not read: {files}"
+                note = f"{plain}: {config.task}: not read: {', '.join(data.left_out)}"
                 self.notes[note] = None
         if (name, *key) not in self._data:
             self._data[name, *key] = self._data[plain, *key].named(name)
@@ -220,10 +272,47 @@ class TaskPreparation:
             f" {', '.join(reasons)}"
         )
 
+    def _note_cuts(
+        self, questions: Sequence[Question], config: EvalConfig, model: str
+    ) -> None:
+        """Notes of how many items `prompt_tokens` cuts the context."""
+        cap, long = config.prompt_tokens, []
+        for question in questions[:_TRIED]:
+            if len(question.item.context.encode()) > cap:  # bytes: no fewer than tokens
+                long.append(question.item)
+        if config.length or "open" not in config.formats or not long:
+            return
+        prompter = Prompter(
+            self._tokenizers[model],
+            chat=config.chat,
+            prompt_tokens=cap,
+            one_shot_prompt_tokens=1,
+            thinking=config.thinks,
+            date=config.date,
+        )
+        cut = 0
+        for item in long:
+            with suppress(InputError):  # the run leaves it out
+                cut += prompter.build(item, "open").truncated
+        if cut:
+            note = (
+                f"{config.task}: prompts of {cap} tokens cut the contexts of {cut} of"
+                f" the first {len(questions[:_TRIED])} items; --prompt-tokens"
+                " (prompt_tokens in a sweep file) allows more"
+            )
+            self.notes[note] = None
+
+    def _note_depth(self, questions: Sequence[Question], config: EvalConfig) -> None:
+        deep = [probe.name for probe in config.item_probes if probe.deep]
+        if deep and not all(question.deep for question in questions):
+            probes, task = ", ".join(deep), questions[0].item.task
+            note = f"{task}: {probes}: only {DEEP_ITEMS} items of each language"
+            self.notes[note] = None
+
     def _prepared(self, data: TaskData, config: EvalConfig, model: str) -> PreparedTask:
         """A task, its windows of the model's tokens. Raises InputError for a
         template that cannot pose a question."""
-        identity: list[object] = [data.name, data.digest, config.identifying()]
+        content = [data.name, data.digest]
         questions: Sequence[Posed]
         if config.is_text:
             assert data.text is not None
@@ -232,19 +321,37 @@ class TaskPreparation:
                 data.name, data.text, tokenizer, config.window, self._positions
             )
             ids = b"".join(window.token_ids.tobytes() + b"|" for window in windows)
-            identity.append(hashlib.sha256(ids).hexdigest())
+            content.append(hashlib.sha256(ids).hexdigest())
         else:
             questions = items = questions_of(data, config)
+            self._note_depth(items, config)
             if config.length:
                 self._try_lengths(items, config, model)
+            self._note_cuts(items, config, model)
             if config.template is not None:
                 try_prompts(config.template, _renderings(items, config))
         return PreparedTask(
             name=data.name,
-            key=digest(identity),
+            key=_key(content, config.identifying()),
             config=config,
             questions=tuple(questions),
+            content=tuple(content),
+            pools=data.pools,
         )
+
+
+def _of_control(task: PreparedTask, job: CheckpointJob) -> PreparedTask:
+    """The questions that a control asks, in its order; any other checkpoint's task as
+    it is."""
+    questions, most = list(task.questions), job.most or len(task.questions)
+    if len(questions) > most:  # of every part, and so of every language
+        questions = [questions[at * len(questions) // most] for at in range(most)]
+    if job.change == "order":
+        Random(_ORDER).shuffle(questions)
+    elif len(questions) == len(task.questions):
+        return task
+    key = digest([task.key, job.change, job.most])
+    return replace(task, key=key, questions=tuple(questions))
 
 
 def _renderings(

@@ -13,7 +13,7 @@ import yaml
 from evaluator.checkpoints.files import digest_of_file
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.checkpoints.manifests import PruneManifest, read_manifest
-from evaluator.core.errors import InputError, one_line, rows_at
+from evaluator.core.errors import InputError, Json, one_line, rows_at
 from evaluator.metrics.fates import FATES
 
 _REPOSITORY = re.compile(
@@ -215,7 +215,7 @@ def model_card(
     """README.md of a repository. `base`: the dense model's hub id, if any; `fates`:
     rows of the table `fates`."""
     method = re.sub(r"[^A-Za-z0-9_.-]+", "-", manifest.method)
-    front: dict[str, Any] = {"tags": ["pruned", method], "library_name": "transformers"}
+    front: Json = {"tags": ["pruned", method], "library_name": "transformers"}
     if base is not None:
         front["base_model"] = base.partition("@")[0]
     calibration, done, of = (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from evaluator.core.errors import InputError, one_line
 from evaluator.core.isolated import run_isolated
-from launch.run.events import GaveUp
+from launch.run.events import GaveUp, Judged
 
 if TYPE_CHECKING:
     from launch.run.events import End, Event
@@ -44,10 +44,15 @@ class Notifying:
         self, command: Sequence[str], run_dir: Path, warn: Callable[[str], None]
     ) -> None:
         self._command, self._run_dir, self._warn = command, run_dir, warn
+        self.verdict = ""  # of the gate, once the report is written
         # runs the command for the first failure
         self._first: threading.Thread | None = None
 
     def on(self, event: Event, _: object = None) -> None:
+        if isinstance(event, Judged):
+            from evaluator.deciding.verdict_text import notice
+
+            self.verdict = notice(event.verdicts)
         if isinstance(event, GaveUp) and self._first is None:
             self._first = threading.Thread(
                 target=self._run, args=("failed", event.failure.text), daemon=True
@@ -61,7 +66,7 @@ class Notifying:
             self._first.join()
         self._run(
             "partial" if event.state == "finished_with_failures" else event.state,
-            event.text,
+            "; ".join(filter(None, (self.verdict, event.text))),
         )
 
     def _run(self, state: str, message: str) -> None:

@@ -25,7 +25,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from evaluator.core.errors import InputError, json_text, mapping_at, one_line, unknown
+from evaluator.core.errors import (
+    Document,
+    InputError,
+    Json,
+    json_text,
+    mapping_at,
+    one_line,
+    unknown,
+)
 from evaluator.core.files import write_atomically
 from launch.run.events import Ended, Event
 from launch.run.state import RunState
@@ -174,14 +182,14 @@ class WandB:
 
 # An exception of a tracker's methods becomes a warning and ends nothing.
 Tracker = MLflow | WandB
-_TRACKERS: dict[str, Callable[[Any], Tracker]] = {"mlflow": MLflow, "wandb": WandB}
+TRACKERS: dict[str, Callable[[Any], Tracker]] = {"mlflow": MLflow, "wandb": WandB}
 
 
 def tracker_of(name: str) -> Tracker:
     """Return a tracker. Raises InputError if its name is unknown, or if it is not
     installed or cannot be imported."""
-    if name not in _TRACKERS:
-        raise unknown("--track", name, _TRACKERS)
+    if name not in TRACKERS:
+        raise unknown("--track", name, TRACKERS)
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -192,7 +200,7 @@ def tracker_of(name: str) -> Tracker:
         raise InputError(
             f"--track {name}: cannot be imported: {one_line(error)}"
         ) from error
-    return _TRACKERS[name](module)
+    return TRACKERS[name](module)
 
 
 def _letters(name: str) -> str:
@@ -224,6 +232,8 @@ class Tracking:
         self._parameters = parameters
         self._pending = {each.name: each for each in checkpoints}
         self._names = set(self._pending)
+        self._all = dict(self._pending)
+        self._grown: set[str] = set()  # evaluated by this call
         self._state = RunState()
         # False: the last one
         self._turns: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -265,6 +275,8 @@ class Tracking:
     def on(self, event: Event, state: RunState) -> None:
         self._state = state
         if isinstance(event, Ended):
+            if event.items:  # a checkpoint that was sent may have grown
+                self._grown.add(event.checkpoint)
             self._turns.put(True)
 
     def _work(self) -> None:
@@ -277,6 +289,9 @@ class Tracking:
             # one check covers all checkpoints that have ended meanwhile
             while more and not self._turns.empty():
                 more = self._turns.get()
+            while self._grown:
+                name = self._grown.pop()
+                self._pending |= {name: self._all[name]} if name in self._all else {}
             for each in self._ended():
                 # if sending fails, the same command sends it again
                 del self._pending[each.name]
@@ -358,7 +373,9 @@ class Tracking:
 def tracked(prepared: Prepared) -> list[Tracked]:
     rows = []
     for job in prepared.jobs:
-        settings: dict[str, Any] = {
+        if job.change:  # it is no result
+            continue
+        settings: Json = {
             "model": job.model,
             "base": job.base,
             "kv_cache": job.kv_cache if job.is_variant else None,
@@ -371,7 +388,7 @@ def tracked(prepared: Prepared) -> list[Tracked]:
     return rows
 
 
-def flattened(document: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flattened(document: Document, prefix: str = "") -> dict[str, str]:
     """`{"a": {"b": 1}}` as `{"a.b": "1"}`; null is left out. Pure."""
     found: dict[str, str] = {}
     for name, value in document.items():
@@ -384,7 +401,7 @@ def flattened(document: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return found
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> Json:
     """The JSON object in a file; empty if there is none."""
     with suppress(OSError, ValueError):
         return dict(mapping_at(json.loads(file.read_bytes())))

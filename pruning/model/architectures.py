@@ -104,7 +104,7 @@ def architecture_of(checkpoint: Checkpoint) -> Architecture:
     if checkpoint.quantisation is not None:
         raise InputError(
             f"{file}: the checkpoint is already quantised (quant_method"
-            f" {checkpoint.quantisation.library!r}); it cannot be pruned"
+            f" {checkpoint.quantisation.library!r}); compress the dense model that it was made from"
         )
     if known is None:
         raise InputError(

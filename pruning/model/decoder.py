@@ -22,7 +22,7 @@ from evaluator.checkpoints.tensors import FLOATS
 from evaluator.core.errors import InputError, JobError, one_line
 from pruning.model import memory
 from pruning.model.architectures import Architecture, architecture_of, separate
-from pruning.model.packing import Batch, pack, register
+from pruning.model.packing import Batch, Keywords, pack, register
 
 _KEPT_MASKS = 1 << 27  # elements of all sliding-window masks that are kept, a byte each
 _EMBEDDED = 1024  # tokens that are embedded at once: their masks grow with the square
@@ -43,7 +43,7 @@ class _Recorder(nn.Module):
     """Takes the place of a decoder layer: passes its input through and keeps the
     keywords of the call."""
 
-    def __init__(self, received: list[dict[str, Any]]) -> None:
+    def __init__(self, received: list[Keywords]) -> None:
         super().__init__()
         self._received = received
 
@@ -93,9 +93,8 @@ class Decoder:
         self.config = _text_config(checkpoint, self._architecture)
         # only one sequence at a time can run through a layer
         self.recurrent = self._architecture.recurrent
-        with torch.device("meta"), warnings.catch_warnings():
+        with torch.device("meta"), warnings.catch_warnings(action="ignore"):
             # of token ids in the config that no forward pass here uses
-            warnings.simplefilter("ignore")
             self._model = AutoModel.from_config(copy.deepcopy(self.config)).eval()
         if not self.recurrent:
             register(self._model.config)
@@ -109,9 +108,9 @@ class Decoder:
             self.dtype = self.checkpoint_dtype(0, next(iter(self.linears(0))))
         self._released = 0
         self._skeleton: nn.Module | None = None
-        self._received: list[dict[str, Any]] = []
+        self._received: list[Keywords] = []
         self._compact_ids: Tensor | None = None
-        self._keywords: dict[int, list[dict[str, Any]]] = {}
+        self._keywords: dict[int, list[Keywords]] = {}
 
     def _find_tensors(self) -> None:
         """Raises InputError unless the checkpoint has the decoder's tensors."""
@@ -228,8 +227,7 @@ class Decoder:
         config.num_hidden_layers = 0
         config.vocab_size = len(unique)
         config.pad_token_id = None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             skeleton = AutoModel.from_config(config, dtype=self.dtype).eval()
         rows = self.checkpoint.tensors[self._table].read_rows(unique)
         skeleton.embed_tokens.weight = nn.Parameter(
@@ -249,11 +247,11 @@ class Decoder:
         pieces = torch.split(torch.cat(batch.sequences), _EMBEDDED)
         return torch.cat([self._run(ids)[0] for ids in pieces], dim=1)
 
-    def keywords(self, layer: int, batch: Batch) -> dict[str, Any]:
+    def keywords(self, layer: int, batch: Batch) -> Keywords:
         of_each = [self._keywords_of(ids)[layer] for ids in batch.sequences]
         return dict(of_each[0]) if self.recurrent else pack(of_each, batch.lengths)
 
-    def _keywords_of(self, ids: Tensor) -> list[dict[str, Any]]:
+    def _keywords_of(self, ids: Tensor) -> list[Keywords]:
         """The keywords of every layer for one sequence. They depend on its length
         alone, so small ones are kept."""
         length = len(ids)
@@ -263,7 +261,7 @@ class Decoder:
             self._keywords[length] = self._run(ids)[1]
         return self._keywords[length]
 
-    def _run(self, ids: Tensor) -> tuple[Tensor, list[dict[str, Any]]]:
+    def _run(self, ids: Tensor) -> tuple[Tensor, list[Keywords]]:
         assert self._skeleton is not None, "open_skeleton comes first"
         assert self._compact_ids is not None
         compact_1T = torch.searchsorted(self._compact_ids, ids)[None].to(self.device)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+Keywords = dict[str, Any]  # of a layer's call
 ATTENTION = "resurface_packed"
 # A product of fewer rows takes another path through the CPU's libraries, whose float32
 # rounding differs: a shorter sequence is run by itself (measured: 12 rows and more
@@ -73,12 +74,10 @@ def register(config: Any) -> None:
     config._attn_implementation = ATTENTION
 
 
-def pack(
-    keywords: Sequence[Mapping[str, Any]], lengths: tuple[int, ...]
-) -> dict[str, Any]:
+def pack(keywords: Sequence[Mapping[str, Any]], lengths: tuple[int, ...]) -> Keywords:
     """One layer's keywords for sequences end to end, from those for each: tensors
     are (1, tokens, ...)."""
-    packed: dict[str, Any] = {}
+    packed: Keywords = {}
     for name, first in keywords[0].items():
         values = [of_one[name] for of_one in keywords]
         if name == "attention_mask":

@@ -111,8 +111,8 @@ def check_place(checkpoint: Checkpoint, out: Path) -> None:
         raise InputError(f"out: {out} holds the source checkpoint {checkpoint.path}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(
-            f"out: {out} exists and is not this pruning's finished checkpoint; name"
-            " another place"
+            f"out: {out} exists and holds no checkpoint that this command has made; name"
+            " another place, or remove it"
         )
     if out.name in ("", ".."):
         raise InputError(f"out: {out} has no name of its own; name a directory in it")

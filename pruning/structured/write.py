@@ -5,6 +5,7 @@ keeps a tensor.
 written. Shards are written tensor by tensor."""
 
 import copy
+import hashlib
 import json
 import math
 import warnings
@@ -18,7 +19,7 @@ import torch
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.files import write_json
 from evaluator.checkpoints.tensors import SINGLE, Tensor, write_index
-from evaluator.core.errors import InputError, one_line
+from evaluator.core.errors import Document, InputError, Json, one_line
 from evaluator.core.liveness import HEARTBEAT
 from pruning.model.architectures import architecture_of, separate
 from pruning.model.decoder import Decoder
@@ -28,7 +29,7 @@ from pruning.structured.cut import Cut, Slice
 def write(
     checkpoint: Checkpoint,
     kept: Mapping[str, Slice | None],
-    config: Mapping[str, Any],
+    config: Document,
     folder: Path,
 ) -> None:
     """Fill `folder` with shards, their index and config.json. Memory holds one
@@ -70,6 +71,33 @@ def content(tensor: Tensor, part: Slice) -> Iterator[bytes | memoryview]:
     yield weight.contiguous().view(torch.uint8).numpy().reshape(-1).data
 
 
+def differences(
+    made: Checkpoint, source: Checkpoint, kept: Mapping[str, Slice | None]
+) -> Iterator[str]:
+    """Every tensor of `made` that is not what stays of the source's."""
+    expected = {part.name for part in kept.values() if part is not None}
+    for name in sorted(expected ^ made.tensors.keys()):
+        problem = "missing" if name in expected else "one too many"
+        yield f"{made.path}: tensor {name} is {problem}"
+    for name, part in kept.items():
+        tensor = None if part is None else made.tensors.get(part.name)
+        if part is None or tensor is None:
+            continue
+        stays = content(source.tensors[name], part)
+        if tensor.shape != part.shape or digest(tensor.chunks()) != digest(stays):
+            yield (
+                f"{tensor.file}: tensor {part.name} is not what stays of {name} of"
+                f" {source.path}"
+            )
+
+
+def digest(chunks: Iterable[bytes | memoryview]) -> bytes:
+    whole = hashlib.sha256()
+    for chunk in chunks:
+        whole.update(chunk)
+    return whole.digest()
+
+
 def _width(tensor: Tensor) -> int:
     """Bytes of an element."""
     return tensor.size // max(1, math.prod(tensor.shape))
@@ -82,7 +110,7 @@ def write_safetensors(
 ) -> int:
     """Writes one file of `tensors` (their dtype, shape and bytes); `chunks` are
     their bytes. Returns how many."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    header: Json = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, (dtype, shape, size) in tensors.items():
         header[name] = {
@@ -111,7 +139,7 @@ _CHANGED = {
 }
 
 
-def mended(decoder: Decoder, cut: Cut) -> dict[str, Any]:
+def mended(decoder: Decoder, cut: Cut) -> Json:
     """config.json with the sizes and layer lists of what stays."""
     whole = copy.deepcopy(decoder.checkpoint.stored_config)
     section, config = whole, decoder.config
@@ -133,11 +161,9 @@ def mended(decoder: Decoder, cut: Cut) -> dict[str, Any]:
     return whole
 
 
-def _of_layers(
-    section: Mapping[str, Any], config: Any, kept: Sequence[int], count: int
-) -> dict[str, Any]:
+def _of_layers(section: Document, config: Any, kept: Sequence[int], count: int) -> Json:
     """The fields that say something about single layers, for those that stay."""
-    changed: dict[str, Any] = {}
+    changed: Json = {}
     # with an entry for each layer; also a default that the architecture derives from a
     # layer's number
     for name in ("layer_types", "mlp_layer_types", "no_rope_layers"):
@@ -174,8 +200,7 @@ def check_built(decoder: Decoder, cut: Cut, kept: Mapping[str, Slice | None]) ->
     file = decoder.checkpoint.config_file
     try:
         config = type(decoder.config).from_dict(settings)
-        with torch.device("meta"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with torch.device("meta"), warnings.catch_warnings(action="ignore"):
             layers = AutoModel.from_config(config).eval().layers
         if architecture.experts is not None:
             separate(layers, architecture.experts)
@@ -202,7 +227,7 @@ def check_built(decoder: Decoder, cut: Cut, kept: Mapping[str, Slice | None]) ->
                 )
 
 
-def _settings(layer: torch.nn.Module) -> dict[str, Any]:
+def _settings(layer: torch.nn.Module) -> Json:
     """What a layer's modules were built with, by module and field."""
     settings = {}
     for name, module in layer.named_modules():

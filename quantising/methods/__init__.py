@@ -1,4 +1,4 @@
-"""The ways to quantise: a class for each, and their registry.
+"""The ways to quantise, and to remove experts: a class for each, and their registry.
 
 To add one, write its class and add its line here; sweep files, preflight and
 estimates read the object. Importing this needs no torch."""
@@ -7,7 +7,8 @@ from evaluator.core.config import Registry
 from quantising.methods.base import Method
 from quantising.methods.llm_compressor import AWQ, GPTQ, Recipe, SmoothQuant
 from quantising.methods.plain import RTN, Online
+from quantising.methods.reap import Reap
 
 METHODS: Registry[Method] = Registry(
-    "method", (RTN(), Online(), GPTQ(), AWQ(), SmoothQuant(), Recipe())
+    "method", (RTN(), Online(), GPTQ(), AWQ(), SmoothQuant(), Recipe(), Reap())
 )

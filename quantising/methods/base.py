@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import Field
 
-from evaluator.core.errors import InputError
+from evaluator.checkpoints.manifests import JobManifest, QuantiseManifest
+from evaluator.core.errors import InputError, Json
 from pruning.config import JobConfig
 from quantising.schemes import config_groups
 
@@ -34,13 +35,15 @@ class Settings(JobConfig):
     """What a method reads of a job's configuration (`QuantiseConfig`)."""
 
     method: str
-    scheme: str
+    scheme: str = Field(default="", exclude_if=lambda value: not value)
     # weights of a row that share a scale; None: the scheme's own
     group_size: int | None = Field(default=None, ge=1)
     # modules that stay as they are, or patterns after `re:`
     ignore: tuple[str, ...] = IGNORED
     # the text of llm-compressor's recipe, for method `recipe`
     recipe: str | None = None
+    # share of each layer's experts that goes, for method `reap`
+    experts: float | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class Modifier:
 
 def recipe_of(modifiers: Sequence[Modifier], config: Settings) -> str:
     """The recipe that applies modifiers in their order."""
-    scheme: dict[str, Any] = {"targets": ["Linear"], "scheme": config.scheme}
+    scheme: Json = {"targets": ["Linear"], "scheme": config.scheme}
     if config.group_size is not None:
         scheme = {"config_groups": config_groups(config.scheme, config.group_size)}
     scheme["ignore"] = list(config.ignore)
@@ -68,10 +71,12 @@ class Method(ABC):
 
     name: str
     help: str  # one line
-    schemes: tuple[str, ...]  # that it can make
+    schemes: tuple[str, ...] = ()  # that it can make
+    manifest: type[JobManifest] = QuantiseManifest
     needs_calibration: bool = False
     takes_group: bool = True
     takes_recipe: bool = False
+    takes_experts: bool = False
     passes: float = 0  # cost, in forward passes over the calibration text
 
     def check_here(self) -> None:
@@ -84,7 +89,8 @@ class Method(ABC):
         weights."""
         if checkpoint.quantisation is not None:
             raise InputError(
-                f"{checkpoint.config_file}: the checkpoint is already quantised"
+                f"{checkpoint.config_file}: the checkpoint is already quantised;"
+                " compress the dense model that it was made from"
             )
 
     @abstractmethod
@@ -101,3 +107,25 @@ class Method(ABC):
         `sequences`: token ids, empty for a method that needs none. Returns the versions
         of what did the work.
         """
+
+    def outcome(
+        self, source: Checkpoint, folder: Path, config: Settings
+    ) -> dict[str, Any]:
+        """What the manifest says of the weights that `write` left in `folder`."""
+        share, pattern = _sparsity(source, folder) or (None, None)
+        return {"scheme": config.scheme, "pattern": pattern, "measured_sparsity": share}
+
+
+def _sparsity(source: Checkpoint, folder: Path) -> tuple[float, str] | None:
+    """Of the matrices that were pruned in `source`, as they are in `folder`; None:
+    none were, or it cannot be said."""
+    pruned = source.pruned
+    if pruned is None:
+        return None
+    if pruned.removed is not None:  # the parts stay gone
+        return pruned.measured_sparsity, pruned.pattern
+    from evaluator.checkpoints.checkpoint import Checkpoint
+    from evaluator.checkpoints.sparsity import measure
+
+    names = [matrix.name for matrix in pruned.matrices]
+    return measure(Checkpoint(folder).tensors.values(), names, pruned.pattern)

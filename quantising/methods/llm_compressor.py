@@ -112,7 +112,7 @@ def _beat_while_growing(log: Path, target: Path) -> Callable[[], None]:
     return look
 
 
-class _Modifiers(Method):
+class Modifiers(Method):
     """Applies a recipe, its own or a user's."""
 
     needs_calibration = True
@@ -121,6 +121,9 @@ class _Modifiers(Method):
     def check_here(self) -> None:
         environment()
 
+    def recipe(self, checkpoint: Checkpoint, config: Settings) -> str:
+        return config.recipe or recipe_of(self.modifiers, config)
+
     def write(
         self,
         checkpoint: Checkpoint,
@@ -128,14 +131,14 @@ class _Modifiers(Method):
         config: Settings,
         sequences: Sequences,
     ) -> dict[str, str]:
-        recipe = config.recipe or recipe_of(self.modifiers, config)
+        recipe = self.recipe(checkpoint, config)
         versions = apply_recipe(recipe, checkpoint.path, folder, sequences)
         # as it was asked for
         (folder / "recipe.yaml").write_text(recipe, encoding="utf-8")
         return versions
 
 
-class Recipe(_Modifiers):
+class Recipe(Modifiers):
     name = "recipe"
     help = (
         "a recipe file for llm-compressor (recipe: FILE), run in an environment of"
@@ -147,7 +150,7 @@ class Recipe(_Modifiers):
     passes = 2
 
 
-class GPTQ(_Modifiers):
+class GPTQ(Modifiers):
     """Frantar et al., 2023."""
 
     name = "gptq"
@@ -160,7 +163,7 @@ class GPTQ(_Modifiers):
     modifiers = (Modifier("GPTQModifier", quantises=True),)
 
 
-class AWQ(_Modifiers):
+class AWQ(Modifiers):
     """Lin et al., 2024."""
 
     name = "awq"
@@ -173,7 +176,7 @@ class AWQ(_Modifiers):
     )
 
 
-class SmoothQuant(_Modifiers):
+class SmoothQuant(Modifiers):
     """Xiao et al., 2023, then GPTQ, as llm-compressor's own recipe of W8A8 does."""
 
     name = "smoothquant"

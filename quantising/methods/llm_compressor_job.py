@@ -73,6 +73,24 @@ def _keep_zeros() -> None:
     )
 
 
+def _keep_causal() -> None:
+    """Without this, the tracer builds a configuration again, without its attention.
+    Some models (Mistral, Phi-3, Qwen3-MoE) then get no mask, and tokens see later ones.
+    """
+    from llmcompressor.pipelines.sequential.helpers import SequentialTracer
+    from transformers import PretrainedConfig
+
+    create = SequentialTracer.create_arg
+
+    def create_arg(self: Any, argument: Any) -> Any:
+        made = create(self, argument)
+        if isinstance(argument, PretrainedConfig):
+            made.kwargs = {**made.kwargs, "attn_implementation": "eager"}
+        return made
+
+    SequentialTracer.create_arg = create_arg
+
+
 def _quantise(request: dict[str, Any]) -> None:
     import torch
     from datasets import Dataset
@@ -101,6 +119,7 @@ def _quantise(request: dict[str, Any]) -> None:
             "shuffle_calibration_samples": False,
         }
     _keep_zeros()
+    _keep_causal()
     oneshot(model=model, tokenizer=tokenizer, recipe=request["recipe"], **text)
     model.save_pretrained(request["out"], save_compressed=True)
 

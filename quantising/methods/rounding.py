@@ -20,7 +20,7 @@ from evaluator.checkpoints.tensors import write_index
 from evaluator.core.errors import InputError
 from pruning.model.architectures import architecture_of
 from pruning.model.decoder import Decoder
-from quantising.methods.base import Settings
+from quantising.methods.base import IGNORED, Settings
 from quantising.schemes import SCHEMES, config_groups, preset
 
 
@@ -38,6 +38,13 @@ def matrices(checkpoint: Checkpoint, config: Settings) -> list[str]:
             f"{file}: its router or gates would have to stay as they are: rounding"
             " quantises whole layers"
         )
+    modules = {name.removesuffix(".weight") for name in checkpoint.tensors}
+    for pattern in set(config.ignore) - {*IGNORED}:
+        if not any(ignored(module, [pattern]) for module in modules):
+            raise InputError(
+                f"compress: ignore: {pattern}: no module of {checkpoint.path} has this"
+                " name; write a whole name, or re:PATTERN"
+            )
     group = config.group_size or SCHEMES[config.scheme].group
     chosen = []
     for name, (_, columns) in (

@@ -1,9 +1,14 @@
 """A cluster's sweep on one machine: the real board, driver, records and live state,
 and engines that cost nothing and die at random.
 
-    python -m tests.cluster python -m tests.cluster --engines 100 --checkpoints 1000
-    --items 1800 --deaths 200 python -m tests.cluster --pace 25
-    # at the pace of real engines
+    python -m tests.cluster
+    python -m tests.cluster --engines 100 --checkpoints 1000 --items 1800 --deaths 200
+    python -m tests.cluster --pace 25             # at the pace of real engines
+    python -m tests.cluster --virtual --seed 17   # one small execution, again
+    python -m tests.cluster --virtual --runs 2000
+
+`--virtual` has a clock and threads of its own (`virtual.py`): a seed decides failures,
+which come in bursts, and whose turn it is. A seed that fails fails again.
 
 Ray is pretended (`pretended_ray.py`), records are made up (`answers.py`); what both
 take of the processor is taken off. What Ray itself takes in the driver's process is not
@@ -25,6 +30,8 @@ from tests.cluster.pretended_ray import Deaths, PretendedRay
 from tests.cluster.simulation import (
     Cost,
     Size,
+    again,
+    fault_of,
     made_up,
     mistakes,
     questions_of,
@@ -37,6 +44,9 @@ _PACE = 25.0  # items per second of an engine, for the share
 
 def main() -> None:
     options = _options()
+    if options.virtual:
+        _virtual(options)
+        return
     with tempfile.TemporaryDirectory(dir=options.work) as folder:
         found = _run(options, Path(folder) / "run")
         print(json.dumps(found))
@@ -63,7 +73,9 @@ def _options() -> argparse.Namespace:
         default=0,
         help="engines that die; a tenth of them with their nodes",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the deaths")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the deaths, or of --virtual"
+    )
     parser.add_argument(
         "--pace",
         type=float,
@@ -74,6 +86,15 @@ def _options() -> argparse.Namespace:
         type=Path,
         help="where the run is for a while (default: the temporary folder)",
     )
+    parser.add_argument(
+        "--virtual", action="store_true", help="small sweeps in virtual time"
+    )
+    parser.add_argument(
+        "--runs",
+        type=count,
+        default=1,
+        help="of --virtual, from --seed on (default: 1)",
+    )
     options = parser.parse_args()
     if options.pace is not None and not 0 < options.pace <= 1e6:
         raise InputError(
@@ -81,6 +102,17 @@ def _options() -> argparse.Namespace:
             " million"
         )
     return options
+
+
+def _virtual(options: argparse.Namespace) -> None:
+    """Raises ResurfaceError for the first seed with a fault."""
+    for seed in range(options.seed, options.seed + options.runs):
+        with tempfile.TemporaryDirectory(dir=options.work) as folder:
+            first, fault = fault_of(seed, Path(folder) / "run")
+        shown = {"seed": seed, "trace": first.trace, "died": first.died}
+        print(json.dumps({**shown, "given_up": first.given_up}), flush=True)
+        if fault:
+            raise ResurfaceError(f"seed {seed}: {fault}; {again(seed)} repeats it")
 
 
 def _number(text: str) -> int:

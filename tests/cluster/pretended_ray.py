@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import random
 import threading
@@ -29,7 +30,7 @@ from typing import Any
 from unittest import mock
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
 
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.files import parquet_bytes
@@ -44,22 +45,33 @@ from launch.run.decide.assignments import (
 )
 from tests.cluster.answers import Answers
 
+# "nodes": all but the driver's, at the same moment
+_KINDS = ("actor", "node", "nodes", "hang", "away")
+_AWAY_SECONDS = 2.0, 60.0
 _NO_PROCESS = 2**23  # process ids begin here: Linux gives none that is so high
 
 
 @dataclass(slots=True, kw_only=True)
 class Deaths:
     """Which of the shards and loads that are begun, counted over all engines, end
-    their engine or its node."""
+    their engine or its node, or never end themselves."""
 
     actors: int = 0
     nodes: int = 0
     within: int = 0  # they are spread over the first so many
     seed: int = 0
+    bursts: bool = False  # the seed alone decides what fails, several in a row
     _planned: dict[int, str] = field(default_factory=dict)
     _begun: itertools.count[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
+        if self.bursts:
+            draw = random.Random(f"bursts of {self.seed}")
+            for _ in range(draw.randint(1, 3)):
+                first = draw.randrange(self.within)
+                for number in range(draw.randint(1, 4)):
+                    self._planned[first + number] = draw.choice(_KINDS)
+            return
         count = self.actors + self.nodes
         chosen = random.Random(self.seed).sample(range(max(self.within, count)), count)
         self._planned = {
@@ -92,6 +104,8 @@ class _Actor:
         self.ray, self.gpus, self.wanted, self.pid = ray, gpus, node_id, pid
         self.node: _Node | None = None
         self.dead = threading.Event()
+        self.hung = False
+        self.away_until = -math.inf  # nobody reaches it before
         self.waiting: deque[Shard] = deque()
         self.lock = threading.Lock()
         self.requests = self.steps = 0
@@ -126,10 +140,12 @@ class _Pending:
 
     def settled(self, timeout: float | None) -> bool:
         """Whether there is an answer or an error within `timeout` seconds."""
-        left = self._at - time.monotonic()
+        left = math.inf if self.actor.hung else self._at - time.monotonic()
         if left > 0:
-            self.actor.dead.wait(left if timeout is None else min(left, timeout))
-        return self.actor.dead.is_set() or time.monotonic() >= self._at
+            wait_s = left if timeout is None else min(left, timeout)
+            self.actor.dead.wait(None if wait_s == math.inf else wait_s)
+        arrived = time.monotonic() >= self._at and not self.actor.hung
+        return self.actor.dead.is_set() or arrived
 
 
 class _Place(_Pending):
@@ -253,7 +269,13 @@ class _Remote:
     def __call__(self, _: Any) -> _Remote:
         return self
 
-    def remote(self, _: EngineSetup) -> _Actor:
+    def options(self, **_: Any) -> _Remote:
+        return self
+
+    def remote(self, setup: EngineSetup | int) -> _Actor | None:
+        """Of a function: it kills the process of that number."""
+        if isinstance(setup, int):
+            return None  # the driver kills the actor too
         with self._ray.off_the_clock():
             return self._ray.start(
                 self._options["num_gpus"], self._options["scheduling_strategy"].node_id
@@ -367,6 +389,8 @@ class PretendedRay:
                 raise GetTimeoutError
             if pending.actor.dead.is_set():
                 raise RayActorError
+            if time.monotonic() < pending.actor.away_until:
+                raise ActorUnavailableError("pretended", None)
             return pending.make()
 
     def kill(self, actor: _Actor) -> None:
@@ -413,16 +437,29 @@ class PretendedRay:
                 self._place()
             if dies is None or actor.node is None:
                 return
-            if dies == "node" and actor.node is not self._nodes[0]:
-                self.died["nodes"] += 1
-                actor.node.alive = False
-                for each in [each for each in self._actors if each.node is actor.node]:
-                    self.died["actors of nodes"] += 1
-                    self._end(each)
-                self._joins.append(number + self._rejoin)
+            if dies == "hang":
+                self.died["hangs"] += 1
+                actor.hung = True
+            elif dies == "away":
+                self.died["away"] += 1
+                actor.away_until = time.monotonic() + _AWAY_SECONDS[number % 2]
+            elif dies == "node" and actor.node is not self._nodes[0]:
+                self._lose(actor.node, number)
+            elif dies == "nodes":
+                for node in [each for each in self._nodes[1:] if each.alive]:
+                    self._lose(node, number)
             else:
                 self.died["actors"] += 1
                 self._end(actor)
+
+    def _lose(self, node: _Node, number: int) -> None:
+        """A node with all its actors; another joins some time after `number`."""
+        self.died["nodes"] += 1
+        node.alive = False
+        for each in [each for each in self._actors if each.node is node]:
+            self.died["actors of nodes"] += 1
+            self._end(each)
+        self._joins.append(number + self._rejoin)
 
     def _end(self, actor: _Actor) -> None:
         with self._changed:

@@ -4,6 +4,7 @@ die.
 No checkpoint file exists: `made_up` states what preflight would have found.
 `simulate` measures the driver's cost and `mistakes` checks the records."""
 
+import hashlib
 import os
 import threading
 import time
@@ -11,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,13 +21,15 @@ from rich.console import Console
 
 from evaluator.asking.questions import Question
 from evaluator.checkpoints.info import CheckpointInfo
-from evaluator.core.errors import InputError
+from evaluator.core.errors import InputError, ResurfaceError, json_text
 from evaluator.probes.config import EvalConfig
 from evaluator.store.records import RecordStore
 from launch.run.decide.assignments import Outcome, origin_of
 from launch.run.directory.lock import hold
-from launch.run.state import Bus
-from launch.run.work.driver import open_run, run_sweep
+from launch.run.directory.rundir import open_run
+from launch.run.events import Advanced, Event
+from launch.run.state import Bus, Listener
+from launch.run.work.driver import run_sweep
 from launch.run.work.progress import Progress
 from launch.run.work.workers import EngineWorker
 from launch.sweep.config import Resources, SweepConfig
@@ -33,7 +37,8 @@ from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Prepared
 from launch.sweep.prepared_tasks import PreparedTask, TaskPreparation
 from tests.cluster.answers import Answers
-from tests.cluster.pretended_ray import PretendedRay
+from tests.cluster.pretended_ray import Deaths, PretendedRay
+from tests.cluster.virtual import VirtualWorld
 
 TASK, BASE = "gazetteer", "dense"
 _METHODS = ("magnitude", "wanda", "sparsegpt", "ria")
@@ -51,8 +56,9 @@ class Size:
     shard_items: int = 20
 
 
-def made_up(size: Size) -> Prepared:
-    """Raises InputError for more items than the task has."""
+def made_up(size: Size, **resources: int) -> Prepared:
+    """`resources`: further ones of the sweep. Raises InputError for more items than
+    the task has."""
     config = EvalConfig(task=TASK, items=-(-size.items // _LANGUAGES))
     base = CheckpointJob(
         name=BASE, path=Path(BASE), model=BASE, base=None, tasks={TASK: config}
@@ -82,12 +88,15 @@ def made_up(size: Size) -> Prepared:
     sweep = SweepConfig(
         models={name: name for name in infos},
         tasks=(config,),
-        resources=Resources(engines=size.engines, shard_items=size.shard_items),
+        resources=Resources(
+            engines=size.engines, shard_items=size.shard_items, **resources
+        ),
     )
     return Prepared(
         config=sweep, jobs=jobs, dense=infos, tasks=(task,), asked=dict.fromkeys(infos, (task,)), engine=sweep.engine,
         identity={"models": {name: info.weights_digest for name, info in infos.items()}, "items": size.items},
         held_out={}, disk_bytes=0, other_tokenizer=frozenset(), served=(), unusable=(),
+        differences={},
     )  # fmt: skip
 
 
@@ -131,7 +140,9 @@ class Cost:
         return self.processor_seconds / (self.outcome.items / (engines * pace))
 
 
-def simulate(prepared: Prepared, ray: PretendedRay, out: Path) -> Cost:
+def simulate(
+    prepared: Prepared, ray: PretendedRay, out: Path, *listeners: Listener
+) -> Cost:
     """Run a sweep into `out`."""
     with ExitStack() as stack:
         nobody = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
@@ -148,7 +159,7 @@ def simulate(prepared: Prepared, ray: PretendedRay, out: Path) -> Cost:
             time.perf_counter(),
             time.process_time(),
         )
-        outcome = run_sweep(prepared, directory, Bus(progress.on), console)
+        outcome = run_sweep(prepared, directory, Bus(progress.on, *listeners), console)
         processor, wall = time.process_time() - processor, time.perf_counter() - wall
     return Cost(
         outcome=outcome, wall_seconds=wall, processor_seconds=processor - ray.seconds,
@@ -198,3 +209,93 @@ def _megabytes(kind: str) -> float:
         next(int(line.split()[1]) for line in lines if line.startswith(f"{kind}:"))
         / 1024
     )
+
+
+SMALL = Size(engines=4, checkpoints=5, items=36, shard_items=6)
+_WITHIN = 60  # of a small sweep's shards and loads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A call of the driver in a virtual world."""
+
+    trace: str  # digest of all logged events with their times
+    turns: int
+    seconds: float  # virtual ones
+    died: Mapping[str, int]
+    items: int  # that it evaluated
+    given_up: tuple[str, ...]  # each in a line, or the error that ended the call
+    mistakes: Mapping[str, int]  # of the records after it; empty: nothing
+
+
+@cache
+def small_sweep() -> tuple[Prepared, Answers]:
+    prepared = made_up(SMALL, stall_seconds=20, load_seconds=20)
+    return prepared, Answers(questions_of(prepared))
+
+
+def call(seed: int, deaths: Deaths, out: Path) -> Call:
+    """A small sweep, or its resumption. The seed decides whose turn it is."""
+    prepared, answers = small_sweep()
+    world = VirtualWorld(seed)
+    lines: list[str] = []
+    items, given_up = 0, list[str]()
+
+    def note(event: Event, _: object) -> None:
+        nonlocal items
+        if event.logged:
+            row = json_text(event.row()).replace(str(out), "RUN")
+            lines.append(f"{world.now:.6f} {event.kind} {row}\n")
+        if isinstance(event, Advanced):
+            items += event.items
+
+    with ExitStack() as stack:
+        stack.enter_context(world.installed())
+        ray = PretendedRay(
+            nodes=3, gpus=2, answers=answers, deaths=deaths, pace=25.0, load_seconds=1.0
+        )
+        stack.enter_context(ray.installed())
+        nobody = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+        directory = open_run(prepared, out, stack.enter_context(hold(out)))
+        stack.callback(world.end)
+        bus = Bus(note, clock=world.monotonic)
+        try:
+            outcome = run_sweep(prepared, directory, bus, Console(file=nobody))
+        except ResurfaceError as error:
+            given_up.append(str(error))
+        else:
+            given_up += [failure.text for failure in outcome.failures]
+    return Call(
+        trace=hashlib.sha256("".join(lines).encode()).hexdigest(),
+        turns=world.turns,
+        seconds=world.now,
+        died=dict(ray.died),
+        items=items,
+        given_up=tuple(given_up),
+        mistakes=mistakes(prepared, answers, out),
+    )
+
+
+def fault_of(seed: int, out: Path) -> tuple[Call, str]:
+    """A small sweep whose failures come in bursts, and what is wrong with it, in
+    words: nothing, if each missing item is explained and the next call does exactly
+    these."""
+    first = call(seed, Deaths(seed=seed, within=_WITHIN, bursts=True), out)
+    missing = first.mistakes.get("missing", 0)
+    if first.mistakes.get("twice"):
+        return first, f"records are there twice: {dict(first.mistakes)}"
+    if missing and not first.given_up:
+        return first, f"{missing} items are missing without a word"
+    if not first.mistakes:
+        return first, ""
+    second = call(seed, Deaths(), out)
+    if second.mistakes or second.given_up:
+        return first, f"the next call ends with {second.mistakes}, {second.given_up}"
+    if second.items != missing:
+        return first, f"the next call evaluates {second.items} items, not {missing}"
+    return first, ""
+
+
+def again(seed: int) -> str:
+    """The command that repeats an execution."""
+    return f"python -m tests.cluster --virtual --seed {seed}"

@@ -4,7 +4,9 @@ whoever dies, the records are all there, each once, and as they would have been.
 import errno
 import itertools
 import os
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ import pytest
 from evaluator.core import lease
 from evaluator.core.errors import InputError
 from launch.run.decide.assignments import Outcome
+from launch.run.directory.requests import PAUSE, STOP
+from launch.run.events import Advanced, Event, Noted, Paused
 from launch.status import read_status
 from tests.cluster.answers import Answers
 from tests.cluster.pretended_ray import Deaths, PretendedRay
@@ -21,6 +25,9 @@ from tests.cluster.simulation import (
     BASE,
     TASK,
     Size,
+    again,
+    call,
+    fault_of,
     made_up,
     mistakes,
     questions_of,
@@ -167,3 +174,69 @@ def test_full_disk_ends_and_resumes(
     assert cost.outcome.items == SIZE.checkpoints * SIZE.items - before.done
     assert {path: path.read_bytes() for path in kept} == kept
     assert _whole(answers, tmp_path, cost.outcome)
+
+
+def test_requests_stop_and_pause(answers: Answers, tmp_path: Path) -> None:
+    """Each engine stores one shard, then waits until the driver has seen the file."""
+    seen: list[str] = []
+    followed = threading.Event()
+
+    def ask(event: Event, _: object) -> None:
+        seen.append(event.kind)
+        if isinstance(event, Advanced):
+            with suppress(IndexError):  # the first asks
+                (tmp_path / asked.pop()).touch()
+            followed.wait()
+        if isinstance(event, Paused):
+            (tmp_path / PAUSE).unlink()
+        if isinstance(event, Paused) or (
+            isinstance(event, Noted) and STOP in event.text
+        ):
+            followed.set()
+
+    asked = [STOP]
+    with pytest.raises(KeyboardInterrupt):
+        simulate(PREPARED, _ray(answers, Deaths()), tmp_path, ask)
+    before = read_status(tmp_path)
+    assert before.state == "interrupted"
+    assert 0 < before.done < SIZE.checkpoints * SIZE.items
+    asked.append(
+        PAUSE
+    )  # and the file STOP, which is still there, does not end this call
+    followed.clear()
+    cost = simulate(PREPARED, _ray(answers, Deaths()), tmp_path, ask)
+    assert cost.outcome.items == SIZE.checkpoints * SIZE.items - before.done
+    assert {"paused", "resumed"} <= {*seen}
+    assert _whole(answers, tmp_path, cost.outcome)
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        *(range(first, first + 10) for first in range(0, 100, 10)),
+        pytest.param(range(2000), marks=pytest.mark.long),
+    ],
+    ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}",
+)
+def test_bursts_of_failures_lose_nothing(tmp_path: Path, seeds: range) -> None:
+    """Dead and hung engines, lost nodes, engines out of reach: what is missing has a
+    reason, and the next call does exactly that."""
+    for seed in seeds:
+        _, fault = fault_of(seed, tmp_path / str(seed))
+        assert not fault, f"{fault}; {again(seed)} repeats it"
+
+
+@pytest.mark.parametrize("moment", [0, 9, 30])
+def test_all_other_nodes_at_once(tmp_path: Path, moment: int) -> None:
+    deaths = Deaths()
+    deaths._planned[moment] = "nodes"
+    ended = call(moment, deaths, tmp_path)
+    assert ended.died["nodes"] == 2
+    assert (ended.mistakes, ended.given_up) == ({}, ())
+
+
+def test_seed_repeats_its_execution(tmp_path: Path) -> None:
+    calls = [fault_of(9, tmp_path / name)[0] for name in ("one", "two")]
+    assert calls[0] == calls[1]
+    assert fault_of(4, tmp_path / "other")[0].trace != calls[0].trace
+    assert calls[0].seconds > 20  # virtual ones: an engine hangs

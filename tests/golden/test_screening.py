@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 
 import pandas as pd
 
-from evaluator.deciding.thresholds import Thresholds
+from evaluator.deciding.policy import Policy
 from evaluator.deciding.verdict_text import document
 from evaluator.deciding.verdicts import judge
 from evaluator.metrics import Inputs, reduce_records
@@ -91,7 +91,7 @@ def test_election_without_early_decided():
 
 
 def test_gate_and_sentence_name_early_decided():
-    told = document(judge(of_task(OUT), Thresholds()), Thresholds())
+    told = document(judge(of_task(OUT), Policy()), Policy())
     bad, good = told["checkpoints"]
     assert (bad["decided_early"], good["decided_early"]) == (True, False)
     assert bad["why"].endswith(f"; {EARLY}")

@@ -157,9 +157,26 @@ def test_damaged_checkpoint_is_not_pruned(desk):
 EVAL = "eval dense --task jsonl:questions.jsonl --items 2 --out run"
 COMMANDS = [
     (f"{EVAL} --engine vlm", ["--engine", "'vlm'", "did you mean 'vllm'?"]),
-    (f"{EVAL} --options foo", ["--options", '"foo"', "'any' or 'alike'"]),
+    (f"{EVAL} --options foo", ["--options", "'foo'", "(known: alike, any)"]),
+    (EVAL.replace("--items 2", "--items abc"), ["--items", "valid integer", "'abc'"]),
+    (f"{EVAL} --machine H100", ["--machine H100", "--dry-run"]),
+    (f"{EVAL} --dry-run --machine H10", ["'H10'", "did you mean 'H100'?"]),
+    (f"{EVAL} --dry-run --engines-per-gpu 2", ["engines_per_gpu: 2: there is no GPU"]),
+    (f"{EVAL} --dry-run --max-new-tokens 9999", ["max_new_tokens: 9999"]),
+    ("eval dense --task jsonl:questions.jsonl", ["Missing option '--out'"]),
+    ("prune dense --method wanda --sparsity 2 --out x --dry-run", ["sparsity: 2"]),
+    ("prune dense --dry-run --push me/it --out x", ["--dry-run", "--push"]),
+    (
+        "compress dense --method rtn --scheme W4A16 --group-size 48 --out x --dry-run",
+        ["group_size 48 does not divide"],
+    ),
+    ("screen run --repeats 0", ["--repeats", "or equal to 1", "'0'"]),
     (f"{EVAL} --shard-items 0", ["--shard-items: 0", "greater than or equal to 1"]),
     (f"{EVAL} --itmes 3", ["--itmes", "--items"]),
+    (
+        "eval dense gone --base dense --task jsonl:questions.jsonl --dry-run",
+        ["checkpoint gone: no such directory"],
+    ),
     (
         "eval dense --task gazeteer --out run",
         ["'gazeteer'", "did you mean 'gazetteer'?"],
@@ -172,6 +189,59 @@ def test_commands(desk, arguments, named):
     desk.items()
     error = desk.refused(*arguments.split())
     assert all(part in error for part in named), error
+
+
+@pytest.mark.parametrize("more", ["", " --dry-run"])
+def test_items_need_gold_answers(desk, more):
+    desk.items(*(item | {"answers": [""]} for item in ITEMS))
+    error = desk.refused(*f"{EVAL}{more}".split())
+    assert (
+        "none of the 2 items to evaluate has a gold answer that can be graded" in error
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "shown"),
+    [
+        ("eval dense --task jsonl:questions.jsonl --dry-run", 0, "on this CPU"),
+        (f"{EVAL} --dry-run --machine 8xH100", 0, "on 8 x H100"),
+        (
+            "eval dense half --base dense --task jsonl:questions.jsonl --dry-run",
+            3,
+            "cannot be used: half: ",
+        ),
+        (
+            "eval dense org/name --base dense --task jsonl:questions.jsonl --dry-run",
+            0,
+            "not checked, as a start fetches or serves it: org/name",
+        ),
+        (
+            "prune dense --method magnitude --sparsity 0.5 --out x --dry-run",
+            0,
+            "on this CPU",
+        ),
+        (
+            "compress dense --method rtn --scheme W8A8 --out x --dry-run",
+            0,
+            "GiB of disk",
+        ),
+        (
+            "prune org/name --method magnitude --sparsity 0.5 --out x --dry-run",
+            0,
+            "size is unknown here",
+        ),
+    ],
+)
+def test_dry_runs_leave_nothing(desk, arguments, code, shown):
+    desk.items()
+    shutil.copytree(desk.model, "half")
+    Path("half/model.safetensors").unlink()
+    before = desk._files()
+    assert typed(desk.monkeypatch, *arguments.split()) == code
+    written = desk.capsys.readouterr().out
+    assert shown in written
+    assert written.rstrip().endswith("Nothing was started and nothing fetched.")
+    assert desk._files() == before
 
 
 @pytest.mark.parametrize(
@@ -216,6 +286,10 @@ def test_sweep_files(desk, text, named):
         (
             {"resources": {"engines": 101}},
             "resources.engines: 101: at most 4 for each core, and there are 2 cores",
+        ),
+        (
+            {"resources": {"engines_per_gpu": 2}},
+            "resources.engines_per_gpu: 2: there is no GPU to share; on a CPU --engines N",
         ),
         ({"engine": {"tensor_parallel": 100}}, "engine.tensor_parallel: 100"),
         (
@@ -293,7 +367,7 @@ def test_unwritable_directory_is_refused_first(desk, out):
     desk.monkeypatch.setattr(preflight, "prepare", no_work)
     error = desk.refused("demo", "--out", out)
     assert f"{out}: --out" in error
-    assert out in desk.refused("eval", "nowhere", "--task", "gazetteer", "--out", out)
+    assert out in desk.refused("eval", "dense", "--task", "gazetteer", "--out", out)
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"digest": 3}'])

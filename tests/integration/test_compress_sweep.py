@@ -21,11 +21,13 @@ tasks:
 engine: {dtype: bfloat16}
 """
 NAMES = ["dense", "online-fp8_per_channel", "wanda-0.5", "wanda-0.5-rtn-fp8_dynamic"]
+CONTROLS = [f"{name}~order" for name in NAMES if "fp8" in name]  # by default
 
 
 @pytest.mark.more
 def test_all_compressions_share_one_table(tmp_path: Path) -> None:
-    """Dense, pruned, quantised and both."""
+    """Dense, pruned, quantised and both; the noise of quantised activations has its
+    own."""
     file, run = tmp_path / "sweep.yaml", tmp_path / "run"
     file.write_text(SWEEP, encoding="utf-8")
     done = finish("sweep", file, "--out", run)
@@ -37,7 +39,7 @@ def test_all_compressions_share_one_table(tmp_path: Path) -> None:
     columns = first.groupby("checkpoint")[
         ["base", "method", "pattern", "sparsity", "calibration"]
     ].first()
-    assert list(columns.index) == NAMES
+    assert list(columns.index) == sorted([*NAMES, *CONTROLS])
     assert columns.loc["dense"].isna().all()
     fp8 = "FP8 (rtn, per channel)"
     both = ["dense", "wanda + rtn", f"unstructured + {fp8}", 0.5, "gazetteer"]
@@ -48,6 +50,9 @@ def test_all_compressions_share_one_table(tmp_path: Path) -> None:
         "FP8 (online, per channel)",
     ]
     assert first.groupby("checkpoint")["weights_digest"].first().nunique() == len(NAMES)
+    noise = pd.read_csv(run / "tables" / "noise.csv")
+    assert set(noise["checkpoint"]) == set(CONTROLS)
+    assert set(noise["n"]) == {4}
     table = pd.read_csv(run / "tables" / "accuracy.csv")
     assert set(table["checkpoint"]) == set(NAMES)
     assert set(

@@ -5,20 +5,25 @@ READING. A file has the content that a page shows under `<!-- example: FILE -->`
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from tests.support.documents import DOCS, PAGES, ROOT, blocks, commands
+from tests.support.documents import DOCS, PAGES, ROOT, blocks, commands, example
 from tests.support.models import save_tiny_model
-from tests.support.runs import finish, resurface, typed
+from tests.support.runs import environment, finish, resurface, resurface_apart, typed
 
 README = ROOT / "README.md"
 READING = [  # the first makes runs/grid
     pytest.param(
         page, id=page.stem, marks=pytest.mark.more if page.stem == "fidelity" else ()
     )
-    for page in sorted(DOCS, key=lambda page: page.name != "first-run.md")
+    for page in sorted(
+        [*DOCS, ROOT / "SKILL.md"], key=lambda page: page.name != "first-run.md"
+    )
 ]
 pytestmark = pytest.mark.slow
 
@@ -29,10 +34,15 @@ ELSEWHERE = {
     "demo": "minutes; it is the first command of `make`",
     "doctor": "test_doctor.py",
     "match": "test_match.py",
+    "--watch": "waits for hours: test_watch.py",
     "runs/paper": "needs the hub's models and data",
     "runs/small": "minutes: test_cli.py",
     "--push": "needs the hub: tests/unit/launch/trackers",
     "--track": "needs a tracker: its tests are in tests/unit",
+    "models/mixture": "needs llm-compressor: test_engine_models.py",
+    "mine.Q4_K_M.gguf": "needs a GGUF file: test_served.py",
+    "--detach": "test_detach.py",
+    "--endpoint": "needs a server: test_served_run.py",
     "models/mine-w4a16": "needs a quantised model: test_compress_sweep.py",
 }
 
@@ -53,6 +63,8 @@ def directory(tmp_path_factory):
         line.replace("q1", f"q{n}").replace("1701", str(1701 + n)) for n in range(4)
     ]
     (path / "questions.jsonl").write_text("\n".join(questions), encoding="utf-8")
+    logs = ROOT / "tests" / "data" / "logs" / "lm-eval-0.4.13" / "one-rank"
+    shutil.copytree(logs, path / "logs")
     for words in here(README):
         finish(*words, cwd=path)
     for copy in ("before", "after"):
@@ -66,7 +78,9 @@ def here(page: Path) -> list[list[str]]:
 
 
 def test_the_readme_prunes_evaluates_and_judges(directory):
-    assert [words[0] for words in here(README)] == ["prune", "eval", "gate"]
+    assert [words[0] for words in here(README)] == ["compress", "prune", "eval", "gate"]
+    compressed = directory / "compressed" / "w8a8"
+    assert (compressed / "quantise_manifest.json").is_file()
     assert (directory / "pruned" / "wanda-0.5" / "prune_manifest.json").is_file()
     assert (directory / "runs" / "mine" / "report" / "index.html").is_file()
     assert (directory / "runs" / "mine" / "gate.json").is_file()
@@ -86,7 +100,7 @@ def test_the_commands_of_a_page_run(page, directory, monkeypatch, capsys):
         assert code in ({0, 4} if words[0] == "gate" else {0}), (words, output)
 
 
-def test_documented_python_and_plugin_run(directory, monkeypatch):
+def test_documented_python_runs(directory, monkeypatch):
     monkeypatch.chdir(directory)
     found = [
         each
@@ -97,22 +111,27 @@ def test_documented_python_and_plugin_run(directory, monkeypatch):
     assert found
     for block in found:
         exec(compile(block.text.replace("RUN/", "runs/mine/"), block.page, "exec"), {})
-    monkeypatch.setenv(
-        "PYTHONPATH",
-        os.pathsep.join([str(directory), os.environ.get("PYTHONPATH", "")]),
+
+
+def test_documented_plugin_is_installed(tmp_path):
+    """The package of docs/python.md: its entry point, its task, probe and table."""
+    for file in ("plugin/pyproject.toml", "plugin/riddles.py"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(example("python.md", file), encoding="utf-8")
+    (tmp_path / "my.txt").write_text("Who barks?\tdog\nWho purrs?\tcat\n")
+    target = tmp_path / "installed"
+    pip = "-m pip install -q --no-deps --no-build-isolation --no-index --target"
+    subprocess.run(
+        [sys.executable, *pip.split(), str(target), "./plugin"],
+        cwd=tmp_path,
+        check=True,
     )
-    monkeypatch.setenv("RESURFACE_PLUGINS", "riddles")
-    (directory / "my.txt").write_text(
-        "Who barks?\tdog\nWho purrs?\tcat\n", encoding="utf-8"
-    )
-    assert (
-        "Who barks?"
-        in finish(
-            "show-prompt",
-            "--task",
-            "riddles:my.txt",
-            "--model",
-            "bundled",
-            cwd=directory,
-        ).stdout
-    )
+    places = [str(target), environment().get("PYTHONPATH", "")]
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, places))}
+    for command, name in (("tasks", "riddles:FILE"), ("probes", "first ")):
+        assert f" {name}" in resurface_apart(command, **path).stdout
+    words = "eval bundled --task riddles:my.txt --probes greedy,first --engine torch"
+    done = resurface_apart(*words.split(), "--out", "run", cwd=tmp_path, **path)
+    assert done.returncode == 0, done.stderr
+    table = pd.read_csv(tmp_path / "run" / "tables" / "sure.csv")
+    assert table[["task", "n"]].to_numpy().tolist() == [["riddles", 2]]

@@ -3,6 +3,7 @@ it: sparse weights, experts, smaller models, quantised weights and caches."""
 
 import random
 import shutil
+from itertools import product
 from statistics import mean, median
 from typing import get_args
 
@@ -11,6 +12,8 @@ import torch
 from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 
+from evaluator.checkpoints.tokenizer import load_tokenizer
+from evaluator.core.files import cache_folder
 from evaluator.engine.base import Reference, Score
 from evaluator.engine.cache import FLOAT8, rounded
 from evaluator.engine.config import EngineConfig
@@ -18,8 +21,12 @@ from evaluator.engine.processor import instruction_sets
 from evaluator.engine.vllm.arguments import cache_dtypes
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.verify.rehearsal import rehearse
+from pruning.methods.patterns import read_numbers
+from pruning.output.job import Job
 from pruning.run import prune
 from pruning.verify import examine
+from quantising.config import QuantiseConfig
+from quantising.run import quantise as quantise_by
 from tests.support import pruning as tiny
 from tests.support.engines import (
     answers,
@@ -111,6 +118,61 @@ def test_smaller_model_is_served(name, methods, tmp_path):
         assert examine(checkpoint).problems == []
     with serving(checkpoint, CONFIG) as engine:
         assert_all_right(engine, load_model(checkpoint), questions())
+
+
+def first_gone(checkpoint, sequences, of):
+    """The quarter of the first layer's experts with the lowest saliency: the mean of
+    gate x norm of the output, over the tokens that are sent to an expert."""
+    model = load_model(checkpoint)
+    experts, sums, counts = model.model.layers[0].mlp.experts, [0.0] * of, [0] * of
+
+    def look(_, arguments):
+        hidden_TH, chosen_TK, gates_TK = arguments
+        for token, place in product(*map(range, chosen_TK.shape)):
+            number = int(chosen_TK[token, place])
+            gate, up = (experts.gate_up_proj[number] @ hidden_TH[token]).chunk(2)
+            output = experts.down_proj[number] @ (torch.nn.functional.silu(gate) * up)
+            sums[number] += float(gates_TK[token, place] * output.norm())
+            counts[number] += 1
+
+    experts.register_forward_pre_hook(look)
+    with torch.no_grad():
+        for ids in sequences:
+            model(torch.tensor([list(ids)]))
+    saliency = [total / max(1, n) for total, n in zip(sums, counts, strict=True)]
+    return tuple(sorted(sorted(range(of), key=saliency.__getitem__)[: of // 4]))
+
+
+@pytest.mark.skipif(
+    not list(cache_folder().glob("llm-compressor-*/installed")),
+    reason="llm-compressor has no environment here",
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("qwen3_moe", marks=pytest.mark.more),
+        *(pytest.param(name, marks=long) for name in MIXTURES[1:]),
+    ],
+)
+def test_fewer_experts_are_served(name, tmp_path):
+    """llm-compressor chooses those that go."""
+    changes = {"clip_qkv": None} if name == "olmoe" else {}
+    dense, out, passages = tmp_path / "dense", tmp_path / "out", tmp_path / "texts.txt"
+    tiny.build(name, dense, torch.float32, **HEADS, **changes)
+    passages.write_text("\n".join(tiny.lines(12)) + "\n", encoding="utf-8")
+    calibration = tiny.job(dense, passages).calibration
+    config = QuantiseConfig(
+        source=dense, method="reap", experts=0.25, calibration=calibration
+    )
+    removed = quantise_by(config, out).removed
+    assert {len(read_numbers(gone)) for gone in removed.gone} == {removed.of // 4}
+    sequences = Job(config, out, {}, {}).calibrate(load_tokenizer(dense)).sequences
+    assert read_numbers(removed.gone[0]) == first_gone(dense, sequences, removed.of)
+    assert examine(out).problems == []
+    engine = VLLMEngine(CONFIG)
+    engine.load(out)
+    assert_all_right(engine, load_model(out), questions())
+    engine.close()
 
 
 def test_head_only_equals_named_embedding(tmp_path):
@@ -282,9 +344,11 @@ def test_float8_cache_equals_oracle(tmp_path, kv_cache):
     asked = list(asked_of_cache())
     for request in [each for each in asked if isinstance(each, Score)]:
         path = str(tmp_path / request.request_id)
-        kept = replace(request, reference=Reference(path=path, keep=True))
+        kept = replace(
+            request, reference=Reference(path=path, keep=True, base=str(checkpoint))
+        )
         assert base.answer(kept).status == "ok"
-        compare = Reference(path=path, keep=False)
+        compare = Reference(path=path, keep=False, base=str(checkpoint))
         asked.append(
             replace(request, request_id=f"r{request.request_id}", reference=compare)
         )

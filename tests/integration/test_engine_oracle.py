@@ -26,6 +26,7 @@ from tests.support.engines import (
     both_runners,
     fewer,
     opened,
+    rounded_rows,
     rows_of,
     runs_v2,
 )
@@ -38,6 +39,8 @@ pytestmark = both_runners
 
 CONFIG = EngineConfig(max_model_len=400, max_num_seqs=16)
 BLOCK = 32
+# of a distance, whose states round to the other neighbour in one of the programs
+ROUNDED = 1e-3
 MODELS: list[Any] = [
     pytest.param("qwen3", marks=pytest.mark.more),
     "qwen3_untied",
@@ -223,10 +226,11 @@ def divergences(served, asked):
     """Of the other checkpoint from the first, by their definitions."""
     for request in asked:
         ids = request.prompt_ids, request.continuation_ids
-        p_TV = rows_of(served.model, *ids).double()
-        q_TV = rows_of(served.other_model, *ids).double()
+        own_TV = rows_of(served.model, *ids)
+        p_TV = rounded_rows(served.model, *ids).double()
+        q_TV = rows_of(served.other_model, *ids).double()  # of another head
         p, q = p_TV.exp(), q_TV.exp()
-        own_T = p_TV[range(len(ids[1])), list(ids[1])]
+        own_T = own_TV[range(len(ids[1])), list(ids[1])]
         yield (
             request,
             zip(
@@ -244,7 +248,7 @@ def test_references_of_swapped_checkpoint(served, tmp_path):
     """A base against itself, and another checkpoint against it: with all tokens, and
     bounds with the likeliest."""
     draw = random.Random(1)
-    shared = served.tokens(draw, 70)
+    base, shared = str(served.checkpoint), served.tokens(draw, 70)
     passages = [(served.tokens(draw, 40), served.tokens(draw, n)) for n in (1, 33, 64)]
     passages += [(shared, served.tokens(draw, n)) for n in (1, 5, 64)]
 
@@ -255,7 +259,7 @@ def test_references_of_swapped_checkpoint(served, tmp_path):
                 f"{number}-{top}",
                 prompt,
                 continuation,
-                reference=Reference(path=path, keep=keep, top=top),
+                reference=Reference(path=path, keep=keep, top=top, base=base),
             )
 
     others = [generation(f"g{n}", ids, 6) for n, (ids, _) in enumerate(passages)]
@@ -282,10 +286,10 @@ def test_references_of_swapped_checkpoint(served, tmp_path):
                 assert each.acceptance >= overlap - TOLERANCE
             else:
                 assert (each.kld, each.kld_reverse, each.acceptance) == pytest.approx(
-                    (kld, reverse, overlap), abs=2 * TOLERANCE
+                    (kld, reverse, overlap), rel=ROUNDED, abs=2 * TOLERANCE
                 )
             assert (each.reference_logprob, each.reference_top) == pytest.approx(
-                (own, top), abs=TOLERANCE
+                (own, top), abs=2 * TOLERANCE
             )
     served.engine.load(served.checkpoint)
 

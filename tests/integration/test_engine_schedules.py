@@ -94,11 +94,11 @@ def mixed():
     return asked
 
 
-def referring(folder, *, keep):
+def referring(folder, base, *, keep):
     """Scores whose distributions are kept, or compared with those that are."""
     draw = random.Random(2)
     for number in range(2):
-        reference = Reference(path=str(folder / str(number)), keep=keep)
+        reference = Reference(path=str(folder / str(number)), keep=keep, base=str(base))
         prompt, option = tokens(draw, 90), tokens(draw, 70)
         yield scoring(f"r{number}", prompt, option, reference=reference)
 
@@ -117,7 +117,7 @@ def test_schedules_change_no_answer(checkpoints, models, config, arguments, tmp_
         for number, place in enumerate((0, 0, 1, 0)):
             # of the old weights nothing may remain
             engine.load(checkpoints[place])
-            asked = [*mixed(), *referring(tmp_path, keep=number == 0)]
+            asked = [*mixed(), *referring(tmp_path, checkpoints[0], keep=number == 0)]
             found = assert_all_right(engine, models[place], asked)
             for request in asked[-2:] if number else ():
                 for each in found[request.request_id].divergences:

@@ -98,7 +98,8 @@ def test_bad_checkpoints_wait_for_their_mending(tmp_path):
     config = tmp_path / "broken" / "config.json"
     sound = json.loads(config.read_text())
     # as many rows, other heads
-    config.write_text(json.dumps(sound | {"num_attention_heads": 4, "head_dim": 16}))
+    heads = {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 64}
+    config.write_text(json.dumps(sound | heads))
     collapse(tmp_path / "nan", 3e38)
 
     sweep, run = (
@@ -116,7 +117,7 @@ def test_bad_checkpoints_wait_for_their_mending(tmp_path):
     assert found["stage"].to_dict() == {"broken": "load", "nan": "evaluate"}
     assert found["attempts"]["broken"] == 1
     assert (
-        "self_attn.k_norm.weight' of shape [16], but the files have [32]"
+        "self_attn.k_norm.weight' of shape [64], but the files have [32]"
         in found["reason"]["broken"]
     )
     assert "NaN" in found["reason"]["nan"]

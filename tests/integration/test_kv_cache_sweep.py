@@ -64,7 +64,7 @@ def test_cache_variants_share_weights(tmp_path: Path) -> None:
     assert all(name in gate.stdout for name in VARIANTS)
     finish("sweep", file, "--out", run)
     assert records(run).equals(first)
-    file.write_text(SWEEP.replace("[fp8]", "[fp8_e5m2]"), encoding="utf-8")
+    file.write_text(f"{SWEEP}\nseed: 7\n", encoding="utf-8")
     other = resurface("sweep", file, "--out", run)
     assert other.returncode == 2
-    assert "the directory belongs to another sweep" in other.stderr
+    assert "field seed is 0 there, 7 here" in other.stderr

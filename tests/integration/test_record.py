@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarks.record.card import MEASURED, card_of, read_rows
-from benchmarks.record.division import division_of
+from benchmarks.record.card import MEASURED, STATED, card_of, read_round
+from benchmarks.record.division import Draw, division_of
 from benchmarks.record.verify import Refused, verify
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core.errors import InputError
@@ -60,8 +60,10 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = finish(
         "bench",
         "record",
-        "--items",
-        "1",
+        "--items=1",
+        "--rounds=1",
+        "--only-rounds",
+        "--nonce=one",
         "--model",
         noisy(place / "model", 0),
         "--out",
@@ -79,8 +81,8 @@ class Cheat:
 
     def __init__(self, honest: Path, folder: Path) -> None:
         shutil.copytree(honest, folder)
-        self.folder, self.run = folder, folder / "run"
-        self.model = honest.parent / "model"
+        self.folder, self.run = folder, folder / "round-1"
+        self.model, self.nonce = honest.parent / "model", "one"
         self.card = json.loads((folder / "card.json").read_text())
         self.document = json.loads((self.run / "run.json").read_text())
         (self.part,) = (self.run / "records").glob("*/*/*.parquet")
@@ -95,10 +97,10 @@ class Cheat:
         """Write everything with a new card; why it is refused."""
         pq.write_table(pa.Table.from_pylist(self.rows, schema=RECORDS), self.part)
         (self.run / "run.json").write_text(json.dumps(self.document))
-        measured = {name: self.card[name] for name in MEASURED}
-        division, rows = division_of("closed-first-1"), read_rows(self.run)
-        card = card_of(self.document, rows, division, measured)
-        card["run_id"] = self.card["run_id"]
+        measured = {name: self.card["rounds"][0][name] for name in MEASURED}
+        stated = {name: self.card[name] for name in STATED}
+        draw = Draw(division=division_of("closed"), nonce=self.nonce, items=1)
+        card = card_of(draw, [read_round(self.run, measured)], None, stated)
         (self.folder / "card.json").write_text(json.dumps(card))
         with pytest.raises(Refused) as why:
             verify(self.folder, str(self.model), None, 1.0)
@@ -138,10 +140,13 @@ def resumed(cheat: Cheat) -> None:
     cheat.document["engine_stats"] *= 2
 
 
-def renamed(cheat: Cheat) -> None:
-    cheat.document["config"]["models"] = {
-        "closed-first-1-20260101T000000Z-00000000": str(cheat.model)
-    }
+def other_nonce(cheat: Cheat) -> None:
+    cheat.nonce = "two"
+
+
+def computed_before(cheat: Cheat) -> None:
+    document = {"nonce": "one", "drawn": "2999-01-01T00:00:00+00:00"}
+    (cheat.folder / "nonce.json").write_text(json.dumps(document))
 
 
 CHEATS = {
@@ -156,15 +161,24 @@ CHEATS = {
     "another dtype, relabelled": (half_precision, "its log-probability is"),
     "another model": (another_model, "recomputed|not the likeliest"),
     "another seed's records": (lambda cheat: cheat.rows[0].update(seed=1), "seed is 1"),
+    "another nonce's record": (other_nonce, "other questions than the nonce draws"),
+    "computed in advance": (computed_before, "before its nonce was drawn"),
     "a resumed run": (resumed, "the run was resumed"),
-    "another run's folder": (renamed, "the name of the run is"),
     "other settings": (
         lambda cheat: cheat.document["config"]["tasks"][0].update(beam_width=2),
         "config.tasks is",
     ),
     "a time too short": (
-        lambda cheat: cheat.card.update(wall_s=0.1),
+        lambda cheat: cheat.card["rounds"][0].update(wall_s=0.1),
         "wall_s is 0.1, less than",
+    ),
+    "a steady part too short": (
+        lambda cheat: cheat.card["rounds"][0].update(steady_s=0.01),
+        "steady_s is 0.01, less than",
+    ),
+    "a cache in the row without": (
+        lambda cheat: cheat.document["config"]["engine"].update(prefix_caching=False),
+        "prefix_caching is False",
     ),
 }
 
@@ -179,33 +193,52 @@ def test_cheat_is_refused(honest, tmp_path, name):
 
 def test_honest_card_holds(honest, tmp_path):
     held = verify(honest, None, None, 1.0)
-    assert held.startswith("division closed-first-1, 9 items, 198 records, of which ")
+    assert held.startswith("division closed, 1 rounds of 9 items, the submitter's own")
+    assert held.endswith("; too short to compare it with others")
     card = json.loads((honest / "card.json").read_text())
-    assert card["computed_tokens"] > 0
+    (described,) = card["rounds"]
+    assert described["computed_tokens"] > 0
+    counts = described["records"]
+    assert counts["failed"] == 0
+    assert counts["completed"] + counts["excluded"] == 198
+    assert described["start_s"] + described["steady_s"] <= described["wall_s"]
+    assert 0 <= card["quality"]["choice"] <= 1
+    assert "v1/one_step.py" in card["patches"]["files"]
     done = finish("bench", "record", "--verify", honest, "--seed", "1")
     assert re.fullmatch(
-        r"the card holds: division closed-first-1, .*\(seed 1\)\n", done.stdout
+        r"the card holds: division closed, .*\(seed 1\).*\n", done.stdout
     )
     shutil.copytree(honest, tmp_path / "dir")
-    (tmp_path / "dir" / "card.json").write_text(
-        json.dumps(card | {"items_per_second": 1e6})
-    )
+    card["rounds"][0]["items_per_second"] = 1e6
+    (tmp_path / "dir" / "card.json").write_text(json.dumps(card))
     done = finish("bench", "record", "--verify", tmp_path / "dir", code=4)
-    assert "items_per_second is 1000000.0, but the submission gives" in done.stderr
-    # fewer items never pass as the whole division, and another model not as this one
-    (tmp_path / "dir" / "card.json").write_text(
-        json.dumps(card | {"division": "closed"})
-    )
-    with pytest.raises(Refused, match=r"config\.tasks"):
-        verify(tmp_path / "dir", None, None, 1.0)
+    assert "rounds is " in done.stderr
     with pytest.raises(Refused, match="weights_digest"):
         verify(honest, str(honest.parent / "other"), None, 1.0)
+
+
+@pytest.mark.long
+def test_rows_beside_the_rounds(tmp_path):
+    """The verifier's nonce, and the rows without prefix caching and patches."""
+    folder = tmp_path / "dir"
+    done = finish("bench", "record", "--verify", folder)
+    nonce = json.loads((folder / "nonce.json").read_text())["nonce"]
+    assert f"--nonce {nonce} --out DIR" in done.stdout
+    finish("bench", "record", "--out", folder, "--items=2", "--rounds=1")
+    card = json.loads((folder / "card.json").read_text())
+    assert card["nonce"] == nonce
+    assert card["without_sharing"]["items"] == 9
+    prompts = card["without_sharing"]["computed_tokens"] * 2
+    assert prompts > card["rounds"][0]["computed_tokens"] * 1.5
+    assert card["without_patches"]["items"] == 18
+    assert card["without_patches"]["items_per_second"] > 0
+    assert "the verifier's nonce" in verify(folder, None, None, 1.0)
 
 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"wall_s": "1"}, "not a whole submission: TypeError"),
+        ({"rounds": [{}]}, "not a whole submission: KeyError"),
         ("run.json", "not a whole submission: KeyError"),
     ],
 )
@@ -214,7 +247,7 @@ def test_unreadable_card_is_bad_input(honest, tmp_path, change, named):
     card = tmp_path / "dir" / "card.json"
     if change == "run.json":
         document = json.loads(
-            (run := tmp_path / "dir" / "run" / "run.json").read_text()
+            (run := tmp_path / "dir" / "round-1" / "run.json").read_text()
         )
         del document["engine_stats"][0]["busy_seconds"]
         run.write_text(json.dumps(document))
@@ -229,7 +262,7 @@ def test_unreadable_card_is_bad_input(honest, tmp_path, change, named):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--verify", "nowhere"], "nowhere/card.json: cannot be read"),
+        (["--out", "new", "--share", "2"], "--share: 2.0 is no share"),
         ([], "give one of --out DIR"),
         (
             ["--out", "new", "--engine-args", '{"dtype": "bfloat16"}'],

@@ -100,6 +100,20 @@ def test_item_view_opens_on_loss(opened):
     assert ("vote", "") in sections
 
 
+@pytest.mark.parametrize(
+    ("address", "here"),
+    [
+        ("", "Headline"),
+        ("#fates", "Fates"),
+        ("#q=korean-0004", "Items"),
+        ("#ladder", "More analyses"),
+    ],
+)
+def test_navigation_follows_reader(opened, address, here):
+    nav = opened(address).split("<nav")[1].split("</nav>")[0]
+    assert re.findall(r'aria-current="true">([^<]+)<', nav) == [here]
+
+
 def test_deep_links_and_search(opened):
     dom = opened(
         "#item=gazetteer/korean/korean-0005&checkpoint=magnitude-0.6&language=korean"

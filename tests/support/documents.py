@@ -14,7 +14,7 @@ PROSE = [
 ] + DOCS
 RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
 PAGES = [
-    *(*PROSE, *RESULTS, ROOT / "SECURITY.md"),
+    *(*PROSE, *RESULTS, ROOT / "SECURITY.md", ROOT / "SKILL.md"),
     *(
         ROOT / folder / "README.md"
         for folder in ("benchmarks", "examples", "launch/reference_model", "tests/gpu")

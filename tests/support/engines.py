@@ -231,6 +231,19 @@ def rows_of(
     return rows_TV
 
 
+def rounded_rows(
+    model: Any, prompt: tuple[int, ...], continuation: tuple[int, ...]
+) -> torch.Tensor:
+    """`rows_of`, from states before the output head that are rounded to bfloat16."""
+    hook = model.get_output_embeddings().register_forward_pre_hook(
+        lambda _, states: (states[0].bfloat16().to(states[0]),)
+    )
+    try:
+        return rows_of(model, prompt, continuation)
+    finally:
+        hook.remove()
+
+
 def rank_bounds(model: Any, request: Score) -> tuple[list[int], list[int]]:
     """The ranks that each token may have if transformers' `model` rounded otherwise;
     mostly both are equal."""

@@ -112,6 +112,9 @@ class FakeEngine:
         self._generated += generated
         yield response
 
+    def confirm(self) -> None:
+        """Nothing can take its place."""
+
     def stats(self) -> EngineStats:
         """A step is a response or a streamed token; a cancelled request counts as a
         request."""
@@ -225,7 +228,7 @@ class FakeLM:
             token = (
                 int(row.argmax())
                 if request.temperature == 0
-                else _nucleus(row, request, draw)
+                else nucleus(row, request, draw)
             )
             tokens.append(token)
             logprobs.append(float(row[token]))
@@ -251,7 +254,7 @@ def _top(
     return tuple(best.tolist()), tuple(row[best].tolist())
 
 
-def _nucleus(
+def nucleus(
     row: npt.NDArray[np.float64], request: Generate, draw: np.random.Generator
 ) -> int:
     order = np.argsort(-row, kind="stable")

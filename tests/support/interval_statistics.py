@@ -18,7 +18,7 @@ from evaluator.metrics.intervals import Floats, ItemNumbers
 from evaluator.metrics.measures import Unbounded, bounds, difference
 from evaluator.metrics.tables.judges import Fitness
 from evaluator.metrics.tables.matching import without_error
-from evaluator.metrics.tables.overlap import beyond_chance
+from evaluator.metrics.tables.overlap import kappa_of
 from evaluator.metrics.tables.pr_gap import delta_pr_of
 from evaluator.metrics.tables.prompts import extremes
 
@@ -199,7 +199,7 @@ STATISTICS = (
               **_of_means(delta_pr_of, [(*a, *b) for a, b in product(_ZERO, _QUARTER)])),
     Statistic("Delta_PR, mean over languages", 4, lambda z, p: [*_opened(z[:2], p), *_chosen(z[2:], p)],
               **_of_language_means(delta_pr_of, [(*a, *b) for a, b in product(_ZERO, _QUARTER)])),
-    Statistic("CAPA", 2, _options, **_of_means(beyond_chance, _CAPA)),
+    Statistic("CAPA", 2, _options, **_of_means(kappa_of, _CAPA)),
     Statistic("corrected", 3, _judged, lambda c, contained, accepted, right, chance: float(right.mean()), _corrected),
     Statistic("prompts, worst", 3, _posed, lambda c, *right: min(float(each.mean()) for each in right),
               _extreme("worst")),

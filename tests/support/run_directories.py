@@ -14,4 +14,4 @@ def opened(path: Path, *given: Any, **more: Any) -> Iterator[RunDirectory]:
     """Hold a run directory within the block. `given` and `more`: as RunDirectory
     takes them after the lock."""
     with hold(path) as lock:
-        yield RunDirectory(lock, *given, **more)
+        yield RunDirectory(path, lock, *given, **more)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from evaluator.core.config import validated
 from evaluator.core.errors import InputError
 from launch.sweep.config import SweepConfig
-from launch.sweep.document import validated
 from launch.sweep.jobs import CheckpointJob, expand
 
 RUN = Path("run")

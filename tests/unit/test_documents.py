@@ -10,9 +10,11 @@ import yaml
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from evaluator.core.config import validated
+from evaluator.deciding.policy import Policy
+from evaluator.engine.config import EngineConfig
 from launch.commands import cli
-from launch.sweep.config import SweepConfig
-from launch.sweep.document import validated
+from launch.sweep.config import Resources, SweepConfig
 from tests.support.documents import (
     DOCS,
     PAGES,
@@ -33,7 +35,7 @@ every_page = pytest.mark.parametrize(
 
 def test_pages_are_short_and_plain():
     text = README.read_text(encoding="utf-8")
-    assert text.count("\n") <= 110
+    assert text.count("\n") <= 112
     assert len(text.split()) <= 900
     pages = [README, *DOCS, ROOT / "CHANGELOG.md"]
     assert (
@@ -132,6 +134,13 @@ def _table(page: Path, beginning: str) -> list[str]:
     return text[text.index(beginning) :].partition("\n\n")[0].splitlines()[2:]
 
 
+def test_skill_is_short():
+    skill = ROOT / "SKILL.md"
+    assert skill.read_text(encoding="utf-8").count("\n") <= 120
+    named = {words[1] for words in commands(skill) if words[0] == "resurface"}
+    assert {"eval", "gate", "status"} <= named
+
+
 def test_the_site_leads_to_every_page():
     def pages(entries):
         return [
@@ -172,13 +181,28 @@ def test_documented_options_exist(page: Path):
 
 @every_page
 def test_every_sweep_file_is_one(page: Path):
-    """A block of YAML is a sweep file, or some keys of one."""
+    """A block of YAML is a sweep file, some keys of one, or a policy."""
     least = {"models": {"dense": "models/mine"}, "tasks": [{"task": "gazetteer"}]}
     for block in blocks(page):
         document = yaml.safe_load(block.text) if block.language == "yaml" else None
+        if isinstance(document, dict) and "default" in document:
+            assert validated(Policy, document, page.name).tasks
         # a workflow of CI
-        if isinstance(document, dict) and not {"jobs", "steps"} & {*document}:
+        elif isinstance(document, dict) and not {"jobs", "steps"} & {*document}:
             assert validated(SweepConfig, {**least, **document}, page.name).tasks
+
+
+def test_reference_states_the_defaults():
+    defaults = {"engine": EngineConfig(), "resources": Resources()}
+    stated = 0
+    for block in blocks(ROOT / "docs" / "reference.md"):
+        if "with the defaults" in block.text:
+            ((name, values),) = yaml.safe_load(block.text).items()
+            values["cuda_graphs"] = None  # stands for full
+            for key in values.keys() & vars(defaults[name]).keys():
+                assert values[key] == getattr(defaults[name], key), key
+                stated += 1
+    assert stated > 15
 
 
 def test_help_is_short_with_example(monkeypatch):
@@ -186,7 +210,7 @@ def test_help_is_short_with_example(monkeypatch):
     for name, command in get_command(cli.app).commands.items():
         assert CliRunner().invoke(cli.app, [name, "--help"]).output.count(
             "\n"
-        ) in range(5, 75), name
+        ) in range(5, 85), name
         assert command.help, name
         assert command.epilog, name
         assert command.epilog.startswith("Example:"), name

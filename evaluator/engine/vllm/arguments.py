@@ -20,13 +20,12 @@ Large steps fill the GPU, but they need memory in addition to weights and cache:
 tokens, or 16,384 from 70 GiB on, as vLLM's `LLM` class has by default. An engine that
 is built from its configuration would get 2,048."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.quantisation import online_scheme
 from evaluator.checkpoints.shapes import text_model
+from evaluator.core.errors import Document, Json
 from evaluator.engine.config import AUTO_CACHE, EngineConfig, Graphs
 from evaluator.engine.processor import instruction_sets
 from evaluator.engine.vllm.schemes import cpu_auto
@@ -52,6 +51,8 @@ _FOR_THE_CACHE = 0.8
 # the least that its kernels take. vLLM's own default is 128: too coarse to share
 # prompts
 _CPU_BLOCK_SIZE = 32
+# of vLLM's CPUAttentionBackend
+HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 
 
 def of_device(
@@ -61,10 +62,10 @@ def of_device(
     positions: int,
     *,
     on_cpu: bool,
-) -> dict[str, Any]:
+) -> Json:
     """The arguments that both runners share. `served` is the directory that vLLM
     reads for `checkpoint`."""
-    arguments: dict[str, Any] = {
+    arguments: Json = {
         "model": str(served),
         # By default, vLLM prefers params.json and consolidated*.safetensors, which we
         # do not check.
@@ -76,7 +77,7 @@ def of_device(
         "gpu_memory_utilization": config.gpu_memory_utilization,
         "tensor_parallel_size": config.tensor_parallel,
         "trust_remote_code": config.trust_remote_code,
-        "enable_prefix_caching": True,
+        "enable_prefix_caching": config.prefix_caching,
         "logprobs_mode": "raw_logprobs",
         "max_logprobs": MAX_TOP_LOGPROBS,
         "disable_log_stats": True,
@@ -116,7 +117,7 @@ def of_cache(
     dtype: str,
     positions: int,
     gpu_bytes: int | None,
-) -> dict[str, Any]:
+) -> Json:
     """How long a request may be, up to `positions`, and how large the cache is where
     vLLM is not to measure that.
 
@@ -165,7 +166,7 @@ def _has_plain_head(checkpoint: Checkpoint) -> bool:
     )
 
 
-def of_runner(config: EngineConfig, positions: int, *, v2: bool) -> dict[str, Any]:
+def of_runner(config: EngineConfig, positions: int, *, v2: bool) -> Json:
     """The arguments of one runner: the size of a step, its parts that are ours, and
     its graphs."""
     if not v2:
@@ -223,7 +224,7 @@ _MOST = 2048
 
 def graph_arguments(
     graphs: Graphs | None, *, compile: bool, requests: int, tokens: int
-) -> dict[str, Any]:
+) -> Json:
     """EngineArgs for torch.compile and CUDA graphs, which vLLM's `enforce_eager`
     turns off together. `requests` and `tokens` are the most that a step computes."""
     if compile:  # graphs are vLLM's own
@@ -263,7 +264,7 @@ def capture_sizes(most: int, requests: int) -> list[int]:
     return sorted({requests, most, *(size for size in sizes if size < most)})
 
 
-def cached_values(model: Mapping[str, Any], *, workers: int = 1) -> int:
+def cached_values(model: Document, *, workers: int = 1) -> int:
     """The number of keys and values per token in each worker's cache. Layers of
     linear attention have none. A missing field counts as 0."""
     model = text_model(model)
@@ -272,9 +273,25 @@ def cached_values(model: Mapping[str, Any], *, workers: int = 1) -> int:
     if isinstance(kinds, list):
         layers = sum(kind != "linear_attention" for kind in kinds)
     heads = _size(model, "num_attention_heads")
-    width = _size(model, "head_dim") or _size(model, "hidden_size") // max(1, heads)
     held = (_size(model, "num_key_value_heads") or heads) // workers
-    return 2 * layers * max(1, held) * width
+    return 2 * layers * max(1, held) * _head_size(model)
+
+
+def wrong_heads(model: Document) -> str | None:
+    """Why vLLM's CPU attention cannot compute a model's heads; None if it can, or
+    without plain heads."""
+    model = text_model(model)
+    heads, size = _size(model, "num_attention_heads"), _head_size(model)
+    if not heads or size in (0, *HEAD_SIZES) or model.get("kv_lora_rank"):
+        return None
+    field = "head_dim" if model.get("head_dim") else "hidden_size / num_attention_heads"
+    served = ", ".join(map(str, HEAD_SIZES))
+    return f"{field}: {size}: vLLM's CPU attention has heads of {served} only"
+
+
+def _head_size(model: Document) -> int:
+    heads = max(1, _size(model, "num_attention_heads"))
+    return _size(model, "head_dim") or _size(model, "hidden_size") // heads
 
 
 def cache_tokens(
@@ -293,6 +310,6 @@ def cache_tokens(
     return max(block, memory // max(1, per_token) // block * block)
 
 
-def _size(model: Mapping[str, Any], name: str) -> int:
+def _size(model: Document, name: str) -> int:
     value = model.get(name)
     return value if isinstance(value, int) else 0

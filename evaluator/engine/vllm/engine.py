@@ -46,6 +46,7 @@ from evaluator.engine.vllm.start import (
     DEFAULTS,
     Started,
     check_here,
+    check_model,
     installed_version,
     named,
     on_workers,
@@ -107,6 +108,7 @@ class VLLMEngine:
                 else:
                     self._swap(self._started, files)
                 notes = self._verify(self._started, files)
+            on_workers(self._started.llm, "note_head", str(checkpoint))
             self._served, self._eos_ids = stored, sorted(eos_ids)
             self.dtype = self._started.dtype
             if not swapped:
@@ -176,6 +178,9 @@ class VLLMEngine:
             # else the engine was closed meanwhile
             if batch.in_flight and self._started is not None:
                 core.abort_requests(list(batch.in_flight))
+
+    def confirm(self) -> None:
+        """It holds the weights itself."""
 
     def stats(self) -> EngineStats:
         """Since the last load. Time counts between the first and the last step of
@@ -358,6 +363,8 @@ VLLM = EngineKind(
     build=VLLMEngine,
     scorings=("forced", "prompt_logprobs"),
     check_here=check_here,
+    batches=True,
+    check_model=check_model,
     references=True,
     shares_models=True,
     remark=longrope_remark,

@@ -22,6 +22,7 @@ from vllm.v1.outputs import LogprobsTensors
 
 from evaluator.engine.base import Reference
 from evaluator.engine.distributions import WIDTH, divergence_table
+from evaluator.engine.states import EngineHead, States
 
 # What `SamplingParams.extra_args` carries: orders of a request that vLLM has no field
 # for.
@@ -85,14 +86,15 @@ def report(
     raw_RV: torch.Tensor,
     tokens: Sequence[int],
     reference: Reference,
+    states: States,
 ) -> LogprobsTensors:
     """Keep or compare the distributions of a score with a reference, and return its
     report.
 
-    `raw_RV` are the logits that predict `tokens`, and `tables` are these tokens'
+    `raw_RV` are the logits that predict `tokens`, made of `states`. `tables` are these tokens'
     log-probabilities and ranks. A report that compares has a further column for each
     field of a Divergence."""
-    compared = divergence_table(reference, raw_RV, tokens)
+    compared = divergence_table(reference, raw_RV, tokens, states)
     logprobs = tables.logprobs
     if compared is not None:
         logprobs = torch.cat((logprobs, compared.to(logprobs.device)), 1)
@@ -105,6 +107,7 @@ def with_divergences(
     tables: LogprobsTensors,
     raw_RV: torch.Tensor,
     compared: Sequence[tuple[int, Reference, int, int]],
+    head: EngineHead,
 ) -> LogprobsTensors:
     """The report on a step's generated tokens, with a further column for each field of
     a Divergence.
@@ -114,7 +117,9 @@ def with_divergences(
     """
     more_RD = tables.logprobs.new_zeros(len(tables.logprobs), WIDTH)
     for row, reference, token, place in compared:
-        found = divergence_table(reference, raw_RV[row : row + 1], [token], place)
+        found = divergence_table(
+            reference, raw_RV[row : row + 1], [token], States(head), place
+        )
         assert found is not None, "only comparisons are read token by token"
         more_RD[row] = found[0].to(more_RD.device)
     return tables._replace(logprobs=torch.cat((tables.logprobs, more_RD), 1))

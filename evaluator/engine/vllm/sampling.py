@@ -18,6 +18,7 @@ from typing import Any
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
+from evaluator.core.records import TokenIds
 from evaluator.engine.base import Generate, Score
 from evaluator.engine.vllm.prompt_scores import FORCED, NUCLEUS, REFERENCE, SCORED_FROM
 
@@ -117,9 +118,7 @@ def prompt_score() -> SamplingParams:
 
 
 @lru_cache(maxsize=1024)
-def _template(
-    *, stop_token_ids: tuple[int, ...] = (), **settings: Any
-) -> SamplingParams:
+def _template(*, stop_token_ids: TokenIds = (), **settings: Any) -> SamplingParams:
     """Parameters without each request's own fields. vLLM checks them once; then they
     are copied, as vLLM itself does where `skip_clone` allows it."""
     return SamplingParams(stop_token_ids=list(stop_token_ids), **settings, **_ALWAYS)

@@ -3,11 +3,11 @@ docs/quantised.md has the table.
 
 A rehearsal (verify/rehearsal.py) finds out the others."""
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
 from evaluator.checkpoints.quantisation import ONLINE, Quantisation
 from evaluator.checkpoints.shapes import text_model
+from evaluator.core.errors import Document
 from evaluator.engine import processor
 from evaluator.engine.config import DType
 
@@ -55,7 +55,7 @@ def cpu_auto(quantisation: Quantisation | None) -> DType:
     return "bfloat16" if served == _HALF else "float32"
 
 
-def longrope_remark(model: Mapping[str, Any], max_model_len: int) -> str | None:
+def longrope_remark(model: Document, max_model_len: int) -> str | None:
     """Which factors of LongRoPE vLLM uses for a model; None for another one."""
     model = text_model(model)
     scaling = model.get("rope_parameters") or model.get("rope_scaling") or {}

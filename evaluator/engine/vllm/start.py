@@ -32,6 +32,7 @@ from evaluator.engine.vllm.arguments import (
     of_cache,
     of_device,
     of_runner,
+    wrong_heads,
 )
 from evaluator.engine.vllm.counters import DeviceClock, device_clock
 
@@ -60,7 +61,8 @@ DEFAULTS = {
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
 }
 _REASONS = 400  # characters of an error that lists reasons
-_INVARIANT_FROM = 80  # a GPU's compute capability, ten times
+# a GPU's compute capability, ten times, of batch-invariant kernels and of bfloat16
+_AMPERE = 80
 _SERVED = "0.32"  # vLLM's version; this folder replaces parts of it
 _PATIENCE_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
@@ -123,13 +125,32 @@ def check_here(config: EngineConfig) -> None:
         )
 
 
+def check_model(config: EngineConfig, checkpoint: Checkpoint) -> None:
+    """Raises InputError for a model that this machine's vLLM cannot compute, by its
+    heads on a CPU and its dtype on a GPU. Imports nothing heavy."""
+    place, dtype = str(checkpoint.config_file), config.dtype
+    if serves_cpus():
+        if reason := wrong_heads(checkpoint.config):
+            raise InputError(f"{place}: {reason}; use --engine torch")
+        return
+    try:
+        able = nvidia_smi("compute_cap", os.environ.get("CUDA_VISIBLE_DEVICES"))
+        old = 10 * min(map(float, able)) < _AMPERE
+    except (OSError, subprocess.CalledProcessError, ValueError):
+        return
+    if old and "bfloat16" in (dtype, checkpoint.dtype if dtype == "auto" else ""):
+        raise InputError(
+            f"{place}: vLLM computes bfloat16 on GPUs of compute capability 8.0 or more,"
+            f" and this one has {min(able)}: set --dtype float32 (engine.dtype)"
+        )
+
+
 def start(config: EngineConfig, checkpoint: Checkpoint, served: Path) -> Started:
     """Build the engine and load the checkpoint, from the directory `served`. Raises
     EngineError if vLLM cannot."""
     _prepare_environment(config)
     # those of vLLM's own imports are nothing that a user can mend
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return _start(config, checkpoint, served)
 
 
@@ -161,10 +182,10 @@ def _start(config: EngineConfig, checkpoint: Checkpoint, served: Path) -> Starte
     from evaluator.engine.vllm.sampling import Dialect
 
     on_cpu = bool(platform.is_cpu())
-    if config.deterministic and not platform.has_device_capability(_INVARIANT_FROM):
+    if config.deterministic and not platform.has_device_capability(_AMPERE):
         raise InputError(
             "engine: deterministic: vLLM's batch-invariant mode needs a GPU of compute"
-            f" capability {_INVARIANT_FROM / 10:.1f} or more"
+            f" capability {_AMPERE / 10:.1f} or more"
         )
     arguments = _device_arguments(config, checkpoint, served, platform)
     positions = arguments["max_model_len"]

@@ -14,12 +14,15 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
+from torch import Tensor
 
 from evaluator.core.memory import peak_resident
+from evaluator.engine.states import EngineHead
 from evaluator.engine.vllm.verify.weights import Comparison, compare
 
 _V2_RUNNER = "vllm.v1.worker.gpu.model_runner"  # the module of vLLM's V2 model runner
@@ -44,7 +47,7 @@ class WorkerExtension:
         loaded: set[str] = set()
         load_weights = model.load_weights
 
-        def remember(weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+        def remember(weights: Iterable[tuple[str, Tensor]]) -> set[str]:
             loaded.update(load_weights(weights))
             return loaded
 
@@ -57,6 +60,17 @@ class WorkerExtension:
             if isinstance(module, ParallelLMHead):
                 module.quant_method.process_weights_after_loading(module)
         return sorted(expected - loaded)
+
+    def note_head(self, checkpoint: str) -> None:
+        """The runner's output head is that of `checkpoint`, which was just loaded."""
+        runner = self.model_runner
+
+        def logits(states_TH: Tensor) -> Tensor:
+            states_TH = states_TH.to(runner.model_config.dtype)
+            logits_TV: Tensor = runner.get_model().compute_logits(states_TH)
+            return logits_TV
+
+        runner.output_head = EngineHead(Path(checkpoint), logits)
 
     def compare_weights(self, files: list[str]) -> Comparison:
         """Compare the weights in this worker with its part of the files."""
@@ -175,7 +189,7 @@ class WorkerExtension:
 
         rank_strictly()
         runner = self.model_runner
-        runner.sampler = RowSampler()
+        runner.sampler = RowSampler(runner)
         own = runner._get_prompt_logprobs_dict
         runner._get_prompt_logprobs_dict = functools.partial(
             scores_of_prompts, runner, own
@@ -191,11 +205,13 @@ class WorkerExtension:
         runner = self.model_runner
         if runner.device.type == "cuda":
             describe_as_captured()
-        runner.prompt_logprobs_worker = ScoringWorker(runner.prompt_logprobs_worker)
-        runner.sampler = ComparingSampler(runner.sampler)
+        runner.prompt_logprobs_worker = ScoringWorker(
+            runner.prompt_logprobs_worker, runner
+        )
+        runner.sampler = ComparingSampler(runner.sampler, runner)
 
 
-def _planted(vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _planted(vocabulary: int) -> tuple[Tensor, Tensor]:
     """The planted table, exact in every dtype, and a token of each row."""
     draw = torch.Generator().manual_seed(0)
     shape = _PLANTED_ROWS, vocabulary
@@ -208,7 +224,7 @@ def _planted(vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
     return table_RV, torch.randint(vocabulary, (_PLANTED_ROWS,), generator=draw)
 
 
-def _read(files: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
+def _read(files: list[str]) -> Iterator[tuple[str, Tensor]]:
     for file in files:
         with safe_open(file, framework="pt") as opened:
             for name in opened.keys():  # noqa: SIM118  (not a dict)

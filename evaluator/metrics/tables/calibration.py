@@ -72,7 +72,13 @@ def _combined(
     for language in inputs.languages(task):
         if checkpoint := calibrated.get(code_of(language)):
             items.append(in_language(inputs.outcomes_of(checkpoint, task), language))
-    by_share = first.pattern in ("unstructured", "layers", "heads", "channels")
+    by_share = first.pattern in (
+        "unstructured",
+        "layers",
+        "heads",
+        "channels",
+        "experts",
+    )
     setting = f"{first.method}-{first.requested if by_share else first.pattern}"
     together = replace(
         first, checkpoint=f"{setting} per language", calibration="each language's own"
@@ -154,7 +160,7 @@ TABLE = Table(
         "Open and choice accuracy of checkpoints that differ in the text used to"
         " calibrate the pruning. If both rise together, the gap between them stays."
     ),
-    needs="the probes greedy and choice on a pruned checkpoint that was calibrated",
+    needs="the probes greedy and choice on a compressed checkpoint that was calibrated",
     columns=(
         *SUBJECT,
         *TEXT("kind"),

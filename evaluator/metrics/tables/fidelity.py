@@ -40,7 +40,7 @@ PERCENTILES = {
 }
 
 
-class _Along(NamedTuple):
+class Along(NamedTuple):
     """Tokens along which distributions are compared: the value of `along`, the probe,
     and its columns' prefix."""
 
@@ -52,10 +52,10 @@ class _Along(NamedTuple):
         return items[items[f"{self.prefix}_positions"] > 0]
 
 
-_ALONG = (
-    _Along("greedy answer", "fidelity", "fidelity_greedy"),
-    _Along("gold answer", "fidelity", "fidelity_gold"),
-    _Along("text", "text_fidelity", "text_fidelity"),
+ALONG = (
+    Along("greedy answer", "fidelity", "fidelity_greedy"),
+    Along("gold answer", "fidelity", "fidelity_gold"),
+    Along("text", "text_fidelity", "text_fidelity"),
 )
 _MEANS = (
     "kld",
@@ -78,7 +78,7 @@ def _rows(inputs: Inputs) -> list[Row]:
     rows: list[Row] = []
     for subject in (*inputs.checkpoints, *inputs.readers):
         items = inputs.outcomes_of(subject.checkpoint, subject.task)
-        for along in _ALONG:
+        for along in ALONG:
             if items[f"{along.probe}_status"].notna().any():
                 own = subject.row | {"along": along.name, "floor": subject.base is None}
                 own |= {"group": ALL, "language": ALL}
@@ -118,11 +118,11 @@ def _whole(inputs: Inputs, subject: Subject, reason: str | None) -> Row:
 
 
 def _groups(
-    inputs: Inputs, subject: Subject, items: pd.DataFrame, along: _Along
+    inputs: Inputs, subject: Subject, items: pd.DataFrame, along: Along
 ) -> Iterator[Row]:
     """All positions, by language, by the base's confidence, and by the items' fate."""
     for part in inputs.parts_of(subject, items):
-        yield {"language": part.language, **_of_items(part.items, along)}
+        yield {"language": part.language, **divergence_of(part.items, along)}
     yield from _bands(along.done(items), along)
     comparison = inputs.comparisons().get(subject.key)
     if comparison is None or comparison.reason or along.probe != "fidelity":
@@ -131,10 +131,10 @@ def _groups(
     fate_of = items["item"].map(fates)
     for fate in FATES:
         if (fate_of == fate).any():
-            yield {"group": fate, **_of_items(items[fate_of == fate], along)}
+            yield {"group": fate, **divergence_of(items[fate_of == fate], along)}
 
 
-def _bands(done: pd.DataFrame, along: _Along) -> Iterator[Row]:
+def _bands(done: pd.DataFrame, along: Along) -> Iterator[Row]:
     """The positions by the base's confidence in its likeliest token."""
     positions = unpack(done[f"{along.prefix}_packed"])
     ends = (*BANDS, 1.0)
@@ -160,7 +160,8 @@ def _sums(passages: np.ndarray, values: Floats, done: pd.DataFrame) -> Floats:
     return np.bincount(passages, values, len(done)).astype(np.float64)
 
 
-def _of_items(items: pd.DataFrame, along: _Along) -> Row:
+def divergence_of(items: pd.DataFrame, along: Along) -> Row:
+    """The measures of a checkpoint's items: means over positions, and percentiles."""
     done, status = along.done(items), f"{along.probe}_status"
     why = why_left_out(items, status)
     row: Row = {"n": len(done), **left_out_of(items, status), "reason": why}
@@ -215,7 +216,7 @@ def _drawn(frame: pd.DataFrame) -> pd.DataFrame:
     ]
     if whole.empty:
         return whole
-    for along in _ALONG:
+    for along in ALONG:
         if (whole["along"] == along.name).any():
             whole = whole[whole["along"] == along.name]
     answered = whole[["mc_only_rate", "accuracy"]].notna().any(axis=None)

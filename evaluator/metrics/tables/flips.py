@@ -32,7 +32,7 @@ from evaluator.metrics.table import LACKS, Bars, Holm, Table
 
 THIRDS = ("lowest", "middle", "highest")
 KINDS = ("right_to_wrong", "wrong_to_right", "wrong_to_other")
-_ANSWER = {"greedy": "answer_said", "choice": "picked"}  # columns that identify it
+ANSWER = {"greedy": "answer_said", "choice": "picked"}  # columns that identify it
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
@@ -51,7 +51,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
 
 def _row(part: Part, probe: str) -> Row:
     row = paired_row(part, probe) | {"probe": probe, "margin": ALL}
-    return row | _changes(part.items, probe)
+    return row | changes_in(part.items, probe)
 
 
 def _thirds(comparison: Comparison, probe: str) -> Iterator[Row]:
@@ -67,7 +67,7 @@ def _thirds(comparison: Comparison, probe: str) -> Iterator[Row]:
                 "n": len(here),
                 "margin_from": margins[here].min(),
                 "margin_to": margins[here].max(),
-                **_changes(items.iloc[here], probe),
+                **changes_in(items.iloc[here], probe),
             }
 
 
@@ -79,9 +79,10 @@ def _margins(items: pd.DataFrame, probe: str) -> Floats:
     return as_floats(items["answer_logprob_dense"]) / tokens
 
 
-def _changes(items: pd.DataFrame, probe: str) -> Row:
+def changes_in(items: pd.DataFrame, probe: str) -> Row:
+    """How many answers of a probe changed, and how; all are measured."""
     dense, pruned = sides_of(items, CORRECT[probe])
-    before, after = sides_of(items, _ANSWER[probe])
+    before, after = sides_of(items, ANSWER[probe])
     row: Row = {
         "flips": int((dense != pruned).sum()),
         "mcnemar_p": mcnemar_p(dense, pruned),

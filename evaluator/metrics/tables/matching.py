@@ -58,7 +58,14 @@ from evaluator.metrics.exclusions import (
 from evaluator.metrics.fates import HIT
 from evaluator.metrics.inputs import ALL, ITEM, Inputs, Subject, rows_where, slices
 from evaluator.metrics.intervals import Floats
-from evaluator.metrics.measures import as_floats, bounds, mean_of, of_mean, rate
+from evaluator.metrics.measures import (
+    as_floats,
+    beyond_chance,
+    bounds,
+    mean_of,
+    of_mean,
+    rate,
+)
 from evaluator.metrics.table import Dots, Series, Table
 from evaluator.metrics.tables.judges import Fitness, corrected, judges, panel_fitness
 from evaluator.store.outcomes import chosen_seed
@@ -95,9 +102,7 @@ def scott_pi(
     over `count`; NaN if chance is 1."""
     yes = (first / count + second / count) / 2
     chance = yes**2 + (1 - yes) ** 2
-    with np.errstate(invalid="ignore", divide="ignore"):
-        pi = np.where(chance < 1, (agreed / count - chance) / (1 - chance), np.nan)
-    return np.clip(pi, -1.0, 1.0)  # as kappa in table `overlap`
+    return beyond_chance(agreed / count, chance)
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
@@ -159,8 +164,13 @@ def _fitness(
 def _graded(
     inputs: Inputs, verdicts: pd.DataFrame, subject: Subject, format: str, probe: str
 ) -> _Graded:
-    answers = inputs.outcomes_of(subject.checkpoint, subject.task, format)
-    answers = answers[answers[f"{probe}_status"].notna()].reset_index(drop=True)
+    own = inputs.run_seed(subject.checkpoint, subject.task)
+    answers = inputs.all_outcomes_of(subject.checkpoint, subject.task)
+    answers = answers[
+        answers[f"{probe}_status"].notna() & (answers["format"] == format)
+    ]
+    answers = answers[answers["seed"] == chosen_seed(answers["seed"], own)]
+    answers = answers.reset_index(drop=True)
     items = answers[[*ITEM]].assign(
         status=answers[f"{probe}_status"],
         contained=as_floats(answers[HIT[probe]]),
@@ -171,7 +181,6 @@ def _graded(
     digest = subject.weights_digest
     equal = {"checkpoint": subject.checkpoint, "weights_digest": digest}
     ours = rows_where(of_task, equal)
-    own = inputs.run_seed(subject.checkpoint, subject.task)
     ours = ours[ours["seed"] == chosen_seed(ours["seed"], own)]
     # Matchers with verdicts on this checkpoint are its graders; all, if containment
     # accepted everything.

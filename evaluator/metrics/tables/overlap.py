@@ -47,7 +47,7 @@ from evaluator.metrics.exclusions import LEAST, STATUSES, joined_reasons
 from evaluator.metrics.fates import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs, Subject
 from evaluator.metrics.intervals import Floats, ItemNumbers
-from evaluator.metrics.measures import as_floats, bounds
+from evaluator.metrics.measures import as_floats, beyond_chance, bounds
 from evaluator.metrics.table import Dots, Table, of_probes
 from evaluator.store.outcomes import MEASURED
 
@@ -65,17 +65,12 @@ NEAR = 5
 _SHOWN = 5  # pairs at either end of a page's table
 
 
-def beyond_chance(
+def kappa_of(
     observed: Floats, first: Floats, second: Floats, other_options: Floats
 ) -> Floats:
     """Kappa of two checkpoints with these accuracies; NaN if chance alone explains
     full agreement."""
-    expected = expected_agreement(first, second, other_options)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        kappa = np.where(expected < 1, (observed - expected) / (1 - expected), np.nan)
-    # Weighted means in single precision are rounded differently on different
-    # processors.
-    return np.clip(kappa, -1.0, 1.0)
+    return beyond_chance(observed, expected_agreement(first, second, other_options))
 
 
 def expected_agreement(first: Floats, second: Floats, other_options: Floats) -> Floats:
@@ -229,7 +224,7 @@ def _compared(
         return [row | {"reason": "no item was measured in both"} for row in rows]
     values = _agreements(sheet, others, numbers)
     means = [np.atleast_2d(each).mean(axis=1) for each in values]
-    expected, kappas = expected_agreement(*means[1:]), beyond_chance(*means)
+    expected, kappas = expected_agreement(*means[1:]), kappa_of(*means)
     # Agreement and each side's share of the gold option, for items that both, one or
     # neither have right.
     options = float(means[3][0])
@@ -238,7 +233,7 @@ def _compared(
     if options < 1:
         kinds.append((0, 0, 0, options))
     contexts = inputs.contexts(sheet.subject.task, numbers)
-    found = intervals(beyond_chance, values, contexts, kinds)
+    found = intervals(kappa_of, values, contexts, kinds)
     for at, row in enumerate(rows):
         row["observed"], row["expected"] = float(means[0][at]), float(expected[at])
         if few := _too_few(row, measure):
@@ -290,7 +285,7 @@ def _too_few(row: Row, measure: str) -> str:
 def _agreements(
     sheet: _Sheet, others: Sequence[_Sheet], numbers: ItemNumbers
 ) -> list[Floats]:
-    """The arguments of `beyond_chance`, as a number per item."""
+    """The arguments of `kappa_of`, as a number per item."""
     mine_IK = sheet.shares_IK[numbers]
     agreed, gold = [], []
     for other in others:

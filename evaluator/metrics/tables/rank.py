@@ -170,7 +170,8 @@ TABLE = Table(
     title="How far down is the answer?",
     reading=(
         "The rank of the gold answer's first token in the whole vocabulary; 1 is the"
-        " likeliest. A demoted answer has rank 2 to 20; an erased one is far below. The"
+        " likeliest. An answer that is no longer said, but has rank 1, begins right and"
+        " goes wrong. A demoted one has rank 2 to 20; an erased one is far below. The"
         " margin is its distance to the top token in nats. A model that answers in"
         " sentences says other words first. Aligned ranks are those after the dense"
         " model's own lead-in, for items where the dense model wrote a right answer."

@@ -6,30 +6,54 @@ first 100 items of each language only. So every rate here, including the greedy
 accuracy, is over the items on which the probe was measured. Population
 `greedy_failures` keeps the items that the same checkpoint's greedy output misses:
 the gain of broader decoding. Rows `pass@K` estimate the rate that `sample` would
-have with K samples, and `majority` that of the samples' most frequent answer.
+have with K samples of any seed, and `majority` that of the samples' most frequent
+answer. Of several run seeds, an item has the mean (table `seeds`), and no `hits`.
 
 Table `recovery_seeds`: sample recovery among greedy failures for every run seed. The
 greedy output, read under the lowest seed, does not depend on it. `mean` is the mean
 of the seeds' rates, with an interval over items. The range shows the noise of
-sampling, the interval the noise of the choice of items."""
+sampling, the interval the noise of the choice of items.
+
+Table `seeds`: the same of all items. `pass@1` is the share of right samples, `sample`
+whether any of a seed's samples is right, `majority` whether their most frequent answer
+is. An item with all its seeds is one observation. `lowest`, `highest` and `seed_sd`
+(the standard deviation, with n - 1) are over the seeds' own rates. `drop` is paired by
+item and seed."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 from scipy.special import gammaln
 
-from evaluator.metrics.columns import BY_LANGUAGE, COUNT, DROP, PERCENTAGE, TEXT, Row
+from evaluator.metrics.columns import (
+    BY_LANGUAGE,
+    COUNT,
+    DROP,
+    PERCENTAGE,
+    POINTS,
+    TEXT,
+    Row,
+)
 from evaluator.metrics.exclusions import STATUSES, all_measured, left_out_of
 from evaluator.metrics.fates import HIT, UNPAIRED, paired_drop
-from evaluator.metrics.inputs import Inputs, Part, statuses_of
-from evaluator.metrics.intervals import Floats
+from evaluator.metrics.inputs import (
+    ITEM,
+    Inputs,
+    Part,
+    Subject,
+    in_language,
+    slices,
+    statuses_of,
+)
+from evaluator.metrics.intervals import Floats, ItemNumbers
 from evaluator.metrics.measures import as_floats, difference, rate
 from evaluator.metrics.table import Dots, Holm, Lack, Note, Series, Table, whole_percent
 
 EVERYTHING, FAILURES = "all_items", "greedy_failures"
 BROAD = ("beam", "sample")
-MAJORITY = "majority"
+MAJORITY, SHARE = "majority", "pass@1"
 # the K of pass@K, below the number of samples
 _TRIES = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 
@@ -101,7 +125,7 @@ def _of_samples(part: Part, items: pd.DataFrame) -> Iterator[Row]:
     for k in (*(k for k in _TRIES if k < fewest), 0):
         row: Row = {
             "probe": f"pass@{k}" if k else MAJORITY,
-            "tries": k or int(done["samples"].max()),
+            "tries": k or _tries(done, "sample"),
             "n": len(done),
             **left_out_of(items, "sample_status"),
             **rate("rate", _judged(done, k), done),
@@ -128,17 +152,23 @@ def _measured(
     items: pd.DataFrame, population: pd.DataFrame, probe: str, why_none: str
 ) -> Row:
     done = all_measured(population, f"{probe}_status")
-    tries: float | None = 1 if len(done) else None
-    if probe in BROAD:
-        tries = done[f"{probe}s"].max()
+    right = done[HIT[probe]]
     return {
         "n": len(done),
         **left_out_of(items, f"{probe}_status"),
-        "hits": int(done[HIT[probe]].sum()),
-        "tries": tries,
-        **rate("rate", done[HIT[probe]], done),
+        "hits": int(right.sum()) if right.isin((0, 1)).all() else None,
+        "tries": None if done.empty else _tries(done, probe),
+        **rate("rate", right, done),
         "reason": why_none if done.empty else None,
     }
+
+
+def _tries(done: pd.DataFrame, probe: str) -> int:
+    """The answers to an item, under one seed."""
+    if probe not in BROAD:
+        return 1
+    seeds = done["seeds"].fillna(1) if probe == "sample" else 1
+    return int((done[f"{probe}s"] / seeds).max())
 
 
 _FOUND = {"greedy": "greedy says it", "beam": "in any beam", "sample": "in any sample"}
@@ -204,8 +234,7 @@ TABLE = Table(
 
 def _recovery_seeds_rows(inputs: Inputs) -> Iterator[Row]:
     for subject in inputs.checkpoints:
-        every = inputs.all_outcomes_of(subject.checkpoint, subject.task)
-        ours = every[(every["format"] == "open") & every["sample_status"].notna()]
+        ours = _drawn(inputs, subject.checkpoint, subject.task)
         seeds = int(ours["seed"].nunique())
         if seeds < 2:
             continue
@@ -231,8 +260,71 @@ def _over_seeds(items: pd.DataFrame) -> Row:
     return row | {"highest": float(by_seed["mean"].max())}
 
 
+def _seeds_rows(inputs: Inputs) -> Iterator[Row]:
+    for subject in inputs.checkpoints:
+        yield from rows_of_seeds(inputs, subject)
+
+
+def rows_of_seeds(inputs: Inputs, subject: Subject) -> Iterator[Row]:
+    """The rows of one checkpoint in table `seeds`; none with one seed."""
+    own = _drawn(inputs, subject.checkpoint, subject.task)
+    seeds = int(own["seed"].nunique())
+    if seeds < 2:
+        return
+    base = _drawn(inputs, subject.base or "", subject.task)
+    asked = inputs.outcomes_of(subject.checkpoint, subject.task)
+    for language, items in slices(asked, inputs.languages(subject.task)):
+        here, there = in_language(own, language), in_language(base, language)
+        row = subject.row | {"language": language, "seeds": seeds}
+        row |= left_out_of(items, "sample_status")
+        for measure in (SHARE, "sample", MAJORITY):
+            sides = _by_seed(here, measure), _by_seed(there, measure)
+            yield row | {"probe": measure} | _spread(*sides)
+
+
+def _drawn(inputs: Inputs, checkpoint: str, task: str) -> pd.DataFrame:
+    """A row for each item and seed with samples: its status and the measures."""
+    every = inputs.all_outcomes_of(checkpoint, task)
+    drawn = every[(every["format"] == "open") & every["sample_status"].notna()]
+    measures = {
+        SHARE: drawn["sample_hits"] / drawn["samples"],
+        "sample": drawn["sample_hit"],
+        MAJORITY: drawn["sample_majority"],
+    }
+    names = [*ITEM, "seed", "sample_status", "sample_hit"]
+    return pd.DataFrame({**drawn[names], **measures})
+
+
+def _by_seed(drawn: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """Items x seeds; without an item that lacks a seed."""
+    index = ["item", "context"]
+    return drawn.pivot(index=index, columns="seed", values=measure).dropna()
+
+
+def _spread(own: pd.DataFrame, base: pd.DataFrame) -> Row:
+    if own.empty:
+        return {"n": 0, "reason": "no item was measured under every seed"}
+    row: Row = {"n": len(own), **rate("rate", own.mean(axis=1), _contexts(own))}
+    rates = own.mean()
+    row |= {"seed_sd": rates.std(), "lowest": rates.min(), "highest": rates.max()}
+    drops = (base - own).dropna(axis=1, how="all").dropna()
+    if drops.empty:
+        return row
+    row |= {"n_paired": len(drops), "drop_lowest": drops.mean().min()}
+    row |= {"drop_highest": drops.mean().max()}
+    return row | difference("drop", drops.mean(axis=1), _contexts(drops))
+
+
+def _contexts(items: pd.DataFrame) -> ItemNumbers:
+    return items.index.get_level_values("context").to_numpy(np.intp)
+
+
 _PAINTS = {"lowest": "beam", "mean": "greedy", "highest": "sample"}
 _OVER_SEEDS = tuple(Series(name, colour, name) for name, colour in _PAINTS.items())
+_OF_SHARES = tuple(
+    replace(each, column=each.column.replace("mean", "rate"), where={"probe": SHARE})
+    for each in _OVER_SEEDS
+)
 
 RECOVERY_SEEDS = Table(
     name="recovery_seeds",
@@ -258,4 +350,31 @@ RECOVERY_SEEDS = Table(
     ),
     drawn=True,
     counts="n_max",
+)
+
+SEEDS = Table(
+    name="seeds",
+    title="Does it depend on the seed?",
+    reading=(
+        "The lowest, mean and highest rate over the run seeds, and the drop likewise:"
+        " how far chance in sampling moves them. The interval is over items, each with"
+        " all of its seeds. pass@1: the share of right samples; sample: any of a seed's"
+        " samples is right; majority: their most frequent answer is."
+    ),
+    needs="the probe sample under at least two run seeds (--seeds 0,1,2)",
+    columns=(
+        *BY_LANGUAGE,
+        *TEXT("probe"),
+        *COUNT("seeds", "n", "excluded", "engine_error"),
+        *PERCENTAGE.estimates("rate"),
+        *POINTS("seed_sd"),
+        *PERCENTAGE("lowest", "highest"),
+        *COUNT("n_paired"),
+        *POINTS.estimates("drop"),
+        *POINTS("drop_lowest", "drop_highest"),
+    ),
+    compute=_seeds_rows,
+    figure=(Dots("Right samples, over the run seeds", _OF_SHARES, linked=True),),
+    drawn=True,
+    silent=True,
 )

@@ -16,7 +16,10 @@ def _order(row: Screened) -> tuple[str, str, bool]:
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
-    for each in sorted(screened_of(inputs.run), key=_order):
+    decided = {(row.task, row.checkpoint): row for row in screened_of(inputs.run)}
+    order = dict.fromkeys([*(each.key for each in inputs.checkpoints), *decided])
+    ordered = [decided[key] for key in order if key in decided]
+    for each in sorted(ordered, key=_order):
         yield {
             "task": each.task,
             "checkpoint": each.checkpoint,

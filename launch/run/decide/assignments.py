@@ -10,7 +10,8 @@ along. So memory holds only the answers of tasks in evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,11 +20,13 @@ from evaluator.asking.thoughts import Thought
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.records import IDENTITY, PRUNING, Item, Origin, Record
 from evaluator.engine.config import EngineConfig
+from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import BaseAnswer, References
+from evaluator.store.records import Drawn
 from evaluator.store.run_json import Failure
 from launch.run.decide.nodes import Placement
-from launch.run.events import Part
+from launch.run.events import COMPLETING, Part
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from launch.sweep.prepared_tasks import PreparedTask
 
 Key = tuple[str, str]  # language, item id
+Lacking = tuple[tuple[str, ...], tuple[int, ...]]  # probes, and the seeds to draw under
 
 # The texts of excluded records: why a checkpoint has no answer of its base.
 NO_BASE = (
@@ -43,6 +47,8 @@ _FAILED = "the engine failed on its base's greedy answer"
 
 
 _ANSWER = 32  # tokens of a short answer
+# the name of a part of a later call
+_CALL = re.compile(rf"\d+-{COMPLETING}?(\d+)-\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +57,7 @@ class Shard:
 
     name: str
     questions: tuple[int, ...]  # positions in the task's list
+    call: str = ""  # as `shard_of` takes it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +86,8 @@ class Assignment:
     config: EvalConfig
     origin: Origin
     shards: tuple[Shard, ...]
+    # the probes whose records are kept; empty: all of its `config`
+    kept: tuple[str, ...] = ()
     # The source of the greedy answers that its probes read; None: no probe reads any,
     # or it is its own base.
     base: BaseSource | None = None
@@ -160,7 +169,7 @@ def key_of(item: Item) -> Key:
 
 
 def shards_of(
-    task: PreparedTask, finished: Collection[Key], size: int
+    task: PreparedTask, finished: Collection[Key], size: int, call: str = ""
 ) -> tuple[Shard, ...]:
     """The questions without records, cut into shards of `size` short answers, or of
     as many fewer long ones."""
@@ -172,15 +181,52 @@ def shards_of(
         if key_of(question.item) not in finished
     ]
     return tuple(
-        shard_of(tuple(left[start : start + size]))
+        shard_of(tuple(left[start : start + size]), call)
         for start in range(0, len(left), size)
     )
 
 
-def shard_of(questions: tuple[int, ...]) -> Shard:
-    """Some questions as a shard. Its name begins with its first question, which is
-    in no other shard."""
-    return Shard(name=f"{questions[0]:06d}-{len(questions)}", questions=questions)
+def shard_of(questions: tuple[int, ...], call: str = "") -> Shard:
+    """Some questions as a shard. Its name has its first question, which is in no
+    other shard of this `call` (`call_after`), and ends with their number."""
+    middle = f"{call}-" if call else ""
+    name = f"{questions[0]:06d}-{middle}{len(questions)}"
+    return Shard(name=name, questions=questions, call=call)
+
+
+def call_after(parts: Collection[str]) -> str:
+    """What tells a call's parts from those of earlier calls, by their names: positions
+    change when a task grows. Empty for the first."""
+    earlier = [_CALL.match(name) for name in parts]
+    numbers = [int(found[1]) for found in earlier if found]
+    return str(max(numbers, default=1) + 1) if parts else ""
+
+
+def lacking(
+    task: PreparedTask, answered: Mapping[Key, Collection[Drawn]]
+) -> dict[Lacking, set[Key]]:
+    """The items with records of some of their probes, by the probes that lack and the
+    seeds under which these are to draw: all of a task, or the new ones of a probe with
+    others. `answered`: the probes with records and their seeds, by item."""
+    config = task.config
+    probes = [PROBES[name] for name in config.probes]
+    groups: dict[Lacking, set[Key]] = {}
+    for question in task.questions:
+        key = key_of(question.item)
+        if key not in answered:
+            continue
+        names: dict[tuple[int, ...], tuple[str, ...]] = {}
+        for probe in probes:
+            seeds = probe.seeds(config)
+            left = tuple(
+                seed for seed in seeds if (probe.name, seed) not in answered[key]
+            )
+            if left and probe.asks(question):
+                due = config.run_seeds if left == seeds else left
+                names[due] = (*names.get(due, ()), probe.name)
+        for due, lacks in names.items():
+            groups.setdefault((lacks, due), set()).add(key)
+    return groups
 
 
 def begun(shards: Sequence[Shard], items: int) -> tuple[Shard, ...]:

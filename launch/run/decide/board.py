@@ -43,6 +43,15 @@ class _Busy:
     # be idle
     ask_after: float = 0.0
 
+    def give_back(self, count: int) -> Assignment | None:
+        """Up to `count` shards that are not begun; None without any."""
+        shards = tuple(self.unfinished.values())[-count:]
+        if self.hand_back is not None:
+            shards = tuple(self.hand_back(count))
+        for shard in shards:
+            del self.unfinished[shard.name]
+        return replace(self.assignment, shards=shards) if shards else None
+
     @property
     def rest(self) -> Assignment:
         """What is left of the assignment."""
@@ -66,6 +75,7 @@ class Board:
     sources: Sequence[Source] = ()  # `take` waits for the open ones
     short: bool = False  # prune jobs wait for GPUs that engines hold
     stopped: bool = False
+    paused: bool = False
     failures: list[Failure] = field(default_factory=list)  # work given up; only grows
     # the error of parts in which every answer failed so far
     unmeasured: dict[Part, str] = field(default_factory=dict)
@@ -138,6 +148,22 @@ class Board:
             self.stopped = True
             self._changed.notify_all()
 
+    def pause(self) -> None:
+        """Hand out no more shards until `go_on`, and take back those that no engine has
+        begun. Engines keep their checkpoints. An engine that has only just received its
+        shards may have none to give: call this now and then."""
+        with self._changed:
+            self.paused = True
+            for busy in self._busy.values():
+                # one that still loads will wait in `begin`
+                if busy.hand_back and (rest := busy.give_back(len(busy.unfinished))):
+                    self._waiting.insert(0, rest)
+
+    def go_on(self) -> None:
+        with self._changed:
+            self.paused = False
+            self._changed.notify_all()
+
     def join(self, engine: int, device: str = "", host: str = "") -> None:
         """An engine has a process: it may try work that failed on others."""
         with self._changed:
@@ -172,6 +198,9 @@ class Board:
         idle_since = time.monotonic()
         with self._changed:
             while not self.stopped and engine not in self._dismissed:
+                if self.paused and not self.over:
+                    self._changed.wait(timeout=_WAKE_SECONDS)
+                    continue
                 assignment = self._nearest(engine, held, architecture)
                 assignment = assignment or self._relieve(engine)
                 if assignment is not None:
@@ -187,9 +216,17 @@ class Board:
 
     def _is_useless(self, engine: int, long: bool) -> bool:
         """Whether an engine without work should end. `long`: it has waited long."""
-        if not self._open:
-            return not self._waiting and (long or not self._busy)
+        remote = self.ledger.remote
         names = [each.checkpoint.name for each in self._waiting]
+        held = [busy.assignment.checkpoint.name for busy in self._busy.values()]
+        if engine in self.ledger.remote_engines:
+            names = [name for name in names if name in remote]
+            held = [name for name in held if name in remote]
+            return not self._open and not names and (long or not held)
+        names = [name for name in names if name not in remote]
+        if not self._open:
+            held = [name for name in held if name not in remote]
+            return not names and (long or not held)
         fits = any(self.ledger.fits(engine, name) for name in names)
         return long and self.short and not fits
 
@@ -215,8 +252,10 @@ class Board:
 
     def begin(self, engine: int, hand_back: HandBack) -> tuple[Shard, ...]:
         """The shards to evaluate now: the assignment's, without those that other
-        engines have taken over."""
+        engines have taken over. Waits while the run is paused."""
         with self._changed:
+            while self.paused and not self.stopped:
+                self._changed.wait()
             busy = self._busy[engine]
             busy.hand_back = hand_back
             return tuple(busy.unfinished.values())
@@ -388,13 +427,7 @@ class Board:
                 continue
             if not self.ledger.may_take(engine, name, assignment.doubted_by):
                 continue
-            if busy.hand_back is None:
-                shards = tuple(busy.unfinished.values())[-count:]
-            else:
-                shards = tuple(busy.hand_back(count))
-            for shard in shards:
-                del busy.unfinished[shard.name]
-            if shards:
-                return replace(assignment, shards=shards)
+            if (part := busy.give_back(count)) is not None:
+                return part
             busy.ask_after = time.monotonic() + 1.0
         return None

@@ -9,7 +9,7 @@ the checkpoint or the engine can be at fault. Counts decide which:
   that has loaded before. If it cannot, it is retired.
 - A node on which every engine was retired gets another one last.
 - A job that makes a checkpoint is given up after `attempts` failures, or at once if
-  its input is wrong.
+  its input is wrong. It may lose some more nodes: it may be what ends them.
 - Two engines must fail on all answers of a shard before that is believed.
 
 An engine that dies has many items in flight. All shards that may have killed it
@@ -37,7 +37,7 @@ Remedy = Literal["go on", "probe", "retire"]  # for an engine after a failure
 Guilty = Literal["unknown", "a shard", "an item"]
 
 # more deaths than attempts, in a row, before a checkpoint is set aside: halving needs
-# some
+# some. The same for lost nodes, which may have other causes than the job.
 _MORE_DEATHS = 3
 _DEADLY_ITEMS = 8  # limit for one checkpoint: each costs several engines
 _RETIRED = 2  # retired engines, after which their node may be at fault
@@ -54,6 +54,9 @@ class Ledger:
     engines: dict[int, str] = field(default_factory=dict)  # with a process: its device
     # the nodes on which an engine's processes ran, by name
     hosts: defaultdict[int, set[str]] = field(default_factory=_sets)
+    # Checkpoints behind URLs, and the engines that serve these and no others.
+    remote: set[str] = field(default_factory=set)
+    remote_engines: set[int] = field(default_factory=set)
     # with `same_device`: the family of each checkpoint, and the device of its records
     families: dict[str, str] = field(default_factory=dict)
     _recorded: dict[str, str] = field(default_factory=dict)
@@ -66,6 +69,7 @@ class Ledger:
     _row: Counter[str] = field(default_factory=Counter)
     _between: Counter[tuple[str, int]] = field(default_factory=Counter)
     _not_made: Counter[str] = field(default_factory=Counter)
+    _nodes_lost: Counter[str] = field(default_factory=Counter)  # under a job
     _starts: Counter[int] = field(default_factory=Counter)
     # the checkpoints with which an engine failed in a row
     _streak: defaultdict[int, set[str]] = field(default_factory=_sets)
@@ -110,7 +114,10 @@ class Ledger:
         return None
 
     def fits(self, engine: int, checkpoint: str) -> bool:
-        """Whether an engine has the type of device that a checkpoint is bound to."""
+        """Whether an engine serves a checkpoint's kind, and has the type of device that
+        it is bound to."""
+        if (engine in self.remote_engines) != (checkpoint in self.remote):
+            return False
         wanted = self.wanted(checkpoint)
         return wanted is None or self.engines.get(engine) == wanted
 
@@ -171,6 +178,15 @@ class Ledger:
             limit = 1 if others <= tried else 2
         self.end(engine)
         return self._row[checkpoint] >= limit
+
+    def lost_node(self, failure: Failure) -> Failure | None:
+        """Count the loss of a job's node; returns a failure if the job is given up."""
+        self._nodes_lost[failure.checkpoint] += 1
+        lost = self._nodes_lost[failure.checkpoint]
+        if lost < self.attempts + _MORE_DEATHS:
+            return None
+        reason = f"{lost} nodes were lost while they made it, the last one now:"
+        return replace(failure, attempts=lost, reason=f"{reason} {failure.reason}")
 
     def not_made(self, failure: Failure) -> Failure | None:
         """Count the failure of a job; returns it with its attempts if the job is
@@ -252,7 +268,8 @@ class Ledger:
         questions = left[0].questions
         if len(questions) > 1:
             middle = len(questions) // 2
-            halves = shard_of(questions[:middle]), shard_of(questions[middle:])
+            parts = questions[:middle], questions[middle:]
+            halves = tuple(shard_of(part, left[0].call) for part in parts)
             # after one more death, the guilty half is halved in turn
             for half in halves:
                 self._suspected[part, half.name] = patience - 1

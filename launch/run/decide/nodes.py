@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evaluator.core.errors import InputError
+from evaluator.core.errors import InputError, counted
 
 _PER_CORE = 4  # engines at most: one that waits for its core only uses memory
 _NAMED = 8  # limit of nodes in an error
@@ -44,6 +44,7 @@ class Placement:
     gpus: int
     threads: int | None  # of an engine on a CPU; None: as the environment sets them
     sharing: int = 1  # engines and prune tasks of its GPU
+    remote: bool = False  # it computes nothing here: models behind URLs
 
     @property
     def needs(self) -> str:
@@ -167,13 +168,12 @@ def missing_places(
 
 def _gpus_of(nodes: Sequence[Node], rooms: Sequence[int] | None = None) -> str:
     """Each node's GPUs, and how many engines fit there, for an error message."""
-    texts = [
-        f"{node.gpus} GPU{'' if node.gpus == 1 else 's'} on {node.name}"
-        for node in nodes
-    ]
+    texts = [f"{counted(node.gpus, 'GPU')} on {node.name}" for node in nodes]
     if rooms is not None:
         texts = [f"{room} in {gpus}" for room, gpus in zip(rooms, texts, strict=True)]
-    more = [] if len(texts) <= _NAMED else [f"{len(texts) - _NAMED} nodes more"]
+    more = (
+        [] if len(texts) <= _NAMED else [f"{counted(len(texts) - _NAMED, 'node')} more"]
+    )
     return ", ".join([*texts[:_NAMED], *more])
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from evaluator.deciding.policy import Policy, as_policy
 from evaluator.store.reading import read_records
 from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Screened
@@ -81,7 +82,7 @@ class Screening:
     ) -> None:
         """`mark` writes fields of run.json."""
         self._rule = prepared.config.screen
-        self._thresholds = prepared.config.gate
+        self._policy = as_policy(prepared.config.gate)
         self._shard_items = prepared.config.resources.shard_items
         self._store = store
         self._board = board
@@ -193,10 +194,10 @@ class Screening:
         """Give the board the missing items up to a look; returns whether there are
         any."""
         later = held.looks.order[held.looks.sizes[look] :]
-        assignment = replace(
-            held.assignment,
-            shards=shards_of(held.task, held.done | {*later}, self._shard_items),
-        )
+        given = held.done | {*later}
+        calls = [shard.call for shard in held.assignment.shards[:1]]
+        shards = shards_of(held.task, given, self._shard_items, *calls)
+        assignment = replace(held.assignment, shards=shards)
         held.done |= {*held.looks.order} - {*later}
         self.items += assignment.items
         self._board.add([assignment])
@@ -278,4 +279,6 @@ class Screening:
             items[["task", "language", "item_id", "cluster"]].assign(task=row.task),
             run={"screening": [asdict(row)]},
         )
-        return next(iter(judge(inputs, self._thresholds)), None)
+        # without its tier: an advisory task stops at a sure BLOCK too
+        policy = Policy(default=self._policy.of(row.task))
+        return next(iter(judge(inputs, policy)), None)

@@ -3,11 +3,11 @@ a module of its own, since nothing else of a run may look at a clock that can be
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,7 +31,7 @@ class EventLog:
         self._waiting: list[str] = []
         self.accepted = False
         # a killed driver may leave half a line
-        with contextlib.suppress(OSError), self._path.open("rb") as log:
+        with suppress(OSError), self._path.open("rb") as log:
             log.seek(-1, 2)  # an error if it is empty
             self._waiting = [] if log.read() == b"\n" else ["\n"]
 
@@ -44,7 +44,7 @@ class EventLog:
             line = {"time": now, "event": event.kind, "call": self._call}
             self._waiting.append(json_text(line | event.row()) + "\n")
             if (self.accepted or isinstance(event, Refused)) and self._run.exists():
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     self._path.parent.mkdir(exist_ok=True)
                     with self._path.open("a", encoding="utf-8") as log:
                         log.write("".join(self._waiting))
@@ -69,7 +69,7 @@ def read_history(run_dir: Path) -> History:
     spans: dict[int, list[datetime]] = {}  # by call: its first and its last event's
     loading = 0.0
     for line in _lines(run_dir / "logs" / "events.jsonl"):
-        with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
+        with suppress(ValueError, TypeError, KeyError, RecursionError):
             row = mapping_at(json.loads(line))
             time = datetime.fromisoformat(row["time"]).astimezone(UTC)
             kind = str(row["event"])

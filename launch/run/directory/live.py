@@ -5,9 +5,9 @@ exporter. The driver writes both every few seconds.
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import get_args
@@ -57,6 +57,7 @@ class Live:
     pruning: dict[str, int] | None = None  # checkpoints: done, total
     engines: tuple[EngineStatus, ...] = ()
     errors: tuple[str, ...] = ()
+    paused: bool = False
 
 
 def live_of(state: RunState, served: Sequence[Served], now: float) -> Live:
@@ -86,6 +87,7 @@ def live_of(state: RunState, served: Sequence[Served], now: float) -> Live:
         pruning=pruning and {"done": pruning[0], "total": pruning[1]},
         engines=tuple(engines),
         errors=state.errors,
+        paused=state.paused,
     )
 
 
@@ -93,7 +95,7 @@ def read_live(run_dir: Path) -> Live:
     """The last live.json; an empty one if there is none."""
     file = run_dir / NAME
     if file.is_file():  # reading a pipe would never end
-        with contextlib.suppress(OSError, ValidationError):
+        with suppress(OSError, ValidationError):
             return TypeAdapter(Live).validate_json(file.read_bytes())
     return Live()
 
@@ -146,5 +148,5 @@ class LiveFiles:
         self._write(METRICS, text)
 
     def _write(self, name: str, text: str) -> None:
-        with contextlib.suppress(InputError, OSError):
+        with suppress(InputError, OSError):
             write_atomically(self._run_dir / name, text.encode())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from evaluator.core.errors import InputError
 from evaluator.core.lease import FOLDER, LOCK, Lease
+from launch.run.directory.requests import forget
 
 
 def _written(run_dir: Path) -> int | None:
@@ -29,6 +30,7 @@ def hold(run_dir: Path, tell: Callable[[str], None] | None = None) -> Iterator[L
             ) from error
         before = _written(run_dir)
         try:
+            forget(run_dir)
             yield lease
         finally:
             if is_new and _written(run_dir) == before:

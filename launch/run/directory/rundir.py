@@ -3,18 +3,28 @@ are moved aside."""
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from evaluator.core.errors import InputError, json_text, mapping_at, redacted, rows_at
+from evaluator.core.document import digest
+from evaluator.core.errors import (
+    Document,
+    InputError,
+    Json,
+    json_text,
+    mapping_at,
+    redacted,
+    rows_at,
+)
 from evaluator.core.files import csv_bytes, move_into, need_unfenced, write_atomically
 from evaluator.core.lease import Lease
+from evaluator.probes import PROBES
 from evaluator.probes.item import References
 from evaluator.store.reading import damage_of
 from evaluator.store.records import RecordStore
@@ -27,10 +37,11 @@ from evaluator.store.run_json import (
 )
 from evaluator.store.schema import CONTROL_COLUMNS, VERDICT_COLUMNS
 from launch.provenance import provenance
-from launch.run.decide.assignments import BaseSource
+from launch.run.decide.assignments import BaseSource, key_of
+from launch.run.directory.identity import Asked, continued
+from launch.run.directory.lock import nearest_existing
 from launch.run.events import Part, State
 from launch.sweep.config import SCHEMA_VERSION
-from launch.sweep.document import digest
 from launch.sweep.jobs import CheckpointJob
 
 if TYPE_CHECKING:
@@ -40,30 +51,54 @@ REFERENCES = "references"
 _NAMED = 3  # damaged parts in a warning
 
 
+def open_run(
+    prepared: Prepared, run_dir: Path, lock: Lease | None = None
+) -> RunDirectory:
+    """The directory of a run, while its `lock` is held; None: to check it alone.
+    Raises InputError as RunDirectory does."""
+
+    def measured(name: str) -> bool:
+        try:
+            return RecordStore(run_dir).measured(name)
+        except InputError:  # unreadable records count as measured
+            return True
+
+    return RunDirectory(
+        run_dir,
+        lock,
+        prepared.identity,
+        prepared.config.model_dump(mode="json"),
+        prepared.disk_bytes,
+        measured=measured,
+        asked=prepared.asked,
+    )
+
+
 class RunDirectory:
     """The directory of one sweep, created or reopened, while its lock is held."""
 
     def __init__(
         self,
-        lock: Lease,
-        identity: Mapping[str, Any],
-        config: Mapping[str, Any],
+        path: Path,
+        lock: Lease | None,
+        identity: Document,
+        config: Document,
         needed_bytes: int,
         *,
         measured: Callable[[str], bool] = lambda name: True,
-        unusable: Collection[str] = (),
+        asked: Asked = MappingProxyType({}),
     ) -> None:
-        """`identity` is all that the records depend on: a directory with another
-        digest belongs to another sweep.
+        """Writes nothing. `identity` is all that the records depend on; `asked` are
+        its tasks. Cells of earlier calls stay (`identity.py`).
 
-        It lacks `unusable` checkpoints; an earlier call's entries for these are
-        kept. A model's weights may differ from an earlier call only if the model
-        failed and none of its items is `measured`: it is then `mended`.
+        A model's weights may differ from an earlier call only if the model failed
+        and none of its items is `measured`: it is then `mended`.
 
-        Raises InputError if the directory belongs to another sweep or to something
-        else, or it is new and fewer than `needed_bytes` are free."""
-        self.path = lock.directory
-        self._document: dict[str, Any] = {
+        Raises InputError if a cell of an earlier call has other settings, if the
+        directory belongs to something else, or if it is new and fewer than
+        `needed_bytes` are free."""
+        self.path = path
+        self._document: Json = {
             "schema_version": SCHEMA_VERSION,
             "digest": digest(identity),
             "identity": identity,
@@ -78,20 +113,34 @@ class RunDirectory:
             self._need_room(needed_bytes)
             before = {}
         else:
-            self._go_on_from(before, measured, unusable)
+            self._go_on_from(before, measured, asked)
         self._served: Sequence[Served] = ()  # in this call
         self._earlier_rows = rows_at(before, "engine_stats")
         self.earlier_served = rows_as(before, "engine_stats", Served)
         self.earlier_failures = failures_of(before)
         self.was_ended = before.get("state") == "finished_with_failures"
-        decided, settings = rows_at(before, "screening"), mapping_at(before, "config")
-        if decided and all(
+        for name in ("planned", "seeds", "differences", "checkpoints", "reused"):
+            if name in before:
+                self._document[name] = before[name]
+        settings = mapping_at(before, "config")
+        # a changed policy of the sweep is newer than that of the last `gate`
+        if lock and mapping_at(settings, "gate") != mapping_at(config, "gate"):
+            for name in ("gate.yaml", "gate.json"):
+                (self.path / name).unlink(missing_ok=True)
+        same = all(
             settings.get(name) == config.get(name) for name in ("screen", "gate")
-        ):
+        )
+        now = {(name, task.name) for name, tasks in asked.items() for task in tasks}
+        decided = [
+            row
+            for row in rows_at(before, "screening")
+            if same or (row.get("checkpoint"), row.get("task")) not in now
+        ]
+        if decided:
             self._document["screening"] = decided  # until this call decides again
 
     def _need_room(self, needed: int) -> None:
-        free = shutil.disk_usage(self.path).free
+        free = shutil.disk_usage(nearest_existing(self.path)).free
         if free < needed:
             raise InputError(
                 f"{self.path}: --out: the disk has {free / 2**20:,.0f} MiB free, the"
@@ -99,29 +148,27 @@ class RunDirectory:
             )
 
     def _go_on_from(
-        self,
-        before: dict[str, Any],
-        measured: Callable[[str], bool],
-        unusable: Collection[str],
+        self, before: Json, measured: Callable[[str], bool], asked: Asked
     ) -> None:
         """Take over the identity of an earlier call's run.json, after the checks."""
+        file = self.path / "run.json"
+        _need_version(file, before)
         failed = {each.checkpoint for each in failures_of(before)}
-        failed = {name for name in failed if not measured(name)}
-        models = mapping_at(self._document, "identity", "models")
-        earlier = mapping_at(before, "identity", "models")
+        stored, now = before["identity"], self._document["identity"]
+        models, earlier = now["models"], mapping_at(stored, "models")
         self.mended = tuple(
             name
             for name in models
-            if name in failed and earlier.get(name, models[name]) != models[name]
+            if name in failed
+            and not measured(name)
+            and earlier.get(name, models[name]) != models[name]
         )
-        identity = _need_same_sweep(
-            self.path / "run.json",
-            before,
-            self._document,
-            self.mended,
-            failed | {*unusable},
-        )
-        self._document |= {"digest": digest(identity), "identity": identity}
+        for name in self.mended:
+            stored["models"][name] = models[name]
+        if before["digest"] != self._document["digest"]:
+            screened = mapping_at(self._document, "config").get("screen") is not None
+            now = continued(file, stored, now, asked, screened=screened)
+        self._document |= {"digest": digest(now), "identity": now}
 
     def mark(
         self, state: State, *, engine_stats: Sequence[Served] | None = None, **more: Any
@@ -131,7 +178,21 @@ class RunDirectory:
         self._served = self._served if engine_stats is None else engine_stats
         rows = [*self._earlier_rows, *self._served]
         self._document |= {"state": state, "engine_stats": rows}
+        able = {}
+        for earlier in self._earlier_rows:
+            able[earlier.get("checkpoint")] = earlier.get("abilities")
+        for row in self._served:
+            able[row.checkpoint] = row.abilities
+        engines = [
+            {"checkpoint": name, "abilities": found}
+            for name, found in able.items()
+            if found
+        ]
+        if engines:
+            self._document["engines"] = engines
         for name, value in more.items():
+            if keep := _KEPT.get(name):
+                value = keep(self._document.get(name), value)
             self._document[name] = redacted(value) if isinstance(value, str) else value
         text = json_text(self._document, indent=2, default=_plain)
         write_atomically(self.path / "run.json", text.encode())
@@ -150,7 +211,54 @@ class RunDirectory:
     def check(self) -> None:
         """Raises LeaseLost once this process knows that another driver has taken
         over the directory. Cheap."""
+        assert self._lock is not None
         self._lock.need_unlost()
+
+
+def _planned(before: Any, now: Mapping[str, Mapping[str, int]]) -> Json:
+    """The items of each cell's task: those of this call, then what it leaves out."""
+    items = {task: count for tasks in now.values() for task, count in tasks.items()}
+    planned: Json = {name: {**tasks} for name, tasks in now.items()}
+    for name, tasks in mapping_at(before).items():
+        for task, count in mapping_at(tasks).items():
+            fewer = min(count, items.get(task, count))
+            planned.setdefault(name, {}).setdefault(task, fewer)
+    return planned
+
+
+def _seeds(before: Any, now: Mapping[str, Document]) -> Json:
+    """The run seeds of each cell's task: those of this call, then what it leaves
+    out."""
+    seeds: Json = {name: {**tasks} for name, tasks in now.items()}
+    for name, tasks in mapping_at(before).items():
+        seeds[name] = {**tasks, **seeds.get(name, {})}
+    return seeds
+
+
+def _with_others(*key: str) -> Callable[[Any, Sequence[Any]], list[Any]]:
+    """Rows, and those of earlier calls with another key."""
+
+    def named(row: Any) -> tuple[Any, ...]:
+        if isinstance(row, Mapping):
+            return tuple(row.get(name) for name in key)
+        return tuple(getattr(row, name) for name in key)
+
+    def join(before: Any, rows: Sequence[Any]) -> list[Any]:
+        keys = set(map(named, rows))
+        return [*rows, *(row for row in before or () if named(row) not in keys)]
+
+    return join
+
+
+# fields of run.json that keep what a call leaves out
+_KEPT: Mapping[str, Callable[[Any, Any], Any]] = {
+    "planned": _planned,
+    "seeds": _seeds,
+    "differences": lambda before, now: {**mapping_at(before), **now},
+    "checkpoints": _with_others("name"),
+    "screening": _with_others("task", "checkpoint"),
+    "reused": _with_others("run", "from", "checkpoint", "task"),
+}
 
 
 def _plain(value: Any) -> Any:
@@ -165,11 +273,11 @@ class _RunFile(BaseModel, extra="allow"):
 
     digest: str
     schema_version: Any = None
-    identity: dict[str, Any] = {}
+    identity: Json = {}
     state: Any = None
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read(path: Path) -> Json | None:
     file = path / "run.json"
     if not file.exists():
         return None
@@ -190,75 +298,13 @@ def _read(path: Path) -> dict[str, Any] | None:
         ) from error
 
 
-def _need_same_sweep(
-    file: Path,
-    existing: Mapping[str, Any],
-    wanted: Mapping[str, Any],
-    mended: Collection[str],
-    aside: Collection[str],
-) -> Mapping[str, Any]:
-    """The identity of both calls together. Checkpoints in `aside` may be missing in
-    one of them."""
-    version, known = wanted["schema_version"], existing["schema_version"]
-    if known != version:
+def _need_version(file: Path, existing: Document) -> None:
+    known = existing["schema_version"]
+    if known != SCHEMA_VERSION:
         raise InputError(
             f"{file}: schema_version: {known} was written by another version of"
-            f" Resurface (this one writes {version}); use a new --out"
+            f" Resurface (this one writes {SCHEMA_VERSION}); use a new --out"
         )
-    identity: Mapping[str, Any] = wanted["identity"]
-    if existing["digest"] == wanted["digest"]:
-        return identity
-    stored, now = existing["identity"], json.loads(json.dumps(identity, default=str))
-    for name in mended:
-        stored["models"][name] = now["models"][name]
-    one_sided = mapping_at(now, "tasks").keys() ^ mapping_at(stored, "tasks").keys()
-    new_or_gone = one_sided & {*aside}
-    before = _joined(stored, stored, without=new_or_gone)
-    after = _joined(now, now, without=new_or_gone)
-    if before != after:
-        raise InputError(
-            f"{file}: digest: the directory belongs to another sweep"
-            f" ({_first_difference(before, after)}); use a new --out"
-        )
-    return _joined(stored, now)
-
-
-def _first_difference(stored: Any, wanted: Any, field: str = "") -> str:
-    sides = [stored, wanted]
-    if all(isinstance(side, list) for side in sides) and len(stored) == len(wanted):
-        sides = [dict(enumerate(side)) for side in sides]
-    if all(isinstance(side, dict) for side in sides):
-        before, after = sides
-        for key in sorted(before.keys() | after.keys()):
-            if before.get(key) != after.get(key):
-                place = f"{field}.{key}" if field else str(key)
-                return _first_difference(before.get(key), after.get(key), place)
-    # its settings, compared before, are equal
-    what = ", its questions," if field.startswith("tasks.") else ""
-    there, here = json.dumps(stored)[:60], json.dumps(wanted)[:60]
-    return f"{field}{what} is {there} there, {here} here"
-
-
-def _joined(
-    one: Mapping[str, Any], other: Mapping[str, Any], without: Collection[str] = ()
-) -> dict[str, Any]:
-    """An identity with the checkpoints of both, except those in `without`; `other`
-    prevails for shared ones."""
-    joined = dict(other)
-    for section in ("models", "bases", "kv_cache", "tasks", "task_settings"):
-        if section in {*one, *other}:
-            both = {**mapping_at(one, section), **mapping_at(other, section)}
-            for name in without:
-                both.pop(name, None)
-            joined[section] = both
-    made = {
-        str(row.get("name")): row
-        for row in (*rows_at(one, "checkpoints"), *rows_at(other, "checkpoints"))
-    }
-    if made:
-        names = sorted(made.keys() - {*without})
-        joined["checkpoints"] = [made[name] for name in names]
-    return joined
 
 
 def references_of(
@@ -274,11 +320,18 @@ def references_of(
     def folder(name: str) -> str:
         return str((run_dir / REFERENCES / name / task).absolute())
 
+    def path(name: str) -> str:
+        return next(str(each.path.absolute()) for each in jobs if each.name == name)
+
     if base is None:
-        return References(compare=folder(job.name), keep=folder(job.name))
+        own = folder(job.name)
+        return References(compare=own, keep=own, base=path(job.name))
     keep = folder(job.name) if any(other.base == job.name for other in jobs) else ""
     return References(
-        compare=folder(base.name) if base.name else "", keep=keep, missing=base.missing
+        compare=folder(base.name) if base.name else "",
+        keep=keep,
+        missing=base.missing,
+        base=path(base.name) if base.name else "",
     )
 
 
@@ -320,6 +373,28 @@ def try_again(
                     if reader.name == task and reader.config.after_base:
                         store.drop(job.name, task, item)
     return kept
+
+
+def keep_again(prepared: Prepared, store: RecordStore, run_dir: Path) -> None:
+    """Drop the bases' records of the probes that keep distributions, where these are
+    gone and a checkpoint is still to be compared with them: they run again."""
+    waiting = set()
+    for name, tasks in prepared.asked.items():
+        for task in tasks:
+            seed = task.config.seed
+            names = [name for name in task.config.probes if PROBES[name].references]
+            probes = {(name, seed) for name in names}
+            if not probes:
+                continue
+            answered = store.finished(name, task.name)
+            for question in task.questions:
+                if not probes <= answered.get(key_of(question.item), frozenset()):
+                    waiting.add((name, task.name))
+                    break
+    for name, task_name in _bases(prepared, waiting, run_dir):
+        store.drop_probes(
+            name, task_name, [each.name for each in PROBES if each.references]
+        )
 
 
 def set_damaged_aside(

@@ -14,6 +14,7 @@ import platform
 import signal
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -27,10 +28,13 @@ from evaluator.asking.questions import Posed
 from evaluator.checkpoints.files import changed_file, file_states
 from evaluator.checkpoints.info import CheckpointInfo, verify_unchanged
 from evaluator.checkpoints.tensors import PROVEN, Proof
+from evaluator.core.controls import change_of
 from evaluator.core.errors import EngineError
 from evaluator.core.garbage import collect_rarely
+from evaluator.core.lease import Held
 from evaluator.core.liveness import HEARTBEAT
-from evaluator.engine.config import build_engine
+from evaluator.engine.config import build_engine, engine_under
+from evaluator.engine.endpoint import ENDPOINT
 from launch.provenance import device, machine
 from launch.run.decide.assignments import (
     Assignment,
@@ -67,6 +71,7 @@ class EngineActor:
     def __init__(self, setup: EngineSetup) -> None:
         enter_engine_process(setup)
         self._config = setup.config
+        self._logs = setup.log_path.parent
         visible, place = os.environ.get("CUDA_VISIBLE_DEVICES"), setup.place
         part = f" (1/{place.sharing})" if place.sharing > 1 else ""
         self._gpu = (
@@ -87,9 +92,12 @@ class EngineActor:
         """Serve a checkpoint. Raises InputError if its files have changed since it
         was inspected."""
         if self._engine is None:
-            self._engine = build_engine(
-                self._config.model_copy(update={"kv_cache": checkpoint.kv_cache})
-            )
+            changes: dict[str, Any] = {"kv_cache": checkpoint.kv_cache}
+            if checkpoint.served:
+                spent = f"spent-{checkpoint.weights_digest[:16]}.json"
+                changes |= {"kind": ENDPOINT.name, "spending": self._logs / spent}
+            config = engine_under(change_of(checkpoint.name), self._config)
+            self._engine = build_engine(config.model_copy(update=changes))
         before = verify_unchanged(
             checkpoint, trust_remote_code=self._config.trust_remote_code
         )
@@ -111,10 +119,10 @@ class EngineActor:
         if some probes read them."""
         from msgspec.structs import asdict
 
-        from evaluator.asking.prompts import Prompter
         from evaluator.checkpoints.tokenizer import load_tokenizer
         from evaluator.core.files import parquet_bytes
         from evaluator.engine.admission import RefusingEngine
+        from evaluator.probes.planning import prompter_of
         from evaluator.probes.stream import Evaluation
         from evaluator.store.records import failed_throughout, to_table
 
@@ -123,15 +131,7 @@ class EngineActor:
         tokenizer = load_tokenizer(
             assignment.checkpoint.path, trust_remote_code=self._config.trust_remote_code
         )
-        prompter = Prompter(
-            tokenizer,
-            chat=config.chat,
-            prompt_tokens=config.prompt_tokens,
-            one_shot_prompt_tokens=config.one_shot_prompt_tokens,
-            template=config.template,
-            thinking=config.thinks,
-            date=config.date,
-        )
+        prompter = prompter_of(tokenizer, config)
         with self._lock:
             self._waiting = deque(assignment.shards)
         collector = ShardCollector()
@@ -155,9 +155,12 @@ class EngineActor:
             serving = RefusingEngine(engine.name, assignment.refusal)
         for item, records in evaluation.run(serving):
             self._items += 1
+            if kept := assignment.kept:
+                records = [record for record in records if record.probe in kept]
             complete = collector.add(item, records)
             if complete is not None:
                 table = to_table(complete[1])
+                engine.confirm()
                 yield ShardResult(
                     shard=complete[0],
                     part=parquet_bytes(table),
@@ -179,7 +182,9 @@ class EngineActor:
         files = hashlib.sha256()
         for path in (assignment.checkpoint.path / name for name in _TOKENIZER_FILES):
             files.update(path.read_bytes() if path.exists() else b"-")
-        key = assignment.task_key, files.hexdigest()
+        # other probes need other prompts
+        task = "-".join((assignment.task_key, *assignment.config.probes))
+        key = task, files.hexdigest()
         known = self._tokenised.setdefault(key, {})
         while True:
             with self._lock:
@@ -327,7 +332,6 @@ def make_checkpoint(
     that of `out` if it was written now."""
     _log_to(log_path)
     with showing_life(pulse_path):
-        from launch.sweep.compress import SOURCES
         from pruning.model.memory import limit
 
         load_plugins()
@@ -336,15 +340,33 @@ def make_checkpoint(
         if (share := os.environ.get(GPU_SHARE)) is not None:
             limit(float(share))
         facts = {**provenance, **machine()}
-        if isinstance(config, QuantiseConfig):
-            from quantising.run import quantise
-
-            quantise(config, out, sources=SOURCES, held_out=held_out, provenance=facts)
-        else:
-            from pruning.run import prune
-
-            prune(config, out, sources=SOURCES, held_out=held_out, provenance=facts)
+        # the process of an earlier try goes on if its node is only out of reach
+        while True:
+            try:
+                _make(config, out, held_out, facts)
+                break
+            except Held as error:
+                print(f"waiting: {error}", flush=True)
+                time.sleep(_BEAT_SECONDS)
     return PROVEN.pop(out.absolute(), None)
+
+
+def _make(
+    config: PruneConfig | QuantiseConfig,
+    out: Path,
+    held_out: Mapping[str, str],
+    facts: Mapping[str, object],
+) -> None:
+    from launch.sweep.compress import SOURCES
+
+    if isinstance(config, QuantiseConfig):
+        from quantising.run import quantise
+
+        quantise(config, out, sources=SOURCES, held_out=held_out, provenance=facts)
+    else:
+        from pruning.run import prune
+
+        prune(config, out, sources=SOURCES, held_out=held_out, provenance=facts)
 
 
 def enter_engine_process(setup: EngineSetup) -> None:

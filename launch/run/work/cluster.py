@@ -28,7 +28,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, ObjectLostError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from evaluator.core.errors import ResurfaceError, one_line
+from evaluator.core.errors import Json, ResurfaceError, counted, one_line
 from evaluator.core.files import need_unfenced
 from evaluator.core.liveness import Owner, sight, this_process
 from launch import provenance
@@ -58,7 +58,7 @@ class Cluster:
         self._local = local
         self._node = ray.get_runtime_context().get_node_id()
         self._answered = time.monotonic()
-        self._listing: list[dict[str, Any]] = ray.nodes()
+        self._listing: list[Json] = ray.nodes()
         self._raylet_died = False
         self.sharing = 1  # engines and prune tasks of one GPU
         self.closed = threading.Event()
@@ -151,7 +151,7 @@ def cluster(
     address = os.environ.get("RAY_ADDRESS")
     try:
         with noting_stop():  # Ray has a handler of its own
-            quiet: dict[str, Any] = {
+            quiet: Json = {
                 "log_to_driver": False,
                 "logging_level": logging.ERROR,
                 "configure_logging": True,
@@ -302,10 +302,14 @@ def remove_leftovers() -> list[str]:
                 ours.append(path)
     for path in ours:
         shutil.rmtree(path, ignore_errors=True)
-    lines = [f"{folder}: removed {len(ours)} sessions of killed runs"] if ours else []
+    lines = []
+    if ours:
+        removed = counted(len(ours), "session")
+        lines.append(f"{folder}: removed {removed} of killed runs")
     if others:
+        kept = counted(len(others), "session")
         lines.append(
-            f"{folder}: {len(others)} sessions without a process stay: they may not be"
-            f" ours ({others[0].name})"
+            f"{folder}: kept {kept} without a process ({others[0].name}), perhaps of"
+            " another program: delete it if no Ray runs here"
         )
     return lines

@@ -5,11 +5,11 @@ A failed task is tried again. A task without progress is ended, and then counts 
 failed.
 """
 
-import contextlib
 import json
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from launch.run.decide.failures import Ledger
 from launch.run.decide.nodes import FreeGpus
 from launch.run.events import Made, Making, Report, Retried
 from launch.run.work.actors import end_process, make_checkpoint
+from launch.run.work.cluster import lives
 from launch.run.work.logs import last_words, size
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Prepared
@@ -55,13 +56,13 @@ class TaskWatch:
 
     def clear(self) -> None:
         """Remove the file of a killed process."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self.path.unlink()
 
     def check(self, now: float) -> None:
         """Read the current state. Raises Hung."""
         # it is missing, or just being written
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        with suppress(OSError, ValueError, TypeError, KeyError):
             read = json.loads(self.path.read_bytes())
             where, beats = Where(**read["where"]), int(read["beats"])
             if self.where is None:
@@ -213,7 +214,7 @@ class CompressTasks:
             task.hung = error
             # because ending the process may take a while too
             task.watch.hang.begin(now)
-            with contextlib.suppress(RayError):
+            with suppress(RayError):
                 ray.cancel(pending, force=True)
             if task.watch.where is not None:
                 # Ray requests a process to end itself; a hung process may never react
@@ -234,7 +235,11 @@ class CompressTasks:
             reason=last_words(error, task.log, task.log_start),
             mendable=isinstance(cause, InputError),
         )
-        if (final := self._ledger.not_made(failure)) is not None:
+        where = task.watch.where
+        lost = where is not None and not lives(where.node_id)
+        count = self._ledger.lost_node if lost else self._ledger.not_made
+        final = count(failure)
+        if final is not None:
             self._give_up(final)
             return
         text = f"{job.name} could not be made ({failure.reason}); trying it again"

@@ -8,7 +8,7 @@ take all GPUs. The other engines start on GPUs that no prune job needs.
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,8 +18,9 @@ import ray
 from rich.console import Console
 
 from evaluator.checkpoints.info import CheckpointInfo
-from evaluator.core.errors import EngineError, InputError
-from evaluator.core.lease import Lease, LeaseLost
+from evaluator.core.errors import EngineError, InputError, counted, mapping_at
+from evaluator.core.lease import LeaseLost
+from evaluator.probes import PROBES
 from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Failure, Served
 from launch.process import captured
@@ -32,6 +33,9 @@ from launch.run.decide.assignments import (
     Key,
     Outcome,
     Shard,
+    call_after,
+    key_of,
+    lacking,
     origin_of,
     shards_of,
 )
@@ -40,22 +44,28 @@ from launch.run.decide.failures import Ledger
 from launch.run.decide.nodes import Node, Placement, compress_options
 from launch.run.decide.screening import Screening
 from launch.run.directory.live import LiveFiles
+from launch.run.directory.requests import STOP, is_paused, is_stopped
+from launch.run.directory.reuse import Reuse
 from launch.run.directory.rundir import (
     RunDirectory,
     drop_references,
+    keep_again,
     references_of,
     set_damaged_aside,
     try_again,
 )
 from launch.run.events import (
+    COMPLETING,
     GaveUp,
     Joined,
     Made,
     Noted,
+    Paused,
     Phase,
     Planned,
     Recorded,
     Report,
+    Resumed,
     Retried,
     State,
     Warned,
@@ -70,36 +80,23 @@ from launch.sweep.preflight import Inspections, Prepared
 from launch.sweep.preflight_checks import manifest_of
 from launch.sweep.prepared_tasks import PreparedTask
 
+_REMOTE = 4  # engines of models behind URLs, each of one model at a time
 _POLL_SECONDS = 0.2  # between two checks for ended jobs
 _NODES_SECONDS = 1.0  # between two checks of the nodes
 _REMEMBER_SECONDS = 15.0  # between two writes of the engines' counters to run.json
 
 
-def open_run(prepared: Prepared, run_dir: Path, lock: Lease) -> RunDirectory:
-    """The directory of a run, while its `lock` is held. Raises InputError as
-    RunDirectory does."""
-
-    def measured(name: str) -> bool:
-        try:
-            return RecordStore(run_dir).measured(name)
-        except InputError:  # unreadable records count as measured
-            return True
-
-    return RunDirectory(
-        lock,
-        prepared.identity,
-        prepared.config.model_dump(mode="json"),
-        prepared.disk_bytes,
-        measured=measured,
-        unusable={each.checkpoint for each in prepared.unusable},
-    )
-
-
 def run_sweep(
-    prepared: Prepared, directory: RunDirectory, bus: Bus, console: Console
+    prepared: Prepared,
+    directory: RunDirectory,
+    bus: Bus,
+    console: Console,
+    reuse: Sequence[Path] = (),
+    held: Collection[str] = (),
 ) -> Outcome:
-    """Do all that the directory lacks. `console`: the only output of this process
-    meanwhile.
+    """Do all that the directory and the runs `reuse` lack. `console`: the only output
+    of this process meanwhile. `held`: checkpoints whose failures still hold; a base's
+    never do.
 
     Raises InputError if the user can correct the cause, ResurfaceError if the work
     failed, LeaseLost to another driver.
@@ -111,17 +108,32 @@ def run_sweep(
         set_damaged_aside(
             prepared, store, run_dir, lambda text: bus.report(Warned(text))
         )
-        failures = try_again(prepared, directory, store)
+        lost = {*held, *prepared.asked}
+        prepared = prepared.without(held)
+        lost -= prepared.asked.keys()
+        failures = [
+            each for each in directory.earlier_failures if each.checkpoint in lost
+        ]
+        failures += try_again(prepared, directory, store)
+        keep_again(prepared, store, run_dir)
         planned: dict[str, dict[str, int]] = {}
-        items = {}
+        items, seeds = {}, {}
         for name, tasks in prepared.asked.items():
             planned[name] = {task.name: len(task.questions) for task in tasks}
+            seeds[name] = {task.name: task.config.run_seeds for task in tasks}
             for task, count in planned[name].items():
                 items[name, task] = count
-        directory.mark("running", planned=planned)
+        differences = prepared.differences
+        directory.mark("running", planned=planned, seeds=seeds, differences=differences)
         directory.note_failures(failures)
         bus.report(Planned(items, tuple(failures)))
-        run = _Run(prepared, directory, store, bus.report, live, failures)
+        reusing = Reuse(
+            reuse,
+            mapping_at(prepared.identity, "engine"),
+            store,
+            lambda text: bus.report(Noted(text)),
+        )
+        run = _Run(prepared, directory, store, bus.report, live, failures, reusing)
         try:
             with captured(console, run_dir / "logs" / "driver.log"):
                 outcome = run.execute()
@@ -154,8 +166,10 @@ class _Run:
         report: Report,
         live: LiveFiles,
         failures: list[Failure],
+        reuse: Reuse,
     ) -> None:
         """`failures`: those of an earlier call that still hold."""
+        self._reuse = reuse
         self._prepared = prepared
         self._resources = prepared.config.resources
         self._directory = directory
@@ -271,6 +285,7 @@ class _Run:
             partial(self._worker, questions=questions),
             tensor_parallel=engine.tensor_parallel,
             wanted=self._resources.engines,
+            remote=min(_REMOTE, len(self._board.ledger.remote)),
         )
         compressing = CompressTasks(
             to_make,
@@ -287,7 +302,9 @@ class _Run:
         )
         try:
             if to_make:
-                self._report(Phase(f"compressing {len(to_make)} checkpoints"))
+                self._report(
+                    Phase(f"compressing {counted(len(to_make), 'checkpoint')}")
+                )
                 self._report(Made(total=len(to_make)))
             self._report(Phase("evaluating"))
             while compressing.unfinished or fleet.working or not self._board.over:
@@ -309,7 +326,8 @@ class _Run:
         self, machines: Cluster, fleet: Fleet[EngineWorker], compressing: CompressTasks
     ) -> None:
         fleet.start_first()
-        compressing.start(sum(node.cpus for node in machines.nodes()))
+        if not self._board.paused:
+            compressing.start(sum(node.cpus for node in machines.nodes()))
         fleet.start()
         self._board.short = compressing.short
 
@@ -338,12 +356,13 @@ class _Run:
         """Raises the error that ends the run. Now and then, writes what is known and
         looks for new nodes."""
         self._directory.check()
+        self._follow_requests()
         machines.check()
         busy = bool(compressing.running)
         fleet.check(
             self._resources.placement_seconds,
             pruning=busy,
-            short=compressing.short and not busy,
+            short=compressing.short and not (busy or self._board.paused),
         )
         self._live.poll(lambda: _served(fleet.workers))
         now = time.monotonic()
@@ -357,6 +376,20 @@ class _Run:
             self._looked = now
             for node in fleet.follow(machines.nodes()):
                 self._report(Joined(f"node {node.name} has joined"))
+
+    def _follow_requests(self) -> None:
+        """Raises KeyboardInterrupt, as Ctrl-C does, if the run is to stop."""
+        run_dir, board = self._directory.path, self._board
+        if is_stopped(run_dir):
+            self._report(Noted(f"stopping: {run_dir / STOP} exists"))
+            raise KeyboardInterrupt
+        paused = is_paused(run_dir)
+        if paused != board.paused:
+            self._report(Paused("paused") if paused else Resumed("going on"))
+        if paused:
+            board.pause()
+        elif board.paused:
+            board.go_on()
 
     def _sharing(self, nodes: Sequence[Node]) -> int:
         """The number of engines on each GPU, also in run.json."""
@@ -430,6 +463,8 @@ class _Run:
                 assignments += self._remaining_assignments(variant, cached)
             self._board.add(assignments)
             self._to_make.discard(job.name)
+            if self._reuse.rows:
+                self._directory.mark("running", reused=self._reuse.rows)
         except InputError as error:
             known = job.name not in self._to_make and info is not None
             if known or not job.is_made:
@@ -458,6 +493,8 @@ class _Run:
         # engines run in other directories
         info = replace(info, path=info.path.absolute())
         self.infos.append(info)
+        if info.served == "url":
+            self._board.ledger.remote.add(job.name)
         if self._resources.same_device:
             self._board.bind(
                 job.name, job.base or job.name, self._store.devices(job.name)
@@ -465,40 +502,82 @@ class _Run:
         base = self._base_of(job, info)
         assignments = []
         for task in self._prepared.asked[job.name]:
-            finished = self._store.finished(job.name, task.name, info.weights_digest)
-            self._report(
-                Recorded(checkpoint=job.name, task=task.name, items=len(finished))
-            )
+            trust = self._prepared.engine.trust_remote_code
+            if not job.change:  # a control has records of its own
+                self._reuse.into(job, info, task, trust)
+            answered = self._store.finished(job.name, task.name, info.weights_digest)
+            groups = lacking(task, answered)
+            done = sum(key_of(each.item) in answered for each in task.questions)
+            done -= len(set().union(*groups.values()))
+            self._report(Recorded(checkpoint=job.name, task=task.name, items=done))
             references = None
             if task.config.references:
                 references = references_of(
                     self._directory.path, job, task.name, base, self._prepared.jobs
                 )
+            parts = self._store.parts(job.name, task.name)
+            call = call_after([path.stem for path in parts])
             assignment = Assignment(
                 checkpoint=info,
                 task=task.name,
                 task_key=task.key,
                 config=task.config,
                 origin=origin_of(info, job.base),
-                shards=self._shards(task, finished),
+                shards=self._shards(task, answered, call),
                 base=base if task.config.after_base else None,
                 references=references,
             )
-            if not assignment.shards:
-                count = len(task.questions)
-                self._report(
-                    Noted(f"{job.name} {task.name}: {count} items already done")
+            if not assignment.shards and not groups:
+                text = f"{counted(done, 'item')} already done"
+                self._report(Noted(f"{job.name} {task.name}: {text}"))
+            # an item may be in several groups, and so first in parts of each
+            for number, group in enumerate(groups.items(), int(call or "1")):
+                (probes, seeds), items = group
+                completing = self._completing(
+                    assignment, task, probes, seeds, items, number
                 )
-            if not self._screening.hold(assignment, task, finished):
+                assignments.append(completing)
+            if not self._screening.hold(assignment, task, answered):
                 assignments.append(assignment)
-                self._items += assignment.items
+        self._items += sum(each.items for each in assignments)
         return assignments
 
-    def _shards(self, task: PreparedTask, finished: set[Key]) -> tuple[Shard, ...]:
+    def _completing(
+        self,
+        whole: Assignment,
+        task: PreparedTask,
+        probes: tuple[str, ...],
+        seeds: tuple[int, ...],
+        items: Collection[Key],
+        number: int,
+    ) -> Assignment:
+        """The `probes` that items with records lack, drawn under `seeds`. Another one
+        goes along without records where all of these are blind."""
+        also = [PROBES[name] for name in task.config.probes if name not in probes]
+        companions = [each.name for each in also if not each.blind]
+        names = [*probes]
+        if all(PROBES[name].blind for name in probes):
+            names += companions[:1]
+        update = {"probes": tuple(names), "seeds": seeds}
+        config = task.config.model_copy(update=update)
+        others = {key_of(each.item) for each in task.questions} - {*items}
+        size = self._resources.shard_items
+        return replace(
+            whole,
+            config=config,
+            kept=probes,
+            shards=shards_of(task, others, size, f"{COMPLETING}{number}"),
+            base=whole.base if config.after_base else None,
+            references=whole.references if config.references else None,
+        )
+
+    def _shards(
+        self, task: PreparedTask, finished: Collection[Key], call: str
+    ) -> tuple[Shard, ...]:
         """Checkpoints without finished items share their shards: there may be 1,000
         checkpoints of 100 shards each."""
         if finished:
-            return shards_of(task, finished, self._resources.shard_items)
+            return shards_of(task, finished, self._resources.shard_items, call)
         if task.key not in self._whole:
             self._whole[task.key] = shards_of(task, (), self._resources.shard_items)
         return self._whole[task.key]

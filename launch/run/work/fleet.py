@@ -36,6 +36,8 @@ class Worker(threading.Thread):
         self.number = number
         self.place = place
         self.board = board
+        if place.remote:
+            board.ledger.remote_engines.add(number)
         self.failure: BaseException | None = None  # the error that stopped it
         self.retired: str | None = None  # why its engine receives no more work
         self.gone = False  # its node was lost
@@ -74,9 +76,11 @@ class Fleet(Generic[AnyWorker]):
         *,
         tensor_parallel: int,
         wanted: int | None,
+        remote: int = 0,
     ) -> None:
-        """`make` returns the worker of an engine, not started. Raises InputError if
-        `wanted` engines do not fit."""
+        """`make` returns the worker of an engine, not started. `remote`: engines of
+        models behind URLs, which come on top. Raises InputError if `wanted` engines do
+        not fit."""
         places = place_engines(nodes, tensor_parallel, wanted, spare=SPARE)
         self.workers: list[AnyWorker] = []
         self.free = FreeGpus(nodes)
@@ -87,6 +91,8 @@ class Fleet(Generic[AnyWorker]):
         self._nodes = tuple(nodes)
         # no number is used twice, because logs and statistics are named by it
         self._numbers = itertools.count()
+        here = Placement(node_id=nodes[0].node_id, gpus=0, threads=1, remote=True)
+        places = (*places, *(remote * [here]))
         self._waiting = deque(make(next(self._numbers), place) for place in places)
         self._holds: dict[int, str] = {}  # the node whose GPUs an engine has
         # since when work has waited without an engine
@@ -157,10 +163,12 @@ class Fleet(Generic[AnyWorker]):
     def _fill(self) -> None:
         """Queue a worker for each missing engine, but not where several were retired
         and another node has room."""
-        serving = [each for each in self.workers if each.serving]
-        standing = Counter(each.node_id for each in (*serving, *self._waiting))
+        local = [each for each in self.workers if not each.place.remote]
+        serving = [each for each in local if each.serving]
+        waiting = [each for each in self._waiting if not each.place.remote]
+        standing = Counter(each.node_id for each in (*serving, *waiting))
         there = {node.node_id for node in self._nodes}
-        ended = [each for each in self.workers if each.retired is not None]
+        ended = [each for each in local if each.retired is not None]
         # where Ray has put them
         held = [self._holds.get(each.number, each.place.node_id) for each in ended]
         retired = Counter(node_id for node_id in held if node_id in there)

@@ -2,7 +2,6 @@
 elsewhere."""
 
 import threading
-from datetime import timedelta
 from typing import Self
 
 from rich.console import Console
@@ -10,11 +9,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 
+from evaluator.core.errors import counted, lasting
 from launch.run import events
 from launch.run.directory.event_log import time_of_day
 from launch.run.events import Event, OfEngine
 from launch.run.state import RunState
 
+# between two lines of an engine's work, where there is no terminal
+_SECONDS, _PART = 60, 0.1
 _WARNINGS = events.Warned, events.GaveUp, events.Retried, events.Unplaced, events.Died
 
 
@@ -62,9 +64,11 @@ class Progress:
             markup = f"[dim]{escape(text)}[/dim]"
             if isinstance(event, _WARNINGS) or getattr(event, "warning", False):
                 markup = f"[yellow]warning:[/yellow] {escape(text)}"
-            self.console.print(
-                f"[dim]{time_of_day()}[/dim] {markup}", highlight=False, soft_wrap=True
-            )
+            self._print(markup)
+
+    def _print(self, markup: str) -> None:
+        line = f"[dim]{time_of_day()}[/dim] {markup}"
+        self.console.print(line, highlight=False, soft_wrap=True)
 
     def _draw(self, event: OfEngine, state: RunState) -> None:
         """The bar of an engine's current work."""
@@ -78,15 +82,23 @@ class Progress:
             case events.Advanced() if bar is not None:
                 done = state.engines[event.engine].done
                 task = next(each for each in self._bars.tasks if each.id == bar)
-                pace = done / max(task.elapsed or 0.0, 1e-3)
-                rest = timedelta(seconds=round(((task.total or 0) - done) / pace))
-                shown = f"{pace:.1f} items/s, {rest} left"
+                elapsed = task.elapsed or 0.0
+                pace = done / max(elapsed, 1e-3)
+                rest = ((task.total or 0) - done) / pace
+                shown = f"{pace:.1f} items/s, {lasting(rest)} left"
                 self._bars.update(bar, completed=done, pace=shown)
+                seconds, before = task.fields["told"]
+                late = elapsed - seconds >= _SECONDS
+                far = done - before >= (task.total or 0) * _PART
+                if late and far and rest and not self.console.is_terminal:
+                    task.fields["told"] = elapsed, done
+                    line = f"{task.description}: {done} of {task.total} items, {shown}"
+                    self._print(f"[dim]{line}[/dim]")
             case _ if bar is not None:
                 self._bars.remove_task(self._working.pop(event.engine))
 
     def _begin(self, engine: int, name: str, items: int | None) -> None:
-        bar = self._bars.add_task(escape(name), total=items, pace="")
+        bar = self._bars.add_task(escape(name), total=items, pace="", told=(0, 0))
         self._working[engine] = bar
 
     def _draw_compressed(self, done: int, total: int) -> None:
@@ -106,14 +118,14 @@ def _line(event: Event) -> str:
             return f"{event.checkpoint}: {how} in {seconds}"
         case events.Ended() if event.items:
             pace = event.items / max(event.seconds, 1e-3)
-            did = f"{event.items} items in {event.seconds:.1f} s, {pace:.1f} items/s"
+            did = f"{counted(event.items, 'item')} in {lasting(event.seconds)}, {pace:.1f} items/s"
             return f"{event.checkpoint} {event.task}: {did}"
         case events.Unplaced():
             return f"engine {event.engine} waits for {event.text}"
         case events.Died():
             return f"engine {event.engine} died ({event.text}); starting it again"
         case events.Made() if event.items == event.total:
-            return f"compressed {event.total} checkpoints"
+            return f"compressed {counted(event.total, 'checkpoint')}"
         case events.GaveUp():
             return event.failure.text
         case events.Placed():

@@ -470,6 +470,7 @@ class EngineWorker(Worker):
                     scoring=report.scoring,
                     notes=list(report.notes),
                     setup=dict(report.setup),
+                    abilities=dict(report.abilities),
                     kv_scales=report.kv_scales,
                     **asdict(stats),
                     **shares,

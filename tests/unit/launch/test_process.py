@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -106,3 +107,40 @@ def test_other_thread_keeps_handler() -> None:
     thread.start()
     thread.join()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+LEAVES = """
+import sys
+from pathlib import Path
+from launch.process import leave
+
+left = leave(Path("run/logs/detached.log"))
+print("early")
+if {refused}:
+    print("error: no", file=sys.stderr)
+    sys.exit(2)
+Path("run").mkdir()
+left('{{"process": 1}}')
+print("later")
+print("an error", file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_child_goes_on_alone(tmp_path, refused):
+    """The parent's pipes close, although the child may still work."""
+    program = [sys.executable, "-c", LEAVES.format(refused=refused)]
+    done = subprocess.run(
+        program, env=environment(), cwd=tmp_path, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    log = tmp_path / "run" / "logs" / "detached.log"
+    if refused:
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", "error: no\n")
+        assert not log.exists()
+        return
+    told = '{"process": 1}\n'
+    assert (done.returncode, done.stdout, done.stderr) == (0, told, "")
+    # the child may still be at it
+    while "later" not in log.read_text():
+        time.sleep(0.01)
+    assert log.read_text().startswith("early\n")

@@ -86,6 +86,13 @@ def test_running_run() -> None:
     assert found.errors == ("engine 0 died (ActorDiedError)",)
 
 
+def test_paused_run() -> None:
+    live = replace(LIVE, paused=True)
+    assert _summary(live=live).state == "paused"
+    assert "driver: process 12" in _printed(_summary(live=live))
+    assert _summary(live=live, driver=GONE).state == "stale"
+
+
 def test_stale_run() -> None:
     found = _summary(driver=GONE)
     assert (found.state, found.why) == (
@@ -346,8 +353,8 @@ def test_long_runs_are_shortened(tmp_path, monkeypatch, capsys):
         typed(monkeypatch, "status", _planned(tmp_path / "run", checkpoints=1000)) == 0
     )
     said = capsys.readouterr().out
-    assert "1000 checkpoints; tasks: 999 done, 1 waiting" in said
-    assert "39960 of 40000 items" in said
+    assert "1,000 checkpoints; tasks: 999 done, 1 waiting" in said
+    assert "39,960 of 40,000 items" in said
     assert "and 1000 more tasks of checkpoints" in said
 
 

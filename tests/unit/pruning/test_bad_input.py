@@ -142,8 +142,11 @@ def test_a_bad_calibration_file_is_named(name, content, message, checkpoints, tm
     [
         ("text:/nowhere/a.txt", "/nowhere/a.txt: calibration file cannot be read"),
         ("jsonl:/dev/zero", "/dev/zero: is a pipe, a socket or a device"),
-        ("c5", "'c5' is unknown"),
-        ("wikipedia:", "'wikipedia:' is unknown"),
+        ("c5", "calibration.source: unknown source 'c5'; did you mean 'c4'?"),
+        (
+            "wikipedia:",
+            "unknown source 'wikipedia:'; did you mean 'wikipedia:LANG,...'?",
+        ),
         ("balanced:en,swahili,sw", "must name each language once"),
         ("balanced:en,sw,te,ar,fi", "12 cannot be the same number of each of 5"),
     ],
@@ -163,7 +166,7 @@ def test_bad_place_is_refused(copied, tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     places = (
         (copied, "is inside the source"),
-        (tmp_path / "out", "exists and is not"),
+        (tmp_path / "out", "exists and holds no checkpoint"),
         (tmp_path / "link", "link is"),
     )
     for place, message in places:
@@ -229,7 +232,7 @@ def test_bad_tensors_are_named(name, change, message, copied, tmp_path):
         (GEMMA_4, "field 'hidden_size_per_layer_input' is 256: .* cannot be pruned"),
         (
             {"quantization_config": {"quant_method": "gptq", "bits": 4}},
-            "already quantised .*'gptq'",
+            "already quantised .*'gptq'.*; compress the dense model",
         ),
         ({"model_type": "mamba"}, "model_type 'mamba' is not one of gemma2, "),
     ],

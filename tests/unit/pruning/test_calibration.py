@@ -52,6 +52,24 @@ def test_text_files_give_first_lines(tokenizer, tmp_path):
     assert found.manifest.ids_sha256 == hashlib.sha256(packed).hexdigest()
 
 
+@pytest.mark.parametrize(
+    ("lines", "notes"),
+    [
+        (["The river rises in the northern hills and it runs through four towns"], 1),
+        (["The river rises in the northern hills and it runs through the town."], 0),
+        (["The river rises in the northern hills, " * 4], 0),
+        (["w1", "w2"], 0),
+    ],
+)
+def test_wrapped_text_gives_a_note(tmp_path, lines, notes):
+    file = tmp_path / "a.txt"
+    file.write_text("\n".join(lines * 9))
+    given = CalibrationConfig(source=f"text:{file}", samples=8)
+    told = sequences.wrapped(given)
+    assert len(told) == notes
+    assert all("join the lines of each paragraph" in note for note in told)
+
+
 def test_json_lines_may_be_compressed(tokenizer, tmp_path):
     content = b'{"text": "w0", "url": "x"}\n{"text": "w1"}\n'
     (tmp_path / "plain.jsonl").write_bytes(content)

@@ -3,7 +3,7 @@ what becomes of its ends."""
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import yaml
@@ -16,6 +16,7 @@ from quantising.config import QuantiseConfig
 from quantising.methods import METHODS
 from quantising.methods import llm_compressor as process
 from quantising.methods.base import Settings, recipe_of
+from quantising.methods.llm_compressor_job import _keep_causal
 from quantising.run import quantise
 
 CALIBRATION = {"source": "mine", "samples": 4, "sequence_length": 16}
@@ -188,3 +189,23 @@ def test_a_recipe_is_llm_compressors(method, modifiers):
     )
     assert last["config_groups"]["group_0"]["weights"]["group_size"] == 64
     assert "scheme" not in last
+
+
+def test_rebuilt_configuration_keeps_its_attention(monkeypatch):
+    """Else the mask of some models is left out."""
+    from transformers import LlamaConfig
+
+    class SequentialTracer:
+        def create_arg(self, argument):
+            return SimpleNamespace(kwargs={"given": argument})
+
+    helpers = ModuleType("llmcompressor.pipelines.sequential.helpers")
+    helpers.SequentialTracer = SequentialTracer
+    monkeypatch.setitem(sys.modules, helpers.__name__, helpers)
+    _keep_causal()
+    given = LlamaConfig()
+    assert SequentialTracer().create_arg(1).kwargs == {"given": 1}
+    assert SequentialTracer().create_arg(given).kwargs == {
+        "given": given,
+        "attn_implementation": "eager",
+    }

@@ -138,7 +138,7 @@ def test_online_is_a_linked_directory(source, tmp_path):
         digests.add(info.weights_digest)
     assert info.pattern == "FP8 (online, per tensor)"
     assert len(digests) == 3
-    with pytest.raises(InputError, match="already quantised"):
+    with pytest.raises(InputError, match="already quantised; compress the dense"):
         quantise(
             config(tmp_path / "fp8_per_tensor", method="online", scheme="mxfp8"),
             tmp_path / "again",

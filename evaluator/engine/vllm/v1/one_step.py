@@ -9,17 +9,19 @@ score has a reference, whole distributions are stored or compared here.
 Replaces `GPUModelRunner._get_prompt_logprobs_dict`, and calls it for other requests.
 Reads the runner's `num_prompt_logprobs`, `requests` (`sampling_params`,
 `prompt_token_ids`, `num_computed_tokens`), `query_start_loc`,
-`input_batch.req_id_to_index` and `model.compute_logits`. Makes `LogprobsTensors`."""
+`input_batch.req_id_to_index` and `model.compute_logits`, and the `output_head` that
+worker.py puts there. Makes `LogprobsTensors`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-import torch
+from torch import Tensor
 from vllm.v1.outputs import LogprobsTensors
 
 from evaluator.engine.base import Reference
+from evaluator.engine.states import States
 from evaluator.engine.vllm.prompt_scores import (
     FORCED,
     REFERENCE,
@@ -33,7 +35,7 @@ from evaluator.engine.vllm.v1.sampler import Order, sample
 # The runner's own method: a step's hidden states and scheduled tokens -> each request's
 # log-probabilities
 PromptLogprobs = Callable[
-    [torch.Tensor, Mapping[str, int]], dict[str, LogprobsTensors | None]
+    [Tensor, Mapping[str, int]], dict[str, LogprobsTensors | None]
 ]
 
 # through the output head at a time: a row of logits is as long as the vocabulary
@@ -43,7 +45,7 @@ _ROWS = 128
 def scores_of_prompts(
     runner: Any,
     of_whole_prompts: PromptLogprobs,
-    hidden_TH: torch.Tensor,
+    hidden_TH: Tensor,
     scheduled: Mapping[str, int],
 ) -> dict[str, LogprobsTensors | None]:
     """The reports on the prompts that this step computed:
@@ -81,7 +83,11 @@ def scores_of_prompts(
             assert wanted.reference is not None
             end = start + len(wanted.tokens)
             reports[wanted.name] = report(
-                tables[wanted.name], raw_RV[start:end], wanted.tokens, wanted.reference
+                tables[wanted.name],
+                raw_RV[start:end],
+                wanted.tokens,
+                wanted.reference,
+                States(runner.output_head, hidden_TH[wanted.rows]),
             )
             start = end
     return of_whole_prompts(hidden_TH, scheduled) | reports
@@ -140,7 +146,7 @@ def _concatenated(wanted: Sequence[_Wanted]) -> tuple[list[int], list[int]]:
     return list(rows), list(tokens)
 
 
-def _tables(raw_RV: torch.Tensor, tokens: Sequence[int]) -> LogprobsTensors:
+def _tables(raw_RV: Tensor, tokens: Sequence[int]) -> LogprobsTensors:
     """Each token's log-probability and rank, and the likeliest token of its row."""
     tables = sample(
         raw_RV.float(), [Order(forced=[token], top=1) for token in tokens], {}

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.interface import MoveDirectionality
@@ -79,7 +80,7 @@ class Orders(LogitsProcessor):  # type: ignore[misc]  # vllm is not followed by 
     def is_argmax_invariant(self) -> bool:
         return True
 
-    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+    def apply(self, logits: Tensor) -> Tensor:
         return logits
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
@@ -111,9 +112,13 @@ class Orders(LogitsProcessor):  # type: ignore[misc]  # vllm is not followed by 
 class RowSampler(Sampler):  # type: ignore[misc]
     """Takes the place of vLLM's sampler in the V1 model runner."""
 
+    def __init__(self, runner: Any) -> None:
+        super().__init__()
+        self._runner = runner
+
     def forward(
         self,
-        logits: torch.Tensor,
+        logits: Tensor,
         sampling_metadata: Any,
         predict_bonus_token: bool = False,
         logprobs_mode_override: Any = None,
@@ -133,17 +138,18 @@ class RowSampler(Sampler):  # type: ignore[misc]
             if order.reference is not None and place < len(forced):
                 compared.append((row, order.reference, forced[place], place))
         if compared:
-            tables = with_divergences(tables, logits, compared)
+            head = self._runner.output_head
+            tables = with_divergences(tables, logits, compared, head)
         return SamplerOutput(
             sampled_token_ids=tokens_R[:, None].int(), logprobs_tensors=tables
         )
 
 
 def sample(
-    logits_RV: torch.Tensor,
+    logits_RV: Tensor,
     orders: Sequence[Order],
     generators: Mapping[int, torch.Generator],
-) -> tuple[torch.Tensor, LogprobsTensors | None]:
+) -> tuple[Tensor, LogprobsTensors | None]:
     """Carry out the orders of all rows: the tokens [rows], and their report, if one
     is wanted.
 
@@ -178,11 +184,11 @@ def sample(
 
 
 def _drawn(
-    logits_RV: torch.Tensor,
+    logits_RV: Tensor,
     orders: Sequence[Order],
     generators: Mapping[int, torch.Generator],
     rows: Sequence[int],
-) -> torch.Tensor:
+) -> Tensor:
     """The tokens of the sampled `rows`; each takes one uniform variate."""
     device = logits_RV.device
     temperatures = [[orders[row].temperature] for row in rows]
@@ -196,12 +202,12 @@ def _drawn(
 
 
 def _listed(
-    logits_RV: torch.Tensor,
+    logits_RV: Tensor,
     orders: Sequence[Order],
-    tokens_R: torch.Tensor,
-    best_R: torch.Tensor,
-    argmax_R: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    tokens_R: Tensor,
+    best_R: Tensor,
+    argmax_R: Tensor,
+) -> tuple[Tensor, Tensor]:
     """The ids and logits of each row's generated token and likeliest tokens. Places
     that no order requests come last in every order: StepTable orders whole rows."""
     rows, width = len(orders), 1 + max(order.top for order in orders)
@@ -221,9 +227,7 @@ def _listed(
     return ids_RK, logits_RK
 
 
-def draw(
-    logits_SV: torch.Tensor, top_p_S: torch.Tensor, uniform_S: torch.Tensor
-) -> torch.Tensor:
+def draw(logits_SV: Tensor, top_p_S: Tensor, uniform_S: Tensor) -> Tensor:
     """One token of each row's nucleus, shape [S]: the inverse of its distribution
     function at `uniform_S`, in [0, 1).
 
@@ -257,12 +261,12 @@ def draw(
 
 
 def _look(
-    values_OK: torch.Tensor,
-    ids_OK: torch.Tensor,
-    mass_O1: torch.Tensor,
-    top_p_O: torch.Tensor,
-    uniform_O: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    values_OK: Tensor,
+    ids_OK: Tensor,
+    mass_O1: Tensor,
+    top_p_O: Tensor,
+    uniform_O: Tensor,
+) -> tuple[Tensor, Tensor]:
     """The tokens drawn among the likeliest ones, and whether these hold the whole
     nucleus, [O]."""
     probability_OK, goes_on_O = _nucleus(values_OK, mass_O1, top_p_O)
@@ -272,8 +276,8 @@ def _look(
 
 
 def _nucleus(
-    values_OK: torch.Tensor, mass_O1: torch.Tensor, top_p_O: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+    values_OK: Tensor, mass_O1: Tensor, top_p_O: Tensor
+) -> tuple[Tensor, Tensor]:
     """The probabilities of the likeliest tokens, 0 outside the nucleus, and whether
     it may go on behind them, [O].
 
@@ -288,7 +292,7 @@ def _nucleus(
     return probability_OK, ~(values_OK[:, -1:] < floor_O1)[:, 0]
 
 
-def _inverse(weight_OK: torch.Tensor, uniform_O: torch.Tensor) -> torch.Tensor:
+def _inverse(weight_OK: Tensor, uniform_O: Tensor) -> Tensor:
     """The place at which each row's cumulated weights pass the share `uniform_O` of
     their sum, shape [O]."""
     cumulated_OK = weight_OK.cumsum(1, dtype=torch.float64)
@@ -298,7 +302,7 @@ def _inverse(weight_OK: torch.Tensor, uniform_O: torch.Tensor) -> torch.Tensor:
     return torch.minimum(passed_O, (cumulated_OK < total_O1).sum(1))
 
 
-def likeliest(logits_RV: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def likeliest(logits_RV: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` highest logits of each row, falling, and their ids, both [R, count].
 
     They are in the `count` blocks with the highest peaks. The choice among tied tokens
@@ -320,7 +324,7 @@ def likeliest(logits_RV: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.
     )
 
 
-def _argmax(logits_RV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _argmax(logits_RV: Tensor) -> tuple[Tensor, Tensor]:
     """The highest logit of each row and its id, of equals the lowest one; both [R]."""
     blocks_RNB = _blocks(logits_RV)
     block_R = blocks_RNB.amax(2).argmax(1)
@@ -330,7 +334,7 @@ def _argmax(logits_RV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return best_R, block_R * _BLOCK + place_R
 
 
-def _blocks(logits_RV: torch.Tensor) -> torch.Tensor:
+def _blocks(logits_RV: Tensor) -> Tensor:
     """The rows cut into blocks, [R, N, _BLOCK]; the last one is filled up with
     tokens that are never the best."""
     missing = -logits_RV.shape[1] % _BLOCK
@@ -349,16 +353,16 @@ def rank_strictly() -> None:
     sampler.batched_count_greater_than = _strict_ranks
 
 
-def ranks_in_place(logits_RV: torch.Tensor, tokens_R: torch.Tensor) -> torch.Tensor:
+def ranks_in_place(logits_RV: Tensor, tokens_R: Tensor) -> Tensor:
     """The ranks that the V1 runner finds, with the count that is in place now."""
     from vllm.v1.sample import sampler
 
-    found_R: torch.Tensor = sampler.batched_count_greater_than(
+    found_R: Tensor = sampler.batched_count_greater_than(
         logits_RV, logits_RV.gather(1, tokens_R[:, None])
     )
     return found_R
 
 
-def _strict_ranks(scores_RV: torch.Tensor, values_R1: torch.Tensor) -> torch.Tensor:
-    ranks: torch.Tensor = (scores_RV > values_R1).sum(-1, dtype=torch.int32) + 1
+def _strict_ranks(scores_RV: Tensor, values_R1: Tensor) -> Tensor:
+    ranks: Tensor = (scores_RV > values_R1).sum(-1, dtype=torch.int32) + 1
     return ranks

@@ -22,10 +22,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.worker.gpu.sample import prompt_logprob
 
 from evaluator.engine.base import Reference
+from evaluator.engine.states import States
 from evaluator.engine.vllm import prompt_scores
 from evaluator.engine.vllm.prompt_scores import (
     FORCED,
@@ -36,7 +38,7 @@ from evaluator.engine.vllm.prompt_scores import (
     rows_of_table,
 )
 
-Logits = Callable[[torch.Tensor], torch.Tensor]
+Logits = Callable[[Tensor], Tensor]
 
 # through the output head at a time: as many as vLLM's sampler has, whose logits its
 # memory profile counts
@@ -70,8 +72,9 @@ class ScoringWorker:
     """Wraps a runner's `prompt_logprobs_worker`, which still answers every other
     request."""
 
-    def __init__(self, own: Any) -> None:
+    def __init__(self, own: Any, runner: Any) -> None:
         self._own = own
+        self._runner = runner
         self._pending: dict[str, _Pending] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -97,10 +100,10 @@ class ScoringWorker:
     def compute_prompt_logprobs(
         self,
         logits_fn: Logits,
-        hidden_states: torch.Tensor,
+        hidden_states: Tensor,
         input_batch: Any,
-        all_token_ids: torch.Tensor,
-        num_computed_tokens: torch.Tensor,
+        all_token_ids: Tensor,
+        num_computed_tokens: Tensor,
         prompt_lens: np.ndarray[Any, Any],
     ) -> dict[str, LogprobsTensors]:
         """vLLM's own report, and one for each score whose prompt this step has
@@ -143,12 +146,14 @@ class ScoringWorker:
                     ids = all_token_ids[
                         each.slot, pending.context : each.positions.stop
                     ].tolist()
-                    tokens, raw_RV = (
-                        [*ids, pending.last],
-                        logits_fn(torch.cat(pending.parts)),
-                    )
+                    tokens = [*ids, pending.last]
+                    rows_TH = torch.cat(pending.parts)
+                    raw_RV = logits_fn(rows_TH)
+                    states = States(self._runner.output_head, rows_TH)
                     own = _ranked(raw_RV, torch.tensor(tokens, device=raw_RV.device))
-                    found[each.name] = report(own, raw_RV, tokens, pending.reference)
+                    found[each.name] = report(
+                        own, raw_RV, tokens, pending.reference, states
+                    )
                 continue
             if each.places and tables is not None:
                 pending.parts.append(rows_of_table(tables, start, len(each.places)))
@@ -190,8 +195,9 @@ class ComparingSampler:
     """Wraps a runner's `sampler`: it also compares the tokens of scores that are
     read token by token."""
 
-    def __init__(self, own: Any) -> None:
+    def __init__(self, own: Any, runner: Any) -> None:
         self._own = own
+        self._runner = runner
         # by slot; with the forced tokens
         self._compared: dict[int, tuple[Reference | None, list[int]]] = {}
 
@@ -206,7 +212,7 @@ class ComparingSampler:
             arguments.get(FORCED, []),
         )
 
-    def __call__(self, logits: torch.Tensor, input_batch: Any) -> Any:
+    def __call__(self, logits: Tensor, input_batch: Any) -> Any:
         output = self._own(logits, input_batch)
         compared = []
         for row, slot in enumerate(input_batch.idx_mapping_np.tolist()):
@@ -220,16 +226,13 @@ class ComparingSampler:
                     compared.append((row, reference, forced[place], place))
         if compared:
             output.logprobs_tensors = prompt_scores.with_divergences(
-                output.logprobs_tensors, logits, compared
+                output.logprobs_tensors, logits, compared, self._runner.output_head
             )
         return output
 
 
 def _tables(
-    logits_fn: Logits,
-    hidden_TH: torch.Tensor,
-    rows: Sequence[_Rows],
-    tokens_SP: torch.Tensor,
+    logits_fn: Logits, hidden_TH: Tensor, rows: Sequence[_Rows], tokens_SP: Tensor
 ) -> LogprobsTensors:
     """The tables of all these rows of a step, at least one."""
     places = [place for each in rows for place in each.places]
@@ -249,7 +252,7 @@ def _tables(
     return joined(parts)
 
 
-def _ranked(raw_RV: torch.Tensor, tokens_R: torch.Tensor) -> LogprobsTensors:
+def _ranked(raw_RV: Tensor, tokens_R: Tensor) -> LogprobsTensors:
     """By vLLM's own kernels, with the rank of kernels.py."""
     table: LogprobsTensors = prompt_logprob.compute_topk_scores(
         raw_RV, 1, tokens_R.to(torch.int64)

@@ -13,7 +13,6 @@ whole one. On a GPU vLLM only reads the configuration: the memory may be in use,
 engines may be on other nodes.
 """
 
-import contextlib
 import hashlib
 import json
 import os
@@ -22,6 +21,7 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from evaluator.checkpoints.overlay import served_config
 from evaluator.checkpoints.quantisation import ONLINE, Quantisation, online_scheme
 from evaluator.core.config import Frozen
 from evaluator.core.errors import EngineError, InputError, one_line
-from evaluator.core.files import write_atomically
+from evaluator.core.files import cache_folder, write_atomically
 from evaluator.core.isolated import run_module
 from evaluator.engine import processor
 from evaluator.engine.base import FixedSource, Generate
@@ -137,11 +137,11 @@ def rehearse(checkpoint: Path, config: EngineConfig) -> Rehearsal:
     """Rehearse a checkpoint, or recall an earlier success of its kind, which the user's
     cache keeps. Failures are tried again."""
     kept = _kept(checkpoint, config)
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         return Rehearsal.model_validate_json(kept.read_bytes())
     found = _in_a_process(checkpoint, config)
     if found.reason is None:
-        with contextlib.suppress(OSError, InputError):  # then it is rehearsed again
+        with suppress(OSError, InputError):  # then it is rehearsed again
             write_atomically(kept, found.model_dump_json().encode())
     return found
 
@@ -156,9 +156,8 @@ def _kept(checkpoint: Path, config: EngineConfig) -> Path:
         "int4": os.environ.get(INT4_AS_W4A8),
     }
     text = json.dumps(combination, sort_keys=True)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     name = f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
-    return cache / "resurface" / "rehearsals" / name
+    return cache_folder() / "rehearsals" / name
 
 
 def _in_a_process(checkpoint: Path, config: EngineConfig) -> Rehearsal:

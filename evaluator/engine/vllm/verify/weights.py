@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
+from torch import Tensor
 
 from evaluator.engine.vllm.verify.dequantised import computes_with, quantised_sources
 from evaluator.engine.vllm.verify.sharding import pieces, rows_held, sampled
@@ -81,7 +82,7 @@ def _same(module: Any, slices: list[Any]) -> bool | None:
     The module holds the weight itself, a kernel's packed copy, or both. The products of
     a packed copy are compared.
     """
-    weight: torch.Tensor = module.weight
+    weight: Tensor = module.weight
     shapes = [tuple(each.get_shape()) for each in slices]
     if len(shapes[0]) == 1:
         return (
@@ -115,7 +116,7 @@ def _same(module: Any, slices: list[Any]) -> bool | None:
     return True
 
 
-def _stored(weight: torch.Tensor, rows: int, columns: int) -> torch.Tensor | None:
+def _stored(weight: Tensor, rows: int, columns: int) -> Tensor | None:
     """A weight with its rows first, as some kernels store columns first. None if it
     lacks a part of the matrix."""
     if weight.ndim == 2 and weight.shape[0] < rows <= weight.shape[1]:
@@ -133,9 +134,7 @@ def _is_packed(module: Any) -> bool:
     return getattr(module, "cpu_linear", None) is not None
 
 
-def _close(
-    output_PR: torch.Tensor, probe_PI: torch.Tensor, weight_RI: torch.Tensor
-) -> bool:
+def _close(output_PR: Tensor, probe_PI: Tensor, weight_RI: Tensor) -> bool:
     expected_PR = probe_PI.float() @ weight_RI.float().T
     scale_PR = probe_PI.float().abs() @ weight_RI.float().abs().T
     tolerance = (

@@ -260,6 +260,26 @@ def test_alike_distractors_use_best_group(pool, gold, seed):
 
 
 @pytest.mark.parametrize(
+    ("gold", "chosen"),
+    [
+        ("24", {"17", "55", "308"}),
+        ("90 %", {"12 %", "7 %", "45 %"}),
+        ("£30m", {"£5m", "£700m", "£12m"}),
+        ("20 metres", {"3 metres", "8 metres", "66 metres"}),
+        ("20 miles", {"3 metres", "8 metres", "66 metres"}),
+    ],
+)
+def test_numbers_are_drawn_in_one_form(gold, chosen):
+    """A unit beside three plain numbers would give the answer away."""
+    texts = ["17", "55", "308", "12 %", "7 %", "45 %", "£5m", "£700m", "£12m"]
+    texts += ["3 metres", "8 metres", "66 metres", gold]
+    pool = [make_item(n, answers=[text]) for n, text in enumerate(texts)]
+    for seed in range(5):
+        options = choose_options(pool[-1], pool, seed, by_kind(pool))
+        assert {*options.texts} - {gold} == chosen
+
+
+@pytest.mark.parametrize(
     ("one", "other", "similar"),
     [
         ("1990", "350", True), ("1990", "7", False), ("Po", "Nile", True), ("Po", "Volga", False),

@@ -6,7 +6,7 @@ import json
 import pytest
 from tokenizers import Tokenizer
 
-from evaluator.checkpoints.tokenizer import _PROBE, eos_ids_of, load_tokenizer
+from evaluator.checkpoints.tokenizer import PROBE, eos_ids_of, load_tokenizer
 from tests.support.models import EOS, save_tiny_model
 from tests.support.sweeps import refused
 
@@ -29,7 +29,7 @@ def test_tokenizer_file_beats_named_class(checkpoint, kind):
         load_tokenizer(checkpoint),
         Tokenizer.from_file(str(checkpoint / "tokenizer.json")),
     )
-    for text in (_PROBE, "a  b\n\tc ", "Karo was founded in 1714."):
+    for text in (PROBE, "a  b\n\tc ", "Karo was founded in 1714."):
         ids = stated.encode(text).ids
         assert tokenizer(text)["input_ids"] == ids
         assert tokenizer.backend_tokenizer.decode(ids) == stated.decode(ids) == text

@@ -9,11 +9,12 @@ import pytest
 from scipy.stats import ttest_1samp, ttest_rel
 from statsmodels.stats.contingency_tables import mcnemar
 
-from evaluator.deciding.comparison import compare, side_of_logged, side_of_run
+from evaluator.deciding.comparison import compare, side_of_run
+from evaluator.deciding.logged import side_of_logged
+from evaluator.logs.base import LoggedTask, Sample
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.inputs import ROUNDED
 from evaluator.metrics.measures import Unbounded
-from evaluator.store.lm_eval import Logged, Sample
 from tests.support.records import Seen, records
 from tests.support.sweeps import refused
 from tests.support.tables import only
@@ -181,7 +182,9 @@ def test_checkpoints_and_tasks_pair():
     a = run("a", RIGHT)
     assert row_of(a, run("b", RIGHT, checkpoint="fp8"))["n"] == 1
     told = refused(compare, a, run("b", RIGHT), {"int5": "int4"})
-    assert told.startswith("a: no checkpoint 'int5' (there are: int4)")
+    assert told.startswith(
+        "a: no checkpoint 'int5' (there are: int4); did you mean 'int4'?"
+    )
     two = side_of(*(records(name, {"english/0": RIGHT}) for name in ("x", "y")))
     told = refused(compare, a, two)
     assert "no checkpoints in common (int4; x, y); name pairs with --pair A=B" in told
@@ -197,31 +200,35 @@ def test_checkpoints_and_tasks_pair():
     assert only(found, measure="open")["task"] == "t"
 
 
-def sample(number, doc_hash, score, fields, metric="acc", **more):
-    given = {"filter": "none", "answer": "", "prompt_hash": "p"} | more
-    scores = {metric: score}
-    return Sample(
-        task="arc", doc_id=number, doc=fields, doc_hash=doc_hash, scores=scores, **given
-    )
+def sample(number, content, score, fields, metric="acc", **more):
+    given = {"answer": "", "prompt": "p", "content": fields.get("digest", content)}
+    given["own_id"] = fields.get("id", "")
+    for name in ("language", "cluster"):
+        given[name] = fields.get(name, "")
+    given |= more
+    return Sample(number=number, response="", scores={metric: score}, **given)
+
+
+def log_of(model, samples, **more):
+    given = {"settings": {}, "decisive": {}} | more
+    log = LoggedTask(model=model, task="arc", samples=samples, **given)
+    return side_of_logged([log], model)
 
 
 def logged(model, metric, *documents, filters=("none",), prompt="p"):
-    """lm-eval's files of one task: the hash, score and fields of each document,
-    alike under each filter."""
+    """The log of one task: the content, score and fields of each document, alike
+    under each filter."""
     samples = []
     for name in filters:
         for number, document in enumerate(documents):
-            more = {"filter": name, "prompt_hash": prompt}
+            more = {"filter": name, "prompt": prompt}
             samples.append(sample(number, *document, metric=metric, **more))
-    config = {"model": "vllm", "model_args": f"pretrained={model}"}
-    results = {"config": config, "n-shot": {"arc": 5}}
-    files = Logged(model=model, samples={"arc": tuple(samples)}, results=results)
-    return side_of_logged([files], model)
+    return log_of(model, samples, settings={"model_args": f"pretrained={model}"})
 
 
 def scored(*scores, ids=True):
     rows = enumerate(scores)
-    return [(f"h{n}", score, {"id": str(n)} if ids else {}) for n, score in rows]
+    return [(f"log {n}", score, {"id": str(n)} if ids else {}) for n, score in rows]
 
 
 def paired(found):
@@ -333,11 +340,15 @@ def test_equal_questions_pair_by_id_then_order():
 
 def test_sides_without_digests_pair_by_id():
     a = posed("a", {"0": "x", "1": "y"}, RIGHT, RIGHT)
-    for b in (run("b", RIGHT, RIGHT), logged("m", "contains", *scored(1.0, 1.0))):
+    log = logged("m", "contains", *scored(1.0, 1.0))
+    for b, notes in (
+        (run("b", RIGHT, RIGHT), []),
+        (log, ["t: only a has choice, exact_match"]),
+    ):
         found = compare(a, b)
-        assert (only(found.frame, measure="open")["n"], found.notes) == (2, [])
-    moved = ("h", 1.0, {"id": "9", "digest": "x"})
-    changed = ("g", 1.0, {"id": "1", "digest": "new"})
+        assert (only(found.frame, measure="open")["n"], found.notes) == (2, notes)
+    moved = ("log h", 1.0, {"id": "9", "digest": "x"})
+    changed = ("log g", 1.0, {"id": "1", "digest": "new"})
     found = compare(a, logged("m", "contains", moved, changed))
     assert only(found.frame, measure="open")["n"] == 1
     assert "options changed (1): 1" in found.notes[0]
@@ -364,12 +375,11 @@ def test_metrics_without_number_are_told(value):
 
 def test_lm_eval_duplicates_pair_by_doc_id():
     """Two engines log every second document each; equal documents keep their scores."""
-    documents = [("h", 1.0, {}), ("g", 0.0, {}), ("h", 0.0, {}), ("h", 1.0, {})]
+    scores = [("h", 1.0), ("g", 0.0), ("h", 0.0), ("h", 1.0)]
+    documents = [(f"log {content}", score, {}) for content, score in scores]
 
     def side(*order):
-        samples = tuple(sample(n, *documents[n]) for n in order)
-        files = Logged(model="m", samples={"arc": samples}, results={})
-        return side_of_logged([files], "m")
+        return log_of("m", [sample(n, *documents[n]) for n in order])
 
     found = compare(side(0, 1, 2, 3), side(3, 1, 2, 0))
     assert only(found.frame, language="all")[["n", "differing"]].tolist() == [4, 0]

@@ -13,15 +13,22 @@ from scipy.special import betaincinv
 
 from evaluator.deciding.criteria import CRITERIA, EXTREMES, Paired, Reported
 from evaluator.deciding.decision import Check, Verdict, decide
-from evaluator.deciding.thresholds import Screen, Thresholds, thresholds_of
-from evaluator.deciding.verdict_text import document, summary, usable, why
-from evaluator.deciding.verdicts import judge, unfinished
+from evaluator.deciding.policy import Policy
+from evaluator.deciding.thresholds import Thresholds
+from evaluator.deciding.verdict_text import (
+    document,
+    notice,
+    summary,
+    usable,
+    why,
+    words,
+)
+from evaluator.deciding.verdicts import judge, not_judged
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.inputs import ALL
 from evaluator.metrics.sequential_looks import BLOCK_LEVEL, PASS_LEVEL, nominal
 from evaluator.store.run_json import Failure
 from tests.support.records import Seen, records
-from tests.support.sweeps import refused
 
 RIGHT = Seen(greedy=True, choice=True)
 PICKED = replace(RIGHT, greedy=False)
@@ -58,7 +65,9 @@ def judged(
     thresholds: Thresholds | None = None,
     **run,
 ) -> Verdict:
-    (found,) = judge(Inputs(reduced(base, own), run=run), thresholds or Thresholds())
+    (found,) = judge(
+        Inputs(reduced(base, own), run=run), Policy(default=thresholds or Thresholds())
+    )
     return found
 
 
@@ -79,7 +88,9 @@ def test_copy_passes_with_enough_items():
     """Of n items without a discordant pair, the loss is below 1 - 0.05^(1/n): 2 % at
     149 items."""
     found = judged(alike(149), alike(149))
-    assert told(found) == "PASS: usable: within every tolerance, on 149 items"
+    passed = "PASS: usable: within every tolerance, on 149 items"
+    warned = "; warning: every answer equals the base's: perhaps the compression was"
+    assert told(found) == f"{passed}{warned} never applied"
     (drop,) = found.of("open_drop")
     assert drop.high == pytest.approx(1 - 0.05 ** (1 / 149), abs=1e-9)
     pooled = verdict({"english": (300, 3, GONE)}, Thresholds(languages=False))
@@ -132,7 +143,10 @@ def test_verdicts_on_losses(losses, use, reason):
             "the base picks 24.7 % of 150 answers, and guessing picks 25.0 %: inspect the task's options and its",
         ),
         # a table lacks the interval, or the number too
-        (alike(200, replace(RIGHT, fidelity=(0.3, 0.4))), {"max_kld": 0.1}, "WARN", f"{KLD} has no interval in table"),
+        (
+            alike(200, replace(RIGHT, fidelity=(0.3, 0.4))), {"max_kld": 0.1}, "WARN",
+            f"{KLD} has no interval in table fidelity, which needs the probe fidelity",
+        ),
     ],
 )  # fmt: skip
 def test_verdicts_on_equal_answers(seen, thresholds, outcome, reason):
@@ -148,7 +162,7 @@ def test_shared_contexts_count_once():
     items = frame[["task", "language", "item_id"]].drop_duplicates()
     shared = items.assign(cluster=(items["item_id"].astype(int) // 5).astype(str))
     (apart,), (together,) = (
-        judge(Inputs(frame, clusters), Thresholds()) for clusters in (None, shared)
+        judge(Inputs(frame, clusters), Policy()) for clusters in (None, shared)
     )
     apart, together = apart.of("open_drop")[0], together.of("open_drop")[0]
     assert (apart.contexts, together.contexts) == (1000, 200)
@@ -219,14 +233,14 @@ def test_worst_language_counts():
 def test_incomparable_sides_are_never_decided():
     for kind in (RIGHT, PICKED):  # a base that guesses, too
         frame = reduced(alike(150, kind), alike(150, kind), dtype="bfloat16")
-        (found,) = judge(Inputs(frame), Thresholds())
+        (found,) = judge(Inputs(frame), Policy())
         reason = "not comparable with the base: dtype float32 against bfloat16"
         assert told(found) == f"BLOCK: not comparable: {reason}"
     alone = Inputs(reduce_records(records("dense", alike(1))))
-    assert judge(alone, Thresholds()) == []
-    assert document([], Thresholds())["verdict"] == "WARN"
+    assert judge(alone, Policy()) == []
+    assert document([], Policy())["verdict"] == "WARN"
     baseless = Inputs(reduce_records(records("int4", alike(1), base="dense")))
-    (found,) = judge(baseless, Thresholds())
+    (found,) = judge(baseless, Policy())
     assert found.outcome == "WARN"
     assert why(found) == "no item was measured in both it and its base"
     text = {"text/0": Seen(window=(-9.0, 2), fidelity=(0.1, 0.2))}
@@ -235,8 +249,8 @@ def test_incomparable_sides_are_never_decided():
         parts.append(reduce_records(records(name, text, base=base, task="book")))
     planned = {"planned": {"int4": {"book": 1}}}
     inputs = Inputs(pd.concat(parts, ignore_index=True), run=planned)
-    assert unfinished(inputs, []) == []  # a text that was read
-    verdicts = judge(inputs, Thresholds())
+    assert not_judged(inputs) == []  # a text that was read
+    verdicts = judge(inputs, Policy())
     assert [(each.task, each.outcome) for each in verdicts] == [("t", "PASS")]
 
 
@@ -395,6 +409,14 @@ def _verdict(outcome: str, told: str) -> Verdict:
     return Verdict(outcome=outcome, checks=tuple(checks), **names)
 
 
+def test_notice_names_blocked():
+    within = "lost 0 all within"
+    verdicts = [_verdict(outcome, within) for outcome in ("PASS", "BLOCK", "BLOCK")]
+    assert notice(verdicts) == "2 of 3 blocked, 1 passed: BLOCK c"
+    assert notice(verdicts[:1]) == "1 of 1 passed"
+    assert notice([]) == ""
+
+
 SILENT = "open_drop .1 all beyond; open_drop .5 thai beyond; "
 
 
@@ -411,26 +433,16 @@ SILENT = "open_drop .1 all beyond; open_drop .5 thai beyond; "
         ("lost 0 all undecided 9; choice_drop 0 all undecided 621; open_drop 0 thai undecided",
          "WARN undecided choice .* about 630 items; 2 more checks are undecided"),
         ("lost 0 all undecided; open_drop 0 all undecided 9", "WARN undecided known .* have; 1 more check is un"),
+        # the largest loss comes first, not the check that needs most items
+        ("choice_drop 0 all undecided 621; open_drop .03 all undecided 9; lost .01 all undecided 99",
+         "WARN undecided open .* about 9 items; 2 more checks are undecided, and would take about 630 items$"),
+        ("open_recovery .1 all undecided 9; choice_recovery .01 all undecided 8", "WARN undecided choice .* about 8 "),
         ("lost 0 all within; open_drop -.01 thai within", "PASS usable within every"),
     ],
 )  # fmt: skip
 def test_text_names_worst_checks(checks, told):
     found = _verdict(told.partition(" ")[0], checks)
     assert re.match(told, f"{found.outcome} {usable(found)} {why(found)}")
-
-
-def test_thresholds_of_options_and_run():
-    run = {"config": {"gate": {"max_drop": 3, "max_lost": 1}}}
-    found = thresholds_of(run, "run.json", max_drop=6)
-    assert (found.max_drop, found.drop_language) == (6, 6)
-    assert (found.max_lost, found.max_mc_only) == (1, 5)
-    for name, most in (("max_drop", 100), ("max_kld", 1e9), ("min_ear", 1)):
-        for value in (0, most):
-            assert getattr(thresholds_of({}, "", **{name: value}), name) == value
-        message = refused(thresholds_of, {}, "", **{name: -0.1})
-        assert message.startswith(f"{name}: -0.1: ")
-    assert "min_ear: 1.1: " in refused(thresholds_of, {}, "", min_ear=1.1)
-    assert Screen(items=10, seed=0).items == 10
 
 
 def test_screened_checkpoints_keep_looks():
@@ -454,20 +466,43 @@ def test_screened_checkpoints_keep_looks():
     assert judged(alike(200), own, only, screening=[row]).unjudged == 1
 
 
+def test_differences_beside_weights_are_named():
+    line = "config.json: rms_norm_eps 1e-06 against 1e-05"
+    found = judged(alike(400), alike(400), differences={"int4": [line]})
+    assert why(found).endswith(f"; differs from its base beside weights: {line}")
+    assert document([found], Policy())["checkpoints"][0]["differences"] == [line]
+    for broken in ({"int4": line}, [line], None):
+        assert judged(alike(9), alike(9), differences=broken).differences == ()
+
+
+def test_equal_weights_are_named():
+    both = reduced(alike(400), alike(400)).assign(weights_digest="1" * 64)
+    (found,) = judge(Inputs(both), Policy())
+    assert why(found).endswith("; same weights as its base")
+
+
+def test_each_verdict_has_its_line():
+    well, gone = judged(alike(400), alike(400)), judged(alike(40), alike(40, GONE))
+    assert [line.partition(" (")[0] for line in words([well, gone]).split("\n")] == [
+        "int4: usable",
+        "int4: not usable",
+    ]
+
+
 def test_summary_and_document():
     well = judged(alike(400), alike(400))
     gone = judged(alike(200), alike(200) | alike(60, GONE))
     few = replace(well, outcome="WARN")
     assert summary([well, few, gone, gone]) == "2 of 4 blocked, 1 undecided, 1 passed"
     assert summary([]) == "No checkpoint of this run has a base to compare it with."
-    written = json.loads(json.dumps(document([well, gone], Thresholds())))
+    written = json.loads(json.dumps(document([well, gone], Policy())))
     assert written["verdict"] == "BLOCK"
     assert [row["verdict"] for row in written["checkpoints"]] == ["PASS", "BLOCK"]
     assert written["checkpoints"][0]["checks"][0]["criterion"] == "open_drop"
     assert written["words"].startswith("int4: usable (within every tolerance")
     failure = Failure(checkpoint="w8a8", stage="load", reason="no kernel")
-    assert document([well, gone], Thresholds(), [failure])["verdict"] == "BLOCK"
-    written = document([well], Thresholds(), [failure])
+    assert document([well, gone], Policy(), [failure])["verdict"] == "BLOCK"
+    written = document([well], Policy(), [failure])
     assert written["verdict"] == "WARN"  # a failure is no pass
     lost = {"checkpoint": "w8a8", "task": "", "why": "no kernel"}
     assert written["not_judged"] == [lost]

@@ -2,11 +2,14 @@
 forward passes."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.engine.base import Reference
 from evaluator.engine.config import EngineConfig, check_served
 from evaluator.engine.torch_engine import TorchEngine
 from tests.support.architectures import VOCABULARY, causal_kinds, tiny_model
@@ -72,7 +75,18 @@ def is_causal(model):
     return shorter < 1e-2 and torch.equal(rows, full(model, PROMPT))
 
 
-def check(engine, model, tolerance=TOLERANCE):
+def assert_no_distance(engine, folder):
+    """From itself, whether it keeps states or logits."""
+    kept = Reference(path=str(folder / "kept"), keep=True, base=str(folder))
+    engine.answer(scoring("k", PROMPT, CONTINUATION, reference=kept))
+    compare = replace(kept, keep=False)
+    answer = engine.answer(scoring("c", PROMPT, CONTINUATION, reference=compare))
+    for each in answer.divergences:
+        assert each[:5] == (0, 0, pytest.approx(1), True, 1)
+    return set(load_file(kept.path)) - {"own"}
+
+
+def check(engine, model, folder, tolerance=TOLERANCE):
     score = engine.answer(scoring("s", PROMPT, CONTINUATION))
     assert score.status == "ok", score.error
     rows = full(model, PROMPT + CONTINUATION)[len(PROMPT) - 1 : -1]
@@ -88,6 +102,7 @@ def check(engine, model, tolerance=TOLERANCE):
         assert (token, list(top)) == (int(row.argmax()), row.topk(3).indices.tolist())
         assert logprob == pytest.approx(float(row[token]), abs=tolerance)
         ids.append(token)
+    assert_no_distance(engine, folder)
     # As a beam's next steps ask: the text so far is the prompt.
     for known in (1, len(answer.token_ids) // 2):
         if answer.token_ids[known - 1] == 0:  # the end
@@ -112,7 +127,7 @@ def test_each_architecture_is_right_or_refused(kind, tmp_path, tokenizer_files):
         assert f"checkpoint {folder}: {type(model).__name__}" in message
         assert "draws at random, or lets a token see those after it" in message
         return
-    check(loaded(folder), model, ROUGH.get(kind, TOLERANCE))
+    check(loaded(folder), model, folder, ROUGH.get(kind, TOLERANCE))
 
 
 def served(folder, kv_cache="auto"):
@@ -135,7 +150,7 @@ def test_preflight_loads_each_architecture(tmp_path, tokenizer_files):
     folder = saved(
         tiny_model("bert", is_decoder=True), tmp_path / "decoder", tokenizer_files
     )
-    check(loaded(folder), tiny_model("bert", is_decoder=True))
+    check(loaded(folder), tiny_model("bert", is_decoder=True), folder)
     folder = saved(tiny_model("llama"), tmp_path / "llama", tokenizer_files)
     assert served(folder) == served(folder, "fp8") == ()
 

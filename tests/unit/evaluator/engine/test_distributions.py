@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from evaluator.engine.base import Reference
 from evaluator.engine.distributions import RANKS, divergences_from, unusable
@@ -117,5 +118,7 @@ def test_unusable_references_are_named(tmp_path):
     assert unusable(Reference(path=path, keep=True), (9, 9), 4) is None
     assert "other tokens" in unusable(compare, (1, 3), 500)
     assert "500 columns, the vocabulary here has 512" in unusable(compare, (1, 2), 512)
+    save_file(load_file(path), path, {"tokens": "1,2", "columns": "500"})
+    assert "is damaged, or of an older version" in unusable(compare, (1, 2), 500)
     (tmp_path / "one.safetensors").write_bytes(b"half")
     assert "are not there" in unusable(compare, (1, 2), 500)

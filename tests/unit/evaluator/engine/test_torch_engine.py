@@ -1,7 +1,11 @@
 """The oracle against transformers."""
 
 import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -11,7 +15,7 @@ from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.engine.base import FixedSource, Reference
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
-from tests.support.engines import rows_of
+from tests.support.engines import rounded_rows, rows_of
 from tests.support.models import collapse, load_model, save_tiny_model
 from tests.support.requests import generation, scoring
 from tests.support.sweeps import refused
@@ -45,13 +49,17 @@ def test_references_are_kept_and_compared(engine, checkpoint, tmp_path):
     other = loaded(save_tiny_model(tmp_path / "other", "qwen3", 1))
 
     def score(keep):
-        reference = Reference(path=path, keep=keep)
+        reference = Reference(path=path, keep=keep, base=str(checkpoint))
         return scoring("s", PROMPT, CONTINUATION, reference=reference)
 
     kept = engine.answer(score(True))
     assert kept.divergences == ()
     rows_TV = rows_of(load_model(checkpoint), PROMPT, CONTINUATION)
-    assert torch.equal(load_file(path)["logits"].log_softmax(-1), rows_TV)
+    stored = load_file(path)
+    assert sorted(stored) == ["own", "states"]
+    assert stored["states"].dtype == torch.bfloat16
+    own_T = rows_TV[range(len(CONTINUATION)), list(CONTINUATION)]
+    assert torch.allclose(stored["own"], own_T, atol=1e-6)
     best = rows_TV.max(1)
     assert kept.top_ids == tuple((token,) for token in best.indices.tolist())
     assert [row[0] for row in kept.top_logprobs] == best.values.tolist()
@@ -60,6 +68,56 @@ def test_references_are_kept_and_compared(engine, checkpoint, tmp_path):
     assert all(each.kld > 0.1 for each in other.answer(score(False)).divergences)
     broken = loaded(collapse(save_tiny_model(tmp_path / "broken", "qwen3")))
     assert broken.answer(score(False)).status == "engine_error"
+
+
+def with_layers_of(checkpoint, layers, folder):
+    """A checkpoint with the head of one and the layers of another."""
+    weights = load_file(checkpoint / "model.safetensors")
+    for name, tensor in load_file(layers / "model.safetensors").items():
+        if ".layers." in name:
+            weights[name] = tensor
+    shutil.copytree(checkpoint, folder)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def test_distances_from_states(engine, checkpoint, tmp_path):
+    """With the base's head both states are rounded, with another only the base's. So
+    close are the distances to those of all logits."""
+    reference = Reference(path=str(tmp_path / "kept"), keep=True, base=str(checkpoint))
+    asked = scoring("s", PROMPT, CONTINUATION, reference=reference)
+    assert engine.answer(asked).status == "ok"
+    asked = msgspec.structs.replace(asked, reference=replace(reference, keep=False))
+    other = save_tiny_model(tmp_path / "other", "qwen3", 1)
+    same_head = with_layers_of(checkpoint, other, tmp_path / "same head")
+    for folder, rows in ((same_head, rounded_rows), (other, rows_of)):
+        p_TV = rounded_rows(load_model(checkpoint), PROMPT, CONTINUATION).double()
+        q_TV = rows(load_model(folder), PROMPT, CONTINUATION).double()
+        exact_TV = rows_of(load_model(checkpoint), PROMPT, CONTINUATION).double()
+        own_TV = rows_of(load_model(folder), PROMPT, CONTINUATION).double()
+        found = [each.kld for each in loaded(folder).answer(asked).divergences]
+        expected = (p_TV.exp() * (p_TV - q_TV)).sum(1).tolist()
+        exact = (exact_TV.exp() * (exact_TV - own_TV)).sum(1).tolist()
+        assert found == pytest.approx(expected, rel=1e-4)
+        assert found == pytest.approx(exact, rel=0.02)
+
+
+def test_states_without_their_head(engine, checkpoint, tmp_path):
+    base = Path(shutil.copytree(checkpoint, tmp_path / "base"))
+    path = tmp_path / "kept"
+    reference = Reference(path=str(path), keep=True, base=str(base))
+    asked = scoring("s", PROMPT, CONTINUATION, reference=reference)
+    engine.answer(asked)
+    asked = msgspec.structs.replace(asked, reference=replace(reference, keep=False))
+    assert engine.answer(asked).status == "ok"
+    kept = path.read_bytes()
+    path.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    assert "damaged, or of an older version" in engine.answer(asked).error
+    path.write_bytes(kept)
+    save_tiny_model(base, "qwen3", 1)
+    assert f"{base} has another one" in engine.answer(asked).error
+    shutil.rmtree(base)
+    assert f"{base}: the base's head is not there" in engine.answer(asked).error
 
 
 def test_generation_stops_at_any_eos(engine, tmp_path):

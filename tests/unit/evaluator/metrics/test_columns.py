@@ -19,6 +19,7 @@ from evaluator.report import theme
         (2.675, 2, "2.67"),  # a little less than it is written
         (1234.5, 0, "1,235"),
         (2.0**60, 1, "1,152,921,504,606,846,976.0"),
+        (-2.8e-18, 1, "0.0"),
         (math.inf, 2, "inf"),
     ],
 )

@@ -1,14 +1,12 @@
 """A table is one object: registered from here alone, it is computed, written, and
 shown on the page in its order."""
 
-import io
 import re
 from dataclasses import replace
 
 import pandas as pd
 import pytest
 from markupsafe import escape
-from rich.console import Console
 
 from evaluator.core.errors import ResurfaceError
 from evaluator.metrics import (
@@ -105,23 +103,22 @@ def _raises(inputs: Inputs) -> list[dict]:
         ),
     ],
 )
-def test_failed_plugin_table_is_named(broken, error, run):
+def test_failed_plugin_table_is_named(broken, error, run, capsys):
     """A plugin's table that fails is named and the others appear."""
     with TABLES.temporarily(TOY):
         write_report(run)
-    console = Console(file=io.StringIO(), width=300)
     why = f"table 'toy' of plugin {__name__} failed: {error}"
     told = f"^{re.escape(why)}; the report has the other tables$"
     failed = TABLES.temporarily(replace(TOY, compute=broken))
     with failed, pytest.raises(ResurfaceError, match=told):
-        finish(console, run)
+        finish(run)
     written = {each.name for each in (run / "tables").iterdir()}
     assert {"accuracy.csv", "headline.csv"} <= written
     assert "toy.csv" not in written  # of the call in which it worked
     page = (run / "report" / "index.html").read_text(encoding="utf-8")
     assert '<section id="accuracy">' in page
     assert escape(why) in page.split('<section id="missing">')[1]
-    assert "what can it still say?" in console.file.getvalue()
+    assert "what can it still say?" in capsys.readouterr().out
 
 
 def test_own_table_error_is_raised(monkeypatch):

@@ -37,7 +37,7 @@ def excluded(records):
 
 
 def test_every_probe_records_every_item(tokenizer):
-    settings = config(sample_seeds=(0, 5))
+    settings = config(seeds=(0, 5))
     asked = questions(settings)
     records = run(tokenizer, settings, asked)
     by_item = {
@@ -175,9 +175,7 @@ def test_hard_choice_records_own_options(tokenizer):
 def test_sample_seeds_are_pinned(tokenizer):
     """Sample seeds depend on run item and number only: another value would silently
     change every sample of every run."""
-    settings = config(
-        formats=("open",), probes=("sample",), seed=3, sample_seeds=(3, 4)
-    )
+    settings = config(formats=("open",), probes=("sample",), seed=3, seeds=(3, 4))
     asked = questions(settings)[0]
     samples = start(tokenizer, settings, asked)
     assert [request.seed for request in samples] == [

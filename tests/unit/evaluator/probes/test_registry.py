@@ -148,7 +148,7 @@ def test_own_error_is_passed_on(again, monkeypatch):
         ({"task": "xquad", "formats": ("open", "open")}, "each one once"),
         ({"task": "xquad", "probes": ()}, "at least one"),
         ({"task": "xquad", "probes": ("greedy", "again")}, "unknown probe 'again'"),
-        ({"task": "xquad", "sample_seeds": (3, 3)}, "at least one: 3, 3"),
+        ({"task": "xquad", "seeds": (3, 3)}, "at least one: 3, 3"),
         ({"task": "xquad", "seed": 2**63}, "less than 9223372036854775808"),
         ({"task": "xquad", "probes": ("fidelity",)}, "needs the probe greedy too"),
         (

@@ -5,8 +5,14 @@ import pytest
 
 from evaluator.metrics import TABLES
 from evaluator.metrics.columns import LANGUAGE, PERCENTAGE, REASON, TEXT, Column
-from evaluator.metrics.headline import COLUMNS
-from evaluator.report.page import grid, published_grid
+from evaluator.metrics.headline import WITH_INTERVALS
+from evaluator.report.page import DEFINITIONS, grid, published_grid
+
+
+def test_rank_one_is_explained():
+    """Half of the answers that are only picked may have it."""
+    assert "rank 1 that is not said begins right and goes wrong" in DEFINITIONS["rank"]
+    assert "has rank 1, begins right and goes wrong" in TABLES["rank"].reading
 
 
 @pytest.mark.parametrize(
@@ -32,7 +38,7 @@ def test_values_follow_their_kind(table, name, value, text):
 
 
 SHORT = (
-    Column("task", TEXT),
+    *TEXT("task", "base"),
     LANGUAGE,
     Column("rate", PERCENTAGE, interval=True),
     REASON,
@@ -40,16 +46,16 @@ SHORT = (
 
 
 def test_intervals_and_published_numbers():
-    common = {"task": "t", "reason": None}
+    common = {"task": "t", "base": "dense", "reason": None}
     korean = common | {"language": "korean", "rate": 0.25}
     korean |= {"rate_low": 0.1, "rate_high": 0.4}
     frame = pd.DataFrame([korean, common | {"language": "all"}])
     made = grid(frame, SHORT)
-    assert made.headings == ("language", "rate")
-    language, rate = made.by_language[0]
+    assert made.headings == ("language", "rate", "base")
+    language, rate, _ = made.by_language[0]
     assert (language.text, language.interval) == ("korean", "")
     assert (rate.text, rate.interval) == ("25.0 %", "10.0 to 40.0")
-    assert [cell.text for cell in made.pooled[0]] == ["all", "–"]
+    assert [cell.text for cell in made.pooled[0]] == ["all", "–", "dense"]
     row = {"table": "rank", "task": "tydiqa", "checkpoint": "p", "language": "all"}
     row |= {"cell": "", "source": "arXiv, 3.3", "quantity": "rank_median", "n": 560}
     row |= {"paper": 3.5, "ours": 4.0, "ours_low": 3.0, "ours_high": 5.0}
@@ -73,6 +79,8 @@ def test_columns_need_a_kind():
     [(20, "25.0 %", "25.0"), (12, "3 of 12", "3/12"), (0, "–", "–"), (pd.NA, "–", "–")],
 )
 def test_headline_counts_few_answers(known, page, terminal):
-    kept = {column.name: column for column in COLUMNS}["kept"]
+    kept = {column.name: column for column in WITH_INTERVALS}["kept"]
     row = {"known": known, "kept": 0.25 if page != "–" else None}
     assert (kept.shown(row), kept.shown(row, narrow=True)) == (page, terminal)
+    interval = kept.interval_of(row | {"kept_low": 0.1, "kept_high": 0.4})
+    assert interval == ("" if known is not pd.NA and known < 20 else "10.0 to 40.0")

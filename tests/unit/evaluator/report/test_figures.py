@@ -8,6 +8,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
+from evaluator.metrics.inputs import ALL
+from evaluator.metrics.table import Series
 from evaluator.report import theme
 from evaluator.report.figures import draw
 from evaluator.report.theme import COLOURS, in_two_lines, spread
@@ -56,6 +58,17 @@ def test_figure_colours_and_labels(inputs):
     assert not re.search(r"\d{4}-\d{2}-\d{2}T", svg)
 
 
+def test_one_language_has_no_panel(inputs):
+    table = TABLES["fates"]
+    frame = table.fill(inputs).frame
+    for languages, shown in (
+        (["english", "korean", ALL], True),
+        (["english", ALL], False),
+    ):
+        svg = draw(table, frame[frame["language"].isin(languages)])
+        assert ("mc_only by language" in svg) is shown
+
+
 def test_figures_without_a_base():
     seen = {key: Seen(True, True, rank=2, margin=-1.0) for key in ITEMS}
     lonely = Inputs(reduce_records(records("p", seen, base="x")))
@@ -71,11 +84,6 @@ def test_labels_are_readable():
     assert spread([0.50, 0.52, 0.9], thirds) == approx([0.46, 0.56, 0.9])
     assert spread([0.94, 0.97, 0.99], [0.1, 0.1, 0.2]) == approx([0.85, 0.95, 1.1])
     assert spread([], []) == []
-    assert in_two_lines("wanda-0.6") == "wanda-0.6"
-    name = "meta-llama-3.1-8b-instruct-sparsegpt-0.55-owl-c4 · tydiqa-passages"
-    first, second = in_two_lines(name).splitlines()
-    assert (first, second[-1]) == ("meta-llama-3.1-8b-instruct-", "…")
-    assert len(second) <= 30
     parts = []
     # exp(3) and exp(8.325) = 4,126
     for name, base, logprob in (("dense", None, -30.0), ("p", "dense", -83.25)):
@@ -86,6 +94,23 @@ def test_labels_are_readable():
     assert not re.search(r">[^<]*\de\+?\d[^<]*<", svg)
 
 
+def test_labels_keep_what_differs():
+    """The whole name is a tooltip."""
+    model = "meta-llama-3.1-8b-instruct-wanda-0.5-balanced-"
+    calibrated = [f"{model}{name} · tydiqa" for name in ("english", "swahili")]
+    assert in_two_lines(["dense", *calibrated]) == [
+        "dense",
+        "…english · tydiqa",
+        "…swahili · tydiqa",
+    ]
+    (alone,) = in_two_lines(calibrated[:1])
+    assert alone.splitlines()[1] == "…0.5-balanced-english · tydiqa"
+    (panel,) = theme.figure(2, [1.0])
+    theme.name_rows(panel, calibrated)
+    svg = theme.to_svg(panel.figure, "name", "")
+    assert re.findall("<title>(.*?)</title>", svg) == calibrated
+
+
 @pytest.mark.parametrize("values", [[1.0, 0.0, 9.0], [0.0], []])
 def test_amounts_of_zero_are_off_axis(values):
     panel = Figure().add_subplot()
@@ -93,3 +118,15 @@ def test_amounts_of_zero_are_off_axis(values):
     theme.set_axis(panel, "amounts", values)
     assert (panel.get_xscale() == "log") == (len(values) == 3)
     assert panel.get_xlim()[0] > 0 or len(values) < 3
+
+
+def test_cut_intervals_have_arrows():
+    panel = Figure().subplots()
+    panel.set_xlim(1, 5)
+    series = Series("rank", "rank", "rank", shift=0.1)
+    theme.mark_cut(panel, series, [(0.5, 9), (1, 5), (None, None), (2, 6)])
+    arrows = []
+    for line in panel.lines:
+        (x,), (y,) = line.get_data()
+        arrows.append((line.get_marker(), x, y))
+    assert arrows == [("<", 1, 0.1), (">", 5, 0.1), (">", 5, 3.1)]

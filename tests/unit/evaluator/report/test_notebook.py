@@ -83,17 +83,27 @@ def test_gate_and_comparison_of_commands(run, tmp_path):
 
 
 def test_running_run_shows_its_records(run, tmp_path):
-    state = {"state": "running", "planned": {"dense": {}, "a": {}}}
+    tasks = {"gazetteer": 24}
+    planned = {"magnitude-0.6": tasks, "wanda-0.6": tasks, "dense": tasks, "a": {}}
+    state = {"state": "running", "planned": planned}
     (tmp_path / "run.json").write_text(json.dumps(state))
     begun = open_run(tmp_path)
     assert begun.checkpoints == []
     assert "running, 0 checkpoints" in begun._repr_html_()
     assert "nothing has been evaluated" in refused(begun.table, "accuracy")
-    for name in ("wanda-0.6", "dense"):
+    for name, why in (
+        ("dense", "magnitude-0.6: the run is not finished"),
+        ("wanda-0.6", ""),
+    ):
         shutil.copytree(run.path / "records" / name, tmp_path / "records" / name)
-    later = open_run(tmp_path)
-    assert later.checkpoints == ["dense", "wanda-0.6"]
-    assert {*later.table("accuracy")["checkpoint"]} == {"dense", "wanda-0.6"}
+        later = open_run(tmp_path)
+        if why:
+            assert why in refused(later.gate)
+    assert later.checkpoints == ["wanda-0.6", "dense"]
+    # in the sweep's order
+    assert [*later.table("accuracy")["checkpoint"].unique()] == later.checkpoints
+    assert later.side.names("checkpoint") == later.checkpoints
+    assert later.gate()["not_judged"][0]["checkpoint"] == "magnitude-0.6"
     assert "has no items/" in refused(later.items)
 
 
@@ -104,10 +114,10 @@ def test_running_run_shows_its_records(run, tmp_path):
         (lambda run: run.table("judges"), r"table 'judges': .* The run has: accuracy, fates, "),
         (lambda run: run.item("gazetteer", "english-5"), r"'english-0005'\? \(known: english-0000, "),
         (lambda run: run.item("gazetteer", "english-0005", "thai"), r"unknown language .*known: english"),
-        (lambda run: run.gate(max_dorp=1), r"tolerance 'max_dorp'; did you mean 'max_drop'"),
-        (lambda run: run.gate(max_drop=-1), r"^max_drop: -1: Input should be greater"),
-        (lambda run: run.compare(run.path / "no"), r"no: neither a run directory nor"),
-        (lambda run: open_run(run.path.with_name("dmeo")), r"dmeo: no such directory .*\(runs in .*: demo\)"),
+        (lambda run: run.gate(max_dorp=1), r"key 'max_dorp'; did you mean 'max_drop'"),
+        (lambda run: run.gate(max_drop=-1), r"^gate: max_drop: -1: Input should be greater"),
+        (lambda run: run.compare(run.path / "no"), r"no: not a run directory, and no log of"),
+        (lambda run: open_run(run.path.with_name("dmeo")), r"dmeo: no such directory.*\(runs in .*: demo\)"),
     ],
 )  # fmt: skip
 def test_unknown_names_list_known_ones(run, ask, told):

@@ -96,3 +96,20 @@ def test_run_without_a_pair_is_refused():
     alone = reduce_records(records("dense", {"english/1": KNOWN}, task="tydiqa"))
     with pytest.raises(InputError, match="no checkpoint of the run is compared"):
         render_paper_page("run", compute(Inputs(alone), {}), {})
+
+
+def test_rows_without_numbers_are_not_drawn():
+    """Neither the run nor the paper has the rank of kept answers."""
+    page = render_paper_page("run", results(), {})
+    figure = page.split('id="Figure-3"')[1].split("</section>")[0]
+    assert ">mc_only<" in figure
+    assert ">kept<" not in figure
+
+
+def test_dissociation_counts_known_answers():
+    counted = set()
+    for place in places():
+        for quantity in place.quantities:
+            if quantity.column.endswith("_dissociation"):
+                counted.add((quantity.table, quantity.n))
+    assert counted == {("hard_distractors", "known")}

@@ -9,12 +9,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rich.console import Console
 
 from evaluator.deciding.verdict_text import summary
 from evaluator.metrics import TABLES
 from evaluator.report import Report, page, write_report
 from launch.commands.report import finish
+from tests.support.runs import typed
 from tests.support.sweeps import refused
 from tests.support.synthetic import HOSTILE, SETTINGS, write_run
 
@@ -52,6 +52,9 @@ def test_tables_and_headline(made):
     fates = pd.read_csv(report.tables["fates"])
     assert set(fates["checkpoint"]) == {"wanda-0.6"}
     assert report.results.headline["checkpoint"].tolist() == list(CHECKPOINTS)
+    assert re.search(r"<small>\d\d\.\d to \d", section(report, "headline"))
+    page = report.page.read_text(encoding="utf-8")
+    assert re.findall(r"[^\n]{20} pruned ", page) == []
     # the made-up records give no reason
     assert "the records do not say why" in section(report, "left_out")
 
@@ -125,6 +128,9 @@ def test_failures_and_notes(copied):
     table = pd.read_csv(report.tables["failures"], keep_default_na=False)
     assert table["reason"].tolist() == [HOSTILE, "SIGSEGV"]
     assert table["attempts"].tolist() == [3, 1]
+    lead = section(report, "headline")
+    assert "1 not judged" in lead
+    assert '<span class="who">bad</span>' in lead
     shown = section(report, "failures")
     for part, count in (("<tr>", 3), ("<script", 0), ("<b>", 0), ("&lt;b&gt;", 1)):
         assert shown.count(part) == count
@@ -192,6 +198,31 @@ def test_unreadable_run_json_is_named(copied, text, message):
     assert f"run.json{message}" in refused(write_report, copied)
 
 
+def test_absent_probe_and_table_are_named(copied, monkeypatch, capsys):
+    """A plugin's records and table outlive the plugin."""
+    for part in (copied / "records").glob("*/*/*.parquet"):
+        table = pq.read_table(part)
+        probes = [
+            "sure" if name == "rank" else name for name in table["probe"].to_pylist()
+        ]
+        column = pa.array(probes, table.schema.field("probe").type)
+        place = table.schema.get_field_index("probe")
+        pq.write_table(
+            table.set_column(place, table.schema.field("probe"), column), part
+        )
+    (copied / "tables").mkdir()
+    (copied / "tables" / "sure.csv").write_text("n\n3\n")
+    (copied / "tables" / "reference.csv").write_text("of an earlier call\n")
+    finish(copied, headline=False)
+    told = capsys.readouterr().err
+    assert "no number counts the records of sure: no such probe is installed" in told
+    assert "sure.csv: is stale: no table 'sure' is installed" in told
+    assert told.count("warning") == 2
+    assert not (copied / "tables" / "reference.csv").exists()
+    typed(monkeypatch, "gate", copied)
+    assert "no number counts the records of sure" in capsys.readouterr().err
+
+
 def test_missed_sparsity_is_shown(tmp_path, monkeypatch, capsys):
     """The name says what was requested; no page, file or terminal shows .99 as what
     the checkpoint is."""
@@ -204,7 +235,7 @@ def test_missed_sparsity_is_shown(tmp_path, monkeypatch, capsys):
     told = "Achieved sparsity: heads-0.99 0.2 (requested 0.99)"
     assert told in section(report, "headline")
     assert "0.2 (requested 0.99)</td>" in section(report, "accuracy")
-    finish(Console(), run)
+    finish(run)
     assert told in capsys.readouterr().out
 
 

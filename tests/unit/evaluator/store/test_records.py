@@ -52,7 +52,7 @@ def added(records, name, *made, key=KEY):
 
 
 def test_finished_items_of_all_parts(tmp_path, records):
-    assert records.finished(*KEY, "d1") == set()
+    assert set(records.finished(*KEY, "d1")) == set()
     path = added(records, "a", _record(0), _record(1))
     assert path == tmp_path / "records" / "dense" / "gazetteer" / "a.parquet"
     row = pq.read_table(path, schema=RECORDS).to_pylist()[1]
@@ -61,7 +61,7 @@ def test_finished_items_of_all_parts(tmp_path, records):
     added(records, "b", _record(0, "thai"))
     added(records, "a", _record(9), key=("wanda", "gazetteer"))
     names = {("english", "english-0000"), ("english", "english-0001")}
-    assert records.finished(*KEY, "d1") == names | {("thai", "thai-0000")}
+    assert set(records.finished(*KEY, "d1")) == names | {("thai", "thai-0000")}
     there = [f"{checkpoint} {path.stem}" for checkpoint, _, path in records.tables()]
     assert there == ["dense a", "dense b", "wanda a"]
 
@@ -119,7 +119,7 @@ def test_damaged_part_is_set_aside(tmp_path, records, why, damage):
         assert target.read_bytes() == content
         assert records.damaged() == {}
         assert records.parts(*KEY) == [whole]
-        assert records.finished(*KEY, "d1") == {("english", "english-0001")}
+        assert set(records.finished(*KEY, "d1")) == {("english", "english-0001")}
         assert record_parts(tmp_path) == [[whole]]
 
 
@@ -153,7 +153,7 @@ def test_killed_writer_leaves_nothing(tmp_path, records):
     assert done.returncode == -signal.SIGKILL
     folder = tmp_path / "records" / "dense" / "gazetteer"
     assert [file.name for file in folder.iterdir()] == [".a.parquet.writing"]
-    assert records.finished(*KEY, "d1") == set()
+    assert set(records.finished(*KEY, "d1")) == set()
     assert list(records.tables()) == []
     records.clean()
     assert list(folder.iterdir()) == []

@@ -1,6 +1,7 @@
 """Failures and counters as rows of run.json and its tables."""
 
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from evaluator.store.run_json import (
     Served,
     failure_frame,
     failures_of,
+    no_run,
     rows_as,
 )
 
@@ -42,3 +44,13 @@ def test_served_row_reads_back() -> None:
     assert "kv_scales" not in served.row
     assert replace(served, kv_scales="none").row["kv_scales"] == "none"
     assert rows_as({"rows": [asdict(served), {}]}, "rows", Served) == [served]
+
+
+@pytest.mark.parametrize("name", ["a**b", "[", ""])
+def test_odd_names_are_no_patterns(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "run.json").touch()
+    told = str(no_run(Path(name), "run.json"))
+    assert "did you mean" not in told
+    assert told.endswith("(runs in .: demo)")

@@ -124,7 +124,7 @@ def test_mapping_file_and_other_files(tmp_path):
     assert english(f"hf:{file}", other)[0].answers == ("q",)
     file.write_text(f"{mapping}field: {{}}\n")
     told = error_of(f"hf:{file}")
-    assert f"{file}: field: {{}}: Extra inputs are not permitted" in told
+    assert f"{file}: field: unknown key 'field'; did you mean 'fields'?" in told
     lines(tmp_path / "rows.pkl", "x")
     lines(tmp_path / "texts/train.txt", "x")
     (tmp_path / "empty").mkdir()

@@ -266,11 +266,12 @@ def test_belebele_is_parallel():
     ("text", "message"),
     [
         ("data: [", "not valid YAML"),
+        ("data: " + "[" * 50_000, "not valid YAML"),
         ("data: x\nfields: {question: q, question: p}", "key 'question' appears here twice"),
         ("{data: 2026-02-31}", "not valid YAML: day is out of range"),
         ("- a", "a mapping with data and fields is needed, not ['a']"),
         ("split: test", "data: Field required"),
-        ("{data: x, help: h, open: o, sizes: 1, sample: {}, splt: test}", "splt: 'test': Extra inputs"),
+        ("{data: x, help: h, open: o, sizes: 1, sample: {}, splt: t}", "unknown key 'splt'; did you mean 'split'?"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_preset(tmp_path, text, message):

@@ -133,14 +133,17 @@ def test_jsonl_items_and_bad_files(tmp_path):
         "   ",
         LINE | {"id": "d", "context": "", "options": None},
         LINE | {"id": "e", "context": ""},
+        LINE | {"id": "f", "context": "", "answers": ["other"]},
+        LINE | {"id": "g", "context": f" {LINE['context']}\t"},
     )
     items = read_jsonl(file, "items")
-    assert [item.item_id for item in items] == ["b", "a", "a", "d", "e"]
+    assert [item.item_id for item in items] == ["b", "a", "a", *"defg"]
     assert [item.answers for item in items[:3]] == [("x", "y"), ("x",), ()]
     assert (items[1].language, items[1].context) == ("thai", "ก\u2028ข")
     assert items[1].options == ("o", "p")
-    # questions on one context share a cluster; no context is no common one
-    assert [item.cluster for item in items] == ["b", "a", "b", "d", "e"]
+    # Questions on one context share a cluster, whatever its white space. No context is
+    # no common one, but an item that is there twice counts once.
+    assert [item.cluster for item in items] == ["b", "a", "b", "d", "d", "f", "b"]
     file.write_bytes(json.dumps(LINE).encode() + b"\n" + '{"id": "ä'.encode("latin-1"))
     assert "line 2: not UTF-8" in refused(read_jsonl, file, "items")
     empty = write(tmp_path / "empty.jsonl", "\n \n")

@@ -4,6 +4,8 @@ terminal is sent of strange texts."""
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import typer
@@ -14,9 +16,16 @@ from evaluator.core.lease import Lease
 from evaluator.store.run_json import Failure
 from launch.commands import call
 from launch.commands.call import summary
-from launch.commands.terminal import SafeConsole, shown
+from launch.commands.terminal import SafeConsole, closing, shown
 from launch.run.directory.event_log import EventLog
-from launch.sweep.config import RECIPES, load_sweep
+from launch.run.directory.lock import hold
+from launch.run.directory.rundir import open_run
+from launch.run.events import Planned
+from launch.run.state import Bus
+from launch.sweep.config import RECIPES, SweepConfig, load_sweep
+from launch.sweep.preflight import jobs_here, prepare
+from tests.support.schemas import valid
+from tests.support.sweeps import refused
 
 COMMAND = "sh -c 'echo $RESURFACE_STATE: $RESURFACE_MESSAGE >> told'"
 
@@ -28,16 +37,18 @@ def _call(
     *,
     makes: bool = True,
 ) -> None:
-    def work(config: object, lock: object, log: EventLog, *_: object) -> None:
+    def work(config: object, lock: object, log: EventLog, bus: Bus, *_: object) -> None:
         if makes:
             (run / "run.json").write_text("{}")
+            bus.report(Planned({}))
         log.accepted = makes
         if error is not None:
             raise error
 
     monkeypatch.setattr(call, "_run", work)
     monkeypatch.setattr(call, "stop_in_order", lambda: None)
-    call.run_and_report(load_sweep(RECIPES / "demo.yaml"), run, notify=COMMAND)
+    output = call.Output(run, notify=COMMAND, as_json=True)
+    call.run_and_report(load_sweep(RECIPES / "demo.yaml"), output)
 
 
 def _events(run: Path) -> list[tuple[str, str]]:
@@ -71,10 +82,20 @@ def test_second_driver_is_refused(
     else:
         with pytest.raises(type(error)):
             _call(monkeypatch, Path("a/run"), error)
+    ended = valid("run", closing.pop())
+    codes = {
+        "finished": 0,
+        "finished_with_failures": 3,
+        "interrupted": 130,
+        "failed": 1,
+    }
+    assert (ended["state"], ended["exit_code"]) == (state, codes[state])
+    assert json.loads(Path("a/run/end.json").read_text()) == ended
     held = Lease(Path("a/run"))
     with pytest.raises(InputError, match="another resurface process"):
         _call(monkeypatch, Path("a/run"), None)
     held.release()
+    assert closing == []  # a refused call has no end
     assert Path("told").read_text().splitlines() == [told]
     assert _events(Path("a/run")) == [("started", ""), ("end", state), ("refused", "")]
 
@@ -144,6 +165,26 @@ def test_what_is_shown(text, seen):
     assert shown(text) == seen
 
 
+def test_dry_run_checks_its_directory(tmp_path, capsys):
+    settings = {
+        "models": {"dense": "bundled"},
+        "tasks": [{"task": "gazetteer", "items": 2, "languages": ["english"]}],
+        "engine": {"kind": "torch"},
+    }
+    config = SweepConfig.model_validate(settings)
+    jobs, _ = jobs_here(config, tmp_path)
+    with hold(tmp_path) as lock:
+        open_run(prepare(config, tmp_path, jobs), tmp_path, lock).mark("finished")
+    before = sorted(tmp_path.rglob("*"))
+    output = call.Output(tmp_path)
+    call.start(config, output, None, dry_run=True)
+    settings["tasks"][0]["max_new_tokens"] = 9
+    other = SweepConfig.model_validate(settings)
+    told = refused(call.start, other, output, None, dry_run=True)
+    assert "dense, task gazetteer: max_new_tokens is 32 there, 9 here" in told
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_last_line_names_first_checkpoints():
     def failure(checkpoint, reason="no"):
         return Failure(checkpoint=checkpoint, stage="load", reason=reason)
@@ -154,3 +195,25 @@ def test_last_line_names_first_checkpoints():
         == "5 checkpoints, wholly or in part: a (load: no), b (load: no), c (load: no),"
         " and 2 more"
     )
+
+
+def test_watched_sweeps_run_in_turn(tmp_path: Path, monkeypatch) -> None:
+    """The last tells what failed; only the first round's error ends it."""
+    refused: list[str] = []
+    watch = SimpleNamespace(refuse=refused.append, fresh=())
+    watched = call.Watched(watch, None)  # type: ignore[arg-type]
+    ends = {1: None, 2: None, 3: InputError("no"), 4: typer.Exit(3)}
+    monkeypatch.setattr("launch.sweep.watching.rounds", lambda *_: iter(ends))
+    ran: list[int] = []
+
+    def go(now: Any) -> None:
+        ran.append(now.config)
+        if error := ends[now.config]:
+            raise error
+
+    with pytest.raises(typer.Exit):
+        watched.run(go, tmp_path, Bus())
+    assert (ran, refused) == ([1, 2, 3, 4], ["no"])
+    ends[1] = InputError("first")
+    with pytest.raises(InputError, match="first"):
+        watched.run(go, tmp_path, Bus())

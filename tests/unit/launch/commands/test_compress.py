@@ -32,15 +32,37 @@ def test_compress_prunes_and_quantises(monkeypatch, tmp_path, words, manifest, m
         ("--method rtn --scheme W8A16", "Missing option '--out'"),
         (
             "--method wanda --scheme W4A16 --out x",
-            "--scheme W4A16: method wanda prunes",
+            "--scheme W4A16: method wanda takes none",
         ),
         (
             "--method gptq --sparsity 0.5 --out x",
-            "--sparsity 0.5: method gptq quantises",
+            "--sparsity 0.5: method gptq takes none",
         ),
         (
             "--method rtn --scheme W8A8 --calibration c4 --out x",
             "--calibration: method rtn needs no text",
+        ),
+        (
+            "--method wanda --experts 0.5 --out x",
+            "--experts 0.5: method wanda takes none",
+        ),
+        (
+            "--method reap --sparsity 0.5 --out x",
+            "--sparsity 0.5: method reap takes none",
+        ),
+        ("--method reap --out x", "experts: method reap needs a share, as 0.25"),
+        ("--method reap --experts 1 --out x", "experts: 1.0 is not a share"),
+        (
+            "--method reap --experts 0.5 --scheme W8A8 --out x",
+            "scheme: 'W8A8' means nothing with reap",
+        ),
+        (
+            "--method gptq --scheme W8A8 --experts 0.5 --out x",
+            "experts: method gptq removes none",
+        ),
+        (
+            "--method reap --experts 0.5 --calibration gazetteer --out x",
+            "the model has no experts to remove",
         ),
         ("--method rtn --scheme W9 --out x", "unknown scheme of method rtn 'W9'"),
     ],
@@ -53,8 +75,13 @@ def test_compress_refuses(monkeypatch, tmp_path, capsys, words, message):
 
 
 @pytest.mark.parametrize(
-    "words", ["quantise bundled", "prune bundled --method gptq --sparsity 0.5 --out x"]
+    ("words", "command"),
+    [
+        ("quantise bundled", "--method gptq"),
+        ("prune bundled --method gptq --sparsity 0.5 --out x", "--method gptq --sche"),
+        ("prune bundled --method reap --sparsity 0.5 --out x", "--method reap --expe"),
+    ],
 )
-def test_other_commands_point_to_compress(monkeypatch, capsys, words):
+def test_other_commands_point_to_compress(monkeypatch, capsys, words, command):
     assert typed(monkeypatch, *words.split()) == 2
-    assert "resurface compress MODEL --method gptq" in capsys.readouterr().err
+    assert f"resurface compress MODEL {command}" in capsys.readouterr().err

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 
+from evaluator import open_run
 from evaluator.deciding.thresholds import Thresholds
 from tests.support.runs import typed
 from tests.support.synthetic import write_run
@@ -39,7 +41,8 @@ def test_one_verdict_everywhere(run, tmp_path, monkeypatch, capsys):
     """Page, gate.json, `gate` and `report` show the last tolerances and their
     verdict."""
     copied = shutil.copytree(run, tmp_path / "run")
-    (copied / "gate.json").unlink(missing_ok=True)
+    for name in ("gate.json", "gate.yaml"):
+        (copied / name).unlink(missing_ok=True)
     page = copied / "report" / "index.html"
     assert typed(monkeypatch, "report", copied) == 0
     assert "1 of 1 blocked" in page.read_text(encoding="utf-8")
@@ -48,6 +51,8 @@ def test_one_verdict_everywhere(run, tmp_path, monkeypatch, capsys):
     assert typed(monkeypatch, "gate", copied, *loose.split()) == 0
     tolerances = "max_drop 90, max_mc_only 91, max_lost 92"
     assert f"tolerances: {tolerances}\n" in capsys.readouterr().out
+    # without options, the last policy
+    assert typed(monkeypatch, "gate", copied) == 0
     for command in ("gate", "report"):
         text = page.read_text(encoding="utf-8")
         assert "1 of 1 passed" in text
@@ -77,6 +82,46 @@ def test_runs_own_thresholds_count(run, monkeypatch, capsys, tmp_path):
         (copied / "run.json").write_text(json.dumps(document))
         assert document["config"]["gate"] == gate
         assert typed(monkeypatch, "gate", copied) in (0, 4)
+
+
+def test_policy_of_several_runs(run, tmp_path, monkeypatch, capsys):
+    """An advisory task warns in one run, a required one blocks the other, and each
+    run keeps the policy."""
+    first, second = (shutil.copytree(run, tmp_path / name) for name in ("a", "b"))
+    document = json.loads((second / "run.json").read_text())
+    document["planned"] = {"wanda-0.6": {"gazetteer": 80, "later": 40}}
+    (second / "run.json").write_text(json.dumps(document))
+    file = tmp_path / "gate.yaml"
+    tasks = {"gazetteer": {"tier": "advisory"}, "later": {"max_drop": 1}}
+    file.write_text(yaml.safe_dump({"tasks": tasks}))
+    policy = ("--policy", file, "--max-drop", 3)
+    assert typed(monkeypatch, "gate", first, second, *policy) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "(advisory: " in said
+    assert said.endswith("WARN: 2 runs")
+    for format, begin in (
+        ("json", "{"),
+        ("markdown", "## Gate: WARN"),
+        ("junit", "<?xml"),
+    ):
+        assert typed(monkeypatch, "gate", second, *policy, "--format", format) == 0
+        said = capsys.readouterr().out
+        assert said.startswith(begin)
+        if format == "json":
+            assert json.loads(said) == json.loads((second / "gate.json").read_text())
+    for path in (first, second):
+        stored = yaml.safe_load((path / "gate.yaml").read_text())
+        assert stored == {"default": {"max_drop": 3.0}, "tasks": tasks}
+        assert json.loads((path / "gate.json").read_text())["policy"] == stored
+        assert open_run(path).gate()["verdict"] == "WARN"
+    file.write_text("required: [later]")
+    assert typed(monkeypatch, "gate", second, "--policy", file) == 4
+    assert "wanda-0.6 on later: not judged (the policy" in capsys.readouterr().out
+    file.write_text("tasks: {gazeteer: {max_drop: 1}}")
+    assert typed(monkeypatch, "gate", first, "--policy", file) == 2
+    told = "unknown task of `tasks` 'gazeteer'; did you mean 'gazetteer'?"
+    assert told in capsys.readouterr().err
+    assert yaml.safe_load((first / "gate.yaml").read_text())["tasks"] == tasks
 
 
 def test_missing_record_is_no_pass(run, tmp_path, monkeypatch, capsys):
@@ -126,9 +171,10 @@ def test_compare_two_runs(run, tmp_path, monkeypatch, capsys):
     assert typed(monkeypatch, "compare", run, run, "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["moved"] == 0
-    assert typed(monkeypatch, "export", run, "--lm-eval") == 0
-    assert "6 files in" in capsys.readouterr().out
-    assert typed(monkeypatch, "compare", run, run / "lm-eval") == 0
+    out = tmp_path / "exported"
+    assert typed(monkeypatch, "export", run, "--to", "lm-eval", "--out", out) == 0
+    assert f"6 files: {out}" in capsys.readouterr().out
+    assert typed(monkeypatch, "compare", run, out) == 0
     assert "Nothing differs: every score is the same." in capsys.readouterr().out
 
 
@@ -137,14 +183,17 @@ def test_compare_two_runs(run, tmp_path, monkeypatch, capsys):
     [
         ("compare nowhere nowhere", "nowhere: no such file or directory"),
         ("compare . .", "not a run directory"),
-        (
-            "compare a.jsonl .",
-            "a.jsonl: neither a run directory nor a file of lm-eval's",
-        ),
+        ("compare a.jsonl .", "a.jsonl: not a run directory, and no log of lm-eval"),
         ("compare . . --pair dense", "--pair: 'dense' is not of the form A=B"),
-        ("export .", "Missing option '--lm-eval'"),
+        ("export . --to card --out new", "error: .: not a run directory"),
+        (
+            "export . --to car --out new",
+            "unknown --to format 'car'; did you mean 'card'?",
+        ),
+        ("export alone --to card --out alone", "--out: alone exists; name another"),
         ("gate alone", "no checkpoint names a base"),
         ("gate alone --max-drop 101", "error: resurface gate: --max-drop: 101"),
+        ("gate alone --format xml", "unknown --format 'xml'"),
         ("screen alone", "nothing to screen: no task has a base and a compressed"),
         ("screen alone --items 9", "error: resurface screen: --items: 9: Input should"),
     ],
@@ -156,3 +205,37 @@ def test_impossible_call_is_one_line(arguments, message, tmp_path, monkeypatch, 
         write_run(tmp_path / "alone", 4, ("dense",))
     assert typed(monkeypatch, *arguments.split()) == 2
     assert message in capsys.readouterr().err
+
+
+LOGS = Path(__file__).parents[3] / "data" / "logs"
+NEW = LOGS / "lm-eval-0.4.13" / "one-rank"
+
+
+def test_gate_on_logs(tmp_path, monkeypatch, capsys):
+    """Nothing is written beside another program's log."""
+    log = tmp_path / "candidate"
+    shutil.copytree(NEW / "candidate", log)
+    (samples,) = log.glob("samples_local_choices*")
+    wrong = samples.read_text().replace('"acc": 1.0', '"acc": 0.0')
+    samples.write_text(wrong)
+    assert typed(monkeypatch, "gate", NEW / "base", log) == 4
+    told = " ".join(capsys.readouterr().out.split())
+    assert "candidate on local_choices choice: not usable" in told
+    assert "not in these logs: known answers picked and no longer said" in told
+    assert typed(monkeypatch, "gate", NEW / "base", log, "--format", "json") == 4
+    document = json.loads(capsys.readouterr().out)
+    assert document["verdict"] == "BLOCK"
+    assert {row["measure"] for row in document["measures"]} >= {"choice", "acc_norm"}
+    assert typed(monkeypatch, "gate", NEW / "base", log, "--format", "markdown") == 4
+    assert typed(monkeypatch, "gate", NEW / "base", log, "--format", "junit") == 4
+    policy = tmp_path / "gate.yaml"
+    policy.write_text("tasks: {local_choices: {tier: advisory}}")
+    assert typed(monkeypatch, "gate", NEW / "base", log, "--policy", policy) == 0
+    policy.write_text("tasks: {other: {max_drop: 1}}")
+    assert typed(monkeypatch, "gate", NEW / "base", log, "--policy", policy) == 2
+    assert "unknown task of `tasks` 'other'" in capsys.readouterr().err
+    assert len([*log.iterdir()]) == 3
+    samples.unlink()
+    next(log.glob("samples_local_sums*")).unlink()
+    assert typed(monkeypatch, "gate", NEW / "base", log) == 2
+    assert "repeat lm-eval with --log_samples" in capsys.readouterr().err

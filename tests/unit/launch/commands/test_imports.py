@@ -5,6 +5,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.checkpoint_files import write
 from tests.support.quantised import with_quantisation
 from tests.support.runs import environment
@@ -61,7 +63,7 @@ ANSWERS = [
     ),
     ("show", 2, "error: unknown command 'show'; did you mean 'show-prompt'?"),
     ("report nowhere", 2, "error: nowhere: no such directory"),
-    ("status nowhere", 2, "error: nowhere: not a run directory"),
+    ("status nowhere", 2, "error: nowhere: no such directory"),
 ]
 PROGRAM = """
 import contextlib, io, json, os, sys
@@ -125,9 +127,15 @@ def test_report_needs_no_engine(tmp_path):
     )
 
 
-def test_silent_tracker_delays_no_exit():
-    program = """import atexit, threading
-threading.Thread(target=threading.Event().wait, name="tracking", daemon=True).start()
+TRACKER = "threading.Thread(target=threading.Event().wait, name='tracking', daemon=True).start()"
+LOST_RAY = "sys.modules['ray'] = SimpleNamespace(is_initialized=lambda: True)"
+
+
+@pytest.mark.parametrize("server", [TRACKER, LOST_RAY])
+def test_silent_server_delays_no_exit(server):
+    program = f"""import atexit, sys, threading
+from types import SimpleNamespace
+{server}
 atexit.register(print, "asked again")
 from launch.commands.cli import main; main()"""
     done = subprocess.run(

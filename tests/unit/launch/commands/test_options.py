@@ -1,6 +1,7 @@
 """What was typed becomes a checked sweep or benchmark: names of checkpoints, and the
 base among them."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -45,6 +46,8 @@ def test_base_is_one_model(desk):
         "my-sparse-model": str(desk / "my sparse model"),
     }
     assert config.base == "dense"
+    config = sweep(desk / "my sparse model", desk / "dense", base=desk / "dense")
+    assert [*config.models] == ["dense", "my-sparse-model"]
     # no checkpoint, so it is evaluated too, and first
     config = sweep(desk / "my sparse model", base=desk / "dense")
     assert (list(config.models), config.base) == (["dense", "my-sparse-model"], "dense")
@@ -55,6 +58,16 @@ def test_base_is_one_model(desk):
         ),
     ):
         sweep(desk / "other" / "dense", base=desk / "dense")
+
+
+def test_link_has_own_name(desk):
+    """A run that began under another name keeps that."""
+    (desk / "mine").symlink_to(desk / "dense")
+    for value in (desk / "mine", f"{desk}/other/../mine/"):
+        assert [*sweep(value).models] == ["mine"]
+    run = {"config": {"models": {"dense": str(desk / "mine")}}}
+    (desk / "run.json").write_text(json.dumps(run))
+    assert [*sweep(desk / "mine", out=desk).models] == ["dense"]
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def pruned(tmp_path_factory):
     assert done.exit_code == 0
     # where there is no terminal to show a line that lives
     assert "pruning: 2/2 layers\n" in done.stdout
-    assert "tokens are few: give longer texts, or more --samples" in done.output
+    assert "calibration are few: give longer texts, or more samples" in done.output
     return out
 
 

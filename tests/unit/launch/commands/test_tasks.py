@@ -1,6 +1,7 @@
 """`resurface tasks` and `resurface show-prompt`: what is asked, to the letter and to
 the token."""
 
+import json
 import re
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from evaluator.core.records import FORMATS
 from evaluator.probes import PROBES
 from evaluator.tasks import TASKS
+from evaluator.tasks.user_files import _FIELDS
 from launch.commands.tasks import methods, probes, show_prompt, tasks
 from launch.commands.terminal import printed
 from pruning.methods import METHODS
@@ -50,6 +52,11 @@ def test_every_task_shows_its_prompts(capsys):
         assert out.startswith(f"{task.name}   (--task {', '.join(task.spellings)})\n")
         assert task.help in out
         assert task.open in out
+    tasks("jsonl")
+    line = next(each for each in capsys.readouterr().out.split("\n") if "{" in each)
+    assert {*json.loads(line)} == {*_FIELDS}
+    probes()
+    assert "beam, sample, aligned_beam: the first 100" in capsys.readouterr().out
     tasks("arc_challenge")
     out = capsys.readouterr().out
     assert "items on the hub: english 1,172" in out

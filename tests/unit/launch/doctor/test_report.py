@@ -2,7 +2,6 @@
 what it should. And the command."""
 
 import dataclasses
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -18,8 +17,10 @@ from launch.doctor import machine
 from launch.doctor import report as doctor_report
 from launch.doctor.report import Report, run_checks
 from launch.doctor.runs import Inputs
+from launch.documents import line_of
 from tests.support.doctor import CPU, GPU, ScriptedEngine, scripted
 from tests.support.runs import resurface
+from tests.support.schemas import valid
 
 ON_A_GPU = (
     "CUDA graphs",
@@ -231,7 +232,7 @@ def test_no_engine_is_tried_after_served(examined):
         "not tried: the run 'served' has no result"
     }
     assert report.dtype == ""
-    assert "engine" not in dict(doctor_report.document(report)["machine"])
+    assert "engine" not in doctor_report.document(report).machine
 
 
 def test_card_repeats_table(examined):
@@ -243,7 +244,7 @@ def test_card_repeats_table(examined):
         "| scores | fail | forced scores | prompt log-probabilities | 0.001 / 0.0002"
         " | 0.1 / 0.1 nats, of 6 |"
     ) in lines
-    document = json.loads(json.dumps(doctor_report.document(report)))
+    document = valid("doctor", line_of(doctor_report.document(report)))
     assert document["passed"] is False
     by_name = {row.pop("check"): row for row in document["checks"]}
     assert by_name["scores"] == {
@@ -255,6 +256,7 @@ def test_card_repeats_table(examined):
         "largest": pytest.approx(0.1),
         "mean": pytest.approx(0.1),
         "compared": 6,
+        "why": "",
     }
     assert by_name["CUDA graphs"]["why"] == "needs a GPU"
     assert list(by_name) == [result.check.name for result in report.checks]
@@ -288,7 +290,7 @@ def test_failed_check_exits_one(doctor, tmp_path):
     assert done.exit_code == 1
     assert "checks failed" in done.stdout
     assert "| scores | fail |" in (tmp_path / "card.md").read_text()
-    document = json.loads(doctor("--json").stdout)
+    document = valid("doctor", doctor("--json").stdout)
     assert document["passed"] is True
     assert document["machine"]["processor"] == "a processor, 2 cores"
 

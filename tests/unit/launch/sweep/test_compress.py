@@ -6,17 +6,20 @@ import pytest
 import yaml
 
 from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.core.config import validated
 from evaluator.engine import processor
 from evaluator.engine.vllm.verify import rehearsal
 from evaluator.engine.vllm.verify.rehearsal import Rehearsal
 from launch.sweep.config import SweepConfig, load_sweep
-from launch.sweep.document import validated
 from launch.sweep.estimate import estimate
 from launch.sweep.jobs import expand
+from launch.sweep.machines import machine_of
 from launch.sweep.preflight import prepare
 from pruning.config import PruneConfig
 from pruning.run import prune
+from quantising.methods import METHODS
 from tests.support.models import save_tiny_model
+from tests.support.pruning import build
 from tests.support.sweeps import RUN, expanded, refused
 
 MAIN = yaml.safe_load("""
@@ -73,6 +76,7 @@ def test_quantisations_are_a_product():
     - {method: rtn, scheme: [FP8_DYNAMIC, W8A8], after: [dense, wanda-0.5]}
     - {method: gptq, scheme: W4A16, after: magnitude-2of4, group_size: 64}
     - {method: online, scheme: fp8_per_channel}
+    - {method: reap, experts: [0.25, 0.5]}
     """
     made = jobs(*yaml.safe_load(lines))
     assert list(made) == [
@@ -84,7 +88,9 @@ def test_quantisations_are_a_product():
             "wanda-0.5-rtn-w8a8",
         ),
         *("magnitude-2of4-gptq-w4a16-g64", "online-fp8_per_channel"),
+        *("reap-0.25", "reap-0.5"),
     ]
+    assert made["reap-0.5"].quantise.experts == 0.5
     plain, after = made["rtn-fp8_dynamic"], made["wanda-0.5-rtn-fp8_dynamic"]
     assert (plain.base, plain.model, plain.after, plain.prune) == (
         "dense",
@@ -130,7 +136,21 @@ def test_same_quantisation_is_one_job():
             "unknown scheme of method rtn 'W8A9'; did you mean 'W8A8'?",
         ),
         ("{method: rtn}", "needs a scheme (W4A16, "),
-        ("{}", "needs a method (rtn, online, gptq, awq, smoothquant, recipe) or a"),
+        (
+            "{}",
+            "needs a method (rtn, online, gptq, awq, smoothquant, recipe, reap) or a",
+        ),
+        ("{method: reap}", "needs experts (0.25), and no after"),
+        ("{method: reap, experts: 0.5, after: wanda-0.5}", "and no after"),
+        ("{method: reap, experts: 1}", "compress.0: experts: 1.0 is not a share"),
+        (
+            "{method: reap, experts: 0.5, scheme: W8A8}",
+            "compress.0: scheme: 'W8A8' means nothing with reap",
+        ),
+        (
+            "{method: rtn, scheme: W8A8, experts: 0.5}",
+            "compress.0: experts: method rtn removes none",
+        ),
         (
             "{method: rtn, scheme: W8A8, after: wanda-0.6}",
             "after: unknown pruning 'wanda-0.6'; did you mean 'wanda-0.5'?",
@@ -206,6 +226,18 @@ def test_each_scheme_is_rehearsed_once(model, tmp_path, rehearsed):
     )
 
 
+def test_removed_experts_are_prepared(tmp_path, rehearsed, monkeypatch):
+    """Nothing is rehearsed, and a made one is read."""
+    monkeypatch.setattr(METHODS["reap"], "check_here", lambda: None)
+    line = {"method": "reap", "experts": 0.25}
+    build("olmoe", tmp_path / "olmoe", clip_qkv=None, hidden_size=128)
+    plan = prepared(tmp_path / "olmoe", tmp_path, line)
+    assert [job.name for job in plan.jobs if job.quantise] == ["reap-0.25"]
+    assert rehearsed[0] == []
+    told = refused(prepared, tmp_path / "olmoe", tmp_path, line | {"experts": 0.9})
+    assert told.startswith("reap-0.9: experts: 0.9 removes 7 of 8 experts")
+
+
 @pytest.mark.parametrize(
     ("file", "content", "why"),
     [
@@ -221,7 +253,7 @@ def test_damaged_checkpoint_is_set_aside(
     model, tmp_path, rehearsed, file, content, why
 ):
     line = {**RTN, "after": ["magnitude-0.5", "dense"]}
-    changes = {"prune": [{"method": "magnitude", "sparsity": 0.5}]}
+    changes = {"prune": [{"method": "magnitude", "sparsity": 0.5}], "controls": "none"}
     made = tmp_path / "run" / "checkpoints" / "magnitude-0.5"
     prune(PruneConfig(source=model, method="magnitude", sparsity=0.5), made)
     assert prepared(model, tmp_path, line, **changes).unusable == ()
@@ -247,13 +279,15 @@ def test_estimate_of_documented_sweep():
     - {method: gptq, scheme: [W4A16, W8A8]}
     - {method: rtn, scheme: FP8_DYNAMIC}
     - {method: online, scheme: mxfp8}
+    - {method: reap, experts: 0.25}
     """
     document = validated(
         SweepConfig, {**MAIN, "compress": yaml.safe_load(lines)}, "s.yaml"
     )
-    by_name = {each.job.name: each for each in estimate(document)}
+    by_name = {each.job.name: each for each in estimate(document, machine_of("H100"))}
     dense = by_name["wanda-0.5"].disk
     assert by_name["dense"].disk == 0
+    assert by_name["reap-0.25"].disk == dense
     assert by_name["rtn-fp8_dynamic"].disk == by_name["gptq-w8a8"].disk == dense // 2
     assert dense // 4 < by_name["gptq-w4a16"].disk < dense // 3
     assert by_name["online-mxfp8"].disk == by_name["online-mxfp8"].compress_hours == 0
@@ -269,7 +303,8 @@ def test_estimate_of_documented_sweep():
     names = [
         each.job.name
         for each in estimate(
-            validated(SweepConfig, yaml.safe_load(block), "docs/quantised.md")
+            validated(SweepConfig, yaml.safe_load(block), "docs/quantised.md"),
+            machine_of("H100"),
         )
     ]
     assert {

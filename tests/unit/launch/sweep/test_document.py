@@ -4,8 +4,8 @@ import os
 
 import pytest
 
+from evaluator.core.document import read_document
 from launch.sweep.config import load_sweep
-from launch.sweep.document import read_document
 from launch.sweep.preflight import prepare
 from tests.support import sweeps
 

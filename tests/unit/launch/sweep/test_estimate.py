@@ -1,33 +1,87 @@
 """What a sweep would cost: counts by hand, without a network and without starting
 anything."""
 
-import io
+import json
 import os
+import re
 import socket
 import sys
 
 import pytest
-from rich.console import Console
 
+from evaluator.checkpoints.served import Endpoint
+from evaluator.core.config import validated
 from evaluator.probes.config import EvalConfig
-from launch.commands import dry_run
 from launch.commands.dry_run import print_estimate
+from launch.commands.terminal import console
+from launch.sweep import machines
 from launch.sweep.config import RECIPES, SweepConfig, bundled_recipes, load_sweep
-from launch.sweep.document import validated
-from launch.sweep.estimate import Work, estimate, work_of
+from launch.sweep.estimate import Work, estimate, parameters_of, work_of
+from launch.sweep.machines import machine_of
 from tests.support.sweeps import gazetteer, refused
 
-
-def printed(config, gpus=1):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dry_run, "count_gpus", lambda: gpus)
-        return _printed(config)
+H100 = machine_of("H100")
 
 
-def _printed(config):
-    console = Console(file=io.StringIO(), width=100)
-    print_estimate(console, config)
-    return console.file.getvalue()
+def printed(config, machine="H100"):
+    with console.capture() as shown:
+        print_estimate(config, machine_of(machine))
+    return shown.get()
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "gpus"),
+    [
+        ("H100", "1 x H100", 1),
+        ("8 x H100", "8 x H100", 8),
+        ("8 H100", "8 x H100", 8),
+        ("2xa100", "2 x A100", 2),
+        (" rtx 4090 ", "1 x RTX 4090", 1),
+        ("cpu", "this CPU, ", 0),
+        (None, "this CPU, ", 0),
+    ],
+)
+def test_machines_are_named(monkeypatch, value, name, gpus):
+    monkeypatch.setattr(machines, "count_gpus", lambda: 0)
+    machine = machine_of(value)
+    assert machine.name.startswith(name)
+    assert machine.gpus == gpus
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "name"),
+    [
+        ("NVIDIA L40S, NVIDIA L40S", 2, "2 x L40S"),
+        ("NVIDIA GeForce RTX 4090", 1, "1 x RTX 4090"),
+        ("NVIDIA Unheard", None, "1 x H100"),
+    ],
+)
+def test_own_gpus_are_known(monkeypatch, device, gpus, name):
+    monkeypatch.setattr(machines, "device", lambda: device)
+    monkeypatch.setattr(machines, "count_gpus", lambda: gpus)
+    assert machine_of(None).name == name
+
+
+def test_unknown_machines_are_refused():
+    assert "unknown --machine 'H10'; did you mean 'H100'?" in refused(machine_of, "H10")
+    assert "did you mean 'H100'?" in refused(machine_of, "8 x H10")
+    for value in ("", "0 x H100", "8", "x\ny"):
+        assert "unknown --machine" in refused(machine_of, value)
+
+
+def test_machines_differ_in_time():
+    sweep = {"models": {"m": "Qwen/Qwen3-8B"}, "tasks": [{"task": "xquad"}]}
+    config = validated(SweepConfig, {**sweep, "controls": "none"}, "s.yaml")
+    hours = {}
+    for name in ("H100", "A100", "cpu"):
+        (row,) = estimate(config, machine_of(name))
+        hours[name] = row.evaluation_hours
+    assert 1.5 < hours["A100"] / hours["H100"] < 989 / 312
+    assert hours["cpu"] > 100 * hours["A100"]
+    assert re.search(
+        r"about \d+ min( \d+ s)? on 8 x H100 \([\w ]+ of GPUs\)",
+        printed(config, "8 x H100"),
+    )
 
 
 def test_work_by_hand():
@@ -71,19 +125,27 @@ def test_work_by_hand():
 )
 def test_sharing_engines_overlap(resources, engine, shared):
     sweep = {"models": {"small": "Qwen/Qwen3-4B"}, "tasks": [{"task": "xquad"}]}
+    sweep["controls"] = "none"
     config = validated(
         SweepConfig, sweep | {"resources": resources, "engine": engine}, "s.yaml"
     )
     said = f", for {shared} at a time: {shared} engines share a GPU"
     assert (said in printed(config).replace("\n", " ")) == (shared > 1)
     (alone,), (found,) = (
-        estimate(validated(SweepConfig, sweep, "s.yaml")),
-        estimate(config),
+        estimate(validated(SweepConfig, sweep, "s.yaml"), H100),
+        estimate(config, H100),
     )
     python = 0.002 * found.work.requests / 3600
     assert found.evaluation_hours == pytest.approx(
         alone.evaluation_hours - python * (1 - 1 / shared)
     )
+
+
+def test_gguf_files_take_time(tmp_path):
+    file = tmp_path / "m.gguf"
+    file.write_bytes(bytes(600))
+    assert parameters_of(str(file)) == 1000
+    assert parameters_of(Endpoint(url="http://here")) == 0.0
 
 
 def test_auto_sharing_needs_small_models():
@@ -116,6 +178,13 @@ def test_data_on_this_machine_is_counted(tmp_path):
         work_of(EvalConfig(task="gazetteer", items=0, languages=("english",))).items
         == 300
     )
+    row = {"id": "q", "language": "english", "context": "x" * 389, "question": "y" * 10}
+    line = json.dumps({**row, "answers": ["x"]})
+    (tmp_path / "mine.jsonl").write_text(f"{line}\n", encoding="utf-8")
+    mine = work_of(
+        EvalConfig(task=f"jsonl:{tmp_path / 'mine.jsonl'}", probes=("rank",))
+    )
+    assert mine.prompt_tokens == 100 + 20  # of 400 bytes, and the prompt's own words
     assert "did you mean 'bengali'" in refused(
         work_of, EvalConfig(task="tydiqa", languages=("bengal",))
     )
@@ -128,15 +197,12 @@ def test_recipes_are_estimated_offline(path, monkeypatch):
     monkeypatch.setattr(socket.socket, "connect", None)
     monkeypatch.setattr(socket, "getaddrinfo", None)
     imported = "ray" in sys.modules
-    here = printed(load_sweep(path), gpus=0)
-    assert ("hours are estimated" in here, "GPU hours" in here, "TFLOP" in here) == (
-        True,
-        False,
-        False,
-    )
+    here = printed(load_sweep(path), "cpu")
+    assert ("on this CPU" in here, "of GPUs" in here) == (True, False)
+    assert here.rstrip().endswith("fetched.")
     text = printed(load_sweep(path))
-    assert "GPU hours" in text
-    assert "?" not in text.split("GPU hours")[0]  # the size of every model is known
+    assert "of GPUs" in text
+    assert "?" not in text.split("of GPUs")[0]  # the size of every model is known
     assert ("ray" in sys.modules) == imported
 
 
@@ -168,6 +234,7 @@ def test_dry_run_says_item_range(first, fewest):
         "prune": [pruned],
         "tasks": [task],
         "screen": {"items": first},
+        "controls": "none",
     }
     said = printed(validated(SweepConfig, sweep, "s.yaml"))
     assert f"\nscreening: the sweep evaluates from {fewest} to 160 items; " in said

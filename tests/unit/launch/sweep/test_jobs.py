@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
+from evaluator.core.config import validated
+from evaluator.deciding.policy import as_policy
 from evaluator.deciding.thresholds import Screen
 from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep
-from launch.sweep.document import validated
 from launch.sweep.jobs import check_screening, expand, parts_of, screened_groups
 from tests.support.sweeps import RUN, refused
 from tests.support.sweeps import expanded as jobs
@@ -155,16 +156,16 @@ def test_joined_sweeps_merge_tasks():
     made = joined(
         with_tasks({"probes": ["greedy", "choice"]}),
         with_tasks({"probes": ["greedy"], "formats": ["shown", "open"]}),
-        with_tasks({"probes": ["sample"], "sample_seeds": [0, 1]}),
-        with_tasks({"probes": ["sample"], "sample_seeds": [0, 7]}, prune=[]),
+        with_tasks({"probes": ["sample"], "seeds": [0, 1]}),
+        with_tasks({"probes": ["sample"], "seeds": [0, 7]}, prune=[]),
     )
     assert list(made) == ["dense", "wanda-0.5"]
     dense, pruned = (made[name].tasks["gazetteer"] for name in made)
     assert dense.probes == pruned.probes == ("greedy", "sample", "choice")
     assert dense.formats == ("open", "shown")
     # the pruned one is not part of the last sweep
-    assert dense.sample_seeds == (0, 1, 7)
-    assert pruned.sample_seeds == (0, 1)
+    assert dense.seeds == (0, 1, 7)
+    assert pruned.seeds == (0, 1)
     made = jobs({**MAIN, "seed": 42})
     assert (made["dense"].tasks["gazetteer"].seed, made["wanda-0.5"].prune.seed) == (
         42,
@@ -176,10 +177,10 @@ def test_joined_sweeps_merge_tasks():
         .seed
         == 3
     )
-    bad = {**with_tasks({"probes": ["sample"], "sample_seeds": [0, 1]}), "seed": 42}
-    assert "sample_seeds: 0, 1: the run seed 42 must be one of them" in refused(
-        jobs, bad
-    )
+    bad = {**with_tasks({"probes": ["sample"], "seeds": [0, 1]}), "seed": 42}
+    told = refused(jobs, bad)
+    assert "seeds: 0, 1: the run seed 42 must be one of them: add it" in told
+    assert told.endswith("or set seed: 0 (--seed 0)")
 
 
 def test_grading_of_sweep_or_task():
@@ -274,6 +275,22 @@ def test_parts_hold_compared_models():
     assert "unknown model of `only`: 'd'" in refused(part_of, sweep(only=["d"]))
 
 
+def test_policy_of_a_sweep():
+    """Tolerances alone, or a policy: its tasks must be in the sweep, and the required
+    ones may lack."""
+    flat = grouped(gate={"max_drop": 3})
+    assert flat.model_dump(mode="json")["gate"] == {"max_drop": 3}
+    policy = {"default": {"max_drop": 3}, "tasks": {"gazetteer": {"max_drop": 1}}}
+    whole = grouped(gate={**policy, "required": ["later"]})
+    stored = whole.model_dump(mode="json")["gate"]
+    assert as_policy(grouped(gate=stored).gate) == as_policy(whole.gate)
+    assert expand(whole, RUN, resolve=Path)
+    assert as_policy(flat.gate).of("gazetteer").max_drop == 3
+    policy["tasks"]["gazeteer"] = {}
+    told = refused(expand, grouped(gate=policy), RUN, resolve=Path)
+    assert told.startswith("gate: unknown task of `tasks` 'gazeteer'; did you mean")
+
+
 def test_screened_groups_have_open_answers():
     made = ("magnitude-0.5", "magnitude-0.6", "magnitude-2of4")
     assert groups() == {("dense", "gazetteer"): made}
@@ -302,6 +319,11 @@ def test_screened_groups_have_open_answers():
             {"gate": dict.fromkeys(("max_drop", "max_mc_only", "max_lost"))},
             "every threshold is null: there is nothing",
         ),
+        (
+            {"gate": {"tasks": {"gazetteer": {"max_dorp": 3}}}},
+            "gate.tasks.gazetteer.max_dorp: unknown key 'max_dorp'; did you mean 'max_d",
+        ),
+        ({"gate": {"taks": {}}}, "gate.taks: unknown key 'taks'; did you mean 'tasks'"),
     ],
 )
 def test_bad_settings_are_one_line(changes, message):
@@ -349,7 +371,10 @@ def test_bad_includes_name_the_entry(tmp_path):
     )
     broken = {**MAIN, "tasks": [{"task": "gazetteer", "probe": ["greedy"]}]}
     message = refused(load_sweep, write(file, {"include": [broken]}))
-    assert f"{file}: include.0: unknown key 'probe'; did you mean 'probes'?" in message
+    assert (
+        f"{file}: include.0: tasks.0.probe: unknown key 'probe'; did you mean 'probes'?"
+        in message
+    )
     for document in (
         {},
         {"models": {"a": "x"}},
@@ -401,7 +426,7 @@ def test_paper_joins_all_recipes(folder):
             for task, config in job.tasks.items():
                 assert set(config.formats) <= set(shared.tasks[task].formats)
                 assert set(config.probes) <= set(shared.tasks[task].probes)
-                assert set(config.seeds) <= set(shared.tasks[task].seeds)
+                assert set(config.run_seeds) <= set(shared.tasks[task].run_seeds)
     assert len(paper) < apart
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from evaluator.core.config import validated
 from evaluator.engine.vllm import arguments, engine
 from launch.run.decide.assignments import distance
 from launch.run.decide.board import Board
 from launch.sweep.config import SweepConfig, load_sweep
-from launch.sweep.document import validated
 from tests.support.board import complete, make_assignment
 from tests.support.sweeps import expanded, refused
 

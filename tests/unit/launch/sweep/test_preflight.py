@@ -12,13 +12,13 @@ import pytest
 import yaml
 
 from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.core.config import validated
 from evaluator.engine import processor
 from evaluator.engine.vllm import engine
 from evaluator.engine.vllm.verify import rehearsal
 from evaluator.engine.vllm.verify.rehearsal import Rehearsal
 from launch.sweep import preflight
 from launch.sweep.config import SweepConfig
-from launch.sweep.document import validated
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Inspections, prepare
 from pruning.config import CalibrationConfig, PruneConfig
@@ -174,21 +174,24 @@ def test_prompts_need_room(tmp_path):
 
 
 def test_fewer_items_are_told(models, tmp_path):
-    notes = prepared(
-        tmp_path,
-        f"""
-        models: {{a: {models}/a}}
-        tasks:
-          - task: gazetteer
-            items: 301
-            languages: [english]
-            formats: [open, one_shot]
-        """,
-    ).notes()
-    assert list(notes) == [
-        "gazetteer: english has 300 items, not 301; the run uses all; none is left as"
-        " the example of one_shot"
-    ]
+    """Only a lost example is a warning."""
+    note = "gazetteer: english has 300 items, not 301; the run uses all"
+    for formats, lost in (
+        ("open", ""),
+        ("open, one_shot", "; none is left as the example of one_shot"),
+    ):
+        notes = prepared(
+            tmp_path,
+            f"""
+            models: {{a: {models}/a}}
+            tasks:
+              - task: gazetteer
+                items: 301
+                languages: [english]
+                formats: [{formats}]
+            """,
+        ).notes()
+        assert list(notes) == [(note + lost, bool(lost))]
 
 
 ITEMS = """\
@@ -274,7 +277,7 @@ def test_configuration_is_identity_too(models, tmp_path):
     file.write_text(json.dumps(json.loads(file.read_text()) | {"rms_norm_eps": 1e-3}))
     identity = prepared(tmp_path, sweep).identity
     told = refused(opened(tmp_path / "run", identity, {}, 0).__enter__)
-    assert "digest: the directory belongs to another sweep (models.a" in told
+    assert "a: its weights and configuration is " in told
 
 
 def test_options_are_identity(models, tmp_path):
@@ -303,6 +306,7 @@ def test_quantised_checkpoint_is_rehearsed(models, tmp_path, monkeypatch):
     models: {{a: {models}/a, small: {small}}}
     base: a
     tasks: [{{task: gazetteer, items: 2}}]
+    gate: {{default: {{max_drop: 50, max_lost: 50}}, tasks: {{gazetteer: {{max_drop: 2}}}}}}
     """
     plan = prepared(tmp_path, sweep)
     chosen = (
@@ -310,7 +314,12 @@ def test_quantised_checkpoint_is_rehearsed(models, tmp_path, monkeypatch):
         " (W4A16 (group 32))"
     )
     served = "small: W4A16 (group 32), computed in bfloat16 by SomeKernel"
+    few = (
+        "gazetteer: 18 items: a PASS (open accuracy lost: at most 2.0 pp) needs at least"
+        " 149 contexts, and there are 18"
+    )
     assert plan.served == (chosen, served)
+    assert list(plan.notes()) == [(few, True)]
     assert plan.engine.dtype == plan.identity["engine"]["dtype"] == "bfloat16"
     found = Rehearsal(reason="out of order")
     told = refused(prepared, tmp_path, sweep)
@@ -318,6 +327,48 @@ def test_quantised_checkpoint_is_rehearsed(models, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     # a cluster has other processors
     assert prepared(tmp_path, sweep).served == (chosen,)
+
+
+@pytest.mark.parametrize(
+    ("cap", "chat", "cut"),
+    [(32, False, 2), (32, True, 2), (90, False, 1), (200, False, 0)],
+)
+def test_cut_contexts_are_told(models, tmp_path, cap, chat, cut):
+    model = shutil.copytree(models / "a", tmp_path / "m")
+    (model / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    lines = []
+    for words in (1, 12, 60):
+        item = {"id": f"i{words}", "language": "english", "context": "ab " * words}
+        lines.append(json.dumps(item | {"question": "Where?", "answers": ["Belu"]}))
+    (tmp_path / "q.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    sweep = f"""
+    models: {{m: {model}}}
+    tasks:
+      - task: jsonl:{tmp_path}/q.jsonl
+        probes: [greedy]
+        prompt_tokens: {cap}
+        chat: {str(chat).lower()}
+    """
+    told = [note for note in prepared(tmp_path, sweep).served if "cut" in note]
+    assert len(told) == (cut > 0)
+    for note in told:
+        assert (
+            f"prompts of {cap} tokens cut the contexts of {cut} of the first 3 " in note
+        )
+
+
+def test_all_unserved_are_named(models, tmp_path, monkeypatch):
+    monkeypatch.setattr(processor, "instruction_sets", lambda: ("avx2",))
+    for module in (rehearsal, engine):
+        monkeypatch.setattr(module, "serves_cpus", lambda: True)
+    sweep = f"""
+    models: {{a: {models}/a}}
+    compress: [{{method: rtn, scheme: [FP8_DYNAMIC, W4A16, W8A8]}}]
+    tasks: [{{task: gazetteer, items: 2}}]
+    """
+    told = refused(prepared, tmp_path, sweep)
+    assert told.startswith("compress: rtn-w4a16: W4A16")
+    assert told.endswith("; refused too: rtn-w8a8")
 
 
 # ---- checkpoints are inspected several at a time, each as it is alone
@@ -386,6 +437,70 @@ def test_eos_outside_vocabulary_is_told(tmp_path, value, told):
     assert (note in prepared(tmp_path, sweep).served) is told
 
 
+@pytest.mark.parametrize(
+    ("question", "prompt", "refused_for"),
+    [
+        ("Where is <new>?", "", "token {} ('<new>') of item 'q1' of task 'q'"),
+        ("Where?", "", ""),
+        ("Where?", "<new> {{ question }}", "token {} ('<new>') of item 'q1' of task 'q+mine'"),
+    ],
+)  # fmt: skip
+def test_tokens_beyond_the_model(models, tmp_path, question, prompt, refused_for):
+    """Of a tokenizer with a token more than its model has rows."""
+    other = tmp_path / "other"
+    shutil.copytree(models / "a", other)
+    rows = json.loads((other / "config.json").read_text())["vocab_size"]
+    document = json.loads((other / "tokenizer.json").read_text())
+    document["added_tokens"].append(
+        document["added_tokens"][0] | {"id": rows, "content": "<new>"}
+    )
+    (other / "tokenizer.json").write_text(json.dumps(document))
+    file = tmp_path / "q.jsonl"
+    row = {
+        "id": "q1",
+        "language": "english",
+        "context": "",
+        "question": question,
+        "answers": ["x"],
+    }
+    file.write_text(json.dumps(row))
+    sweep = f"models: {{a: {models}/a}}\ncompress: [{{checkpoint: {other}, label: b}}]"
+    if prompt:
+        sweep += f"\nprompts: {{mine: '{prompt}'}}"
+    plan = prepared(tmp_path, f"{sweep}\ntasks: [{{task: 'jsonl:{file}', items: 0}}]")
+    reasons = [failure.reason for failure in plan.unusable]
+    note = f"b: no prompt has 1 token of its tokenizer beyond the model's {rows} rows, as '<new>'"
+    assert [note in plan.served, len(reasons)] == [not refused_for, bool(refused_for)]
+    if refused_for:
+        assert f"checkpoint {other}: {refused_for.format(rows)}" in reasons[0]
+        assert (set(plan.dense), set(plan.asked)) == ({"a"}, {"a"})
+
+
+def test_instruct_model_is_asked_with_chat(models, tmp_path):
+    for name in ("chat", "chat-base"):
+        model = shutil.copytree(models / "a", tmp_path / name)
+        file = model / "tokenizer_config.json"
+        template = {"chat_template": "{{ messages[0].content }}"}
+        file.write_text(json.dumps(json.loads(file.read_text()) | template))
+    task = "tasks: [{task: gazetteer, items: 2}]"
+    sweep = f"models: {{a: {models}/a, chat: {tmp_path}/chat, x-base: {tmp_path}/chat-base}}"
+    notes = prepared(tmp_path, f"{sweep}\n{task}").served
+    told = [note.partition(":")[0] for note in notes if "has a chat template" in note]
+    assert told == ["chat"]
+
+
+def test_differing_configuration_is_told(tmp_path):
+    base = save_tiny_model(tmp_path / "base")
+    other = save_tiny_model(tmp_path / "other", seed=1, rms_norm_eps=1e-5)
+    sweep = (
+        f"models: {{base: {base}}}\ncompress: [{{checkpoint: {other}, label: int4}}]"
+    )
+    plan = prepared(tmp_path, f"{sweep}\ntasks: [{{task: gazetteer, items: 2}}]")
+    line = "config.json: rms_norm_eps 1e-06 against 1e-05"
+    assert plan.differences == {"int4": [line]}
+    assert f"int4: differs from its base beside weights: {line}" in plan.served
+
+
 def test_loose_option_is_told(models, tmp_path):
     file = tmp_path / "q.jsonl"
     row = {"language": "klingon", "context": "", "question": "?", "answers": ["water"]}
@@ -396,8 +511,9 @@ def test_loose_option_is_told(models, tmp_path):
     file.write_text("\n".join(map(json.dumps, rows)))
     task = f"task: 'jsonl:{file}', items: 0, probes: [choice]"
     plan = prepared(tmp_path, f"models: {{a: {models}/a}}\ntasks: [{{{task}}}]")
+    language = "q: 'klingon' is no known language: graded as one with spaces between"
+    option = "q: a gold answer is part of a wrong option of 1 item: 'q1' has"
     assert list(plan.notes()) == [
-        "q: 'klingon' is no known language: graded as one with spaces between words",
-        "q: 1 items have a wrong option that contains a gold answer: 'q1' has 'salt"
-        " water'",
+        (f"{language} words", True),
+        (f"{option} 'salt water'", True),
     ]

@@ -1,6 +1,8 @@
 """Where dtype `auto` is a checkpoint's own, it must be its base's too, unless a run
 says that it need not be."""
 
+import json
+import shutil
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -9,21 +11,24 @@ import pytest
 
 from evaluator.checkpoints.info import FEW_TOKENS, CheckpointInfo, inspect_checkpoint
 from evaluator.checkpoints.manifests import CalibrationManifest, RemovedParts
+from evaluator.core.config import validated
 from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
+from evaluator.engine.endpoint import prepare as endpoint
 from evaluator.engine.vllm import engine
 from launch.sweep.config import SweepConfig
-from launch.sweep.document import validated
 from launch.sweep.jobs import expand
 from launch.sweep.preflight import prepare
 from launch.sweep.preflight_checks import (
     check_distinct,
     check_divided,
     check_dtypes,
+    other_tokens,
     remarks,
 )
 from tests.support import pruning as tiny
 from tests.support.checkpoint_files import CONFIG, tensors, write, write_manifest
+from tests.support.served import BASE, FakeServer
 from tests.support.sweeps import gazetteer
 
 pytestmark = pytest.mark.usefixtures("any_tensors")
@@ -76,18 +81,21 @@ def test_longrope_is_told(tmp_path, longest, factors, kind):
 
 def test_little_calibration_is_told(tmp_path):
     small = write(tmp_path / "small", tensors())
-    for tokens, few in (
-        (7, ["prune_manifest.json: 7 tokens of calibration are few"]),
-        (FEW_TOKENS, []),
+    few = "tokens of calibration are few"
+    for source, samples, tokens, told in (
+        ("c4", 1, 7, few),
+        ("c4", 1, FEW_TOKENS, ""),
+        ("text:a.txt", 128, 344, few),
     ):
         calibration = CalibrationManifest(
-            source="c4", samples=1, sequence_length=8, tokens=tokens, cut=0,
+            source=source, samples=samples, sequence_length=8, tokens=tokens, cut=0,
             ids_sha256="", files={}, passages=(),
         )  # fmt: skip
         parts = RemovedParts(unit="layers", of=3, gone=("1",))
         write_manifest(small, calibration=calibration, removed=parts)
-        told = remarks(EngineConfig(), [inspect_checkpoint(small)], 512)
-        assert [line.rpartition("/")[2] for line in told] == few
+        notes = list(remarks(EngineConfig(), [inspect_checkpoint(small)], 512))
+        assert len(notes) == bool(told)
+        assert all(f"prune_manifest.json: {tokens:,} {told}" in note for note in notes)
 
 
 def test_other_dtype_is_refused(tmp_path):
@@ -221,3 +229,71 @@ def test_gpus_divide_heads(dense, setting, gpus, left, tmp_path):
     check_divided(config.engine.model_copy(update={"kind": "torch"}), jobs)
     with nullcontext() if left is None else pytest.raises(InputError, match=left):
         check_divided(config.engine, jobs)
+
+
+def test_served_files_tokenise_the_questions(tmp_path, monkeypatch):
+    """Each distinct question and option of the run's tasks, in the file's own way."""
+    task = gazetteer(probes=["greedy", "choice"])
+    document = {
+        "models": {"dense": "bundled"},
+        "tasks": [task],
+        "engine": {"kind": "torch"},
+    }
+    prepared = prepare(validated(SweepConfig, document, "s.yaml"), tmp_path / "run")
+    info, asked = prepared.dense["dense"], {"dense": prepared.tasks}
+    given = []
+
+    def other_texts(checkpoint, texts):
+        given.extend(texts)
+        return "2 differ"
+
+    monkeypatch.setattr(endpoint, "other_texts", other_texts)
+    assert [*other_tokens({"dense": info}, asked)] == []
+    served = {"dense": replace(info, served="file")}
+    assert [*other_tokens(served, asked)] == ["dense: 2 differ"]
+    assert len(given) == len({*given})
+    questions = prepared.tasks[0].questions
+    assert len(questions) == 2
+    for each in questions:
+        assert {each.item.question, *each.options.texts} <= {*given}
+
+
+def test_served_models_may_have_other_tokenizers(tmp_path, monkeypatch):
+    """Probes that read the base's answers are then excluded, as for any model."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    other = tmp_path / "other"
+    shutil.copytree(BASE, other)
+    stated = json.loads((other / "tokenizer.json").read_text())
+    vocabulary = stated["model"]["vocab"]
+    one, two = sorted(vocabulary, key=vocabulary.get)[40:42]
+    vocabulary[one], vocabulary[two] = vocabulary[two], vocabulary[one]
+    (other / "tokenizer.json").write_text(json.dumps(stated))
+    server = FakeServer("vllm")
+    with server.serving() as url:
+        models = {
+            "dense": "bundled",
+            "same": {"url": url},
+            "other": {"url": url, "tokenizer": str(other)},
+        }
+        task = gazetteer(probes=["greedy", "aligned_rank"])
+        document = {"models": models, "base": "dense", "tasks": [task]}
+        document["engine"] = {"kind": "torch"}
+        config = validated(SweepConfig, document, "s.yaml")
+        prepared = prepare(config, tmp_path / "run")
+    assert prepared.other_tokenizer == {"other"}
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "llama"])
+def test_small_contexts_are_refused(tmp_path, monkeypatch, dialect):
+    """Of one slot of the server: nothing starts."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    server = FakeServer(dialect)
+    server.context = 60
+    with server.serving() as url:
+        models = {"dense": "bundled", "api": {"url": url}}
+        document = {"models": models, "tasks": [gazetteer(max_new_tokens=32)]}
+        document["engine"] = {"kind": "torch"}
+        config = validated(SweepConfig, document, "s.yaml")
+        with pytest.raises(InputError, match=r"no room for a prompt within (59|60) "):
+            prepare(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
+from evaluator.core.config import validated
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks.base import one_of_each
 from launch.sweep import prepared_tasks as preparing
 from launch.sweep.config import SweepConfig, load_sweep
-from launch.sweep.document import validated
 from launch.sweep.jobs import CheckpointJob, expand
 from launch.sweep.prepared_tasks import TaskPreparation
 from tests.support.sweeps import expanded, refused
@@ -183,6 +183,23 @@ def prepared(*configs: EvalConfig) -> list[str]:
         preparation.tasks_of(CheckpointJob(tasks={"rows": each}, **job))[0].key
         for each in configs
     ]
+
+
+def test_notes_say_what_is_left_out(tmp_path):
+    """Fields that nobody reads, and items beyond the first 100."""
+    line = {"language": "english", "context": "", "question": "?", "hints": ["a"]}
+    file = tmp_path / "mine.jsonl"
+    lines = [line | {"id": f"q{n}", "answers": [f"a{n}"]} for n in range(101)]
+    file.write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+    for items, notes in ((100, 1), (101, 2)):
+        task = {"task": f"jsonl:{file}", "items": items}
+        [dense] = jobs(tmp_path, task, prompts={})
+        preparation = TaskPreparation(4096, {})
+        preparation.tasks_of(dense)
+        told = [*preparation.notes]
+        assert len(told) == notes
+        assert "mine.jsonl: not read: fields hints (known: id, language," in told[0]
+    assert told[1] == "mine: beam, sample: only 100 items of each language"
 
 
 def test_two_mappings_need_names(rows):

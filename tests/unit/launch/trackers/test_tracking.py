@@ -343,11 +343,12 @@ def test_command_runs_at_failure_and_end(tmp_path, monkeypatch) -> None:
         told.on(Died(engine=0))
         failure = Failure(checkpoint=name, stage="load", reason="\nno; `x` $HOME")
         told.on(GaveUp(failure))
+    told.verdict = "1 of 3 blocked: BLOCK a"
     told.end(End("finished_with_failures", "see failures.csv"))
     run = tmp_path / "run"
     assert Path("told").read_text().splitlines() == [
         f"failed|{run}|run: failed: a does not load, and was set aside: no; `x` $HOME",
-        f"partial|{run}|run: partial: see failures.csv",
+        f"partial|{run}|run: partial: 1 of 3 blocked: BLOCK a; see failures.csv",
     ]
 
 

@@ -133,6 +133,7 @@ def test_ignored_matrices_stay(source, tmp_path):
     [
         ({"scheme": "W4A16"}, "group_size 128 does not divide the 64 columns of "),
         ({"scheme": "W8A8", "ignore": ("re:.*",)}, "leaves no matrix to quantise"),
+        ({"scheme": "W8A8", "ignore": ("lm_haed",)}, "no module of"),
     ],
 )
 def test_impossible_rounding_leaves_nothing(source, tmp_path, changes, part):

@@ -2,6 +2,9 @@
 has ended."""
 
 import builtins
+import importlib.util
+import json
+import re
 import stat
 import sys
 from pathlib import Path
@@ -9,9 +12,11 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm import start
+from evaluator.engine.vllm.arguments import HEAD_SIZES
 from evaluator.engine.vllm.start import BATCH_INVARIANT, BREAKABLE, wait_for_memory
 from tests.support.sweeps import refused
 
@@ -21,8 +26,8 @@ GIB = 2**30
 @pytest.fixture
 def environment(monkeypatch):
     """Of a process in which vLLM has not been imported."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
-        monkeypatch.delitem(sys.modules, name)
+    # its parts stay: torch registers their types once
+    monkeypatch.delitem(sys.modules, "vllm", raising=False)
     environment: dict[str, str] = {}
     monkeypatch.setattr(start.os, "environ", environment)
     return environment
@@ -217,3 +222,60 @@ sed -i 1,2d {answers}
     monkeypatch.setenv("PATH", "")
     wait_for_memory(0.9, gpus=2)
     assert len(waited) == 1
+
+
+def test_head_sizes_are_vllms():
+    package = Path(importlib.util.find_spec("vllm").origin).parent
+    text = (package / "v1/attention/backends/cpu_attn.py").read_text(encoding="utf-8")
+    listed = re.search(r"def get_supported_head_sizes.*?return (\[.*?\])", text, re.S)
+    assert tuple(json.loads(listed[1])) == HEAD_SIZES
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"head_dim": 16}, "head_dim: 16"),
+        ({"num_attention_heads": 8}, "hidden_size / num_attention_heads: 8"),
+        ({"text_config": {"head_dim": 24}}, "head_dim: 24"),
+        ({"head_dim": 64}, None),
+        ({"head_dim": 16, "kv_lora_rank": 8}, None),
+        ({"head_dim": 16, "num_attention_heads": None}, None),  # Mamba
+    ],
+)
+def test_unserved_heads_are_refused(tmp_path, monkeypatch, settings, field):
+    monkeypatch.setattr(start, "serves_cpus", lambda: True)
+    checkpoint = Checkpoint(tmp_path)
+    usual = {"model_type": "qwen3", "hidden_size": 64, "num_attention_heads": 2}
+    checkpoint.config_file.write_text(json.dumps(usual | settings))
+    if field is None:
+        start.check_model(EngineConfig(), checkpoint)
+    else:
+        told = refused(start.check_model, EngineConfig(), checkpoint)
+        assert told.startswith(f"{checkpoint.config_file}: {field}: vLLM's CPU att")
+        assert "32, 64, 80" in told
+    # a GPU computes all sizes
+    monkeypatch.setattr(start, "serves_cpus", lambda: False)
+    start.check_model(EngineConfig(), checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "own", "served"),
+    [
+        ("8.0", "auto", "bfloat16", True),
+        ("7.5", "auto", "bfloat16", False),
+        ("7.5", "bfloat16", "float16", False),
+        ("7.5", "auto", "float16", True),
+        ("7.5", "float32", "bfloat16", True),
+    ],
+)
+def test_old_gpu_lacks_bfloat16(tmp_path, monkeypatch, capability, dtype, own, served):
+    monkeypatch.setattr(start, "serves_cpus", lambda: False)
+    monkeypatch.setattr(start, "nvidia_smi", lambda *_: ["9.0", capability])
+    checkpoint = Checkpoint(tmp_path)
+    stored = {"model_type": "qwen3", "dtype": own}
+    checkpoint.config_file.write_text(json.dumps(stored))
+    if served:
+        start.check_model(EngineConfig(dtype=dtype), checkpoint)
+    else:
+        told = refused(start.check_model, EngineConfig(dtype=dtype), checkpoint)
+        assert "bfloat16 on GPUs of compute capability 8.0 or more" in told

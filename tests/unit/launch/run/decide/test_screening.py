@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 from msgspec import structs
 
-from evaluator.deciding.thresholds import Screen, Thresholds
+from evaluator.deciding.policy import Policy
+from evaluator.deciding.thresholds import Screen
 from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Failure
 from evaluator.store.schema import RECORDS
@@ -41,7 +42,9 @@ WHOLE = Screen(items=200)  # one look at everything
 def _mark(state: str, **more: Any) -> None: ...
 
 
-GATE = Thresholds(max_drop=15, max_drop_language=40)
+# The task's own tolerances count, and a sure BLOCK stops an advisory task too.
+LOOSE = {"max_drop": 15, "max_drop_language": 40, "tier": "advisory"}
+GATE = Policy(default={"max_drop": 1}, tasks={"t": LOOSE})
 # How many of ten items each checkpoint is right on.
 TRUTH = {"dense": 10, "copy": 10, "near": 8, "bad": 2}
 # contexts hold an item of each language

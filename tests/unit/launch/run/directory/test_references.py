@@ -13,6 +13,7 @@ from launch.run.directory.rundir import references_of
 from launch.sweep.config import SweepConfig
 from launch.sweep.estimate import estimate
 from launch.sweep.jobs import CheckpointJob
+from launch.sweep.machines import machine_of
 from launch.sweep.preflight import prepare
 from launch.sweep.preflight_checks import (
     check_references,
@@ -31,7 +32,7 @@ TASK = EvalConfig(
     max_new_tokens=11,
 )
 POSITIONS = 4 * (11 + 9)  # greedy answers at their cap, and gold answers
-BUNDLED_VOCABULARY = 3072
+BYTES = 2 * 192 + 4  # a position of the bundled model
 
 
 def job(name: str, base: str | None = None) -> CheckpointJob:
@@ -55,6 +56,7 @@ def test_base_keeps_distributions(tmp_path, number, base, keep, compare, missing
     bases = {"dense": None, "middle": "dense", "last": "middle", "lost": "absent"}
     jobs = [job(name, bases[name]) for name in bases]
     found = references_of(tmp_path, jobs[number], "t", base, jobs)
+    assert found.base == (str(Path(compare).absolute()) if compare else "")
     folders = [
         name and str(tmp_path / "references" / name / "t") for name in (keep, compare)
     ]
@@ -72,9 +74,11 @@ def test_base_keeps_distributions(tmp_path, number, base, keep, compare, missing
         (5000, "auto", 8000),
     ],
 )
-def test_their_size(top, dtype, bytes_each):
+def test_size_without_states(tmp_path, top, dtype, bytes_each):
+    """A server's model has no weights here."""
     config = TASK.model_copy(update={"fidelity_top": top})
-    assert reference_bytes(config, 7, 1000, dtype) == 7 * bytes_each
+    (tmp_path / "config.json").write_text('{"model_type": "x", "vocab_size": 1000}')
+    assert reference_bytes(config, 7, tmp_path, dtype) == 7 * bytes_each
 
 
 def test_estimate_counts_distributions(tmp_path):
@@ -87,14 +91,14 @@ def test_estimate_counts_distributions(tmp_path):
         )
         for each in (TASK, without)
     ]
-    of_base, of_pruned = estimate(sweeps[0])
-    assert (of_base.references, of_pruned.references) == (
-        POSITIONS * BUNDLED_VOCABULARY * 4,
+    of_base, of_pruned = estimate(sweeps[0], machine_of("cpu"))
+    assert (of_base.references, of_pruned.references) == (POSITIONS * BYTES, 0)
+    assert [each.references for each in estimate(sweeps[1], machine_of("cpu"))] == [
         0,
-    )
-    assert [each.references for each in estimate(sweeps[1])] == [0, 0]
+        0,
+    ]
     disk = [prepare(sweep, tmp_path).disk_bytes for sweep in sweeps]
-    assert disk[0] - disk[1] == POSITIONS * BUNDLED_VOCABULARY * 4
+    assert disk[0] - disk[1] == POSITIONS * BYTES
 
 
 def test_blind_engine_is_refused():

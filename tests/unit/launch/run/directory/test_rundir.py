@@ -17,9 +17,10 @@ import pytest
 
 from evaluator.judging.matcher import Claim
 from evaluator.store.records import RecordStore, to_table
-from evaluator.store.run_json import Failure
+from evaluator.store.run_json import Failure, Served
 from evaluator.store.schema import KEY, VERDICTS
 from evaluator.store.verdicts import Verdicts
+from launch.run.directory.identity import settings_differ
 from launch.run.directory.rundir import (
     RunDirectory,
     set_damaged_aside,
@@ -30,12 +31,20 @@ from tests.support.run_directories import opened
 from tests.support.stamps import make_item, stamped
 from tests.support.sweeps import refused
 
-IDENTITY = {
+SETTINGS = {
+    "items": 2,
+    "languages": None,
+    "probes": ["greedy"],
+    "seed": 0,
+    "sample_seeds": None,
+}
+IDENTITY: dict[str, Any] = {
     "models": {"dense": "9f3c"},
     "checkpoints": [
         {"name": "wanda-0.5", "prune": {"method": "wanda", "sparsity": 0.5}}
     ],
-    "tasks": {"gazetteer": "k1"},
+    "tasks": {"dense": {"gazetteer": "k1"}},
+    "task_settings": {"dense": {"gazetteer": SETTINGS}},
 }
 
 
@@ -61,12 +70,18 @@ def test_reopened_directory_keeps_earlier_rows(tmp_path: Path) -> None:
     document = _document(path)
     assert (document["state"], document["identity"]) == ("running", IDENTITY)
     assert {"schema_version", "digest", "config", "provenance"} <= document.keys()
-    first, second = {"engine": 0}, {"engine": 1}
+    first, second = (
+        Served(engine=number, checkpoint="a", device="", abilities={"top": number})
+        for number in (1, 2)
+    )
     for rows, told in (([first], [first]), ([second], [first, second])):
         with _open(path) as directory:
             directory.mark("running", engine_stats=rows)
             directory.mark("finished")
-        assert _document(path)["engine_stats"] == told
+        numbers = [row["engine"] for row in _document(path)["engine_stats"]]
+        assert numbers == [row.engine for row in told]
+    abilities = [{"checkpoint": "a", "abilities": {"top": 2}}]
+    assert _document(path)["engines"] == abilities
     assert _document(path)["state"] == "finished"
 
 
@@ -77,35 +92,51 @@ def test_reopened_directory_keeps_earlier_rows(tmp_path: Path) -> None:
 def test_screening_rows_are_kept(tmp_path: Path, settings, kept) -> None:
     usual = {"screen": {"items": 100}, "gate": {"max_drop": 2}}
     row = {"checkpoint": "wanda-0.5", "task": "t", "out": True}
+    asked: Any = SimpleNamespace(name="t")
     with opened(tmp_path, IDENTITY, usual, 0) as directory:
         directory.mark("running", screening=[row])
-    with opened(tmp_path, IDENTITY, usual | settings, 0) as again:
+    policies = [tmp_path / name for name in ("gate.yaml", "gate.json")]
+    for path in policies:
+        path.touch()
+    with opened(
+        tmp_path, IDENTITY, usual | settings, 0, asked={"wanda-0.5": [asked]}
+    ) as again:
         again.mark("running")
+    # a changed policy of the sweep is newer
+    assert [path.exists() for path in policies] == ["gate" not in settings] * 2
     assert _document(tmp_path).get("screening") == ([row] if kept else None)
 
 
 @pytest.mark.parametrize(
     ("changes", "difference"),
     [
-        ({"models": {"dense": "9f3c", "b": "2"}}, 'models.b is null there, "2" here'),
+        (
+            {"models": {"dense": "1111"}},
+            'dense: its weights and configuration is "9f3c" there, "1111" here',
+        ),
         (
             {"checkpoints": [{"name": "wanda-0.5", "prune": {"sparsity": 0.6}}]},
-            'checkpoints.0.prune.method is "wanda" there, null here',
+            'wanda-0.5: prune.method is "wanda" there, null here',
         ),
-        ({"checkpoints": []}, "checkpoints is ["),
         (
-            {"tasks": {"gazetteer": "k2"}},
-            'tasks.gazetteer, its questions, is "k1" there, "k2" here',
+            {"checkpoints": [IDENTITY["checkpoints"][0] | {"name": "dense-wanda-0.5"}]},
+            "wanda-0.5: its name is 'wanda-0.5' there, 'dense-wanda-0.5' here",
+        ),
+        ({"engine": {"dtype": "float16"}}, "all cells: engine is null there, {"),
+        (
+            {"task_settings": {"dense": {"gazetteer": SETTINGS | {"seed": 1}}}},
+            "dense, task gazetteer: seed is 0 there, 1 here",
         ),
     ],
 )
-def test_first_difference_is_named(tmp_path: Path, changes, difference: str) -> None:
+def test_changed_cell_is_named(tmp_path: Path, changes, difference: str) -> None:
     with _open(tmp_path) as directory:
         directory.mark("finished")
-    told = refused(opened(tmp_path, _changed(**changes), {}, 0).__enter__)
+    opening = opened(tmp_path, _changed(**changes), {}, 0, asked=ASKED)
+    told = refused(opening.__enter__)
     file = tmp_path / "run.json"
-    assert told.startswith(f"{file}: digest: the directory belongs to another sweep (")
-    assert difference in told
+    assert told.startswith(f"{file}: {difference}")
+    assert told.endswith("; finished cells keep their settings: use a new --out")
 
 
 @pytest.mark.parametrize(
@@ -137,6 +168,17 @@ def test_full_disk_is_refused_first(
     assert list(tmp_path.iterdir()) == []
 
 
+def _key(settings: dict[str, Any]) -> str:
+    return "k1" if settings == SETTINGS else json.dumps(settings)
+
+
+TASK = SimpleNamespace(
+    name="gazetteer",
+    key_under=_key,
+    config=SimpleNamespace(items=4),
+    moved_examples=lambda items: [("i1", "i2", "i3")] if items == 3 else [],
+)
+ASKED: Any = {"dense": [TASK]}
 FAILED = {"checkpoint": "dense", "stage": "load", "reason": "no"}
 
 
@@ -154,6 +196,7 @@ def _again(
         {},
         0,
         measured=lambda name: measured,
+        asked=ASKED,
     )
 
 
@@ -184,10 +227,10 @@ def test_failed_checkpoint_may_be_mended(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("failures", "measured", "more", "told"),
     [
-        ([], False, {}, 'models.dense is "9f3c" there, "1111" here'),
-        ([FAILED | {"checkpoint": "other"}], False, {}, "models.dense"),
-        ([FAILED], True, {}, "models.dense"),
-        ([FAILED], False, {"tasks": {"gazetteer": "k2"}}, "tasks.gazetteer"),
+        ([], False, {}, 'dense: its weights and configuration is "9f3c" there'),
+        ([FAILED | {"checkpoint": "other"}], False, {}, "dense: its weights"),
+        ([FAILED], True, {}, "dense: its weights"),
+        ([FAILED], False, {"engine": {"kind": "torch"}}, "all cells: engine"),
     ],
 )
 def test_other_changes_are_refused(tmp_path, failures, measured, more, told):
@@ -195,30 +238,101 @@ def test_other_changes_are_refused(tmp_path, failures, measured, more, told):
     assert told in refused(_again(tmp_path, measured=measured, **more).__enter__)
 
 
-def _two(*names: str) -> dict[str, Any]:
-    made = [f"{name}-wanda" for name in names]
+def _settings(**changes: Any) -> dict[str, Any]:
+    return {"task_settings": {"dense": {"gazetteer": SETTINGS | changes}}}
+
+
+@pytest.mark.parametrize(
+    ("now", "grown"),
+    [
+        ({"items": 4}, {"items": 4}),
+        ({"items": 1}, {}),
+        ({"items": 0}, {"items": 0}),
+        ({"languages": ["thai"]}, {}),
+        ({"probes": ["choice"]}, {"probes": ["greedy", "choice"]}),
+    ],
+)
+def test_cell_grows_and_stays(tmp_path: Path, now, grown) -> None:
+    """What is stored is the most that was asked."""
+    with _open(tmp_path) as directory:
+        directory.mark("finished")
+    for _ in range(2):
+        with opened(
+            tmp_path, _changed(**_settings(**now)), {}, 0, asked=ASKED
+        ) as directory:
+            directory.mark("finished")
+        identity = _document(tmp_path)["identity"]
+        assert identity["task_settings"] == _settings(**grown)["task_settings"]
+        key = _key(identity["task_settings"]["dense"]["gazetteer"])
+        assert identity["tasks"]["dense"] == {"gazetteer": key}
+
+
+def test_moved_example_is_refused(tmp_path: Path) -> None:
+    stored = _settings(items=3)
+    key = _key(SETTINGS | {"items": 3})
+    stored["tasks"] = {"dense": {"gazetteer": key}}
+    with _open(tmp_path, _changed(**stored)) as directory:
+        directory.mark("finished")
+    identity = _changed(**_settings(items=4))
+    told = refused(opened(tmp_path, identity, {}, 0, asked=ASKED).__enter__)
+    assert "items is 3 there, 4 here: the one_shot example of 'i1' is 'i2'" in told
+
+
+@pytest.mark.parametrize("now", [{"items": 4}, {"probes": ["choice"]}])
+def test_screened_tasks_do_not_grow(tmp_path: Path, now) -> None:
+    """Their looks depend on all items."""
+    with _open(tmp_path) as directory:
+        directory.mark("finished")
+    rule = {"screen": {"items": 100}}
+    opening = opened(tmp_path, _changed(**_settings(**now)), rule, 0, asked=ASKED)
+    told = refused(opening.__enter__)
+    assert f"dense, task gazetteer: {next(iter(now))} is " in told
+
+
+def test_renamed_task_is_refused(tmp_path: Path) -> None:
+    """Several lengths of contexts are in the names of tasks, and one is not."""
+    long = SETTINGS | {"context_tokens": [2000]}
+    with _open(
+        tmp_path, _changed(task_settings={"dense": {"gazetteer": long}})
+    ) as directory:
+        directory.mark("finished")
+    config = SimpleNamespace(context_tokens=(2000,))
+    other: Any = SimpleNamespace(name="gazetteer@2000", config=config)
+    identity = _changed(tasks={"dense": {"gazetteer@2000": "k"}})
+    opening = opened(tmp_path, identity, {}, 0, asked={"dense": [other]})
+    assert "'gazetteer' there, 'gazetteer@2000' here" in refused(opening.__enter__)
+
+
+def test_data_keep_their_digest(tmp_path: Path) -> None:
+    with _open(tmp_path) as directory:
+        directory.mark("finished")
+    other = SimpleNamespace(**vars(TASK) | {"key_under": lambda settings: "k2"})
+    identity = _changed(**_settings(items=4))
+    opening = opened(tmp_path, identity, {}, 0, asked={"dense": [other]})
+    told = refused(opening.__enter__)
+    assert "dense, task gazetteer: its data have changed" in told
+
+
+def _of(*names: str) -> dict[str, Any]:
     return {
         "models": dict.fromkeys(names, "9f3c"),
-        "bases": dict.fromkeys(names) | {f"{name}-wanda": name for name in names},
-        "checkpoints": [{"name": name} for name in made],
-        "tasks": {name: {"gazetteer": "k"} for name in (*names, *made)},
+        "bases": dict.fromkeys(names),
+        "checkpoints": [{"name": f"{name}-wanda", "n": name} for name in names],
+        "tasks": {name: {"t": "k"} for name in names},
+        "task_settings": {name: {"t": SETTINGS} for name in names},
     }
 
 
-def test_unusable_checkpoint_may_come_later(tmp_path: Path) -> None:
-    """One that nobody said could not be used may not."""
-    lost = ("a", "a-wanda")
-    failures = [FAILED | {"checkpoint": name} for name in lost]
-    with opened(tmp_path, _two("b"), {}, 0, unusable=lost) as directory:
-        directory.mark("finished_with_failures", failures=failures)
-    for _ in range(2):  # the second time, nobody has failed any more
-        with opened(
-            tmp_path, _two("a", "b"), {}, 0, measured=lambda name: False
-        ) as directory:
-            directory.mark("finished", failures=[])
-    told = refused(opened(tmp_path, _two("a", "b", "c"), {}, 0).__enter__)
-    assert "bases.c" in told
-    assert " is null there" in told
+def test_absent_checkpoints_stay(tmp_path: Path) -> None:
+    """With what run.json says of each."""
+    for name in ("b", "a"):
+        with opened(tmp_path, _of(name), {}, 0) as directory:
+            directory.mark("running", planned={name: {"t": 2}}, checkpoints=[])
+            directory.mark("finished", checkpoints=[{"name": name}])
+    document = _document(tmp_path)
+    assert document["identity"] == _of("a", "b")
+    assert document["planned"] == {"a": {"t": 2}, "b": {"t": 2}}
+    assert [row["name"] for row in document["checkpoints"]] == ["a", "b"]
 
 
 # ---- damaged parts
@@ -344,3 +458,9 @@ def test_damaged_verdicts_are_moved(kind: str, tmp_path: Path) -> None:
         True,
         True,
     ]
+
+
+def test_screened_seeds_have_their_name():
+    sides = {"sample_seeds": None}, {"sample_seeds": [0, 1]}
+    assert settings_differ(*sides) == []
+    assert settings_differ(*sides, True) == ["seeds is null there, [0, 1] here"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from evaluator.core.lease import Held
 from evaluator.engine.config import EngineConfig
 from launch.run.decide.assignments import EngineSetup
 from launch.run.decide.nodes import GPU_SHARE, Placement
@@ -64,3 +65,22 @@ def test_job_takes_its_share_of_a_gpu(monkeypatch, tmp_path: Path, share) -> Non
         SimpleNamespace(), tmp_path, None, {}, {}, tmp_path / "log", tmp_path / "pulse"
     )
     assert done == [*([] if share is None else [0.45]), "pruned"]
+
+
+@pytest.mark.usefixtures("process")
+def test_job_waits_for_another_process(monkeypatch, tmp_path: Path, capsys) -> None:
+    """Of a node that is out of reach: that process writes the same checkpoint."""
+    slept: list[float] = []
+
+    def prune(*_: object, **__: object) -> None:
+        if len(slept) < 2:
+            raise Held("process 7 on node-b writes it")
+
+    monkeypatch.setattr(actors, "showing_life", contextlib.nullcontext)
+    monkeypatch.setattr("pruning.run.prune", prune)
+    monkeypatch.setattr(actors, "time", SimpleNamespace(sleep=slept.append))
+    actors.make_checkpoint(
+        SimpleNamespace(), tmp_path, None, {}, {}, tmp_path / "log", tmp_path / "pulse"
+    )
+    assert slept == [2.0, 2.0]
+    assert capsys.readouterr().out == 2 * "waiting: process 7 on node-b writes it\n"

@@ -96,6 +96,7 @@ class Desk:
     ended: list[Where]  # processes
     slept: list[float]
     now: float = 0.0
+    gone: set[str] = dataclasses.field(default_factory=set)  # nodes
 
     def turn(self, seconds: float = 3.0, cpus: int = 8) -> list[str]:
         """What the driver does, and what ended well."""
@@ -121,6 +122,7 @@ def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             "time": clock,
             "end_process": found.ended.append,
             "provenance": lambda: None,
+            "lives": lambda node_id: node_id not in found.gone,
         }
         for name, fake in fakes.items():
             monkeypatch.setattr(compress_tasks, name, fake)
@@ -211,6 +213,24 @@ def alive(pulse: Path, beats: int, where: Where = PROCESS) -> None:
         json.dumps({"where": dataclasses.asdict(where), "beats": beats}),
         encoding="utf-8",
     )
+
+
+@pytest.mark.parametrize(
+    ("gone", "attempts", "reason"),
+    [({A}, 6, "6 nodes were lost while they made it, the last one"), (set(), 3, "")],
+)
+def test_lost_nodes_count_apart(desk, gone: set[str], attempts, reason) -> None:
+    """A job may be what ends its nodes, or they may go for other reasons."""
+    at = desk({"x": [lambda _, pulse: alive(pulse, 1)] * attempts})
+    at.gone |= gone
+    for _ in range(attempts):
+        assert at.lost == []
+        at.turn()
+        at.ray.end("x", DIED)
+        at.turn()
+    assert [each.attempts for each in at.lost] == [attempts]
+    assert at.lost[0].reason.startswith(reason)
+    assert at.tasks.unfinished == 0
 
 
 def test_hung_job_is_ended(desk, tmp_path) -> None:

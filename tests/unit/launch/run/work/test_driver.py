@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from evaluator.core.errors import EngineError, InputError
+from evaluator.deciding.thresholds import Thresholds
 from evaluator.engine.config import EngineConfig
 from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Failure
@@ -109,7 +110,7 @@ def _run(monkeypatch: pytest.MonkeyPatch, tensor_parallel: int = 1) -> driver._R
         tensor_parallel=tensor_parallel, gpu_memory_utilization=0.9
     )
     config = SimpleNamespace(
-        engine=engine, resources=Resources(), screen=None, gate=None
+        engine=engine, resources=Resources(), screen=None, gate=Thresholds()
     )
     prepared = SimpleNamespace(
         config=config, jobs=(), tasks=(), engine=None, held_out={}
@@ -125,7 +126,8 @@ def _of(prepared: Any, store: Any = None, path: Path = Path("run")) -> driver._R
         note_failures=lambda failures: None,
     )
     live = SimpleNamespace(poll=lambda served: None)
-    return driver._Run(prepared, directory, store, lambda event: None, live, [])
+    reuse: Any = SimpleNamespace(rows=[], into=lambda *given: None)
+    return driver._Run(prepared, directory, store, lambda event: None, live, [], reuse)
 
 
 def _events(
@@ -222,7 +224,7 @@ def test_run_without_any_record_failed(tmp_path, monkeypatch, mendable, kind) ->
 @pytest.mark.parametrize("same_device", [False, True])
 def test_records_bind_family_to_device(same_device: bool, tmp_path: Path) -> None:
     config = SimpleNamespace(
-        resources=Resources(same_device=same_device), screen=None, gate=None
+        resources=Resources(same_device=same_device), screen=None, gate=Thresholds()
     )
     prepared = SimpleNamespace(
         config=config, other_tokenizer=(), asked={"dense": (), "wanda": ()}, tasks=()

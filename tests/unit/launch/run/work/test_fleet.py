@@ -241,3 +241,14 @@ def test_first_engine_precedes_jobs() -> None:
         for _ in range(2):
             fleet.start_first()
         assert _stand(fleet) == expected
+
+
+def test_remote_engines_need_no_gpu() -> None:
+    """They come on top, and are not counted where engines are missing."""
+    board = SimpleNamespace(has_work=True, lacks=None, over=False)
+    fleet: Any = Fleet(
+        _nodes(a=1), board, Worker, tensor_parallel=1, wanted=None, remote=2
+    )  # type: ignore[arg-type]
+    fleet.start()
+    assert [worker.place.gpus for worker in fleet.workers] == [1, 0, 0]
+    assert _look(fleet, a=1, b=1) == "0a1a2a3b"

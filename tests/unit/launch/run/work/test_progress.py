@@ -40,6 +40,7 @@ BEGAN = Began(engine=0, checkpoint="[bold]dense", task="gazetteer", items=40)
         (Phase("starting Ray"), "starting Ray"),
         (Made(items=0, total=2), ""),
         (Made(items=2, total=2), "compressed 2 checkpoints"),
+        (Made(items=1, total=1), "compressed 1 checkpoint"),
         (Loading(engine=0, checkpoint="dense"), ""),
         (Loaded(engine=0, checkpoint="dense", seconds=3.2), "dense: engine started in 3.20 s (engine 0)"),
         (Loaded(engine=0, checkpoint="a", swapped=True, seconds=0.02), "a: swapped in place in 0.02 s (engine 0)"),
@@ -67,6 +68,30 @@ def test_line_of_an_event(event, line) -> None:
     assert bool(re.fullmatch(r"\d\d:\d\d:\d\d", time)) == bool(line)
 
 
+def test_work_is_told_without_terminal() -> None:
+    """After a minute and a tenth of the items, and not at the end."""
+    written, clock = io.StringIO(), [0.0]
+    with Progress(Console(file=written, width=100)) as progress:
+        progress._bars.get_time = lambda: clock[0]
+        bus = Bus(progress.on)
+        bus.report(BEGAN)
+        for seconds, items in (
+            (30, 4),
+            (70, 4),
+            (100, 4),
+            (131, 2),
+            (140, 2),
+            (200, 24),
+        ):
+            clock[0] = seconds
+            bus.report(Advanced(engine=0, items=items))
+    lines = [line.partition(" ")[2] for line in written.getvalue().splitlines()]
+    assert lines == [
+        "[bold]dense gazetteer: 8 of 40 items, 0.1 items/s, 4 min 40 s left",
+        "[bold]dense gazetteer: 14 of 40 items, 0.1 items/s, 4 min 3 s left",
+    ]
+
+
 def test_live_line_escapes_names() -> None:
     written = io.StringIO()
     console = Console(file=written, width=100, force_terminal=True)
@@ -83,7 +108,7 @@ def test_live_line_escapes_names() -> None:
     assert "[bold]dense: loading" in text
     assert "[bold]dense gazetteer" in text
     assert "20/40" in text
-    assert re.search(r"[\d.]+ items/s, 0:00:0\d left", text)
+    assert re.search(r"[\d.]+ items/s, [\d.]+ s left", text)
 
 
 def test_library_output_goes_to_log(

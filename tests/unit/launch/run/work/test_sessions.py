@@ -46,10 +46,8 @@ def test_dead_sessions_are_removed(
         raylet.communicate()
     assert not gone.exists()
     assert all(each.is_dir() for each in (living, used, elsewhere, unmarked))
-    others = (
-        f"1 sessions without a process stay: they may not be ours ({unmarked.name})"
-    )
+    others = f"kept 1 session without a process ({unmarked.name}), perhaps of another"
     assert said == [
-        f"{folder}: removed 1 sessions of killed runs",
-        f"{folder}: {others}",
+        f"{folder}: removed 1 session of killed runs",
+        f"{folder}: {others} program: delete it if no Ray runs here",
     ]

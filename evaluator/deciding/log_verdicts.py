@@ -1,0 +1,223 @@
+"""The verdict on two logs of other programs: one for each task and measure.
+
+A log feeds few criteria: accuracy lost and flips, of open answers or of options. A
+measure between 0 and 1 that is no yes or no (F1) is judged by the difference of its
+means. Others (perplexity) have no tolerance in points, and are not judged."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from evaluator.core.errors import InputError, Json
+from evaluator.deciding.comparison import (
+    KEY,
+    Compared,
+    PairedTask,
+    paired_tasks,
+    stated_differences,
+)
+from evaluator.deciding.criteria import CRITERIA, Paired
+from evaluator.deciding.decision import Verdict
+from evaluator.deciding.logged import LoggedSide
+from evaluator.deciding.pairing import OF_B
+from evaluator.deciding.policy import Policy
+from evaluator.deciding.verdict_text import document
+from evaluator.deciding.verdicts import decided, settled
+from evaluator.metrics.columns import plain_rows
+from evaluator.metrics.intervals import Floats
+from evaluator.metrics.measures import as_floats
+from evaluator.store.run_json import Failure
+
+_SIDES = ("_a", "_b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogVerdicts:
+    """`models`: the base's name and the candidate's. `not_judged`: tasks and measures.
+    `absent`: criteria with a tolerance for which these logs have no numbers."""
+
+    models: Mapping[str, str]
+    verdicts: Sequence[Verdict]
+    not_judged: Sequence[Failure]
+    absent: Sequence[str]
+
+
+def judge_logs(base: LoggedSide, candidate: LoggedSide, policy: Policy) -> LogVerdicts:
+    """Raises InputError if a side has several models, or no task in common."""
+    ours, theirs = base.names("task"), candidate.names("task")
+    if not {*ours} & {*theirs} and max(len(ours), len(theirs)) > 1:
+        names = f"{', '.join(ours)}; {', '.join(theirs)}"
+        raise InputError(f"{base.name} and {candidate.name}: no common task ({names})")
+    pair = {_model(base): _model(candidate)}
+    verdicts: list[Verdict] = []
+    failures: list[Failure] = []
+    identical = True
+    pairs = list(paired_tasks(base, candidate, pair))
+    for task in pairs:
+        decisive = stated_differences(
+            base.decisive[task.checkpoint, task.task],
+            candidate.decisive[task.checkpoint_b, task.task_b],
+        )
+        items = _items(task)
+        identical &= _identical(items)
+        for measure, rows in items.groupby("measure", sort=False):
+            better = base.more_is_better.get((task.task, str(measure)), True)
+            verdict = _verdict(task, str(measure), rows, decisive, policy, better)
+            if isinstance(verdict, Failure):
+                failures.append(verdict)
+            else:
+                verdicts.append(settled(verdict, policy))
+        for measure in sorted({*task.left["measure"]} - {*task.right["measure"]}):
+            reason = f"{measure}: the candidate's log does not have it"
+            failures.append(_failure(task.checkpoint_b, task.task, reason))
+    verdicts = [replace(each, identical=identical) for each in verdicts]
+    for name in ours:
+        if name not in {task.task for task in pairs}:
+            reason = f"the candidate's log has no such task: {candidate.name}"
+            failures.append(_failure(_model(candidate), name, reason))
+    for name, reason in base.unscored.items():
+        if name not in ours:
+            failures.append(_failure(_model(candidate), name, reason))
+    for name in policy.required:
+        if name not in {verdict.task for verdict in verdicts}:
+            verdicts.append(
+                Verdict(
+                    task=name,
+                    checkpoint=_model(candidate),
+                    base=_model(base),
+                    outcome="BLOCK",
+                    unmet="it is not in both logs",
+                )
+            )
+    return LogVerdicts(
+        models=pair,
+        verdicts=verdicts,
+        not_judged=failures,
+        absent=[*_absent(verdicts, policy)],
+    )
+
+
+def document_of(found: LogVerdicts, compared: Compared, policy: Policy) -> Json:
+    """What gate.json holds for a run, with the numbers of the comparison."""
+    return {
+        **document(found.verdicts, policy, found.not_judged),
+        "not_in_these_logs": list(found.absent),
+        "differences": compared.stated,
+        "notes": list(compared.notes),
+        "measures": plain_rows(compared.frame),
+    }
+
+
+def _model(side: LoggedSide) -> str:
+    models = side.names("checkpoint")
+    if len(models) > 1:
+        raise InputError(f"{side.name}: logs of {', '.join(models)}: name those of one")
+    return models[0]
+
+
+def _items(task: PairedTask) -> pd.DataFrame:
+    """A row for each measure and item of either side. What changed counts once, with
+    the base's answer alone."""
+    known = set(task.left["item_id"])
+    changed = task.right["item_id"].map(
+        lambda name: name.endswith(OF_B) and name.removesuffix(OF_B) in known
+    )
+    right = task.right[~changed.astype(bool)]
+    items = task.left.merge(right, on=KEY, how="outer", suffixes=_SIDES)
+    common = set(task.left["measure"]) & set(right["measure"])
+    return items[items["measure"].isin(common)].reset_index(drop=True)
+
+
+def _identical(items: pd.DataFrame) -> bool:
+    same = items["response_a"] == items["response_b"]
+    return bool((same & (items["value_a"] == items["value_b"])).all())
+
+
+def _verdict(
+    task: PairedTask,
+    measure: str,
+    rows: pd.DataFrame,
+    decisive: Mapping[str, tuple[str, str]],
+    policy: Policy,
+    better: bool,
+) -> Verdict | Failure:
+    """Of one measure: `rows` has its items. A Failure if no tolerance judges it."""
+    base, own = (_finite(rows[f"value{side}"]) for side in _SIDES)
+    known = np.append(base, own)
+    known = known[~np.isnan(known)]
+    if np.isnan(base + own).all():
+        return _failure(task.checkpoint_b, task.task, f"{measure}: no item in common")
+    if known.min() < 0 or known.max() > 1:
+        span = f"{known.min():g} to {known.max():g}"
+        reason = f"{measure} is {span}: tolerances judge values from 0 to 1"
+        return _failure(task.checkpoint_b, task.task, reason)
+    if not better:
+        base, own = 1 - base, 1 - own
+    thresholds = policy.of(task.task)
+    if not np.isin(known, (0.0, 1.0)).all():
+        thresholds = thresholds.model_copy(update={"max_flips": None})
+    verdict = Verdict(
+        task=task.task,
+        checkpoint=task.checkpoint_b,
+        base=task.checkpoint,
+        measure=measure,
+        planned=len(rows),
+        incomparable=_incomparable(decisive),
+        **decided(_paired(rows, base, own), thresholds, None, {}),
+    )
+    measured = tuple(each for each in verdict.checks if each.state != "unmeasured")
+    verdict = replace(verdict, checks=measured)
+    both = rows[rows["prompt_a"].notna() & rows["prompt_b"].notna()]
+    other = int((both["prompt_a"] != both["prompt_b"]).sum())
+    if other and verdict.outcome != "BLOCK":
+        anomaly = (
+            f"prompts differ on {other:,} of {len(both):,} items: inspect first whether"
+            " both have the same chat template and examples"
+        )
+        verdict = replace(verdict, outcome="ANOMALOUS", anomaly=anomaly)
+    return verdict
+
+
+def _incomparable(decisive: Mapping[str, tuple[str, str]]) -> str | None:
+    parts = [f"{name} {ours} | {theirs}" for name, (ours, theirs) in decisive.items()]
+    return f"settings differ: {'; '.join(parts)}" if parts else None
+
+
+def _finite(values: pd.Series) -> Floats:
+    floats = as_floats(values)
+    return np.where(np.isfinite(floats), floats, np.nan)
+
+
+def _paired(rows: pd.DataFrame, base: Floats, own: Floats) -> Paired:
+    """Answers to options are picked, and all others are said."""
+    options = as_floats(rows["options_a"].fillna(rows["options_b"]))
+    picks = bool((options > 0).any())
+    every, none = np.ones(len(rows), bool), np.zeros(len(rows), bool)
+    unknown = np.full(len(rows), np.nan)
+    clusters = rows["cluster_a"].fillna(rows["cluster_b"])
+    return Paired(
+        languages=rows["language"].to_numpy(object),
+        contexts=pd.factorize(clusters)[0].astype(np.intp),
+        base_said=unknown if picks else base,
+        said=unknown if picks else own,
+        base_picked=base if picks else unknown,
+        picked=own if picks else unknown,
+        open=none if picks else every,
+        choice=every if picks else none,
+        floor=float((1 / options[options > 1]).mean()) if (options > 1).any() else 0.0,
+        only_options=picks,
+    )
+
+
+def _failure(checkpoint: str, task: str, reason: str) -> Failure:
+    return Failure(checkpoint=checkpoint, task=task, stage="evaluate", reason=reason)
+
+
+def _absent(verdicts: Sequence[Verdict], policy: Policy) -> Iterator[str]:
+    checks = [check for verdict in verdicts for check in verdict.checks]
+    names = {check.criterion.name for check in checks if check.value is not None}
+    for criterion in CRITERIA:
+        if criterion.name not in names and criterion.threshold(policy.default):
+            yield criterion.text

@@ -1,0 +1,117 @@
+"""Other programs' logs as a side of a comparison."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from zlib import crc32
+
+import pandas as pd
+
+from evaluator.core.errors import Document, InputError
+from evaluator.deciding.comparison import ANSWERS, KEY, Side
+from evaluator.logs.base import UNFILTERED, LoggedTask, Sample
+
+_NAMES = {"contains": "open", "acc": "choice"}  # lm-eval's metrics -> our measures
+# of a log's answers, beside those of every side: a digest of all that the model gave,
+# and the number of options (0: an open answer)
+_MORE = ("response", "options")
+_ORDER = ("number", "own_id")
+
+Task = tuple[str, str]  # checkpoint and task
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LoggedSide(Side):
+    """`answers` has `response` and `options` too. `decisive`: the settings without
+    which answers cannot be compared. `more_is_better`: by task and measure.
+    `unscored`: by task, the metrics of which samples have no number."""
+
+    decisive: Mapping[Task, Mapping[str, str]] = field(default_factory=dict)
+    more_is_better: Mapping[tuple[str, str], bool] = field(default_factory=dict)
+    unscored: Mapping[str, str] = field(default_factory=dict)
+
+
+def side_of_logged(logged: Sequence[LoggedTask], name: str) -> LoggedSide:
+    """The answers in logs. A document with an `id`, like those that a run exports,
+    keeps it as its item.
+
+    Raises InputError if no metric is a number."""
+    frames, notes = [], list[str]()
+    settings, decisive, directions, unscored = {}, {}, {}, {}
+    others = defaultdict[str, Counter[str]](Counter)  # by task
+    for log in logged:
+        frame = _answers(log, others)
+        notes += log.notes
+        for task in frame["task"].unique():
+            settings[log.model, task] = _texts(log.settings)
+            decisive[log.model, task] = _texts(log.decisive)
+            for measure in frame["measure"].unique():
+                metric = measure.partition(",")[0]
+                for each, better in log.more_is_better.items():
+                    if _NAMES.get(each, each) == metric and isinstance(better, bool):
+                        directions[task, measure] = better
+        frames.append(frame)
+    for task, metrics in others.items():
+        counts = [f"{metric} ({metrics[metric]})" for metric in sorted(metrics)]
+        unscored[task] = f"samples without a number: {', '.join(counts)}"
+        notes.append(f"{task}: {unscored[task]}")
+    if not any(map(len, frames)):
+        why = "".join(f"; {task}: {reason}" for task, reason in unscored.items())
+        raise InputError(f"{name}: no sample has a metric that is a number{why}")
+    return LoggedSide(
+        name,
+        pd.concat([frame for frame in frames if len(frame)], ignore_index=True),
+        settings,
+        "prompt of a log",
+        notes=tuple(dict.fromkeys(notes)),
+        decisive=decisive,
+        more_is_better=directions,
+        unscored=unscored,
+    )
+
+
+def _answers(log: LoggedTask, others: Mapping[str, Counter[str]]) -> pd.DataFrame:
+    """One task's answers, in the order of its documents, never of its lines. `others`
+    counts the samples of each task that have no number of a metric."""
+    columns = [*ANSWERS, *_MORE, *_ORDER]
+    frame = pd.DataFrame(_scored_rows(log, others), columns=columns)
+    frame = frame.sort_values("number", kind="stable", ignore_index=True)
+    own = frame[["measure", "language", "own_id"]]
+    if (frame["own_id"] != "").all() and not own.duplicated().any():
+        frame["item_id"] = frame["own_id"]
+    # of two engines that each count from 0
+    again = frame.groupby(KEY, sort=False).cumcount() + 1
+    numbered = frame["item_id"] + "#" + again.astype(str)
+    frame["item_id"] = frame["item_id"].where(again == 1, numbered)
+    return frame.drop(columns=[*_ORDER])
+
+
+def _scored_rows(
+    log: LoggedTask, others: Mapping[str, Counter[str]]
+) -> Iterator[tuple[object, ...]]:
+    for sample in log.samples:
+        task = sample.task or log.task
+        is_bare = not sample.scores and not sample.others
+        if without := ("any",) if is_bare else sample.others:
+            others[task].update(without)
+        suffix = "" if sample.filter == UNFILTERED else f",{sample.filter}"
+        for metric, value in sample.scores.items():
+            measure = _NAMES.get(metric, metric) + suffix
+            yield log.model, task, measure, *_row(sample, value)
+
+
+def _row(sample: Sample, value: float) -> tuple[object, ...]:
+    """The rest of ANSWERS, and what logs have besides."""
+    said = float(crc32(sample.answer.encode(errors="replace")))
+    item_id = str(sample.number)
+    if isinstance(sample.number, int):
+        item_id = f"doc {sample.number}"
+    return (
+        *(sample.language, item_id, value, said, sample.prompt),
+        *(sample.cluster or sample.content, sample.content),
+        *(sample.response, sample.options, sample.number, sample.own_id),
+    )
+
+
+def _texts(stated: Document) -> dict[str, str]:
+    return {name: str(value) for name, value in stated.items() if value is not None}

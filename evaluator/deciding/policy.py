@@ -1,0 +1,154 @@
+"""The policy of a gate: tolerances for all tasks and for single ones, and the tasks
+that a run must have.
+
+    default: {max_drop: 2, max_mc_only: 5}
+    tasks:
+      gsm8k: {max_drop: 1}                   # the rest as in `default`
+      mmlu: {max_drop: 3, tier: advisory}    # never BLOCK, only WARN
+    required: [gsm8k]                        # a checkpoint without its records is BLOCK
+
+`gate:` of a sweep file holds a policy, or tolerances alone, which are its default.
+RUN/gate.yaml holds the last policy that judged the run."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
+
+from evaluator.core.config import Frozen, validated
+from evaluator.core.document import read_document
+from evaluator.core.errors import Document, InputError, Json, mapping_at, unknown
+from evaluator.deciding.thresholds import Thresholds, Tolerances
+
+Tier = Literal["critical", "advisory"]
+
+
+class TaskPolicy(Tolerances):
+    """The tolerances of one task that differ from the default ones."""
+
+    tier: Tier = "critical"
+
+
+class Policy(Frozen):
+    """Raises ValueError where a task's tolerances contradict each other."""
+
+    default: Thresholds = Thresholds()
+    tasks: dict[str, TaskPolicy] = Field(default_factory=dict)
+    required: tuple[str, ...] = ()
+
+    def of(self, task: str) -> Thresholds:
+        if task not in self.tasks:
+            return self.default
+        differing = self.tasks[task].model_dump(exclude={"tier"})
+        return Thresholds.model_validate(self.default.model_dump() | differing)
+
+    def is_advisory(self, task: str) -> bool:
+        return task in self.tasks and self.tasks[task].tier == "advisory"
+
+    @property
+    def document(self) -> Json:
+        """What RUN/gate.yaml holds: only what was set."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+    @model_validator(mode="after")
+    def _agree(self) -> "Policy":
+        for task in self.tasks:
+            try:
+                self.of(task)
+            except ValidationError as error:
+                why = error.errors()[0]["msg"].removeprefix("Value error, ")
+                raise ValueError(f"tasks.{task}: {why}") from error
+        return self
+
+
+def _form(stated: Any) -> str:
+    """The name of the model of a stated policy."""
+    if isinstance(stated, Policy):
+        return "Policy"
+    if not isinstance(stated, Mapping):
+        return "Thresholds"
+    nested = any(isinstance(value, Mapping | list) for value in stated.values())
+    return "Policy" if nested or stated.keys() & Policy.model_fields else "Thresholds"
+
+
+# what `gate:` of a sweep file holds
+Stated = Annotated[
+    Annotated[Thresholds, Tag("Thresholds")] | Annotated[Policy, Tag("Policy")],
+    Discriminator(_form),
+]
+
+
+def as_policy(stated: Thresholds | Policy) -> Policy:
+    return stated if isinstance(stated, Policy) else Policy(default=stated)
+
+
+def policy_for(
+    run_dir: Path, run: Document, file: Path | None = None, **given: object
+) -> Policy:
+    """The policy in a file, else the one that run.json states, with `given` tolerances
+    over its default ones. Without both: the last policy that judged the run. Raises
+    InputError naming file, field and value."""
+    last = run_dir / "gate.yaml"
+    if file is None and not given and last.is_file():
+        file = last
+    if file is not None:
+        return policy_of(file, given)
+    stated = mapping_at(run, "config").get("gate")
+    place = f"{run_dir / 'run.json'}: config.gate"
+    return _policy({} if stated is None else stated, place, given)
+
+
+def policy_of(file: Path | None, given: Document) -> Policy:
+    """The policy in a file, or the usual one, with `given` tolerances over its default
+    ones. Raises InputError naming file, field and value."""
+    if file is None:
+        return _policy({}, "resurface gate", given)
+    return _policy(read_document(file, "the policy"), str(file), given)
+
+
+def _policy(stated: Any, place: str, given: Document) -> Policy:
+    """A stated policy, with `given` tolerances over its default ones."""
+    if given:
+        place += " with the given tolerances"
+    if _form(stated) == "Thresholds":
+        return Policy(default=validated(Thresholds, _over(stated, given), place))
+    default = stated.get("default", {})
+    return validated(Policy, {**stated, "default": _over(default, given)}, place)
+
+
+def _over(stated: Any, given: Document) -> Any:
+    if not given or not isinstance(stated, Mapping):
+        return stated
+    merged = dict(stated)
+    if given.get("languages") is False:  # a stated tolerance would contradict it
+        merged.pop("max_drop_language", None)
+    return {**merged, **given}
+
+
+def need_tasks(policy: Policy, known: Collection[str], place: str) -> None:
+    """Raises InputError for tolerances of an unknown task. A required one may lack:
+    it blocks."""
+    for name in policy.tasks:
+        if name not in known:
+            raise InputError(f"{place}: {unknown('task of `tasks`', name, known)}")
+
+
+def spelled(policy: Policy) -> str:
+    """The tolerances that are judged: "max_drop 2, max_mc_only 5; gsm8k: ..."."""
+    parts = [_spelled(policy.default)]
+    for name in policy.tasks:
+        tier = " (advisory)" if policy.is_advisory(name) else ""
+        parts.append(f"{name}{tier}: {_spelled(policy.of(name))}")
+    if policy.required:
+        parts.append(f"required: {', '.join(policy.required)}")
+    return "; ".join(parts)
+
+
+def _spelled(thresholds: Thresholds) -> str:
+    stated = dict(thresholds)
+    stated["max_drop_language"] = thresholds.drop_language
+    if not stated.pop("languages"):
+        del stated["max_drop_language"]
+    parts = [f"{name} {value:g}" for name, value in stated.items() if value is not None]
+    return ", ".join(parts)

@@ -1,0 +1,303 @@
+"""What a server can do, found out by questions with a known answer.
+
+A server may ignore an option in silence, and then scores are wrong without an error. So
+nothing is believed:
+
+- the score of a greedy answer must equal the answer's own log-probabilities,
+- the same score must come again after another one,
+- a higher temperature must not change the log-probabilities,
+- their differences must be the model's own: a bias somewhat smaller than the difference
+  of two tokens leaves the likelier one first, and a somewhat larger one does not.
+
+A server that fails one of these scores nothing (`Abilities.why`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evaluator.checkpoints.served import Abilities
+from evaluator.core.errors import EngineError
+from evaluator.engine.base import Generate, Response, Score
+from evaluator.engine.endpoint.client import Client, Unreachable
+from evaluator.engine.endpoint.dialect import Dialect, Model
+
+PROMPTS = (
+    "The capital of France is",
+    "Water boils at a temperature of",
+    "One, two, three, four,",
+    "The opposite of hot is",
+    "In the year 1969, people",
+    "La capital de España es",
+)
+_TOKENS = 12  # of an answer in the fingerprint
+_SCORED = 3  # tokens of a planted answer
+_CHECKED = 3  # prompts whose scores are checked, or that are drawn from
+# nats: what another history of the cache changes on llama.cpp, and no wrong score
+_NOISE = 0.5
+_TOPS = (64, 20, 5, 1)  # likeliest tokens that are requested, until one is accepted
+_PLACE = 4  # of the likeliest token whose rank is checked
+_TRIES = 3  # for an answer that rounding may change
+Prompts = Sequence[tuple[int, ...]]
+Answers = Sequence[tuple[int, ...]]
+
+
+async def fingerprint(
+    client: Client, dialect: Dialect, model: Model, prompts: Prompts
+) -> tuple[tuple[int, ...], ...]:
+    """The greedy answers to fixed prompts. Raises EngineError."""
+    answers = []
+    for prompt in prompts:
+        answer = await dialect.generate(client, model, _greedy(prompt, _TOKENS))
+        answers.append(answer.token_ids)
+    return tuple(answers)
+
+
+async def is_same(
+    client: Client,
+    dialect: Dialect,
+    model: Model,
+    prompts: Prompts,
+    known: Answers,
+    planted: Sequence[tuple[float, ...]] = (),
+) -> bool:
+    """Whether the model behind a client still answers as `known`, and scores as
+    `planted`. Rounding may turn a tie, so a different answer
+    gets two more tries."""
+    for prompt, expected in zip(prompts, known, strict=True):
+        for _ in range(_TRIES):
+            answer = await dialect.generate(client, model, _greedy(prompt, _TOKENS))
+            if answer.token_ids == expected:
+                break
+        else:
+            return False
+    for prompt, ids, before in zip(prompts, known, planted, strict=False):
+        now = await _scores(client, dialect, model, prompt, _planted(ids))
+        if not _alike(now, before):
+            return False
+    return True
+
+
+async def planted_scores(
+    client: Client, dialect: Dialect, model: Model, prompts: Prompts, answers: Answers
+) -> tuple[tuple[float, ...], ...]:
+    """A score after each prompt. Raises EngineError."""
+    scores = []
+    for prompt, answer in zip(prompts, answers, strict=True):
+        ids = _planted(answer)
+        scores.append(await _scores(client, dialect, model, prompt, ids))
+    return tuple(scores)
+
+
+def _planted(answer: tuple[int, ...]) -> tuple[int, ...]:
+    """The last token of an answer, where the first one belongs: few are as likely."""
+    return answer[-1:]
+
+
+def _alike(one: Sequence[float], other: Sequence[float]) -> bool:
+    return all(abs(mine - its) <= _NOISE for mine, its in zip(one, other, strict=True))
+
+
+async def abilities_of(
+    client: Client, dialect: Dialect, model: Model, prompts: Prompts
+) -> Abilities:
+    """Raises Unreachable, or EngineError if it answers no plain request."""
+    answers = await _answers(client, dialect, model, prompts)
+    first = answers[0]
+    top = len(first.top_ids[0]) if first.top_ids else 0
+    again = await dialect.generate(client, model, _greedy(prompts[0], _SCORED, top))
+    ranks = distributions = False
+    try:
+        why = await _why_no_scores(client, dialect, model, prompts, answers)
+    except Unreachable:
+        raise
+    except EngineError as error:
+        why = str(error)
+    if not why:
+        ranks = await _has_ranks(client, dialect, model, prompts[0], first)
+        distributions = await _has_distributions(
+            client, dialect, model, prompts[0], first
+        )
+    return Abilities(
+        token_ids=dialect.token_ids,
+        scores=not why,
+        why=why,
+        ranks=ranks,
+        distributions=distributions,
+        top=0 if why else min(len(step) for each in answers for step in each.top_ids),
+        seeds=await _has_seeds(client, dialect, model, prompts[:_CHECKED]),
+        repeats=(again.token_ids, again.logprobs) == (first.token_ids, first.logprobs),
+        cache=again.cached_tokens is not None,
+    )
+
+
+async def _answers(
+    client: Client, dialect: Dialect, model: Model, prompts: Prompts
+) -> list[Response]:
+    """A greedy answer to each prompt, with as many likeliest tokens as the server
+    reports."""
+    for top in (*_TOPS, 0):
+        if top > dialect.most_top:
+            continue
+        requests = [_greedy(prompt, _SCORED, top) for prompt in prompts]
+        try:
+            return [await dialect.generate(client, model, each) for each in requests]
+        except Unreachable:
+            raise
+        except EngineError:
+            if not top:
+                raise
+    raise AssertionError("0 is never too many")
+
+
+async def _why_no_scores(
+    client: Client,
+    dialect: Dialect,
+    model: Model,
+    prompts: Prompts,
+    answers: Sequence[Response],
+) -> str:
+    """What is wrong with the server's scores; empty: nothing was found."""
+    if not dialect.scores:
+        return f"a server of the dialect {dialect.name} scores no tokens"
+    if not all(answer.logprobs and answer.top_ids for answer in answers):
+        return "it reports no likeliest tokens"
+    firsts = [answer.token_ids[0] for answer in answers]
+    checked = 0
+    for prompt, answer in zip(prompts, answers, strict=True):
+        others = [token for token in firsts if token != answer.token_ids[0]]
+        if others and checked < _CHECKED:
+            checked += 1
+            why = await _why_wrong(client, dialect, model, prompt, answer, others[0])
+            if why:
+                return why
+    return "" if checked else "its answers to different questions begin alike"
+
+
+async def _why_wrong(
+    client: Client,
+    dialect: Dialect,
+    model: Model,
+    prompt: tuple[int, ...],
+    answer: Response,
+    other: int,
+) -> str:
+    """What is wrong with the scores after one prompt; `other`: a less likely token."""
+    own = await _scores(client, dialect, model, prompt, answer.token_ids)
+    if not _alike(own, answer.logprobs):
+        return (
+            f"it scores its own greedy answer {sum(own):.3f}, and reported"
+            f" {sum(answer.logprobs):.3f} with it"
+        )
+    first = answer.token_ids[0]
+    (less,) = await _scores(client, dialect, model, prompt, (other,))
+    (again,) = await _scores(client, dialect, model, prompt, (first,))
+    if abs(again - own[0]) > _NOISE:
+        return f"it scores the same answer {own[0]:.3f} and {again:.3f}"
+    for change, expected in ((-_NOISE, first), (_NOISE, other)):
+        bias = own[0] - less + change
+        chosen = await dialect.biased(client, model, prompt, other, bias)
+        if chosen != expected:
+            return (
+                f"its log-probabilities of two tokens differ by {own[0] - less:.3f},"
+                f" which a bias of {bias:.3f} disproves"
+            )
+    warm = Generate(
+        request_id="warm",
+        prompt_ids=prompt,
+        max_tokens=1,
+        temperature=2.0,
+        seed=1,
+        top_logprobs=1,
+    )
+    raised = await dialect.generate(client, model, warm)
+    change = abs(raised.top_logprobs[0][0] - answer.top_logprobs[0][0])
+    if change > _NOISE / 2:
+        return f"a temperature of 2 changes its log-probabilities by {change:.3f}"
+    return ""
+
+
+async def _has_ranks(
+    client: Client,
+    dialect: Dialect,
+    model: Model,
+    prompt: tuple[int, ...],
+    answer: Response,
+) -> bool:
+    """Whether a token's rank is its place among the likeliest tokens, up to rounding."""
+    listed = answer.top_ids[0]
+    if len(listed) <= _PLACE:
+        return False
+    ranks: list[int] = []
+    for token in (listed[0], listed[_PLACE]):
+        request = Score(
+            request_id="examined",
+            prompt_ids=prompt,
+            continuation_ids=(token,),
+            ranked=True,
+        )
+        try:
+            ranks += (await dialect.score(client, model, request)).ranks[:1]
+        except Unreachable:
+            raise
+        except EngineError:
+            return False
+    return len(ranks) == 2 and ranks[0] <= 2 and abs(ranks[1] - 1 - _PLACE) <= 2
+
+
+async def _has_distributions(
+    client: Client,
+    dialect: Dialect,
+    model: Model,
+    prompt: tuple[int, ...],
+    answer: Response,
+) -> bool:
+    """Whether the whole distribution has the greedy answer's log-probability."""
+    if not dialect.distributions:
+        return False
+    try:
+        row = await dialect.distribution(client, model, prompt)
+    except Unreachable:
+        raise
+    except EngineError:
+        return False
+    return abs(row[answer.token_ids[0]] - answer.logprobs[0]) <= _NOISE
+
+
+async def _has_seeds(
+    client: Client, dialect: Dialect, model: Model, prompts: Prompts
+) -> bool:
+    """Whether equal seeds draw equal samples, and different ones do not."""
+
+    async def draw(seed: int) -> list[tuple[int, ...]]:
+        drawn = []
+        for prompt in prompts:
+            request = Generate(
+                request_id="draw",
+                prompt_ids=prompt,
+                max_tokens=_TOKENS,
+                temperature=1.0,
+                seed=seed,
+            )
+            answer = await dialect.generate(client, model, request)
+            drawn.append(answer.token_ids)
+        return drawn
+
+    first = await draw(1)
+    return first == await draw(1) and first != await draw(2)
+
+
+def _greedy(prompt: tuple[int, ...], tokens: int, top: int = 0) -> Generate:
+    return Generate(
+        request_id="examined", prompt_ids=prompt, max_tokens=tokens, top_logprobs=top
+    )
+
+
+async def _scores(
+    client: Client,
+    dialect: Dialect,
+    model: Model,
+    prompt: tuple[int, ...],
+    ids: tuple[int, ...],
+) -> tuple[float, ...]:
+    request = Score(request_id="examined", prompt_ids=prompt, continuation_ids=ids)
+    return (await dialect.score(client, model, request)).logprobs

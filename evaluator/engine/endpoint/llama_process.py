@@ -1,0 +1,160 @@
+"""llama.cpp's server for one GGUF file, as a child of the process of an engine.
+
+    python -m evaluator.engine.endpoint.llama_process FILE CONTEXT THREADS SLOTS
+
+prints the server's address and serves until its standard input ends. So it ends with
+the process that started it, however that ends, and if the server never starts. How long
+a start may take is the run's `load_seconds`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from evaluator.core.errors import EngineError, InputError, one_line
+
+# Requests at a time. More share batches, which changes the numbers of some file types.
+SLOTS = 1
+# Tokens of a batch that the program sees, and that it computes: llama.cpp's defaults,
+# which the environment may change. The second changes numbers.
+BATCH, COMPUTED = 2048, 512
+# tokens of a slot: at its last one the server calls an answer truncated
+_SPARE = 8
+_PROGRAM = "llama-server"  # of llama.cpp
+_ADDRESS = "listening on "
+
+
+def check_here() -> None:
+    """Raises InputError where no llama.cpp is installed."""
+    if shutil.which(_PROGRAM) is None and find_spec("xllamacpp") is None:
+        raise InputError(
+            "a GGUF file needs llama.cpp: pip install 'resurface[gguf]', or put"
+            f" {_PROGRAM} on the PATH"
+        )
+
+
+class LlamaProcess:
+    """A running server. Raises EngineError if it does not start."""
+
+    def __init__(
+        self,
+        file: Path,
+        context: int,
+        threads: int,
+        slots: int = SLOTS,
+        *,
+        quiet: bool = False,
+    ) -> None:
+        """`context`: tokens of one request. Its own lines go to our standard error, or
+        nowhere (`quiet`)."""
+        check_here()
+        self.package = _PROGRAM
+        if shutil.which(_PROGRAM) is None:
+            self.package = f"xllamacpp {version('xllamacpp')}"
+        module = "evaluator.engine.endpoint.llama_process"
+        numbers = [str(context), str(threads), str(slots)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, str(file), *numbers],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if quiet else None,
+            text=True,
+        )
+        self.pid = self._process.pid
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line.startswith(_ADDRESS):
+            self.close()
+            nothing = "it says nothing" if quiet else "its last lines are in the log"
+            reason = one_line(line) or nothing
+            raise EngineError(f"{file}: llama.cpp does not serve it: {reason}")
+        self.url = line.removeprefix(_ADDRESS).strip()
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _embedded(file: str, context: int, threads: int, slots: int) -> tuple[str, Any]:
+    """The address of a server in this process, and the server."""
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path, params.port = file, _free_port()
+    params.n_ctx, params.n_parallel = (context + _SPARE) * slots, slots
+    params.n_batch, params.n_ubatch = BATCH, COMPUTED
+    params.cpuparams.n_threads = threads
+    server = xllamacpp.Server(params)
+    return str(server.listening_address), server
+
+
+def _child(file: str, context: int, threads: int, slots: int) -> tuple[str, Any]:
+    """The address of a program's server, and its process."""
+    port = _free_port()
+    command = [_PROGRAM, "--model", file, "--port", str(port)]
+    command += ["--ctx-size", str((context + _SPARE) * slots), "--parallel", str(slots)]
+    command += ["--batch-size", str(BATCH), "--ubatch-size", str(COMPUTED)]
+    command += ["--threads", str(threads)]
+    process = subprocess.Popen(command, stdout=sys.stderr)
+    url = f"http://127.0.0.1:{port}"
+    while process.poll() is None:
+        try:
+            httpx.get(f"{url}/health", timeout=5).raise_for_status()
+        except httpx.HTTPError:
+            time.sleep(0.2)
+        else:
+            return url, process
+    raise EngineError(f"{_PROGRAM} ended with status {process.returncode}")
+
+
+def _end_with_parent() -> None:
+    sys.stdin.read()
+    for child in psutil.Process().children():
+        child.kill()
+    os._exit(0)  # a server in this process would wait for its requests
+
+
+def main() -> None:
+    file, *numbers = sys.argv[1:]
+    # whatever the library prints goes to standard error
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    watch = threading.Thread(target=_end_with_parent, daemon=True)
+    watch.start()
+    start = _embedded if shutil.which(_PROGRAM) is None else _child
+    try:
+        address, _server = start(file, *map(int, numbers))
+    except Exception as error:
+        raise SystemExit(print(one_line(error), file=answer, flush=True)) from error
+    print(f"{_ADDRESS}{address}", file=answer, flush=True)
+    watch.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""What every reader of another program's logs gives: models and tasks, with their
+samples.
+
+A log is a file of another person: JSON is parsed and checked, nothing in it is run.
+Samples are read one after another. The item of a sample is what was asked: `content`, a
+digest of its question and gold answer."""
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from evaluator.core.errors import Document, json_text
+
+LOGGED = "log "  # before a digest of a log's own: no digest of a run begins so
+UNFILTERED = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """The scores of one response, or of one filter of it."""
+
+    number: int | str  # of the document: unique in its task, but for repeats
+    content: str
+    answer: str  # what was judged; of several options the best
+    response: str  # digest of everything that the model gave
+    scores: Mapping[str, float]  # metrics that are numbers
+    others: tuple[str, ...] = ()  # the metrics that are none
+    filter: str = UNFILTERED
+    prompt: str = ""  # digest
+    own_id: str = ""  # a name that the document itself has
+    cluster: str = ""  # samples of one cluster are not independent; "": of its content
+    language: str = ""
+    task: str = ""  # the run's task, if a run was exported to this log
+    options: int = 0  # that were scored; 0: an open answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedTask:
+    """One task of one model. `settings`: all that the log states. `decisive`: those
+    without which answers cannot be compared."""
+
+    model: str
+    task: str
+    samples: Iterable[Sample]
+    settings: Document
+    decisive: Document
+    # metric -> whether more is better
+    more_is_better: Mapping[str, bool] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+class Reader(Protocol):
+    """One program's logs."""
+
+    program: str
+    names: str  # of its files, as a user knows them
+
+    def files(self, path: Path) -> list[Path]:
+        """The log files at or below a path; none if they are another program's."""
+
+    def read(self, path: Path, files: list[Path]) -> list[LoggedTask]:
+        """The newest log of each model and task. Raises InputError, also later while
+        the samples are read."""
+
+    def lacking(self, path: Path) -> str:
+        """What to do about a path with this program's results but no samples; empty
+        if it has none."""
+
+
+def files_at(path: Path, names: str) -> list[Path]:
+    """The file itself, or those below a directory, if they have a name of the pattern."""
+    if not path.is_file():
+        return sorted(file for file in path.glob(f"**/{names}") if file.is_file())
+    return [path] if path.match(names) else []
+
+
+def time_of(file: Path) -> str:
+    """The time that ends a file's name."""
+    return file.stem.rpartition("_")[2]
+
+
+def digest(value: Any) -> str:
+    """Of anything that JSON holds. The order of keys does not count."""
+    text = json_text(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def content_of(question: Any, gold: Any) -> str:
+    return LOGGED + digest([question, gold])
+
+
+def numbers_of(values: Document) -> tuple[dict[str, float], tuple[str, ...]]:
+    """The metrics that are numbers (one beyond their range is infinite), and the names
+    of the others."""
+    scores: dict[str, float] = {}
+    for name, value in values.items():
+        if isinstance(value, int | float):
+            try:
+                scores[str(name)] = float(value)
+            except OverflowError:
+                scores[str(name)] = math.inf
+    return scores, tuple(map(str, values.keys() - scores.keys()))
+
+
+def replaced(path: Path) -> str:
+    """The note about a log that a newer one replaces."""
+    return f"{path}: not read: there is a newer log of its task"

@@ -1,0 +1,159 @@
+"""The details of lighteval from 0.10 on (`--save-details`):
+
+DIR/details/<model>/<time>/details_<task>_<time>.parquet     a row for each document
+DIR/results/<model>/results_<time>.json                      its settings"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from evaluator.core.errors import (
+    Document,
+    InputError,
+    Json,
+    mapping_at,
+    of_kind,
+    parse,
+    read_bytes,
+    rows_at,
+)
+from evaluator.logs.base import (
+    LoggedTask,
+    Sample,
+    content_of,
+    digest,
+    files_at,
+    numbers_of,
+    replaced,
+    time_of,
+)
+
+_COLUMNS = ("doc", "metric", "model_response")
+_BATCH = 256  # rows
+_OF_TASK = (
+    "version",
+    "num_fewshots",
+    "generation_size",
+    "stop_sequence",
+    "num_samples",
+)
+
+
+class Lighteval:
+    program = "lighteval"
+    names = "details_*.parquet"
+
+    def files(self, path: Path) -> list[Path]:
+        return files_at(path, self.names)
+
+    def lacking(self, path: Path) -> str:
+        """lm-eval's results have names of the same form."""
+        return ""
+
+    def read(self, path: Path, files: list[Path]) -> list[LoggedTask]:
+        newest: dict[tuple[str, str], list[Path]] = {}
+        for file in sorted(files, key=time_of):
+            task = file.stem.removeprefix("details_").rpartition("_")[0]
+            newest.setdefault((_model(file), task), []).append(file)
+        tasks = []
+        for (model, task), (*older, file) in newest.items():
+            results = _results(file, model)
+            decisive = _decisive(results, task)
+            directions = {}
+            for metric in rows_at(mapping_at(results, "config_tasks", task), "metrics"):
+                better = metric.get("higher_is_better")
+                if isinstance(better, bool):
+                    directions[str(metric.get("metric_name"))] = better
+            tasks.append(
+                LoggedTask(
+                    model=model,
+                    task=task,
+                    samples=_samples(file),
+                    settings=_settings(results) | decisive,
+                    decisive=decisive,
+                    more_is_better=directions,
+                    notes=tuple(map(replaced, older)),
+                )
+            )
+        return tasks
+
+
+def _model(file: Path) -> str:
+    """The folders between `details` and the time: a name may have several parts."""
+    parts = file.parent.parent.parts
+    if "details" in parts:
+        return "/".join(parts[len(parts) - parts[::-1].index("details") :])
+    return parts[-1] if parts else ""
+
+
+def _results(file: Path, model: str) -> Document:
+    """The settings beside the details; empty if they are not there."""
+    root = file.parents[len(Path(model).parts) + 2]
+    summary = root / "results" / model / f"results_{time_of(file)}.json"
+    if not summary.is_file():
+        return {}
+    content: Json = of_kind(
+        parse(read_bytes(summary), str(summary)), dict, str(summary)
+    )
+    return content
+
+
+def _settings(results: Document) -> Json:
+    general = mapping_at(results, "config_general")
+    stated: Json = {"lighteval_sha": general.get("lighteval_sha")}
+    stated["max_samples"] = general.get("max_samples")
+    for name, value in mapping_at(general, "model_config").items():
+        stated[f"model {name}"] = value
+    return stated
+
+
+def _decisive(results: Document, task: str) -> Json:
+    stated: Json = {}
+    for name in _OF_TASK:
+        stated[name] = mapping_at(results, "config_tasks", task).get(name)
+    model = mapping_at(results, "config_general", "model_config")
+    stated["system_prompt"] = model.get("system_prompt")
+    stated["generation_parameters"] = model.get("generation_parameters")
+    return stated
+
+
+def _samples(file: Path) -> Iterator[Sample]:
+    try:
+        with pq.ParquetFile(file) as table:
+            missing = {*_COLUMNS} - {*table.schema_arrow.names}
+            if missing:
+                raise InputError(
+                    f"{file}: column {min(missing)!r} is missing: not the details of"
+                    " lighteval 0.10 or newer"
+                )
+            number = 0
+            for batch in table.iter_batches(_BATCH, columns=list(_COLUMNS)):
+                for row in batch.to_pylist():
+                    yield _sample_of(row, number)
+                    number += 1
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{file}: cannot be read ({error})") from error
+
+
+def _sample_of(row: Document, number: int) -> Sample:
+    doc, response = mapping_at(row, "doc"), mapping_at(row, "model_response")
+    scores = response.get("logprobs") or []
+    options = 0 if response.get("text") else len(scores)
+    answer: Any = response.get("text_post_processed") or response.get("text")
+    if options:
+        answer = f"option {scores.index(max(scores))}"
+    metrics, others = numbers_of(mapping_at(row, "metric"))
+    asked = [doc.get("query"), doc.get("choices")]
+    return Sample(
+        number=str(doc.get("id") or number),
+        content=content_of(asked, doc.get("gold_index")),
+        answer=digest(answer),
+        response=digest([response.get("text"), scores]),
+        scores=metrics,
+        others=others,
+        prompt=digest([response.get("input"), doc.get("instruction")]),
+        options=options,
+    )

@@ -1,0 +1,220 @@
+"""The files of EleutherAI's lm-eval 0.4 (`--log_samples`):
+
+    DIR/<model>/results_<time>.json                aggregated numbers and their settings
+    DIR/<model>/samples_<task>_<time>.jsonl        a line for each document and filter
+
+A line has `doc_id`, `doc`, `target`, `arguments`, `resps`, `filtered_resps`, `filter`,
+`metrics` (names), `doc_hash`, `prompt_hash`, `target_hash`, and each metric's value
+under its name. Before 0.4.7, it has no `filter` and `metrics`: a document then has a
+line for each filter, in the order in which the results file lists them."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from evaluator.core.errors import (
+    Document,
+    InputError,
+    Json,
+    mapping_at,
+    of_kind,
+    parse,
+    read_bytes,
+    rows_at,
+    text_field,
+)
+from evaluator.logs.base import (
+    LOGGED,
+    UNFILTERED,
+    LoggedTask,
+    Sample,
+    content_of,
+    digest,
+    files_at,
+    numbers_of,
+    replaced,
+    time_of,
+)
+
+_VERSIONS = ("lm_eval_version", "transformers_version", "git_hash")
+_CHAT = ("chat_template_sha", "system_instruction_sha")
+_OF_TASK = ("output_type", "num_fewshot", "generation_kwargs", "repeats")
+# of a sample that are no metric
+_FIELDS = (
+    *("doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter"),
+    *("doc_hash", "prompt_hash", "target_hash"),
+)
+
+
+class LmEval:
+    program = "lm-eval"
+    names = "samples_*.jsonl"
+
+    def files(self, path: Path) -> list[Path]:
+        return files_at(path, self.names)
+
+    def lacking(self, path: Path) -> str:
+        results = path.match("results_*.json") or any(path.glob("**/results_*.json"))
+        return "results without samples: repeat lm-eval with --log_samples" * results
+
+    def read(self, path: Path, files: list[Path]) -> list[LoggedTask]:
+        """Raises InputError for a model in two folders."""
+        folders: dict[Path, list[Path]] = {}
+        for file in files:
+            folders.setdefault(file.parent, []).append(file)
+        models: dict[str, Path] = {}
+        tasks: list[LoggedTask] = []
+        for folder, logs in folders.items():
+            other = models.setdefault(folder.name, folder)
+            if other != folder:
+                raise InputError(
+                    f"{path}: model {folder.name!r} was logged in {other} and in"
+                    f" {folder}: name one of them"
+                )
+            tasks += _tasks(folder, logs)
+        return tasks
+
+
+def _tasks(folder: Path, files: Sequence[Path]) -> Iterator[LoggedTask]:
+    newest: dict[str, list[Path]] = {}
+    for file in sorted(files, key=time_of):
+        # The task is between the first underscore and the last, as in lm-eval itself.
+        task = file.stem.partition("_")[2].rpartition("_")[0]
+        newest.setdefault(task, []).append(file)
+    summaries = sorted(folder.glob("results_*.json"), key=time_of)
+    for task, (*older, file) in newest.items():
+        results: Document = {}
+        if summaries:
+            same = [each for each in summaries if time_of(each) == time_of(file)]
+            summary = (same or summaries)[-1]
+            results = of_kind(
+                parse(read_bytes(summary), str(summary)), dict, str(summary)
+            )
+        decisive = _decisive(results, task)
+        yield LoggedTask(
+            model=folder.name,
+            task=task,
+            samples=_samples(file, _filters(results, task)),
+            settings=_settings(results, task) | decisive,
+            decisive=decisive,
+            more_is_better=mapping_at(results, "higher_is_better", task),
+            notes=tuple(map(replaced, older)),
+        )
+
+
+def _settings(results: Document, task: str) -> Json:
+    stated = dict(mapping_at(results, "config"))
+    for name in _VERSIONS:
+        stated[name] = results.get(name)
+    stated["task_hash"] = mapping_at(results, "task_hashes").get(task)
+    return {name: value for name, value in stated.items() if value != []}
+
+
+def _decisive(results: Document, task: str) -> Json:
+    stated: Json = {name: results.get(name) for name in _CHAT}
+    for name in ("versions", "n-shot"):
+        stated[name] = mapping_at(results, name).get(task)
+    for name in _OF_TASK:
+        stated[name] = mapping_at(results, "configs", task).get(name)
+    return stated
+
+
+def _filters(results: Document, task: str) -> list[str]:
+    """The filters of a task, in the order of their lines; none if unknown."""
+    listed = rows_at(mapping_at(results, "configs", task), "filter_list")
+    return [str(each.get("name")) for each in listed]
+
+
+def _samples(file: Path, filters: Sequence[str]) -> Iterator[Sample]:
+    unnamed: Counter[int] = Counter()  # lines of each document that name no filter
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            where = f"{file}:{number}"
+            row = of_kind(parse(line, where), dict, where)
+            document = row.get("doc_id")
+            if not isinstance(document, int):
+                raise InputError(
+                    f"{where}: field 'doc_id' must be a whole number, not"
+                    f" {json.dumps(document)[:60]}"
+                )
+            name = row.get("filter")
+            if name is None:
+                name = _nth_filter(filters, unnamed[document], document, where)
+                unnamed[document] += 1
+            yield _sample_of(row, str(name), where)
+    if len(filters) > 1 and set(unnamed.values()) - {len(filters)}:
+        raise InputError(
+            f"{file}: its lines name no filter, and not every document has one for each"
+            f" of {len(filters)} filters: log the samples with lm-eval 0.4.7 or newer"
+        )
+
+
+def _nth_filter(filters: Sequence[str], nth: int, document: int, where: str) -> str:
+    """The filter of a document's nth line. Raises InputError if that is unknown."""
+    if nth < len(filters):
+        return filters[nth]
+    if nth == 0:
+        return UNFILTERED
+    raise InputError(
+        f"{where}: doc_id {document} again, and no field 'filter': lm-eval before 0.4.7"
+        " does not name its filters, and no results file beside it lists them; log the"
+        " samples with a newer one"
+    )
+
+
+def _sample_of(row: Json, name: str, where: str) -> Sample:
+    # Before 0.4.7, lm-eval did not list the metrics: they are the other fields that are
+    # numbers.
+    fields = [each for each in row if each not in _FIELDS]
+    metrics = of_kind(row.get("metrics", fields), list, f"{where}: field 'metrics'")
+    values = {str(each): row.get(str(each)) for each in metrics}
+    scores, others = numbers_of(values)
+    doc_hash = text_field(row, "doc_hash", where)
+    doc, responses = row.get("doc"), row.get("filtered_resps")
+    listed = responses if isinstance(responses, list) else []
+    options = len(listed) if all(map(_is_likelihood, listed)) else 0
+    told = doc if isinstance(doc, dict) else {}
+    # Newer versions log every target as a text.
+    content = content_of(doc, str(row.get("target")))
+    if doc is None:
+        content = f"{LOGGED}{doc_hash}"
+    return Sample(
+        number=row["doc_id"],
+        content=str(told.get("digest") or content),
+        answer=_answer(responses, options),
+        response=digest([row.get("resps"), responses]),
+        scores=scores,
+        others=others,
+        filter=name,
+        prompt=str(row.get("prompt_hash", "")),
+        own_id=str(told.get("id", "")),
+        cluster=str(told.get("cluster") or ""),
+        language=str(told.get("language") or ""),
+        task=str(told.get("resurface_task") or ""),
+        options=options,
+    )
+
+
+def _answer(responses: Any, options: int) -> str:
+    """The filtered responses as one text; of log-likelihoods the best option, as
+    their last digits always differ."""
+    if not options:
+        return json.dumps(responses, ensure_ascii=False)
+    if options == 1:
+        return str(responses[0][1])
+    values = [float(value) for value, _ in responses]
+    return f"option {values.index(max(values))}"
+
+
+def _is_likelihood(response: Any) -> bool:
+    """Whether a response is [log-likelihood, whether it is the greedy answer]."""
+    try:
+        value, greedy = response
+        return str(greedy) in ("True", "False", "None") and not math.isnan(float(value))
+    except (TypeError, ValueError):
+        return False

@@ -1,0 +1,217 @@
+"""What commands print with `--json`, a line of JSON each. `python -m
+tests.support.schemas` writes their schemas to docs/schemas/.
+
+A null is a number that does not exist. An infinite one is "Infinity" or "-Infinity"."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, TypeAdapter, WithJsonSchema
+
+from evaluator.core.errors import Json, json_text
+from launch.run.events import State
+from launch.sweep.estimate import Work
+
+_INFINITE: Json = {"enum": ["Infinity", "-Infinity"]}
+_NUMBER: Json = {"anyOf": [{"type": "number"}, _INFINITE, {"type": "null"}]}
+Number = Annotated[float | None, WithJsonSchema(_NUMBER)]
+
+
+Outcome = Literal["PASS", "WARN", "ANOMALOUS", "BLOCK"]
+
+
+class Strict(BaseModel, extra="forbid"):
+    """A part of a document. It has no other fields."""
+
+
+class Printed(Strict):
+    schema_version: int = 1
+
+
+class Judgement(Strict):
+    """The gate's verdict on a checkpoint, without its checks."""
+
+    task: str
+    checkpoint: str
+    base: str
+    verdict: Outcome
+    advisory: bool
+    usable: str
+    why: str
+    planned: int
+    unjudged: int
+    decided_early: bool
+    differences: Sequence[str] = ()
+
+
+class Judged(Judgement):
+    checks: Sequence[Mapping[str, Any]]
+
+
+class Gate(Printed):
+    """RUN/gate.json; shares are fractions of 1."""
+
+    verdict: Outcome
+    summary: str
+    words: str
+    thresholds: Mapping[str, bool | Number]
+    policy: Mapping[str, Any]
+    checkpoints: Sequence[Judged]
+    not_judged: Sequence[Mapping[str, str]]
+
+
+class JudgedMeasure(Judged):
+    measure: str  # of the log
+
+
+class GateOfLogs(Gate):
+    """Of two logs. `measures`, `differences`, `notes`: as `compare` has them."""
+
+    checkpoints: Sequence[JudgedMeasure | Judged]
+    not_in_these_logs: Sequence[str]
+    differences: Sequence[Mapping[str, Any]]
+    notes: Sequence[str]
+    measures: Sequence[Mapping[str, Any]]
+
+
+class Gates(Printed):
+    """Of several runs: the worst verdict, and each document by the run's path."""
+
+    verdict: Outcome
+    runs: Mapping[str, Gate]
+
+
+class Screened(Printed):
+    """`median_items`: half of the tries need no more. Outcomes: shares of the tries."""
+
+    schema_version: int = 2
+    screen: Mapping[str, int]
+    repeats: int
+    checkpoints: Sequence[Mapping[str, str | float]]
+
+
+class Ended(Printed):
+    """The end of a call of `sweep`, `eval` or `demo`; also in RUN/end.json."""
+
+    run: str
+    state: State
+    why: str
+    exit_code: int
+    verdicts: Sequence[Judgement]
+
+
+class Detached(Printed):
+    """It is safe to leave: the checks are done, and this process holds the run."""
+
+    run: str
+    process: int
+    log: str
+
+
+class Report(Printed):
+    """`headline`: as tables/headline.csv; shares are fractions of 1."""
+
+    run: str
+    page: str
+    sentence: str
+    headline: Sequence[Mapping[str, Any]]
+    verdicts: Sequence[Judgement]
+
+
+class Cost(Strict):
+    """Of one checkpoint. Null: its model's size is unknown here."""
+
+    checkpoint: str
+    work: Work
+    compress_hours: float | None
+    evaluation_hours: float | None
+    disk_bytes: int | None
+    reference_bytes: int | None
+
+
+class Estimate(Printed):
+    machine: str
+    checkpoints: Sequence[Cost]
+    notes: Sequence[str]
+
+
+class JobCost(Printed):
+    """`--dry-run` of `prune` and `compress`. Null: the model's size is unknown here."""
+
+    machine: str
+    hours: float | None
+    disk_bytes: int | None
+
+
+class Made(Printed):
+    """A checkpoint that `prune` or `compress` made, or that `prune --verify` checked."""
+
+    checkpoint: str
+    problems: Sequence[str] = ()
+
+
+class Explanation(Printed):
+    """`stand_in`: small models stand in for the paper's."""
+
+    recipe: str
+    question: str
+    fills: str
+    stand_in: bool
+    checkpoints: int
+    made: int
+    items: int
+    requests: int
+    excludes: str | None
+
+
+class Names(Printed):
+    """`names`: kind -> name -> description."""
+
+    names: Mapping[str, Mapping[str, str]]
+
+
+class Matched(Printed):
+    """`judges`: name -> what it judged. `fitness`: its control pairs, in words."""
+
+    run: str
+    judges: Mapping[str, str]
+    fitness: Sequence[str]
+
+
+class Compared(Printed):
+    """`moved`: the number of rows that moved by more than noise."""
+
+    moved: int
+    differences: Sequence[Mapping[str, Any]]
+    notes: Sequence[str]
+    rows: Sequence[Mapping[str, Any]]
+
+
+class Checked(Strict):
+    """One check of the doctor. `largest`, `mean`: of the measured distances."""
+
+    check: str
+    status: Literal["pass", "fail", "skipped"]
+    fast: str
+    slow: str
+    unit: str
+    tolerance: Mapping[str, Number]
+    largest: Number
+    mean: Number
+    compared: int
+    why: str
+
+
+class Doctor(Printed):
+    """`seconds`: of each run."""
+
+    passed: bool
+    verdict: str
+    machine: Mapping[str, str]
+    checks: Sequence[Checked]
+    seconds: Mapping[str, float]
+
+
+def line_of(document: object) -> str:
+    plain = TypeAdapter(type(document)).dump_python(document, mode="json")
+    return json_text(plain)

@@ -1,0 +1,177 @@
+"""Checkpoints that appear under a pattern of `models` (`resurface sweep --watch`).
+
+A checkpoint is taken once it is whole: each tensor that its index or header names is
+there, and no file changed between two looks. Each is a model `<name>-<folder>`. Once a
+file of it changes, it is left out, until it is whole again and taken anew."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from glob import glob, has_magic
+from pathlib import Path
+
+from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.files import FileStates, file_states
+from evaluator.core.errors import InputError, one_line
+from launch.sweep.config import SweepConfig
+
+LOOK_SECONDS = 10.0  # between two looks
+_HOUR = 3600.0
+Tell = Callable[[str], None]
+
+
+def patterns_of(config: SweepConfig) -> dict[str, str]:
+    """The models that are patterns, by name."""
+    return {
+        name: value
+        for name, value in config.models.items()
+        if isinstance(value, str) and has_magic(value)
+    }
+
+
+class Watch:
+    """What appears under the patterns of one sweep."""
+
+    def __init__(
+        self, config: SweepConfig, beside: Path, tell: Tell, *, newest_first: bool
+    ) -> None:
+        """Patterns are relative to `beside`, or to the working directory. Raises
+        InputError for a sweep that cannot be watched."""
+        self._config, self._beside, self._tell = config, beside, tell
+        self._patterns = patterns_of(config)
+        self._newest_first = newest_first
+        self._alone = newest_first  # take one at a time
+        self._names: dict[Path, str] = {}  # of all that were ever ready
+        self._taken: dict[Path, FileStates] = {}
+        self._last: list[Path] = []  # taken by the last look
+        self._seen: dict[Path, FileStates] = {}
+        self._refused: dict[Path, FileStates] = {}
+        self._told: set[tuple[Path, str]] = set()
+        plain = config.models.keys() - self._patterns.keys()
+        if not self._patterns:
+            raise InputError("--watch: no model is a pattern, such as ckpts/step-*")
+        if config.base in self._patterns or config.only:
+            raise InputError(
+                "--watch: base and --only name single models, and no pattern"
+            )
+        if (config.prune or config.compress) and not plain:
+            raise InputError(
+                "--watch: prune and compress need a model beside the patterns, since a"
+                " single model's checkpoints have other names"
+            )
+
+    @property
+    def fresh(self) -> list[str]:
+        """The models that the last look took."""
+        return [self._names[path] for path in self._last]
+
+    def look(self) -> SweepConfig | None:
+        """The sweep with all whole checkpoints; None if none is new."""
+        before, self._seen = self._seen, {}
+        ready: list[Path] = []
+        for path in self._found():
+            states = self._whole(path)
+            if states is None or states == self._refused.get(path):
+                continue
+            self._seen[path] = states
+            new = states != self._taken.get(path)
+            if new and states == before.get(path) and self._named(path):
+                ready.append(path)
+        for path in self._taken:
+            if not path.is_dir():
+                self._once(path, "has vanished; its records stay")
+        if self._alone:
+            ready = sorted(ready, key=self._age)[:1]
+        self._last = ready
+        self._taken |= {path: self._seen[path] for path in ready}
+        return self._sweep() if ready else None
+
+    def refuse(self, reason: str) -> None:
+        """Leave out what the last look has taken, until its files change. If these are
+        several, the next looks take them one by one."""
+        self._alone = len(self._last) > 1 or self._newest_first
+        for path in self._last:
+            states = self._taken.pop(path)
+            if len(self._last) == 1:
+                self._refused[path] = states
+                self._tell(f"{path}: left out until it changes: {reason}")
+
+    def _sweep(self) -> SweepConfig:
+        models = {**self._config.models}
+        for name in self._patterns:
+            del models[name]
+        for path in sorted(self._taken, key=_in_order):
+            if self._taken[path] == self._seen.get(path):
+                models[self._names[path]] = str(path)
+        return self._config.model_copy(update={"models": models})
+
+    def _found(self) -> dict[Path, str]:
+        """The folders under the patterns, each with its pattern's name."""
+        found: dict[Path, str] = {}
+        for name, pattern in self._patterns.items():
+            for root in (self._beside, Path()):
+                for path in map(Path, glob(str(root.absolute() / pattern))):
+                    if path.is_dir():
+                        found.setdefault(path, name)
+        return found
+
+    def _whole(self, path: Path) -> FileStates | None:
+        """The states of a whole checkpoint's files; None, which is told once."""
+        try:
+            states = file_states(path)
+            checkpoint = Checkpoint(path)
+            checkpoint.check_directory()
+            _ = checkpoint.config, checkpoint.tensors
+        except (InputError, OSError) as error:
+            self._once(path, "not whole yet", one_line(error))
+            return None
+        return states
+
+    def _age(self, path: Path) -> int:
+        """Of the newest file; the smallest is the newest."""
+        return -max(modified for _, modified in self._seen[path].values())
+
+    def _named(self, path: Path) -> bool:
+        """Give a checkpoint its name, unless another has it, which is told once."""
+        if path not in self._names:
+            text = f"{self._found()[path]}-{path.name}"
+            name = re.sub(r"[^A-Za-z0-9._-]", "-", text)
+            if name in {*self._names.values(), *self._config.models}:
+                self._once(path, f"left out: another checkpoint is named {name!r}")
+                return False
+            self._names[path] = name
+        return True
+
+    def _once(self, path: Path, what: str, why: str = "") -> None:
+        if (path, what) not in self._told:
+            self._told.add((path, what))
+            self._tell(": ".join(filter(None, [str(path), what, why])))
+
+
+def rounds(
+    watch: Watch,
+    ended: Callable[[], bool],
+    idle_hours: float | None,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    now: Callable[[], float] = time.monotonic,
+) -> Iterator[SweepConfig]:
+    """The sweep each time that it has grown, until it has `ended`, or nothing new came
+    for `idle_hours`."""
+    since = now()
+    while not ended():
+        if config := watch.look():
+            yield config
+            since = now()
+        elif idle_hours is not None and now() - since >= idle_hours * _HOUR:
+            return
+        else:
+            sleep(LOOK_SECONDS)
+
+
+def _in_order(path: Path) -> list[tuple[int, str]]:
+    """step-9 before step-10."""
+    pieces = re.split(r"(\d+)", path.name)
+    return [(int(each), "") if each.isdecimal() else (0, each) for each in pieces]

@@ -1,0 +1,172 @@
+"""A whole run in this process: the real driver, board and store, one pretended
+engine, and no Ray."""
+
+import contextlib
+import io
+import threading
+import zlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from evaluator.checkpoints.info import CheckpointInfo
+from evaluator.core.config import validated
+from evaluator.engine.config import EngineConfig
+from evaluator.store.run_json import Failure
+from launch.run.decide.assignments import Assignment, BaseAnswers
+from launch.run.directory.lock import hold
+from launch.run.directory.rundir import open_run
+from launch.run.state import Bus
+from launch.run.work import driver
+from launch.run.work.actors import EngineActor
+from launch.sweep.config import SweepConfig
+from launch.sweep.preflight import prepare
+from pruning.run import prune
+from tests.support.fake import FakeEngine, FakeLM
+from tests.support.models import VOCABULARY, save_tiny_model
+
+PROBES = ("greedy", "choice", "sample", "beam", "rank", "aligned_rank", "fidelity")
+LANGUAGES = ("swahili", "english", "arabic")
+SHORT = {"max_new_tokens": 2, "samples": 2, "beam_width": 2}
+FULL = {"models": 3, "languages": 3, "items": 3, "probes": len(PROBES), "tasks": 2}
+SMALL = {"models": 2, "languages": 2, "items": 1, "probes": 2, "tasks": 1}
+
+
+def save_models(folder: Path) -> Path:
+    for seed, name in enumerate("abc"):
+        save_tiny_model(folder / name, seed=seed)
+    return folder
+
+
+def sweep(models: Path, size: dict[str, int], **settings: Any) -> dict[str, Any]:
+    """The first of everything, in the order of the full sweep."""
+    task = {
+        "task": "gazetteer",
+        "items": size["items"],
+        "languages": sorted(LANGUAGES[: size["languages"]]),
+        "probes": sorted(PROBES[: size["probes"]]),
+        **SHORT,
+    }
+    again = {**task, "name": "again", "seed": 1}
+    return {
+        "models": {name: str(models / name) for name in "abc"[: size["models"]]},
+        "base": "a",
+        "tasks": [task | settings, again][: size["tasks"]],
+        "resources": {"shard_items": 2},
+    }
+
+
+class PretendedEngine(EngineActor):
+    """Evaluates as an engine's process does; each checkpoint has answers of its own."""
+
+    def __init__(self) -> None:
+        self._config = EngineConfig()
+        self._kv_scales = None
+        self._tokenised = {}
+        self._waiting = deque()
+        self._lock = threading.Lock()
+        self._items = 0
+        self.told: list[str] = []
+        self.asked: list[tuple[str, str, int, tuple[str, ...]]] = []
+        self.fails: set[str] = set()  # checkpoints that it does not load
+
+    def serve(self, checkpoint: CheckpointInfo) -> None:
+        seed = zlib.crc32(checkpoint.name.encode())
+        model = FakeLM(vocabulary=VOCABULARY, seed=seed)
+        engine: Any = FakeEngine(model.answer)
+        self._engine = engine
+
+
+class _Stopped(Exception):
+    """The run is killed here."""
+
+
+def run_here(
+    monkeypatch: pytest.MonkeyPatch,
+    document: dict[str, Any],
+    out: Path,
+    *,
+    shards: int | None = None,
+    reuse: Sequence[Path] = (),
+) -> PretendedEngine:
+    """Run a sweep, without its report; `shards`: the driver is killed after so
+    many. `reuse`: runs with records to take."""
+    engine = pretend(monkeypatch, shards)
+    config = validated(SweepConfig, document, "s.yaml")
+    console = Console(file=io.StringIO())
+    with hold(out) as lock, contextlib.suppress(_Stopped):
+        prepared = prepare(config, out)
+        directory = open_run(prepared, out, lock)
+        bus = Bus(lambda event, _: engine.told.append(str(getattr(event, "text", ""))))
+        driver.run_sweep(prepared, directory, bus, console, reuse)
+    return engine
+
+
+def _make(run: Any, jobs: Sequence[Any], inspected: Any) -> None:
+    """Make the pruned checkpoints of a run."""
+    for job in jobs:
+        config, held_out = job.prune.absolute(), run._prepared.held_out
+        prune(config, job.path.absolute(), held_out=held_out)
+    inspected.begin(*jobs)
+    while run.open:
+        for job in inspected.ended():
+            run._enqueue(job, inspected)
+
+
+def pretend(
+    monkeypatch: pytest.MonkeyPatch, shards: int | None = None
+) -> PretendedEngine:
+    """Let every driver of this process have one pretended engine, and no Ray."""
+    engine = PretendedEngine()
+
+    def work(run: Any, _: object, to_make: Sequence[Any], inspected: Any) -> None:
+        board, left = run._board, shards
+        _make(run, to_make, inspected)
+        board.join(0)
+        while (assignment := board.take(0, None, None)) is not None:
+            note_of(assignment)
+            if (name := assignment.checkpoint.name) in engine.fails:
+                lost = Failure(
+                    checkpoint=name, stage="load", reason="no", mendable=True
+                )
+                board.failed(0, lost)
+                continue
+            engine.serve(assignment.checkpoint)
+            questions = board.questions[assignment.task_key]
+            board.begin(0, lambda count: ())
+            for result in engine.evaluate(
+                assignment, questions, answers(run, assignment)
+            ):
+                if left == 0:
+                    raise _Stopped
+                left = None if left is None else left - 1
+                run._store.append(*assignment.part, result.shard.name, result.part)
+                board.finished(0, result.shard)
+            board.end(0)
+            run._screening.poll()
+
+    def note_of(assignment: Assignment) -> None:
+        probes = assignment.kept or assignment.config.probes
+        engine.asked.append((*assignment.part, assignment.items, probes))
+
+    def answers(run: Any, assignment: Assignment) -> BaseAnswers | None:
+        source = assignment.base
+        if source is None:
+            return None
+        table = None
+        if source.name is not None:
+            table = run._store.greedy_answers(source.name, assignment.task)
+        return BaseAnswers(source, table)
+
+    @contextlib.contextmanager
+    def cluster(*_: object) -> Iterator[None]:
+        yield
+
+    monkeypatch.setattr(driver, "cluster", cluster)
+    monkeypatch.setattr(driver, "remove_leftovers", lambda: ())
+    monkeypatch.setattr(driver._Run, "_work_until_done", work)
+    return engine

@@ -1,0 +1,248 @@
+"""The gate's verdict on two logs, and its numbers recounted in plain Python."""
+
+import json
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from evaluator.deciding.comparison import compare
+from evaluator.deciding.log_verdicts import document_of, judge_logs
+from evaluator.deciding.logged import side_of_logged
+from evaluator.deciding.policy import Policy
+from evaluator.logs.base import LoggedTask, Sample
+from tests.support.sweeps import refused
+from tests.support.tables import only
+
+
+def log_of(values, *, task="t", model="m", metric="acc", options=0, **more):
+    """A log whose i-th document has the i-th value; None: a missing row."""
+    samples, sample = [], more.pop("sample", {})
+    for number, value in enumerate(values):
+        given = {"answer": f"{value}", "response": f"{model} {value}"}
+        given |= {"content": f"log {number}", "prompt": "p"} | sample
+        if value is not None:
+            scores = {metric: value}
+            samples.append(
+                Sample(number=number, scores=scores, options=options, **given)
+            )
+    settings = {"settings": {}, "decisive": {}} | more
+    return LoggedTask(model=model, task=task, samples=samples, **settings)
+
+
+def side(*logs):
+    return side_of_logged(logs, logs[0].model)
+
+
+def judged(base, candidate, **policy):
+    return judge_logs(side(base), side(candidate), Policy(**policy))
+
+
+def outcome(base, candidate, **policy):
+    (verdict,) = judged(base, candidate, **policy).verdicts
+    return verdict.outcome, verdict
+
+
+RIGHT = [1.0] * 240 + [0.0] * 60
+
+
+def loses(count, gains=0):
+    """The answers after `count` losses and some gains."""
+    return [0.0] * count + RIGHT[count:240] + [1.0] * gains + RIGHT[240 + gains :]
+
+
+@pytest.mark.parametrize("options", [0, 4])
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (loses(0), "PASS"),
+        (loses(9, gains=2), "WARN"),
+        (loses(40), "BLOCK"),
+        (loses(0, gains=59), "ANOMALOUS"),
+        ([*RIGHT[:290], *[None] * 10], "WARN"),
+    ],
+)
+def test_planted_losses(values, expected, options):
+    """Of open answers and of options: a log of options needs no open answers."""
+    base = log_of(RIGHT, options=options)
+    found, verdict = outcome(base, log_of(values, model="c", options=options))
+    assert (found, verdict.measure) == (expected, "choice")
+    assert verdict.checks[0].criterion.name.startswith("choice" if options else "open")
+    assert len(verdict.checks) == 1
+
+
+def choose(n, k):
+    return math.factorial(n) // math.factorial(k) // math.factorial(n - k)
+
+
+@pytest.mark.parametrize(("lost", "gained"), [(0, 0), (9, 2), (40, 11)])
+def test_numbers_agree_with_recount(lost, gained):
+    """Means, McNemar's p and, where nothing differs, Gaffke's bound, which is then 1 -
+    level^(1/n)."""
+    base, candidate = side(log_of(RIGHT)), side(log_of(loses(lost, gained), model="c"))
+    row = only(compare(base, candidate, {"m": "c"}).frame, language="all")
+    assert row["a"] == pytest.approx(240 / 300, abs=1e-12)
+    assert row["b"] == pytest.approx((240 - lost + gained) / 300, abs=1e-12)
+    assert row["difference"] == pytest.approx((gained - lost) / 300, abs=1e-12)
+    total, fewer = lost + gained, min(lost, gained)
+    tail = sum(choose(total, k) for k in range(fewer + 1))
+    p = min(Fraction(1), 2 * Fraction(tail, 2**total))
+    assert row["mcnemar_p"] == pytest.approx(float(p), rel=1e-12)
+    found = judge_logs(base, candidate, Policy(default={"max_flips": 9}))
+    (verdict,) = found.verdicts
+    (flips,) = verdict.of("open_flips")
+    assert flips.value == pytest.approx(total / 300, abs=1e-12)
+    if not total:
+        (drop,) = verdict.of("open_drop")
+        assert drop.high == pytest.approx(1 - 0.05 ** (1 / 300), rel=1e-12)
+
+
+def test_continuous_means_recounted():
+    """Student's interval of the paired difference; no flips are counted."""
+    values, others = [0.5, 0.25, 1.0] * 100, [0.5, 0.5, 0.75] * 100
+    base, candidate = (
+        log_of(values, metric="f1"),
+        log_of(others, metric="f1", model="c"),
+    )
+    found = judged(base, candidate, default={"max_flips": 1})
+    (verdict,) = found.verdicts
+    assert [check.criterion.name for check in verdict.checks] == ["open_drop"]
+    assert verdict.checks[0].value == pytest.approx(0.0, abs=1e-12)
+    assert "open flips" in found.absent
+    row = only(compare(side(base), side(candidate), {"m": "c"}).frame, language="all")
+    gaps = [b - a for a, b in zip(values, others, strict=True)]
+    mean = math.fsum(gaps) / 300
+    error = math.sqrt(math.fsum((gap - mean) ** 2 for gap in gaps) / 299 / 300)
+    # Student's quantile at 299 degrees of freedom
+    width = 1.96792966906566991 * error
+    for name, end in (("low", mean - width), ("high", mean + width)):
+        assert row[f"difference_{name}"] == pytest.approx(end, rel=1e-12)
+
+
+def test_less_may_be_better():
+    """As the log states it; what is no share is named and not judged."""
+    base = log_of([1 - value for value in RIGHT], more_is_better={"acc": False})
+    worse = [1 - value for value in loses(40)]
+    assert outcome(base, log_of(worse, model="c"))[0] == "BLOCK"
+    found = judged(log_of([3.0, 20.0]), log_of([4.0, 21.0], model="c"))
+    (failure,) = found.not_judged
+    assert "choice is 3 to 21: tolerances judge values from 0 to 1" in failure.reason
+    assert not found.verdicts
+
+
+def test_settings_and_prompts():
+    """A setting that differs blocks; other prompts never pass."""
+    base = log_of(RIGHT, decisive={"n-shot": 0})
+    _, verdict = outcome(base, log_of(RIGHT, model="c", decisive={"n-shot": 5}))
+    assert (verdict.outcome, verdict.incomparable) == (
+        "BLOCK",
+        "settings differ: n-shot 0 | 5",
+    )
+    candidate = log_of(RIGHT, model="c")
+    samples = [*candidate.samples]
+    samples[0] = Sample(**{**vars(samples[0]), "prompt": "q"})
+    other = LoggedTask(**{**vars(candidate), "samples": samples})
+    found, verdict = outcome(log_of(RIGHT), other)
+    assert found == "ANOMALOUS"
+    assert verdict.anomaly.startswith("prompts differ on 1 of 300 items")
+
+
+def test_changed_items_count_once():
+    """Neither as a flip nor as two missing items."""
+    changed = log_of(RIGHT, model="c")
+    samples = [*changed.samples]
+    for number in (3, 4):
+        samples[number] = Sample(**{**vars(samples[number]), "content": "log new"})
+    moved = LoggedTask(**{**vars(changed), "samples": samples[::-1]})
+    found, verdict = outcome(log_of(RIGHT), moved)
+    assert (found, verdict.planned, verdict.checks[0].missing) == ("WARN", 300, 2)
+    assert verdict.checks[0].value == 0
+
+
+def test_duplicates_are_one_context():
+    """Documents with equal questions; each still counts as an item."""
+    sample = {"content": "log same"}
+    logs = log_of(RIGHT, sample=sample), log_of(RIGHT, model="c", sample=sample)
+    found, verdict = outcome(*logs)
+    assert (verdict.checks[0].n, verdict.checks[0].contexts) == (300, 1)
+    assert found == "WARN"
+    assert outcome(log_of(RIGHT), log_of(RIGHT, model="c"))[1].checks[0].contexts == 300
+
+
+def test_what_no_sample_scores():
+    """Metrics without a number of their own, and those of one side alone, are told."""
+    pairs = log_of([None], task="u", sample={"others": ("bleu", "ter")})
+    samples = [
+        Sample(
+            **{
+                **vars(log_of([1.0]).samples[0]),
+                "scores": {},
+                "others": ("bleu", "ter"),
+            }
+        )
+    ]
+    pairs = LoggedTask(**{**vars(pairs), "samples": samples})
+    base = side(log_of(RIGHT), log_of(RIGHT, metric="f1"), pairs)
+    candidate = side(log_of(RIGHT, model="c"))
+    reasons = {
+        each.task: each.reason
+        for each in judge_logs(base, candidate, Policy()).not_judged
+    }
+    assert reasons == {
+        "t": "f1: the candidate's log does not have it",
+        "u": "samples without a number: bleu (1), ter (1)",
+    }
+    notes = compare(base, candidate, {"m": "c"}).notes
+    assert "u: samples without a number: bleu (1), ter (1)" in notes
+    assert "t: only m has f1" in notes
+    told = refused(side, pairs)
+    assert told.endswith("a number; u: samples without a number: bleu (1), ter (1)")
+
+
+def test_exported_tasks_have_own_name():
+    """An item without a score is of the run's task, not of its file's."""
+    logs = []
+    for model in "mc":
+        rows = log_of(RIGHT, task="gaz_english", model=model, sample={"task": "gaz"})
+        bare = replace(rows.samples[0], number=300, scores={}, others=("acc",))
+        logs.append(replace(rows, samples=[*rows.samples, bare]))
+    found = judged(*logs)
+    assert [verdict.task for verdict in found.verdicts] == ["gaz"]
+    assert found.not_judged == []
+
+
+def test_policy_by_task():
+    """An advisory task, a required one that is missing, and one that only the base's
+    log has."""
+    base = side(log_of(RIGHT), log_of(RIGHT, task="u"))
+    tasks = {"t": {"max_drop": 1, "tier": "advisory"}}
+    policy = Policy(tasks=tasks, required=["u"])
+    found = judge_logs(base, side(log_of(loses(40), model="c")), policy)
+    outcomes = {each.task: (each.outcome, each.advisory) for each in found.verdicts}
+    assert outcomes == {"t": ("WARN", True), "u": ("BLOCK", False)}
+    (failure,) = found.not_judged
+    assert (failure.task, failure.checkpoint) == ("u", "c")
+
+
+def test_identical_candidate_is_warned_of():
+    """Responses count: equal scores alone say little."""
+    base, same = log_of(RIGHT), log_of(RIGHT, model="m")
+    found, verdict = outcome(base, same)
+    assert (found, verdict.identical) == ("PASS", True)
+    assert not outcome(base, log_of(RIGHT, model="c"))[1].identical
+    policy = Policy()
+    compared = compare(side(base), side(same))
+    document = document_of(judged(base, same), compared, policy)
+    assert "perhaps the compression was never applied" in document["words"]
+    assert document["measures"][0]["n"] == 300
+    assert json.loads(json.dumps(document)) == document
+
+
+def test_impossible_pairs_are_one_line():
+    several = side(log_of(RIGHT), log_of(RIGHT, model="other"))
+    told = refused(judge_logs, several, several, Policy())
+    assert told == "m: logs of m, other: name those of one"
+    two = side(log_of(RIGHT, task="u"), log_of(RIGHT, task="v"))
+    told = refused(judge_logs, side(log_of(RIGHT)), two, Policy())
+    assert told == "m and m: no common task (t; u, v)"

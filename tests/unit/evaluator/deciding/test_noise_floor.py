@@ -1,0 +1,158 @@
+"""The gate with controls: simulated noise, and what a verdict says of it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from evaluator.deciding.criteria import CRITERIA, Paired, Reported
+from evaluator.deciding.decision import decide
+from evaluator.deciding.policy import Policy
+from evaluator.deciding.thresholds import Thresholds
+from evaluator.deciding.verdict_text import document, why
+from evaluator.deciding.verdicts import judge, not_judged
+from evaluator.metrics import Inputs, reduce_records
+from evaluator.metrics.intervals import Mean
+from evaluator.report.gate_formats import table_of
+from tests.support.records import Seen, records
+
+OFF = {"languages": False, "max_mc_only": None, "max_lost": None}
+FLIPS = Thresholds(max_drop=20, max_flips=5, **OFF)
+DROP = Thresholds(max_drop=2, **OFF)
+RUNS, ITEMS, RIGHT, WRONG = 200, 1500, Seen(greedy=True), Seen(greedy=False)
+
+
+def paired(base, own):
+    every = np.ones(len(base), bool)
+    unasked = np.full(len(base), np.nan)
+    return Paired(
+        languages=np.full(len(base), "en", object),
+        contexts=np.arange(len(base)),
+        base_said=base,
+        said=own,
+        base_picked=unasked,
+        picked=unasked,
+        open=every,
+        choice=~every,
+    )
+
+
+def flipped(answers, share, rng):
+    """As many answers become wrong as right."""
+    odds = np.where(answers, 0.5 / answers.mean(), 0.5 / (1 - answers.mean()))
+    return np.abs(answers - (rng.random(len(answers)) < share * odds))
+
+
+def share_of(verdict, thresholds, noise, *, control, flips=0.0, loss=0.0):
+    """How often the gate comes to a verdict, with a control of so many items."""
+    rng, count = np.random.default_rng(5), 0
+    for _ in range(RUNS):
+        answers = (rng.random(ITEMS) < 0.7).astype(float)
+        base, again = (flipped(answers, noise / 2, rng) for _ in range(2))
+        own = flipped(flipped(answers, noise / 2, rng), flips, rng)
+        own = np.where(rng.random(ITEMS) < loss / 0.7, 0.0, own)
+        some = paired(base, again).at(np.arange(control))
+        floors = {}
+        for criterion in CRITERIA:
+            if control and criterion.measure is not None:
+                evidence = criterion.measure(some, "left out").evidence
+                floors[criterion.name] = [evidence] if evidence else []
+        decision = decide(paired(base, own), thresholds, floors=floors)
+        count += decision.outcome == verdict
+    return count / RUNS
+
+
+@pytest.mark.parametrize("control", [50, 300, ITEMS])
+@pytest.mark.parametrize("noise", [0.0, 0.03, 0.06, 0.12])
+def test_noise_alone_never_blocks(noise, control):
+    # at most 1 %: of 200 runs 7 have a probability below 1 %
+    assert share_of("BLOCK", FLIPS, noise, control=control) <= 6 / RUNS
+    assert share_of("BLOCK", DROP, noise, control=control) <= 6 / RUNS
+
+
+@pytest.mark.parametrize("control", [0, 50, ITEMS])
+@pytest.mark.parametrize("noise", [0.0, 0.03])
+def test_loss_at_tolerance_seldom_passes(noise, control):
+    # at most 5 %: of 200 runs 19 have a probability below 1 %
+    assert share_of("PASS", FLIPS, noise, control=control, flips=0.05) <= 18 / RUNS
+    assert share_of("PASS", DROP, noise, control=control, loss=0.02) <= 18 / RUNS
+
+
+def test_gate_still_decides():
+    """Without a control, noise blocks. With one, small noise prevents no verdict."""
+    assert share_of("BLOCK", FLIPS, 0.12, control=0) > 0.95
+    for control in (50, ITEMS):
+        assert share_of("PASS", FLIPS, 0.01, control=control) > 0.95
+        assert share_of("BLOCK", FLIPS, 0.01, control=control, flips=0.4) > 0.95
+        assert share_of("BLOCK", DROP, 0.08, control=control, loss=0.15) > 0.95
+
+
+def test_sure_loss_of_control_counts():
+    """A number format that surely costs more than the tolerance hides a drop."""
+    base = (np.arange(ITEMS) % 4 > 0).astype(float)
+    own = np.where(np.arange(ITEMS) % 10 == 1, 0.0, base)
+    plain = decide(paired(base, own), DROP)
+    (check,) = (each for each in plain.checks if each.criterion.name == "open_drop")
+    floors = {"open_drop": [check.evidence]}
+    assert plain.outcome == "BLOCK"
+    assert decide(paired(base, own), DROP, floors=floors).outcome == "WARN"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "hidden"),
+    [
+        ("kld", 0.3, True),
+        ("kld", 0.02, False),
+        ("ear", 0.7, True),
+        ("ear", 0.99, False),
+    ],
+)
+def test_divergence_has_a_floor(name, value, hidden):
+    asked = Thresholds(max_drop=20, max_kld=0.1, min_ear=0.9, **OFF)
+
+    def report(value):
+        return Reported(
+            value=value, low=value - 0.01, high=value + 0.01, n=99, contexts=99
+        )
+
+    reports = {("kld", "all"): report(0.02), ("ear", "all"): report(0.99)}
+    base = np.tile([1.0, 1.0, 0.0], 200)
+    decision = decide(
+        paired(base, base), asked, reports=reports, floors={name: [report(value)]}
+    )
+    assert decision.outcome == ("WARN" if hidden else "PASS")
+    (check,) = (each for each in decision.checks if each.criterion.name == name)
+    assert check.noisy == hidden
+    assert check.excess == pytest.approx(reports[name, "all"].value - value)
+
+
+def test_verdict_names_the_floor():
+    """In words, in the table and in gate.json; failed controls are no result."""
+    keys = [f"english/{n}" for n in range(100)]
+    lost = {key: WRONG if n < 12 else RIGHT for n, key in enumerate(keys)}
+    noise = {key: WRONG if n < 8 else RIGHT for n, key in enumerate(keys)}
+    every = dict.fromkeys(keys, RIGHT)
+    parts = [records("dense", every), records("int4", lost, base="dense")]
+    parts.append(records("dense~order", noise, base="dense", digest="dense"))
+    planned = {name: {"t": 100} for name in ("dense", "dense~order", "dense~batch")}
+    run = {"planned": planned}
+    inputs = Inputs(reduce_records(pd.concat(parts)), run=run)
+    policy = Policy(default=Thresholds(max_drop=50, max_flips=5, **OFF))
+    (verdict,) = judge(inputs, policy)
+    assert (verdict.checkpoint, verdict.outcome) == ("int4", "WARN")
+    told = "open flips 12.0 % ({}; at most 5.0), 4.0 % above the noise of 8.0 %"
+    found = why(verdict)
+    assert found.startswith(told.partition("{")[0])
+    assert told.partition("}")[2] + ": the tolerance is below the noise floor" in found
+    headings, ((*cells,),) = table_of([verdict])
+    assert cells[headings.index("open_flips")] == "+4.0~"
+    rows = document([verdict], policy)["checkpoints"][0]["checks"]
+    (row,) = (each for each in rows if each["criterion"] == "open_flips")
+    floor = Mean(np.repeat([1.0, 0.0], [8, 92]), np.arange(100))
+    assert row["floor"] == {
+        "value": 0.08, "low": floor.lower(0.025), "high": floor.upper(0.025)
+    }  # fmt: skip
+    assert (row["noisy"], row["excess"]) == (True, pytest.approx(0.04))
+    assert not_judged(inputs) == []
+    assert not replace(verdict.checks[0], floor=None).noisy

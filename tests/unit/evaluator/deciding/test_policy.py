@@ -1,0 +1,218 @@
+"""Policies: which tolerances count, which file they come from, and what each tier
+makes of a verdict."""
+
+import pandas as pd
+import pytest
+import yaml
+
+from evaluator.core.config import validated
+from evaluator.deciding.policy import Policy, need_tasks, policy_for, spelled
+from evaluator.deciding.thresholds import Screen
+from evaluator.deciding.verdict_text import document, notice, usable, why
+from evaluator.deciding.verdicts import judge
+from evaluator.metrics import Inputs, reduce_records
+from tests.support.records import Seen, records
+from tests.support.sweeps import refused
+
+POLICY = {
+    "default": {"max_drop": 2, "max_mc_only": 5},
+    "tasks": {"gsm8k": {"max_drop": 1}, "mmlu": {"max_drop": 3, "tier": "advisory"}},
+    "required": ["gsm8k"],
+}
+LOST = {"PASS": 0, "WARN": 12, "BLOCK": 200}  # of 400 answers
+
+
+def judged_items(count, lost):
+    """The outcomes of a base that is always right, and of int4, which lost some."""
+    right, gone = Seen(greedy=True, choice=True), Seen(greedy=False, choice=False)
+    base = {f"english/{n}": right for n in range(count)}
+    own = {f"english/{n}": gone if n < lost else right for n in range(count)}
+    sides = records("dense", base), records("int4", own, base="dense")
+    return pd.concat(map(reduce_records, sides), ignore_index=True)
+
+
+@pytest.fixture
+def files(tmp_path):
+    def written(name, content):
+        path = tmp_path / name
+        text = content if isinstance(content, str) else yaml.safe_dump(content)
+        path.write_text(text)
+        return path
+
+    return written
+
+
+def test_tasks_differ_from_default(tmp_path, files):
+    policy = policy_for(tmp_path, {}, files("p.yaml", POLICY), max_drop=4, max_lost=3)
+    drops = [policy.of(name).max_drop for name in ("gsm8k", "mmlu", "other")]
+    assert drops == [1, 3, 4]
+    assert policy.of("gsm8k").max_lost == 3
+    stored = files("gate.yaml", policy.document)
+    assert policy_for(tmp_path, {}) == policy_for(tmp_path, {}, stored) == policy
+    assert Policy(required=("a",)).document == {"required": ["a"]}
+    told = spelled(policy)
+    assert told.startswith(
+        "max_drop 4, max_drop_language 5, max_mc_only 5, max_lost 3; "
+    )
+    assert "; mmlu (advisory): max_drop 3, " in told
+    assert told.endswith("; required: gsm8k")
+
+
+def test_last_policy_counts(tmp_path, files):
+    """Without options and a file RUN/gate.yaml, else the sweep's. With options the
+    sweep's, so that a command repeats."""
+    run = {"config": {"gate": {"max_drop": 3, "max_lost": 1, "max_drop_language": 3}}}
+    assert policy_for(tmp_path, {}) == Policy()
+    assert policy_for(tmp_path, run).default.max_drop == 3
+    files("gate.yaml", {"max_drop": 5})
+    assert policy_for(tmp_path, run).default.max_drop == 5
+    given = policy_for(tmp_path, run, max_flips=7, languages=False).default
+    assert (given.max_drop, given.max_lost, given.max_flips) == (3, 1, 7)
+    assert policy_for(tmp_path, {"config": {"gate": POLICY}}, max_drop=4).required
+    assert Screen(items=10, seed=0).items == 10
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("defualt: {max_drop: 2}", "defualt: unknown key 'defualt'; did you mean 'default'?"),
+        ("default: {max_dorp: 2}", "default.max_dorp: unknown key 'max_dorp'; did you mean 'max_drop'?"),
+        ("max_dorp: 2", "p.yaml: max_dorp: unknown key 'max_dorp'; did you mean 'max_drop'?"),
+        ("tasks: {a: {max_dorp: 2}}", "tasks.a.max_dorp: unknown key 'max_dorp'; did you mean 'max_drop'?"),
+        ("tasks: {a: {teir: advisory}}", "tasks.a.teir: unknown key 'teir'; did you mean 'tier'?"),
+        ("tasks: {a: {tier: advisery}}", "tasks.a.tier: unknown value 'advisery'; did you mean 'advisory'?"),
+        ("tasks: {a: {max_drop: 101}}", "tasks.a.max_drop: 101: "),
+        ("tasks: {a: {max_drop: 1}, a: {}}", "key 'a' appears here twice"),
+        ("default: {max_drop_language: 3}\ntasks: {a: {max_drop: 4}}", "tasks.a: max_drop_language: 3 contradicts"),
+        ("tasks: {a: {max_drop: null, max_mc_only: null, max_lost: null}}", "tasks.a: every threshold is null"),
+        ("required: a", "required: \"a\": a list is needed"),
+        ("max_drop: 1\nrequired: [a]", "max_drop: unknown key 'max_drop'"),
+        ("", "p.yaml: (top level): null: "),
+        ("!!python/name:os.system", "not valid YAML"),
+    ],
+)  # fmt: skip
+def test_bad_policy_is_one_line(tmp_path, files, text, told):
+    message = refused(policy_for, tmp_path, {}, files("p.yaml", text))
+    assert told in message
+    assert "\n" not in message
+
+
+def test_unknown_task_is_refused(tmp_path):
+    policy = validated(Policy, POLICY, "p.yaml")
+    need_tasks(policy, ["gsm8k", "mmlu"], "p.yaml")
+    told = refused(need_tasks, policy, ["gsm8k_de", "mmlu"], "p.yaml")
+    assert told.startswith(
+        "p.yaml: unknown task of `tasks` 'gsm8k'; did you mean 'gsm8k_de'?"
+    )
+    need_tasks(Policy(required=("later",)), [], "p.yaml")
+    (tmp_path / "q.yaml").touch()
+    told = refused(policy_for, tmp_path, {}, tmp_path / "p.yaml")
+    assert "p.yaml: cannot read the policy: No such file or directory" in told
+    assert told.endswith(f"; did you mean {str(tmp_path / 'q.yaml')!r}?")
+
+
+def test_misspelt_required_task_is_guessed():
+    inputs = Inputs(judged_items(40, 0).assign(task="gsm8k"))
+    verdicts = judge(inputs, Policy(required=("gsm8", "gsm8k", "later")))
+    reasons = {verdict.task: why(verdict) for verdict in verdicts}
+    assert reasons["gsm8"].endswith("no records of 'gsm8'; did you mean 'gsm8k'?")
+    assert reasons["later"].endswith("it has no records of 'later'")
+
+
+@pytest.mark.parametrize("tier", ["critical", "advisory"])
+@pytest.mark.parametrize("outcome", [*LOST])
+@pytest.mark.parametrize("required", [(), ("t",), ("absent",), ("t", "absent")])
+def test_tiers_and_required_tasks(tier, outcome, required):
+    inputs = Inputs(judged_items(400, LOST[outcome]))
+    policy = Policy(tasks={"t": {"tier": tier}}, required=required)
+    verdicts = judge(inputs, policy)
+    softened = (tier, outcome) == ("advisory", "BLOCK")
+    expected = "WARN" if softened else outcome
+    assert verdicts[0].outcome == expected
+    assert why(verdicts[0]).startswith("advisory: open accuracy lost 50.0") == softened
+    assert (usable(verdicts[0]) == "not usable") == (outcome == "BLOCK")
+    told = document(verdicts, policy)
+    absent = "absent" in required
+    assert told["verdict"] == ("BLOCK" if absent else expected)
+    if absent:
+        missing = verdicts[1]
+        assert (missing.task, missing.outcome) == ("absent", "BLOCK")
+        line = "int4 on absent: not judged (the policy requires this task: it has no"
+        assert line in told["words"]
+    assert len(verdicts) == 1 + absent
+    assert ("BLOCK int4" in notice(verdicts)) == (told["verdict"] == "BLOCK")
+    assert told["policy"] == policy.document
+
+
+KINDS = {
+    "right": Seen(greedy=True, choice=True),
+    "lost": Seen(greedy=False, choice=False),
+    "excluded": Seen(greedy=True, choice=True, status="excluded"),
+    "engine_error": Seen(greedy=True, choice=True, status="engine_error"),
+}
+
+
+def side_of(checkpoint, task, counts, **more):
+    """A checkpoint's answers: so many of each kind, in this order."""
+    kinds = [kind for kind, count in counts.items() for _ in range(count)]
+    seen = {f"english/{n:03}": KINDS[kind] for n, kind in enumerate(kinds)}
+    return reduce_records(records(checkpoint, seen, task=task, **more))
+
+
+def expected_of(tier, counts, required, absent):
+    """By the rules of docs/gate.md, in plain words. Of 400 items a loss of 12 is
+    undecided and one of 200 is sure; so is a failure of 200."""
+    verdict = "PASS"
+    if counts["lost"] == 12 or counts["engine_error"] > 0:
+        verdict = "WARN"  # an item without an answer may be a loss
+    if counts["lost"] == 200:
+        verdict = "BLOCK"
+    if verdict == "BLOCK" and tier == "advisory":
+        verdict = "WARN"
+    if required and absent:
+        return verdict, "BLOCK"
+    return verdict, verdict
+
+
+@pytest.mark.parametrize("tier", [None, "critical", "advisory"])
+@pytest.mark.parametrize("lost", [0, 12, 200])
+@pytest.mark.parametrize("trouble", ["excluded", "engine_error", None])
+@pytest.mark.parametrize(
+    ("required", "absent"), [(False, True), (True, False), (True, True)]
+)
+def test_every_combination_has_one_verdict(tier, lost, trouble, required, absent):
+    """Excluded items are excluded of both sides, and no loss."""
+    own = {"right": 400 - lost, "lost": lost, "excluded": 0, "engine_error": 0}
+    base = {"right": 400}
+    if trouble:
+        own[trouble] = 40
+        base["excluded" if trouble == "excluded" else "right"] = 40
+    if trouble == "engine_error":
+        base = {"right": 440}
+    name = "there" if absent else "t"
+    sides = side_of("dense", "t", base), side_of("int4", "t", own, base="dense")
+    inputs = Inputs(pd.concat(sides, ignore_index=True))
+    tasks = {"t": {"tier": tier}} if tier else {}
+    policy = Policy(tasks=tasks, required=(name,) if required else ())
+    verdicts = judge(inputs, policy)
+    found = verdicts[0].outcome, document(verdicts, policy)["verdict"]
+    assert found == expected_of(tier, own, required, absent)
+
+
+def test_base_without_records_is_unmet():
+    frame = judged_items(40, 0)
+    alone = Inputs(frame[frame["checkpoint"] == "int4"])
+    for required, outcome in (((), "WARN"), (("t",), "BLOCK")):
+        (found,) = judge(alone, Policy(required=required))
+        assert found.outcome == outcome
+        assert ("requires this task: base 'dense' has no" in why(found)) == bool(
+            required
+        )
+
+
+def test_failed_checkpoint_is_unmet():
+    """It has no record at all: only run.json names it and its base."""
+    bases = {"dense": None, "int4": "dense", "fp8": "dense"}
+    run = {"identity": {"bases": bases}}
+    verdicts = judge(Inputs(judged_items(40, 0), run=run), Policy(required=("t",)))
+    assert [each.checkpoint for each in verdicts if each.unmet] == ["fp8"]

@@ -1,0 +1,353 @@
+"""HTTP that fails: nothing is lost, nothing is believed, and no key is shown."""
+
+import asyncio
+import contextlib
+import itertools
+import socket
+import time
+from email.utils import formatdate
+
+import pytest
+
+from evaluator.checkpoints.served import Endpoint
+from evaluator.core.errors import EngineError, InputError
+from evaluator.engine.endpoint import client as client_module
+from evaluator.engine.endpoint.client import Client, Refused, Unreachable
+from evaluator.engine.endpoint.prepare import prepare_endpoint
+from tests.support.engines import answers
+from tests.support.fake import FakeEngine
+from tests.support.requests import generation
+from tests.support.served import BASE, FakeServer, endpoint_engine, send
+
+# of a request that shall be answered, on however slow a machine
+PATIENT = {"patience": 600.0}
+KEY = "sk-very-secret-0123456789"
+
+
+@contextlib.contextmanager
+def pair(first, second, **fields):
+    with first.serving() as one, second.serving() as other:
+        yield Endpoint(url=(one, other), **fields)
+
+
+def gets(endpoint, count=1, path="/v1/models", **more):
+    """Answers, or what was raised."""
+
+    async def all_of_them():
+        client = Client(endpoint, **{"patience": 1.0} | more)
+        requests = [client.get(path) for _ in range(count)]
+        found = await asyncio.gather(*requests, return_exceptions=True)
+        await client.close()
+        return found
+
+    return asyncio.run(all_of_them())
+
+
+def burst(statuses, **headers):
+    """The first answers of a server have other statuses."""
+    left = iter(statuses)
+
+    def before(handler):
+        status = next(left, None)
+        return status is not None and send(handler, status, b"{}", **headers)
+
+    return before
+
+
+@pytest.mark.parametrize(
+    ("statuses", "header"),
+    [
+        ([429, 429], None),
+        ([503, 429, 502], "0.2"),
+        ([429], lambda: formatdate(time.time() + 1, usegmt=True)),
+        ([429], "nonsense"),
+        ([500], None),
+    ],
+)
+def test_busy_servers_are_asked_again(statuses, header):
+    server = FakeServer()
+    named = header() if callable(header) else header
+    server.before = burst(statuses, **({"Retry_After": named} if named else {}))
+    with server.serving() as url:
+        (found,) = gets(Endpoint(url=url), **PATIENT)
+    assert found["data"]
+    assert len(server.asked) == len(statuses) + 1
+
+
+@pytest.mark.parametrize("is_date", [False, True])
+def test_retry_after_is_awaited(is_date):
+    server, answered = FakeServer(), []
+
+    def before(handler):
+        answered.append(time.monotonic())
+        later = formatdate(time.time() + 2, usegmt=True) if is_date else "0.7"
+        return len(answered) == 1 and send(handler, 429, b"{}", Retry_After=later)
+
+    server.before = before
+    with server.serving() as url:
+        gets(Endpoint(url=url), **PATIENT)
+    assert answered[1] - answered[0] >= 0.7
+
+
+def test_long_waits_are_no_answer():
+    server = FakeServer()
+    server.before = burst([429] * 9, Retry_After="inf")
+    with server.serving() as url:
+        (found,) = gets(Endpoint(url=url))
+    assert isinstance(found, Unreachable)
+    assert "429" in str(found)
+
+
+def test_bursts_narrow_the_requests():
+    server = FakeServer()
+    server.before = burst([429] * 12)
+    server.seconds = 0.01
+    with server.serving() as url:
+        found = gets(Endpoint(url=url, concurrency=12), 40, **PATIENT)
+        server.most_in_flight = 0
+    assert all(answer["data"] for answer in found)
+    assert len(server.asked) == 52  # none is asked again without need
+
+
+def test_stalled_sockets_cost_one_try():
+    server, stalls = FakeServer(), iter([True])
+    server.before = lambda handler: next(stalls, False) and not time.sleep(2)
+    with server.serving() as url:
+        (found,) = gets(Endpoint(url=url), answer_seconds=1.0, **PATIENT)
+    assert found["data"]
+
+
+def test_trickled_answers_end():
+    def trickle(handler):
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n")
+        for _ in range(30):
+            handler.wfile.write(b" ")
+            handler.wfile.flush()
+            time.sleep(0.1)
+        return True
+
+    server = FakeServer()
+    server.before = trickle
+    with server.serving() as url:
+        (found,) = gets(Endpoint(url=url), answer_seconds=0.3)
+    assert isinstance(found, Unreachable)
+
+
+def test_broken_answers_are_asked_again():
+    def broken(handler):
+        if next(tries):
+            return False
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{")
+        handler.wfile.flush()
+        handler.close_connection = True
+        handler.connection.shutdown(socket.SHUT_RDWR)
+        return True
+
+    server, tries = FakeServer(), itertools.count()
+    server.before = broken
+    with server.serving() as url:
+        (found,) = gets(Endpoint(url=url), **PATIENT)
+    assert found["data"]
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "headers"),
+    [
+        (200, b"<html>Welcome</html>", {}),
+        (200, b"", {}),
+        (200, b"7", {}),
+        (200, b"\xff\xfe", {}),
+        (200, b"[" * 100_000, {}),
+        (200, b"no gzip", {"Content_Encoding": "gzip"}),
+        (302, b"", {"Location": "http://127.0.0.1:9/elsewhere"}),
+        (204, b"", {}),
+    ],
+)
+def test_other_answers_are_errors(status, content, headers):
+    server = FakeServer()
+    server.before = lambda handler: send(handler, status, content, **headers)
+    with server.serving() as url:
+        (found,) = gets(Endpoint(url=url), patience=0.1)
+    assert isinstance(found, EngineError)
+    assert not isinstance(found, Refused)
+
+
+def test_huge_answers_are_refused(monkeypatch):
+    monkeypatch.setattr(client_module, "_MOST_BYTES", 1000)
+    server = FakeServer()
+    server.before = lambda handler: send(handler, 200, b" " * 2000)
+    with server.serving() as url:
+        (found,) = gets(Endpoint(url=url))
+    assert "more than 1,000 bytes" in str(found)
+
+
+def test_one_bad_request_ends_nothing():
+    """The server answers others, so that it is not down."""
+    server = FakeServer()
+    server.before = lambda handler: handler.path == "/bad" and send(handler, 500, b"")
+    with server.serving() as url:
+
+        async def both():
+            client = Client(Endpoint(url=url), **PATIENT)
+            bad = asyncio.ensure_future(client.get("/bad"))
+            while not bad.done():
+                await client.get("/v1/models")
+                await asyncio.sleep(0.02)
+            await client.close()
+            return bad.exception()
+
+        assert isinstance(asyncio.run(both()), Refused)
+
+
+def dead_url():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{free.getsockname()[1]}"
+
+
+def test_another_url_takes_over():
+    server = FakeServer()
+    with server.serving() as url:
+        endpoint = Endpoint(url=(dead_url(), url), concurrency=4)
+        found = gets(endpoint, 40, **PATIENT)
+    assert all(answer["data"] for answer in found)
+
+
+def test_failing_urls_draw_no_requests(monkeypatch):
+    """A server that fails at once has always room."""
+    monkeypatch.setattr(client_module, "_REST_SECONDS", 1e6)
+    good, bad = FakeServer(), FakeServer()
+    bad.before = lambda handler: send(handler, 503, b"")
+    good.seconds = 0.01
+    with pair(bad, good, concurrency=4) as endpoint:
+        found = gets(endpoint, 100, **PATIENT)
+    assert all(answer["data"] for answer in found)
+    assert len(bad.asked) < 15
+
+
+def test_rested_urls_are_tried_again(monkeypatch):
+    monkeypatch.setattr(client_module, "_REST_SECONDS", 0.0)
+    one, other = FakeServer(), FakeServer()
+    one.before = burst([503] * 6)
+    one.seconds = other.seconds = 0.02
+    with pair(one, other, concurrency=2) as endpoint:
+        found = gets(endpoint, 80, **PATIENT)
+    assert all(answer["data"] for answer in found)
+    assert len(one.asked) > 6  # it answers again
+
+
+def test_dead_servers_are_engine_errors():
+    server = FakeServer()
+    asked = [generation(number, (5, number), 3) for number in range(20)]
+    given = []
+    with endpoint_engine(server) as engine:
+        engine._client._patience = 0.3
+
+        def die(handler):
+            if len(given) < 5:
+                return False
+            handler.connection.shutdown(socket.SHUT_RDWR)
+            raise ConnectionError
+
+        server.before = die
+        with pytest.raises(Unreachable):
+            given.extend(engine.run(Given(asked)))
+        # it comes back: the rest is answered by the same engine
+        server.before = lambda handler: False
+        done = {answer.request_id for answer in given}
+        rest = [request for request in asked if request.request_id not in done]
+        given += answers(engine, rest).values()
+    expected = answers(FakeEngine(server.lm.answer), asked)
+    assert {answer.request_id: answer.token_ids for answer in given} == {
+        name: answer.token_ids for name, answer in expected.items()
+    }
+
+
+class Given:
+    """Two requests at a time."""
+
+    def __init__(self, requests):
+        self.waiting = list(requests)
+
+    def take(self, limit):
+        taken = self.waiting[: min(limit, 2)]
+        del self.waiting[: len(taken)]
+        return taken
+
+
+# ---- keys
+
+
+def needs_key(handler):
+    if handler.headers["Authorization"] == f"Bearer {KEY}":
+        return False
+    message = f'{{"error": {{"message": "bad {handler.headers["Authorization"]}"}}}}'
+    return send(handler, 401, message.encode())
+
+
+def test_the_key_is_sent(monkeypatch):
+    monkeypatch.setenv("MY_ACCESS", f"{KEY}\n")
+    server = FakeServer()
+    server.before = needs_key
+    with endpoint_engine(server, key_env="MY_ACCESS") as engine:
+        found = answers(engine, [generation("one", (5, 6), 3)])
+    assert found["one"].status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "MY_ACCESS is not set"),
+        (" ", "MY_ACCESS is not set"),
+        ("sk-other-0123456789", "the key in MY_ACCESS is not accepted"),
+        (f"{KEY}\nX: y", "no header can hold"),
+        (f"{KEY}é", "no header can hold"),
+    ],
+)
+def test_wrong_keys_are_named(monkeypatch, value, words):
+    monkeypatch.delenv("MY_ACCESS", raising=False)
+    if value is not None:
+        monkeypatch.setenv("MY_ACCESS", value)
+    server = FakeServer()
+    server.before = needs_key
+    with server.serving() as url, pytest.raises(InputError, match=words) as raised:
+        prepare_endpoint(Endpoint(url=url, key_env="MY_ACCESS"), BASE)
+    assert "sk-" not in str(raised.value)
+
+
+def test_a_missing_key_is_named():
+    server = FakeServer()
+    server.before = needs_key
+    with server.serving() as url, pytest.raises(InputError, match="no key_env"):
+        prepare_endpoint(Endpoint(url=url), BASE)
+
+
+def test_keys_appear_nowhere(monkeypatch, tmp_path):
+    """Not in files, errors or texts of the server, which repeats the key."""
+    monkeypatch.setenv("MY_ACCESS", KEY)
+    server, refuses = FakeServer(), []
+    server.before = lambda handler: (
+        bool(refuses) and send(handler, refuses[0], f'{{"error": "no {KEY}"}}'.encode())
+    )
+    asked = [generation("one", (5, 6), 3)]
+    texts = []
+    with endpoint_engine(server, key_env="MY_ACCESS") as engine:
+        for status in (400, 302, 404):
+            refuses[:] = [status]
+            texts.append(answers(engine, asked)["one"].error)
+        engine._client._patience = 0.1
+        refuses[:] = [429]
+        with pytest.raises(Unreachable) as raised:
+            answers(engine, asked)
+    assert "***" in texts[0]
+    assert not any(KEY in text for text in [*texts, str(raised.value)])
+    for file in tmp_path.rglob("*"):
+        assert not file.is_file() or KEY.encode() not in file.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://host", "host:80", "http://", "http://a:b@c", "http://host:99999"]
+)
+def test_addresses_are_checked(url):
+    with pytest.raises(ValueError, match="url"):
+        Endpoint(url=url)

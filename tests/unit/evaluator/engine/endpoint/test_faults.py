@@ -1,0 +1,548 @@
+"""Servers that lie: each answer is right, or there is none and a reason."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from evaluator.core.errors import EngineError, InputError
+from evaluator.engine.base import TOO_LONG, UNABLE, Reference
+from evaluator.engine.beam import BeamSearch
+from evaluator.probes.item import failed
+from tests.support.engines import answers
+from tests.support.fake import FakeEngine
+from tests.support.requests import generation, scoring
+from tests.support.served import (
+    EOS,
+    EndingLM,
+    FakeServer,
+    endpoint_engine,
+    refusal_of,
+    send,
+)
+
+PROMPT = (5, 6, 7)
+GREEDY = [generation("greedy", PROMPT, 12), generation("other", (9, 11), 12)]
+TOPS = [generation("tops", PROMPT, 6, top_logprobs=5)]
+SAMPLES = [generation("sample", PROMPT, 6, temperature=1.0, top_p=0.9, seed=7)]
+SCORES = [
+    scoring("score", PROMPT, (40, 41, 42)),
+    scoring("likely", PROMPT, (0, 8)),
+    scoring("ranked", PROMPT, (40, 41), ranked=True),
+]
+REQUESTS = [*GREEDY, *TOPS, *SAMPLES, *SCORES]
+ALL = {request.request_id for request in REQUESTS}
+SCORED = {request.request_id for request in SCORES}
+
+
+def tempered(row, temperature):
+    logits = row / temperature
+    return logits - np.logaddexp.reduce(logits)
+
+
+def reports(server, report):
+    server.report = report
+
+
+def ignores(*names):
+    return lambda server: setattr(server, "ignored", frozenset(names))
+
+
+def previous(server):
+    """Log-probabilities of the request before."""
+    kept = []
+
+    def spoil(body, answer):
+        place = answer.get("choices", [answer])[0]
+        for name in ("completion_probabilities", "logprobs", "prompt_logprobs"):
+            if name in place:
+                kept.append(place[name])
+                place[name] = kept[-2] if len(kept) > 1 else kept[-1]
+        return answer
+
+    server.spoil = spoil
+
+
+def stale(server):
+    """The numbers of the request before, at the tokens of this one."""
+    kept = [[-1.0]]
+
+    def spoil(body, answer):
+        if not isinstance(answer, dict) or "data" in answer:
+            return answer
+        for step in answer.get("completion_probabilities", ()):
+            kept.append(step["logprob"])
+            step["logprob"] = kept[-2] if len(kept) > 2 else kept[-1]
+            step["top_logprobs"][0]["logprob"] = step["logprob"]
+        return answer
+
+    server.spoil = spoil
+
+
+def set_logprobs(value):
+    """Every reported log-probability becomes a value."""
+
+    def change(found):
+        if isinstance(found, dict):
+            for name, inner in found.items():
+                if name == "logprob" or isinstance(inner, float):
+                    found[name] = value
+                elif name == "token_logprobs":
+                    found[name] = [value] * len(inner)
+                else:
+                    change(inner)
+        elif isinstance(found, list):
+            for inner in found:
+                change(inner)
+        return found
+
+    return lambda server: setattr(server, "spoil", lambda body, answer: change(answer))
+
+
+def top_of(most):
+    return lambda server: setattr(server, "most_top", most)
+
+
+def always_rank_one(server):
+    def spoil(body, answer):
+        for position in answer.get("choices", [{}])[0].get("prompt_logprobs") or ():
+            for entry in (position or {}).values():
+                entry["rank"] = 1
+        return answer
+
+    server.spoil = spoil
+
+
+def answer_of(server):
+    """What an engine answers from a server that is so from the start; the reason why
+    it is refused."""
+    asked = REQUESTS
+    try:
+        with endpoint_engine(server) as engine:
+            return answers(engine, asked), engine
+    except (InputError, EngineError) as error:
+        return str(error), None
+
+
+def assert_never_wrong(found, lm, requests=REQUESTS):
+    """Returns the names of the answers, all of which are right."""
+    expected = answers(FakeEngine(lm.answer), requests)
+    right = set()
+    for name, answer in found.items():
+        if answer.status != "ok":
+            assert answer.error
+            continue
+        assert answer.token_ids == expected[name].token_ids, name
+        # without scores it has none
+        if answer.logprobs or name in SCORED:
+            assert answer.logprobs == pytest.approx(
+                expected[name].logprobs, abs=1e-9
+            ), name
+        assert answer.ranks == expected[name].ranks[: len(answer.ranks)], name
+        assert answer.top_ids in (expected[name].top_ids, ()), name
+        right.add(name)
+    return right
+
+
+def of_choice(change):
+    def spoil(body, answer):
+        change(answer.get("choices", [answer])[0])
+        return answer
+
+    return spoil
+
+
+def two_values(choice):
+    for step in choice.get("completion_probabilities", ()):
+        step["logprob"] -= 1.0
+    if "logprobs" in choice:
+        values = choice["logprobs"]["token_logprobs"]
+        values[:] = [value - 1.0 for value in values]
+
+
+PLANTED = {
+    "two values": lambda server: setattr(server, "spoil", of_choice(two_values)),
+    "all zero": lambda server: reports(server, lambda row, t: np.zeros_like(row)),
+    "constant": lambda server: reports(server, lambda row, t: np.full_like(row, -1.5)),
+    "of the previous request": previous,
+    "stale": stale,
+    "bias ignored": ignores("logit_bias"),
+    "log-probabilities ignored": ignores(
+        "n_probs", "logprobs", "prompt_logprobs", "echo"
+    ),
+    "prompt_logprobs ignored": ignores("prompt_logprobs"),
+    "softened at 0": lambda server: reports(server, lambda row, t: tempered(row, 1.5)),
+    "sharpened": lambda server: reports(server, lambda row, t: tempered(row, 0.5)),
+    "after temperature": lambda server: reports(
+        server, lambda row, t: tempered(row, t or 1.0)
+    ),
+    "after its own temperature": lambda server: reports(
+        server, lambda row, t: tempered(row, t or 0.7)
+    ),
+    "logits": lambda server: reports(server, lambda row, t: row - 9.0),
+    "shifted": lambda server: reports(server, lambda row, t: row + 4.0),
+    "NaN": set_logprobs(float("nan")),
+    "infinite": set_logprobs(float("-inf")),
+    "positive": set_logprobs(0.5),
+    "missing": set_logprobs(None),
+    "texts": set_logprobs("-1.0"),
+    "top of 1": top_of(1),
+    "top of 3": top_of(3),
+    "ranks of 1": always_rank_one,
+}
+# what is answered besides greedy answers and samples
+STILL = {
+    ("prompt_logprobs ignored", "llama"): ALL,
+    ("stale", "vllm"): ALL,  # a fault of llama.cpp alone
+    ("ranks of 1", "llama"): ALL,
+    ("ranks of 1", "vllm"): ALL - {"ranked"},
+    ("top of 1", "llama"): {"score", "likely"},
+    ("top of 1", "vllm"): {"score", "likely"},
+    ("top of 3", "llama"): {"score", "likely"},
+    ("top of 3", "vllm"): {"score", "likely"},
+}
+# Without its log-probabilities a greedy answer is none.
+NO_GREEDY = {
+    "NaN",
+    "infinite",
+    "positive",
+    "missing",
+    "texts",
+    "shifted",
+    "two values",
+    "logits",
+    "stale",
+    "of the previous request",
+    "log-probabilities ignored",
+}
+
+
+@pytest.mark.parametrize("dialect", ["llama", "vllm"])
+@pytest.mark.parametrize("fault", PLANTED)
+def test_lies_give_no_number(fault, dialect):
+    server = FakeServer(dialect)
+    PLANTED[fault](server)
+    found, engine = answer_of(server)
+    if engine is None:  # refused at the start
+        assert fault in NO_GREEDY
+        assert found
+        return
+    right = assert_never_wrong(found, server.lm)
+    assert right & SCORED == STILL.get((fault, dialect), set()) & SCORED, found
+    for name in SCORED - right:
+        assert failed(found[name].error)["status"] == "excluded"
+    assert {"sample", "greedy", "other"} <= right
+
+
+@pytest.mark.parametrize("dialect", ["llama", "vllm"])
+def test_beams_need_their_tops(dialect):
+    """Greedy answers do not."""
+    server = FakeServer(dialect)
+    server.most_top = 1
+    search = BeamSearch("beam", PROMPT, width=4, max_tokens=5, eos_ids=EOS)
+    with endpoint_engine(server) as engine:
+        found = answers(engine, [*GREEDY, *search.start()])
+    assert_never_wrong(
+        {name: found[name] for name in ("greedy", "other")}, server.lm, GREEDY
+    )
+    assert found["greedy"].status == "ok"
+    search.advance([found["beam/0"]])
+    assert search.hypotheses() == ()
+    assert search.error.endswith(UNABLE)
+
+
+def test_ignored_seeds_are_told():
+    server = FakeServer()
+    server.ignored = frozenset({"seed"})
+    with endpoint_engine(server) as engine:
+        assert not engine._abilities.seeds
+
+
+# ---- lies that begin when the engine has loaded
+
+
+def fewer_tops(choice):
+    for step in choice.get("completion_probabilities", ()):
+        del step["top_logprobs"][2:]
+    if "logprobs" in choice:
+        steps = choice["logprobs"]["top_logprobs"]
+        for place, step in enumerate(steps):
+            steps[place] = dict(sorted(step.items(), key=lambda pair: -pair[1])[:2])
+
+
+def one_step_less(choice):
+    for name in ("completion_probabilities", "prompt_logprobs"):
+        if name in choice:
+            del choice[name][-1:]
+    if "logprobs" in choice:
+        del choice["logprobs"]["token_logprobs"][-1:]
+
+
+def other_tokens(choice):
+    for name in ("tokens", "token_ids"):
+        if name in choice:
+            choice[name] = [token + 1 for token in choice[name]]
+
+
+def outside(choice):
+    for name in ("tokens", "token_ids"):
+        if name in choice:
+            choice[name][0] = 3072
+
+
+def too_many(choice):
+    for name in ("tokens", "token_ids"):
+        if name in choice:
+            choice[name] = choice[name] * 40
+
+
+def none_at_all(choice):
+    for name in ("tokens", "token_ids"):
+        if name in choice:
+            choice[name] = []
+
+
+def read_less(body, answer):
+    answer["tokens_evaluated"] = 1
+    answer["usage"] = {"prompt_tokens": 1}
+    return answer
+
+
+def truncated(body, answer):
+    answer["truncated"] = True
+    for choice in answer.get("choices", ()):
+        choice["prompt_token_ids"] = choice["prompt_token_ids"][1:]
+    return answer
+
+
+def another_model(body, answer):
+    answer["model"] = "another"
+    return answer
+
+
+LATER = {
+    "fewer tops": (of_choice(fewer_tops), {"greedy", "other", "sample"} | SCORED),
+    "a step is missing": (of_choice(one_step_less), ALL),
+    "other tokens": (of_choice(other_tokens), {"sample"} | SCORED),
+    "outside the vocabulary": (of_choice(outside), {"score", "likely", "ranked"}),
+    "too many tokens": (of_choice(too_many), {"score", "likely", "ranked"}),
+    "no tokens": (of_choice(none_at_all), {"score", "likely", "ranked"}),
+    "another prompt": (read_less, set()),
+    "a truncated prompt": (truncated, set()),
+    "another model": (another_model, set()),
+}
+
+
+@pytest.mark.parametrize("dialect", ["llama", "vllm"])
+@pytest.mark.parametrize("fault", LATER)
+def test_later_lies_give_no_number(fault, dialect):
+    server = FakeServer(dialect)
+    spoil, permitted = LATER[fault]
+    with endpoint_engine(server) as engine:
+        server.spoil = spoil
+        found = answers(engine, REQUESTS)
+        # samples have nothing that could be compared
+        if fault == "other tokens":
+            del found["sample"]
+        right = assert_never_wrong(found, server.lm)
+        assert right <= permitted
+        server.spoil = lambda body, answer: answer
+        assert assert_never_wrong(answers(engine, REQUESTS), server.lm) == ALL
+
+
+# 5000 is no token of the model; a token in another's place would be no nonsense
+NONSENSE = [None, True, "x", [], {}, [None], {"x": None}, 5000, 3.5, 10**400]
+
+
+@pytest.mark.parametrize("dialect", ["llama", "vllm", "openai"])
+def test_any_nonsense_is_an_error(dialect):
+    """Each field of each answer, replaced by what it is not: an error, or an answer
+    with the right numbers."""
+    server = FakeServer(dialect)
+    draw = random.Random(1)
+    asked = REQUESTS if dialect != "openai" else GREEDY
+
+    def places(value, path=()):
+        yield path
+        inner = value.items() if isinstance(value, dict) else ()
+        inner = list(enumerate(value))[:3] if isinstance(value, list) else inner
+        for name, below in inner:
+            yield from places(below, (*path, name))
+
+    def spoil(body, answer):
+        answer = json.loads(json.dumps(answer))
+        *path, last = draw.choice(list(places(answer))[1:])
+        place = answer
+        for name in path:
+            place = place[name]
+        value = place[last]
+        if isinstance(value, list) and draw.random() < 0.7:
+            lists = [value[1:], value[:-1], value[::-1], value * 2, value[:1] + value]
+            place[last] = draw.choice(lists)
+        elif draw.random() < 0.2:
+            del place[last]
+        else:
+            place[last] = draw.choice(NONSENSE)
+        return answer
+
+    with endpoint_engine(server) as engine:
+        server.spoil = spoil
+        for number in range(20):
+            server.partial = frozenset(range(1, 3072, 2)) if number % 2 else frozenset()
+            found = answers(engine, asked)
+            # of samples and texts there is nothing to compare
+            for name in ("sample", *(ALL if dialect == "openai" else ())):
+                found.pop(name, None)
+            assert_never_wrong(found, server.lm)
+    for _ in range(8):
+        refusal_of(server)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"finish_reason": "content_filter"},
+        {"finish_reason": None},
+        {"finish_reason": "length", "tokens": 3},
+        {"twice": True},
+    ],
+)
+def test_cut_texts_are_errors(changes):
+    """An API's answer that the model did not end."""
+
+    def spoil(body, answer):
+        if "choices" not in answer:
+            return answer
+        (choice,) = answer["choices"]
+        choice |= changes
+        usage = {"completion_tokens": changes.get("tokens", 12)}
+        return {"choices": [choice] * (1 + ("twice" in changes)), "usage": usage}
+
+    server = FakeServer("openai")
+    with endpoint_engine(server) as engine:
+        whole = answers(engine, GREEDY)
+        server.spoil = spoil
+        cut = answers(engine, GREEDY)
+    assert {answer.status for answer in whole.values()} == {"ok"}
+    assert {answer.status for answer in cut.values()} == {"engine_error"}
+
+
+# ---- other models and servers than before
+
+
+@pytest.mark.parametrize("dialect", ["llama", "vllm", "openai"])
+def test_a_swapped_model_is_noticed(dialect):
+    """Before the next shard is given out, and when an engine loads it."""
+    server, first = FakeServer(dialect), EndingLM()
+    server.lm = first
+    with endpoint_engine(server) as engine:
+        engine.confirm()
+        server.lm = EndingLM(seed=9)
+        with pytest.raises(InputError, match="no longer those"):
+            engine.confirm()
+        server.lm = first
+        engine.confirm()
+
+    def swap():
+        server.lm = EndingLM(seed=9)
+
+    server.lm = first
+    with (
+        pytest.raises(InputError, match="no longer those"),
+        endpoint_engine(server, swap),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("dialect", ["llama", "vllm"])
+@pytest.mark.parametrize("fault", ["softened at 0", "sharpened", "shifted", "constant"])
+def test_later_lies_stop_the_run(fault, dialect):
+    """Scores that change while the greedy answers stay."""
+    server = FakeServer(dialect)
+    with endpoint_engine(server) as engine:
+        for _ in range(8):  # each prompt in turn
+            engine.confirm()
+        PLANTED[fault](server)
+        with pytest.raises((InputError, EngineError)):
+            engine.confirm()
+
+
+def test_each_address_is_examined():
+    """One with another model is refused; one that lies takes the scores from all."""
+    with (
+        pytest.raises(InputError, match="different models"),
+        endpoint_engine(FakeServer(), others=[FakeServer(lm=EndingLM(seed=9))]),
+    ):
+        pass
+    liar = FakeServer()
+    liar.ignored = frozenset({"logit_bias"})
+    with endpoint_engine(FakeServer(), others=[liar]) as engine:
+        found = answers(engine, SCORES)
+    for answer in found.values():
+        assert failed(answer.error)["status"] == "excluded"
+
+
+def test_each_address_is_confirmed():
+    one, other = FakeServer(), FakeServer()
+    with endpoint_engine(one, others=[other]) as engine:
+        engine.confirm()
+        other.lm = EndingLM(seed=9)
+        with pytest.raises(InputError, match="no longer those"):
+            engine.confirm()
+        other.before = lambda handler: send(handler, 503, b"")
+        assert assert_never_wrong(answers(engine, REQUESTS * 5), one.lm) == ALL
+        engine.confirm()  # it rests
+
+
+def test_a_missing_model_is_an_error():
+    """Mid-run, and for a name that the server does not have."""
+    server = FakeServer("vllm")
+    with endpoint_engine(server) as engine:
+        server.model = "other"
+        found = answers(engine, REQUESTS)
+        assert {answer.status for answer in found.values()} == {"engine_error"}
+        with pytest.raises(EngineError):
+            engine.confirm()
+    for dialect in ("llama", "vllm", "openai"):
+        server = FakeServer(dialect)
+        with (
+            pytest.raises(InputError, match="'nobody' is not served"),
+            endpoint_engine(server, model="nobody"),
+        ):
+            pass
+
+
+def test_an_api_of_chats_is_refused():
+    server = FakeServer("openai")
+    server.before = lambda handler: (
+        handler.path == "/v1/completions" and send(handler, 404, b"{}")
+    )
+    found = refusal_of(server)
+    assert "has no /v1/completions (HTTP 404" in found
+    assert "serve the model with `vllm serve`" in found
+
+
+def test_a_smaller_context_excludes():
+    """The server was started again with a smaller one, before the load and after."""
+    server = FakeServer()
+    long = generation("long", range(1, 100), 10)
+    with endpoint_engine(server, lambda: setattr(server, "context", 64)) as engine:
+        assert answers(engine, [long])["long"].error.endswith(TOO_LONG)
+    server.context = 512
+    with endpoint_engine(server) as engine:
+        server.context = 64
+        answer = answers(engine, [long])["long"]
+    assert failed(answer.error)["status"] == "excluded"
+
+
+def test_short_distributions_are_excluded(tmp_path):
+    server = FakeServer()
+    server.most_top = 3000
+    kept = Reference(path=str(tmp_path / "kept"), keep=True)
+    with endpoint_engine(server) as engine:
+        request = scoring("kept", PROMPT, (40, 41), reference=kept)
+        found = answers(engine, [request, *SCORES])
+    assert failed(found["kept"].error)["status"] == "excluded"
+    assert found["score"].status == "ok"
+    assert not (tmp_path / "kept").exists()

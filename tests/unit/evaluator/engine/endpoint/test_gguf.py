@@ -1,0 +1,237 @@
+"""GGUF files: what they state, and whether they are whole and the base's own."""
+
+import os
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.served import read_served
+from evaluator.checkpoints.tokenizer import eos_ids_of, load_tokenizer
+from evaluator.core.errors import EngineError, InputError
+from evaluator.engine.config import EngineConfig
+from evaluator.engine.endpoint import gguf as gguf_module
+from evaluator.engine.endpoint import llama_process, prepare
+from evaluator.engine.endpoint.engine import EndpointEngine
+from evaluator.engine.endpoint.prepare import other_texts, prepare_gguf
+from tests.support.served import BASE
+
+gguf = pytest.importorskip("gguf", reason="the package gguf is not installed")
+
+
+@pytest.fixture(autouse=True)
+def llama_is_here(monkeypatch):
+    monkeypatch.setattr(prepare, "check_here", lambda: None)
+
+
+def tokens_of_base():
+    vocabulary = load_tokenizer(BASE).get_vocab()
+    return sorted(vocabulary, key=vocabulary.get)
+
+
+def write(file, tokens=None, architecture="llama", **more):
+    writer = gguf.GGUFWriter(str(file), architecture)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_K_M)
+    writer.add_context_length(777)
+    if tokens is not None:
+        writer.add_token_list(tokens)
+    for name, value in more.items():
+        writer.add_uint32(name.replace("_", "."), value)
+    writer.add_tensor("token_embd.weight", np.ones((64, 32), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+def test_a_file_states_itself(tmp_path):
+    file = write(tmp_path / "a.gguf", tokens_of_base())
+    served = read_served(prepare_gguf(file, BASE))
+    assert (served.file_type, served.parameters, served.context) == (
+        "Q4_K_M",
+        2048,
+        777,
+    )
+    assert (served.method, served.digest) == ("gguf", served.sha256)
+    assert served.size == file.stat().st_size
+
+
+def test_longer_vocabularies_are_padded(tmp_path):
+    tokens = [*tokens_of_base(), "[PAD3072]", "[PAD3073]"]
+    assert read_served(prepare_gguf(write(tmp_path / "a.gguf", tokens), BASE))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda tokens: [*tokens[:9], "other", *tokens[10:]], "1 tokens .* 9 is "),
+        (lambda tokens: [tokens[1], tokens[0], *tokens[2:]], "2 tokens .* 0 is "),
+        (lambda tokens: tokens[:100], "no token"),
+    ],
+)
+def test_another_bases_tokens_are_named(tmp_path, change, words):
+    """Without a tokenizer of its own that transformers can read."""
+    file = write(tmp_path / "a.gguf", change(tokens_of_base()))
+    header = gguf_module.read_header(file)
+    assert re.search(words, gguf_module.other_tokens(header, load_tokenizer(BASE)))
+    with pytest.raises(InputError, match="cannot read its tokenizer") as raised:
+        prepare_gguf(file, BASE)
+    assert "\n" not in str(raised.value)
+    assert not list((tmp_path / "cache").rglob("*.json"))
+
+
+@pytest.fixture
+def qwen(tmp_path):
+    """A file with a tokenizer of its own: each byte a token, and two merges."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    tokens = [*bytes_to_unicode().values(), "Ġt", "Ġth", "<|endoftext|>"]
+    writer = gguf.GGUFWriter(str(tmp_path / "own.gguf"), "qwen2")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([1] * (len(tokens) - 1) + [3])
+    writer.add_token_merges(["Ġ t", "Ġt h"])
+    writer.add_eos_token_id(len(tokens) - 1)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return tmp_path / "own.gguf"
+
+
+def test_other_tokens_pose_the_questions(qwen, monkeypatch):
+    """The file's own tokenizer, if llama.cpp's makes the same of a text."""
+    stated = gguf_module.own_tokenizer(qwen)
+    monkeypatch.setattr(prepare, "llama_tokens", lambda file, texts: [(1, 2, 3)])
+    with pytest.raises(InputError, match="cannot be read exactly"):
+        prepare_gguf(qwen, BASE)
+    monkeypatch.setattr(
+        prepare,
+        "llama_tokens",
+        lambda file, texts: [tuple(stated(text)["input_ids"]) for text in texts],
+    )
+    folder = prepare_gguf(qwen, BASE)
+    own = load_tokenizer(folder)
+    assert own("to the")["input_ids"] == stated("to the")["input_ids"]
+    assert own("to the")["input_ids"] != load_tokenizer(BASE)("to the")["input_ids"]
+    assert eos_ids_of(own) == {258}
+    assert Checkpoint(folder).vocabulary == 259
+    assert "tokens are not the base's" in read_served(folder).other_tokens
+    monkeypatch.setattr(gguf_module, "own_tokenizer", None)  # it is known now
+    assert prepare_gguf(qwen, BASE) == folder
+
+
+def test_other_tokens_of_texts_are_counted(tmp_path, monkeypatch):
+    """The file's own tokenizer may make other ones than the base's."""
+    base = load_tokenizer(BASE)
+    folder = prepare_gguf(write(tmp_path / "a.gguf", tokens_of_base()), BASE)
+    texts, asked = ["Who was it?", "1969", "Ada"], []
+
+    def stated(file, texts):
+        asked.append(file)
+        return [
+            tuple(base(text)["input_ids"])[: 9 - 8 * ("9" in text)] for text in texts
+        ]
+
+    monkeypatch.setattr(prepare, "llama_tokens", stated)
+    assert "of 1 of 3 questions and answers, first of '1969'" in other_texts(
+        folder, texts
+    )
+    assert other_texts(folder, ["Ada"]) == ""
+    assert asked == [tmp_path / "a.gguf"] * 2
+
+
+def broken(tmp_path):
+    whole = write(tmp_path / "whole.gguf", tokens_of_base()).read_bytes()
+    other = bytearray(whole)
+    other[16:24] = b"\xff" * 8  # how many fields there are
+    later = bytearray(whole)
+    later[200:260] = b"\xff" * 60
+    return {
+        "empty": b"",
+        "no magic": b"nothing" + whole[7:],
+        "half": whole[: len(whole) // 2],
+        "without the last byte": whole[:-1],
+        "header alone": whole[:24],
+        "too many fields": bytes(other),
+        "overwritten": bytes(later),
+        "safetensors": b"\x08\0\0\0\0\0\0\0{}      ",
+    }
+
+
+ALIEN = {"empty", "no magic", "safetensors"}
+
+
+def test_broken_files_are_refused(tmp_path):
+    for name, content in broken(tmp_path).items():
+        file = tmp_path / "broken.gguf"
+        file.write_bytes(content)
+        with pytest.raises(InputError, match=r"broken\.gguf") as raised:
+            prepare_gguf(file, BASE)
+        words = "no GGUF file" if name in ALIEN else "damaged or cut off"
+        assert words in str(raised.value), name
+        assert "numpy" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ({"tokens": None}, "no tokens"),
+        ({"tokens": ["a"], "split_count": 3}, "several parts"),
+    ],
+)
+def test_unusable_files_are_refused(tmp_path, written, words):
+    with pytest.raises(InputError, match=words):
+        prepare_gguf(write(tmp_path / "a.gguf", **written), BASE)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"absent\.gguf"):
+        prepare_gguf(tmp_path / "absent.gguf", BASE)
+
+
+def test_missing_packages_are_named(tmp_path, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(llama_process, "find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match=r"pip install 'resurface\[gguf\]'"):
+        llama_process.check_here()
+    monkeypatch.setattr(gguf_module, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"pip install 'resurface\[gguf\]'"):
+        gguf_module.read_header(tmp_path / "a.gguf")
+
+
+def test_a_replaced_file_is_refused(tmp_path):
+    """Between the preparation and the load."""
+    file = write(tmp_path / "a.gguf", tokens_of_base())
+    folder = prepare_gguf(file, BASE)
+    os.utime(file, (1, 1))
+    engine = EndpointEngine(EngineConfig(kind="endpoint"))
+    with pytest.raises(InputError, match="was replaced"):
+        engine.load(folder)
+    assert read_served(prepare_gguf(file, BASE)).modified_ns == 10**9
+    file.unlink()
+    with pytest.raises(InputError, match=r"a\.gguf"):
+        engine.load(folder)
+    engine.close()
+
+
+def test_a_changed_base_is_read_again(tmp_path):
+    base = tmp_path / "base"
+    shutil.copytree(BASE, base)
+    file = write(tmp_path / "a.gguf", tokens_of_base())
+    first = prepare_gguf(file, base)
+    (base / "chat_template.jinja").write_text("{{ messages }}")
+    assert prepare_gguf(file, base) == first
+    assert (first / "chat_template.jinja").read_text() == "{{ messages }}"
+
+
+def test_weights_are_not_served():
+    engine = EndpointEngine(EngineConfig(kind="endpoint"))
+    with pytest.raises(InputError, match="serves no weights"):
+        engine.load(BASE)
+    with pytest.raises(EngineError, match="no checkpoint"):
+        next(engine.run(None))
+    engine.close()

@@ -1,0 +1,106 @@
+"""lm-eval's files, as versions 0.4.3 to 0.4.13 write them."""
+
+import json
+
+import pytest
+
+from evaluator.logs import read_logged
+from tests.support.sweeps import refused
+
+# What is read of a line that lm-eval 0.4.13 writes for gsm8k, once for each of its two
+# filters; texts shortened.
+LINE = {
+    "doc_id": 0,
+    "doc": {"question": "Janet's ducks?", "answer": "#### 18"},
+    "filtered_resps": ["18"],
+    "filter": "strict-match",
+    "metrics": ["exact_match"],
+    "doc_hash": "a0",
+    "prompt_hash": "b0",
+    "exact_match": 1.0,
+}
+
+
+def logged(folder, *rows, time="2026-01-02T03-04-05.6"):
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"samples_gsm8k_cot_{time}.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def samples_of(path):
+    (log,) = read_logged(path)
+    return list(log.samples)
+
+
+def test_filters_and_results(tmp_path):
+    """Of the newest file of a task; a metric that is no number is left out."""
+    flexible = LINE | {"filter": "flexible-extract", "filtered_resps": ["18."]}
+    flexible |= {"exact_match": 0.0, "perplexity": [1.0, 2]}
+    flexible["metrics"] = ["exact_match", "perplexity"]
+    folder = tmp_path / "org__model"
+    first = logged(folder, LINE | {"exact_match": 0.5}, time="2026-01-01T00-00-00")
+    logged(folder, LINE, flexible)
+    results = folder / "results_2026-01-02T03-04-05.6.json"
+    results.write_text('{"config": {"model": "vllm"}}')
+    (found,) = read_logged(tmp_path)
+    assert found.notes == (f"{first}: not read: there is a newer log of its task",)
+    assert (found.model, found.settings["model"]) == ("org__model", "vllm")
+    strict, loose = found.samples
+    assert (strict.filter, strict.scores) == ("strict-match", {"exact_match": 1.0})
+    assert (loose.filter, loose.scores) == ("flexible-extract", {"exact_match": 0.0})
+    assert strict.prompt == "b0"
+    assert strict.answer != loose.answer
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ([], "jsonl:1 must be an object"),
+        (LINE | {"doc_id": "0"}, "jsonl:1: field 'doc_id' must be a whole number"),
+        (LINE | {"doc_hash": ""}, "jsonl:1: field 'doc_hash' is empty"),
+        (LINE | {"metrics": "acc"}, "jsonl:1: field 'metrics' must be a list"),
+    ],
+)
+def test_bad_logs_are_one_line(tmp_path, row, message):
+    assert message in refused(samples_of, logged(tmp_path, row))
+
+
+def test_gzipped_log_is_named(tmp_path):
+    """Also beside others, without which it would be left out."""
+    logged(tmp_path, LINE)
+    file = tmp_path / "samples_b_2026.jsonl.gz"
+    file.touch()
+    for path in (tmp_path, file):
+        assert refused(read_logged, path).startswith(f"{file}: compressed with gzip")
+
+
+def test_winning_option_is_the_answer(tmp_path):
+    """As they are logged: every part of a response is a text."""
+    chosen = [["-2.5", "False"], ["-1.25", "True"]]
+    alike = [["-2.4", "False"], ["-1.26", "True"]]
+    answers = chosen, alike, [["-3", "True"]]
+    rows = [LINE | {"filtered_resps": answer} for answer in answers]
+    samples = samples_of(logged(tmp_path / "m", *rows))
+    assert [each.answer for each in samples] == ["option 1", "option 1", "True"]
+
+
+def test_model_of_two_folders_is_refused(tmp_path):
+    for folder in ("first", "second"):
+        logged(tmp_path / folder / "org__model", LINE)
+    told = refused(read_logged, tmp_path)
+    folders = f"{tmp_path}/first/org__model and in {tmp_path}/second/org__model"
+    assert f"model 'org__model' was logged in {folders}: name one" in told
+
+
+def test_old_logs(tmp_path):
+    """Those before 0.4.7 list no metrics and name no filter: one filter is read,
+    several are refused."""
+    old = LINE | {"acc": 0.5, "f1": [0, 1]}
+    del old["filter"], old["metrics"]
+    sample, _ = samples_of(logged(tmp_path / "m", old, old | {"doc_id": 1}))
+    assert (sample.filter, sample.scores) == ("none", {"exact_match": 1.0, "acc": 0.5})
+    told = refused(samples_of, logged(tmp_path / "n", old, old))
+    assert (
+        "jsonl:2: doc_id 0 again, and no field 'filter': lm-eval before 0.4.7" in told
+    )

@@ -1,0 +1,181 @@
+"""Logs that the programs made themselves (tests/data/logs, `make_*.py` there): twelve
+sums, of which the base has ten right; the candidate loses two of them and gains one."""
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from evaluator.deciding.comparison import compare
+from evaluator.deciding.logged import side_of_logged
+from evaluator.logs import inspect_ai, read_logged
+from tests.support.sweeps import refused
+
+LOGS = Path(__file__).parents[3] / "data" / "logs"
+OLD, NEW = LOGS / "lm-eval-0.4.3" / "one-rank", LOGS / "lm-eval-0.4.13" / "one-rank"
+STRICT, LOOSE = "exact_match,strict-match", "exact_match,flexible-extract"
+
+
+def side(path):
+    return side_of_logged(read_logged(path), str(path))
+
+
+def compared(a, b):
+    found = compare(side(a), side(b), {side(a).names("checkpoint")[0]: "candidate"})
+    return {row["measure"]: row for row in found.frame.to_dict("records")}
+
+
+@pytest.mark.parametrize(
+    ("base", "candidate", "measures", "repeats"),
+    [
+        (NEW, NEW, {"choice", "acc_norm", STRICT, LOOSE}, 1),
+        (OLD, NEW, {"choice", "acc_norm", STRICT, LOOSE}, 1),
+        (OLD, OLD, {"choice", "acc_norm", STRICT, LOOSE}, 1),
+        (LOGS / "lighteval/details", None, {"choice", "em", "f1"}, 1),
+        (LOGS / "nemo", None, {"reward"}, 2),
+    ],
+)
+def test_programs_own_logs_pair(base, candidate, measures, repeats):
+    """Between versions too: 0.4.3 names no filters, which its results list."""
+    rows = compared(base / "base", (candidate or base) / "candidate")
+    assert set(rows) == measures
+    for measure, row in rows.items():
+        assert (row["n"], row["alone_a"], row["alone_b"]) == (12 * repeats, 0, 0)
+        if measure != STRICT:
+            assert row["a"], row["b"] == (10 / 12, 9 / 12)
+            counts = (2 * repeats, 1 * repeats)
+            assert (row["only_a"], row["only_b"]) == counts
+    if STRICT in rows:
+        assert (rows[STRICT]["a"], rows[STRICT]["b"]) == (4 / 12, 5 / 12)
+
+
+def test_inspect_epochs_are_one_cluster():
+    """Its newer logs are compressed by Zstandard, which Python 3.11 does not read."""
+    base = side(LOGS / "inspect" / "base")
+    found = compare(base, side(LOGS / "inspect" / "candidate")).frame
+    assert set(found["measure"]) == {"match", "includes"}
+    row = found.iloc[0]
+    assert (row["n"], row["only_a"], row["only_b"]) == (24, 4, 2)
+    assert base.answers["cluster"].nunique() == 12
+    assert base.decisive["mockllm/model", "sums"] == {
+        "task_version": "0",
+        "epochs": "2",
+    }
+
+
+def test_ranks_and_missing_rows():
+    """Two processes log every second document each, here without the last."""
+    two = NEW.parent / "two-ranks" / "base"
+    found = compare(side(NEW / "base"), side(two))
+    assert set(found.frame["n"]) == {11}
+    assert set(found.frame["verdict"]) == {"same"}
+    note = f"local_sums: only in {NEW / 'base'} (1): doc 11"
+    assert note in found.notes
+
+
+def test_changed_data_is_no_flip(tmp_path):
+    """The same document under another question or another gold answer."""
+    shutil.copytree(NEW / "candidate", tmp_path / "candidate")
+    (file,) = (tmp_path / "candidate").glob("samples_local_sums*")
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    for row in rows:
+        if row["doc_id"] == 0:
+            row["doc"]["question"] = "What is 1 plus 1 again?"
+        if row["doc_id"] == 1:
+            row["target"] = "13"
+    file.write_text("".join(json.dumps(row) + "\n" for row in reversed(rows)))
+    found = compare(side(NEW / "base"), side(tmp_path / "candidate"))
+    sums = found.frame[found.frame["task"] == "local_sums"]
+    assert set(sums["n"]) == {10}
+    (note,) = found.notes
+    assert "options changed (2): doc 0, doc 1" in note
+    assert "data" in found.differences["base", "local_sums"]
+
+
+def of_inspect(folder, **files):
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(folder / "a.eval", "w") as archive:
+        for name, content in files.items():
+            text = content if isinstance(content, str) else json.dumps(content)
+            archive.writestr(f"{name.replace('__', '/')}.json", text)
+    return folder / "a.eval"
+
+
+HEADER = {"eval": {"model": "m", "task": "t"}, "status": "error"}
+
+
+def test_old_inspect_logs(tmp_path):
+    """Deflated; letters and several scores; unfinished, which is noted."""
+    scores = {"choice": {"value": "P"}, "judge": {"value": {"style": 2, "why": "x"}}}
+    sample = {"id": 1, "epoch": 1, "input": "q", "target": "a", "scores": scores}
+    file = of_inspect(tmp_path, header=HEADER, samples__1_epoch_1=sample)
+    (log,) = read_logged(file)
+    (found,) = log.samples
+    assert found.scores == {"choice": 0.5, "judge,style": 2.0}
+    assert log.notes == (f"{file}: inspect did not finish it (error)",)
+    assert found.others == ("judge,why",)
+
+
+def test_failed_sample_is_counted(tmp_path):
+    """It has an error and no score."""
+    sample = {"id": 1, "epoch": 1, "input": "q", "target": "a"}
+    scored = sample | {"id": 2, "scores": {"match": {"value": "C"}}}
+    failed = sample | {"error": {"message": "planted"}}
+    files = {"header": HEADER, "samples__1_epoch_1": failed}
+    file = of_inspect(tmp_path, **files, samples__2_epoch_1=scored)
+    found = side(file)
+    assert "t: samples without a number: any (1)" in found.notes
+    assert len(found.answers) == 1
+    told = refused(side, of_inspect(tmp_path / "b", **files))
+    assert told.endswith("is a number; t: samples without a number: any (1)")
+
+
+def test_damaged_inspect_logs(tmp_path, monkeypatch):
+    path = tmp_path / "b.eval"
+    path.write_bytes(b"no zip")
+    assert "b.eval: no file of inspect's" in refused(read_logged, path)
+    assert "header.json is missing" in refused(read_logged, of_inspect(tmp_path / "c"))
+    listed = of_inspect(tmp_path / "d", header=[])
+    assert "header.json must be an object" in refused(read_logged, listed)
+    (real,) = (LOGS / "inspect" / "base").glob("*.eval")
+    content = bytearray(real.read_bytes())
+    with zipfile.ZipFile(real) as archive:
+        content[archive.getinfo("header.json").header_offset + 60] ^= 255
+    path.write_bytes(content)
+    assert "cannot be read" in refused(side, path)
+    monkeypatch.setattr(inspect_ai, "_MOST", 100)
+    assert "bytes; at most 100" in refused(read_logged, real)
+
+
+def test_other_formats_are_one_line(tmp_path):
+    assert "no log of lm-eval (samples_*.jsonl), inspect" in refused(side, tmp_path)
+    for name in ("results_1.json", "lm/results_1.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    for path in (tmp_path, tmp_path / "results_1.json"):
+        told = refused(side, path)
+        assert "results without samples: repeat lm-eval with --log_samples" in told
+    exported = tmp_path / "inspect.json"
+    exported.write_text('{"version": 2, "eval": {}}')
+    assert "run `inspect log convert --to eval`" in refused(side, exported)
+    details = tmp_path / "m" / "t" / "details_x_t.parquet"
+    details.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"full_prompt": ["q"]}), details)
+    assert "column 'doc' is missing: not the details of lighteval 0.10" in refused(
+        side, details
+    )
+    details.write_bytes(b"PAR1")
+    assert "details_x_t.parquet: cannot be read" in refused(side, details)
+    (tmp_path / "a.eval").touch()
+    told = refused(side, tmp_path)
+    assert "logs of inspect and lighteval: name those of one" in told
+    shutil.copytree(LOGS / "nemo" / "base", tmp_path / "n" / "base")
+    shutil.copytree(LOGS / "nemo" / "base", tmp_path / "n" / "again")
+    assert "'local_sums' of 'base' twice: name" in refused(side, tmp_path / "n")
+    next((tmp_path / "n" / "base").glob("**/results.jsonl")).write_text("{}\n")
+    told = refused(side, tmp_path / "n" / "base")
+    assert "results.jsonl:1: field 'problem_idx' must be a whole number" in told

@@ -1,0 +1,53 @@
+"""The card of a run, with texts that would be Markdown."""
+
+import json
+import re
+import shutil
+
+import pytest
+import yaml
+
+from evaluator.report.card import _repeated, write_card
+from tests.support.runs import typed
+from tests.support.synthetic import write_run
+
+
+def test_card_has_all_parts(tmp_path):
+    run = write_run(tmp_path / "r`u`n", 8, ("dense", "wanda-0.6"))
+    file = run / "run.json"
+    config = {"prompts": {"mine": "a\n```\n# b"}}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"config": config}))
+    card, figure = write_card(run, tmp_path / "deeper" / "card.md")
+    text = card.read_text()
+    assert "# `rˋuˋn`" in text
+    assert "## Gate: WARN" in text
+    assert "lost answers" not in text  # questions are not for the public
+    assert re.search(r"\| `wanda-0.6` \| `gazetteer` \| `\d", text)
+    assert f"](<{figure.name}>)" in text
+    assert figure.read_text().startswith("<svg ")
+    (quoted,) = re.findall("\n````yaml\n(.*)\n````\n", text, re.DOTALL)
+    assert yaml.safe_load(quoted) == config
+
+
+@pytest.mark.parametrize(("seeds", "named"), [(None, {}), ([0, 1], {"seeds": [0, 1]})])
+def test_older_seeds_get_their_name(seeds, named):
+    config = {"tasks": [{"task": "gazetteer", "sample_seeds": seeds}]}
+    text = _repeated({"config": config})[1].strip("`").removeprefix("yaml\n")
+    assert yaml.safe_load(text)["tasks"] == [{"task": "gazetteer"} | named]
+
+
+def test_base_alone_has_no_verdict(tmp_path):
+    run = write_run(tmp_path / "run", 8, ("dense",))
+    assert "Gate" not in write_card(run, tmp_path / "card.md")[0].read_text()
+
+
+@pytest.mark.parametrize("form", ["card", "lm-eval"])
+def test_run_without_records_leaves_nothing(tmp_path, form, monkeypatch, capsys):
+    run = write_run(tmp_path / "run", 8, ("dense",))
+    shutil.rmtree(run / "records")
+    out = tmp_path / "new" / "out"
+    assert typed(monkeypatch, "export", run, "--to", form, "--out", out) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "records" in error
+    assert not out.parent.exists() or not list(out.parent.iterdir())

@@ -1,0 +1,151 @@
+"""A run that grows call by call is the run that had everything from the start."""
+
+import random
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from evaluator.report import write_report
+from tests.support.pretended_engine import FULL, SMALL, run_here, save_models, sweep
+from tests.support.runs import records
+from tests.support.sweeps import refused
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    return save_models(folder)
+
+
+def tables(run: Path) -> dict[str, pd.DataFrame]:
+    files = sorted((run / "tables").glob("*.csv"))
+    return {file.stem: pd.read_csv(file) for file in files if file.stem != "price"}
+
+
+def assert_same_tables(run: Path, whole: Path) -> None:
+    for each in (run, whole):
+        write_report(each)
+    found, expected = tables(run), tables(whole)
+    assert found.keys() == expected.keys()
+    for name, table in expected.items():
+        pd.testing.assert_frame_equal(found[name], table, obj=name)
+
+
+def assert_same(run: Path, whole: Path) -> None:
+    pd.testing.assert_frame_equal(records(run), records(whole))
+    assert_same_tables(run, whole)
+
+
+@pytest.fixture(scope="module")
+def whole(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("whole") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        run_here(patch, sweep(models, FULL), out)
+    return out
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_any_growth_ends_the_same(models, whole, tmp_path, monkeypatch, seed) -> None:
+    """Also if the driver is killed in between."""
+    draw = random.Random(seed)
+    size = dict.fromkeys(FULL, 1)
+    for _ in range(3):
+        killed = draw.choice([None, draw.randrange(6)])
+        run_here(monkeypatch, sweep(models, size), tmp_path / "run", shards=killed)
+        for name in draw.sample(sorted(FULL), 2):
+            size[name] = draw.randint(size[name], FULL[name])
+    run_here(monkeypatch, sweep(models, FULL), tmp_path / "run")
+    assert_same(tmp_path / "run", whole)
+
+
+def test_prunings_and_controls_grow(models, tmp_path, monkeypatch) -> None:
+    run, at_once = tmp_path / "run", tmp_path / "at-once"
+    before = sweep(models, SMALL) | {"controls": "none"}
+    pruned = {"prune": [{"method": "magnitude", "sparsity": 0.5}]}
+    whole = sweep(models, SMALL | {"items": 2}) | pruned | {"controls": ["order"]}
+    for document in (before, before | pruned, before | {"controls": ["order"]}, whole):
+        run_here(monkeypatch, document, run)
+    asked = [row[0] for row in run_here(monkeypatch, whole, at_once).asked]
+    names = ["", "-magnitude-0.5", "~order"]
+    assert sorted(asked) == [model + name for model in "ab" for name in names]
+    assert_same(run, at_once)
+
+
+def test_fewer_items_delete_nothing(models, tmp_path, monkeypatch) -> None:
+    """The tables use the first ones. Growing back evaluates nothing."""
+    run, few = tmp_path / "run", tmp_path / "few"
+    more = SMALL | {"items": 3}
+    run_here(monkeypatch, sweep(models, more), run)
+    before = records(run)
+    assert run_here(monkeypatch, sweep(models, SMALL), run).asked == []
+    run_here(monkeypatch, sweep(models, SMALL), few)
+    assert_same_tables(run, few)
+    assert run_here(monkeypatch, sweep(models, more), run).asked == []
+    pd.testing.assert_frame_equal(records(run), before)
+
+
+def test_only_what_lacks_is_asked(models, tmp_path, monkeypatch) -> None:
+    run_here(monkeypatch, sweep(models, SMALL), tmp_path)
+    grown = SMALL | {"items": 2, "probes": 3}
+    asked = run_here(monkeypatch, sweep(models, grown), tmp_path).asked
+    assert asked == [
+        (name, "gazetteer", 2, probes)
+        for name in "ab"
+        for probes in (("sample",), ("choice", "greedy", "sample"))
+    ]
+
+
+def test_new_seeds_alone_are_drawn(models, tmp_path, monkeypatch) -> None:
+    """Tables use the seeds of the last call. Leaving one out deletes nothing."""
+    size, run = SMALL | {"probes": 3}, tmp_path / "run"
+
+    def call(out: Path, seeds: list[int] | None) -> list[tuple[object, ...]]:
+        return run_here(monkeypatch, sweep(models, size, seeds=seeds), out).asked
+
+    call(run, None)
+    drawn = [(name, "gazetteer", 2, ("sample",)) for name in "ab"]
+    assert call(run, [0, 2, 1]) == drawn
+    call(tmp_path / "three", [0, 1, 2])
+    assert_same(run, tmp_path / "three")
+    before = records(run)
+    assert call(run, None) == call(run, [0, 2]) == []
+    call(tmp_path / "two", [0, 2])
+    assert_same_tables(run, tmp_path / "two")
+    pd.testing.assert_frame_equal(records(run), before)
+    assert call(run, [0, 3]) == drawn
+
+
+def test_probe_and_seed_come_together(models, tmp_path, monkeypatch) -> None:
+    """An item then lacks one under some seeds and the other under all."""
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    run_here(monkeypatch, sweep(models, SMALL | {"probes": 3}), run)
+    grown = sweep(models, SMALL | {"probes": 4}, seeds=[0, 1])
+    for out in (run, whole):
+        run_here(monkeypatch, grown, out)
+    assert_same(run, whole)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"seed": 3}, "a, task gazetteer: seed is 0 there, 3 here"),
+        ({"formats": ["open", "shown"]}, 'formats is ["open"] there'),
+        ({"samples": 3}, "a, task gazetteer: samples is 2 there, 3 here"),
+    ],
+)
+def test_changed_cell_is_refused(models, tmp_path, monkeypatch, settings, told) -> None:
+    run_here(monkeypatch, sweep(models, SMALL), tmp_path)
+    before = records(tmp_path)
+    changed = sweep(models, FULL, **settings)
+    assert told in refused(run_here, monkeypatch, changed, tmp_path)
+    pd.testing.assert_frame_equal(records(tmp_path), before)
+
+
+def test_renamed_base_is_refused(models, tmp_path, monkeypatch) -> None:
+    """It would make two runs of one: a demo into a finished run."""
+    run_here(monkeypatch, sweep(models, SMALL), tmp_path)
+    other = sweep(models, SMALL) | {"base": "first"}
+    other["models"] = {"first": str(models / "a"), "c": str(models / "c")}
+    told = "a: its name is 'a' there, 'first' here"
+    assert told in refused(run_here, monkeypatch, other, tmp_path)

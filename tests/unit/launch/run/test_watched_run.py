@@ -1,0 +1,116 @@
+"""`resurface sweep --watch`, with a pretended engine."""
+
+import itertools
+import os
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from launch.sweep import watching
+from tests.support.models import save_tiny_model
+from tests.support.pretended_engine import pretend
+from tests.support.runs import records, typed
+
+SWEEP = """
+models: {run: "ckpts/step-*"}
+tasks: [{task: gazetteer, items: 2, languages: [english], probes: [greedy]}]
+"""
+
+
+def test_watched_run_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each checkpoint is asked once. One that vanished stays; STOP ends the watch."""
+    run, folder = tmp_path / "run", tmp_path / "ckpts"
+    engine, model = pretend(monkeypatch), save_tiny_model(tmp_path / "model")
+
+    def second() -> None:
+        shutil.rmtree(folder / "step-1")
+        shutil.copytree(model, folder / "step-2")
+
+    first = partial(shutil.copytree, model, folder / "step-1")
+    assert _watch(tmp_path, monkeypatch, first, second) == 0
+    names = ["run-step-1", "run-step-2"]
+    assert [row[0] for row in engine.asked] == names
+    assert sorted(records(run)["checkpoint"].unique()) == names
+    table = pd.read_csv(run / "tables" / "accuracy.csv")
+    assert sorted(table["checkpoint"].unique()) == names
+
+
+def _watch(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], Any]
+) -> int:
+    """Watch until nothing is new any more. A step comes once the watch has taken all
+    of the one before."""
+    file, left, idle = folder / "s.yaml", iter(steps), itertools.cycle((False, True))
+    file.write_text(SWEEP, encoding="utf-8")
+
+    def sleep(_: float) -> None:
+        if next(idle):
+            return
+        step = next(left, (folder / "run" / "STOP").touch)
+        step()
+
+    monkeypatch.setattr(
+        watching.rounds, "__kwdefaults__", {"sleep": sleep, "now": float}
+    )
+    return typed(monkeypatch, "sweep", file, "--out", folder / "run", "--watch")
+
+
+def _failed(run: Path) -> list[str]:
+    file = run / "tables" / "failures.csv"
+    return list(pd.read_csv(file)["checkpoint"]) if file.exists() else []
+
+
+def test_failed_checkpoint_is_tried_once(tmp_path, monkeypatch) -> None:
+    """Whether an engine or the checks refuse it. Once it changes, it is new."""
+    run, folder, at = tmp_path / "run", tmp_path / "ckpts", []
+    engine, model = pretend(monkeypatch), save_tiny_model(tmp_path / "model")
+    engine.fails = {"run-step-2"}
+    torn = folder / "step-3" / "tokenizer.json"
+
+    def come(*numbers: int) -> None:
+        at.append(_failed(run))
+        for number in numbers:
+            shutil.copytree(model, folder / f"step-{number}")
+        if 3 in numbers:
+            torn.unlink()
+
+    def mend() -> None:
+        come()
+        engine.fails.clear()
+        shutil.copy(model / torn.name, torn)
+        os.utime(folder / "step-2" / "config.json", ns=(1, 1))
+
+    steps = (partial(come, 1, 2, 3), partial(come, 4), partial(come, 5))
+    assert _watch(tmp_path, monkeypatch, *steps) == 3
+    refused = ["run-step-3", "run-step-2"]
+    assert [sorted(each) for each in at[1:]] == [sorted(refused)] * 2
+    asked = [row[0] for row in engine.asked]
+    assert asked == [f"run-step-{number}" for number in (1, 2, 4, 5)]
+    told = (run / "logs" / "events.jsonl").read_text().count('"gave_up"')
+    assert told == len(refused)
+    engine.asked.clear()
+    assert _watch(tmp_path, monkeypatch, come, mend) == 0
+    assert [row[0] for row in engine.asked] == ["run-step-2"] * 2 + ["run-step-3"]
+    assert _failed(run) == []
+
+
+@pytest.mark.parametrize("more", ["", "controls: [repeat]"])
+def test_held_by_relation_not_name(tmp_path, monkeypatch, more) -> None:
+    """A control or a shorter name does not retry what failed."""
+    monkeypatch.setattr(f"{__name__}.SWEEP", SWEEP + more)
+    engine, model = pretend(monkeypatch), save_tiny_model(tmp_path / "model")
+    engine.fails = {"run-step-10"}
+
+    def come(*numbers: int) -> None:
+        for number in numbers:
+            shutil.copytree(model, tmp_path / "ckpts" / f"step-{number}")
+
+    steps = (partial(come, 10, 3), partial(come, 2), partial(come, 1))
+    assert _watch(tmp_path, monkeypatch, *steps) == 3
+    assert [row[0] for row in engine.asked].count("run-step-10") == 1
+    assert "run-step-10" in _failed(tmp_path / "run")

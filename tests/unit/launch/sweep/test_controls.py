@@ -1,0 +1,199 @@
+"""Controls: of which checkpoints, what they ask, and what is refused."""
+
+import shutil
+
+import pytest
+import yaml
+
+from evaluator.core.config import validated
+from evaluator.core.controls import change_of, name_of
+from evaluator.engine.config import EngineConfig, engine_under
+from launch.sweep import preflight
+from launch.sweep.config import SweepConfig
+from launch.sweep.controls import ITEMS, with_controls
+from launch.sweep.estimate import estimate
+from launch.sweep.jobs import expand, screened_groups
+from launch.sweep.machines import machine_of
+from launch.sweep.preflight import prepare
+from tests.support.models import save_tiny_model
+from tests.support.quantised import LAYOUTS, with_quantisation
+from tests.support.sweeps import RUN, gazetteer, refused
+
+MAIN = {
+    "models": {"dense": "bundled", "other": "there"},
+    "prune": [{"method": "magnitude", "sparsity": 0.5}],
+    "compress": [
+        {"method": "rtn", "scheme": ["W8A8", "W8A16"]},
+        {"checkpoint": "there.gguf", "label": "served", "base": "dense"},
+    ],
+    "only": ["dense"],
+    "tasks": [gazetteer(probes=["greedy", "fidelity"])],
+}
+
+SERVED = {"dense": "bundled", "api": {"url": "http://localhost:1", "dialect": "vllm"}}
+
+
+def jobs(more, *, on_gpus=False):
+    config = validated(SweepConfig, MAIN | more, "s.yaml")
+    plain = expand(config, RUN, serve=lambda value, base: base)
+    return with_controls(plain, config, on_gpus=on_gpus)
+
+
+def controls(more, *, on_gpus=False):
+    return [job for job in jobs(more, on_gpus=on_gpus) if job.change]
+
+
+def test_names_state_their_change():
+    for change in ("order", "dtype:bfloat16", "engine:my-own"):
+        assert change_of(name_of("dense-kv-fp8", change)) == change
+    assert change_of("dense-kv-fp8") is None
+    taken = {"models": {"dense~order": "bundled"}}
+    assert refused(validated, SweepConfig, MAIN | taken, "s.yaml")
+
+
+def test_bases_are_evaluated_once_more():
+    """Never a compressed one, never made, judged early or compared with another."""
+    every = jobs({"controls": ["repeat", "dtype:bfloat16"]})
+    assert [job.name for job in every][:3] == [
+        "dense",
+        "dense~repeat",
+        "dense~dtype-bfloat16",
+    ]
+    dense, repeat = every[:2]
+    assert (repeat.base, repeat.path, repeat.tasks) == (
+        "dense",
+        dense.path,
+        dense.tasks,
+    )
+    assert repeat.is_variant
+    assert not repeat.is_made
+    assert repeat.most is None
+    assert sum(job.change is not None for job in every) == 2
+    (names,) = screened_groups(every).values()
+    assert not any(map(change_of, names))
+
+
+@pytest.mark.parametrize(
+    ("more", "on_gpus", "names"),
+    [
+        ({}, False, ["dense-rtn-w8a8", "served"]),
+        ({}, True, ["dense", "dense-rtn-w8a8", "served"]),
+        ({"engine": {"deterministic": True}}, True, ["dense-rtn-w8a8", "served"]),
+        ({"engine": {"kind": "torch"}}, True, ["dense-rtn-w8a8", "served"]),
+        ({"models": SERVED, "only": ["api", "dense"], "compress": []}, False, ["api"]),
+        ({"controls": "none"}, True, []),
+        ({"controls": ["batch"]}, True, ["dense"]),
+    ],
+)
+def test_noise_is_measured_by_default(more, on_gpus, names):
+    made = controls(more, on_gpus=on_gpus)
+    assert [job.base.lower() for job in made] == names
+    for job in made:
+        given = "controls" in more
+        assert job.most == (None if given else ITEMS)
+        (task,) = job.tasks.values()  # without the distributions that it compares
+        assert ("fidelity" in task.probes) == (job.base == "dense")
+
+
+def test_estimate_counts_controls():
+    tasks = [gazetteer(items=40, languages=["english", "korean"])]
+    config = validated(SweepConfig, MAIN | {"compress": [], "tasks": tasks}, "s.yaml")
+    dense, control, *_ = estimate(config, machine_of("H100"))
+    assert (control.job.name, control.work.items) == ("dense~order", ITEMS)
+    assert control.work.requests == dense.work.requests * ITEMS // 80
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["ordr"], "'ordr'; did you mean 'order'?"),
+        (["none", "order"], "none goes with no other control"),
+        (["order", "order"], "must name each one once"),
+        (["dtype:"], "unknown control 'dtype:'"),
+        (7, "controls: 7"),
+    ],
+)
+def test_senseless_controls_are_refused(given, told):
+    assert told in refused(validated, SweepConfig, MAIN | {"controls": given}, "s.yaml")
+
+
+def test_control_needs_its_base(tmp_path):
+    save_tiny_model(tmp_path / "w4")
+    with_quantisation(tmp_path / "w4", LAYOUTS["w4a16"].config)
+    document = {"models": {"w4": str(tmp_path / "w4")}, "tasks": MAIN["tasks"]}
+    config = validated(SweepConfig, document | {"controls": "repeat"}, "s.yaml")
+    told = refused(with_controls, expand(config, RUN), config, on_gpus=False)
+    assert "'w4' is compressed" in told
+    assert told.endswith("(base: in a sweep file)")
+
+
+def test_engine_takes_the_change():
+    usual = EngineConfig(max_num_seqs=3)
+    assert engine_under(None, usual) is usual
+    assert engine_under("order", usual) is usual
+    assert engine_under("batch", usual).max_num_seqs == 1
+    assert engine_under("batch", EngineConfig()).max_num_seqs == 16
+    assert engine_under("batch", EngineConfig(max_num_seqs=1)).max_num_seqs == 2
+    assert engine_under("dtype:bfloat16", usual).dtype == "bfloat16"
+    slow = EngineConfig(scoring="prompt_logprobs")
+    assert engine_under("engine:torch", slow).kind == "torch"
+    for change, told in (
+        ("engine:vllm", "is the run's own; use repeat"),
+        ("engine:vlm", "did you mean 'vllm'?"),
+        ("dtype:float8", "dtype"),
+    ):
+        place = f"controls: {change}: "
+        assert refused(engine_under, change, usual).startswith(place)
+        assert told in refused(engine_under, change, usual)
+    single = EngineConfig(kind="torch")  # its `auto` is float32
+    assert "use repeat" in refused(engine_under, "dtype:float32", single)
+
+
+def plan(tmp_path, more):
+    text = f"""
+        models: {{m: {tmp_path}/m}}
+        tasks: [{{task: gazetteer, items: 40, probes: [greedy],
+                  languages: [english, korean]}}]
+    """
+    document = yaml.safe_load(text) | {"engine": {"kind": "torch"}} | more
+    return prepare(validated(SweepConfig, document, "s.yaml"), tmp_path / "run")
+
+
+def asked(prepared, name):
+    (task,) = prepared.asked[name]
+    return [question.item.item_id for question in task.questions]
+
+
+def test_order_asks_the_same_items(tmp_path, monkeypatch):
+    """A control of all items, the cheap one of some of each language; neither is in
+    the identity of the run."""
+    save_tiny_model(tmp_path / "m")
+    plain = plan(tmp_path, {"controls": "none"})
+    both = plan(tmp_path, {"controls": ["repeat", "order"]})
+    assert both.identity == plain.identity
+    every = asked(both, "m")
+    assert asked(both, "m~repeat") == every
+    assert (
+        asked(both, "m~order")
+        != every
+        == sorted(asked(both, "m~order"), key=every.index)
+    )
+    monkeypatch.setattr(preflight, "count_gpus", lambda: 1)
+    monkeypatch.setattr(preflight, "with_controls", cheap)
+    some = asked(plan(tmp_path, {}), "m~order")
+    assert len(some) == ITEMS == len({*some} & {*every})
+    assert sum(name.startswith("english") for name in some) == ITEMS // 2
+
+
+def cheap(every, config, *, on_gpus):
+    """The control of a base on a GPU, on an engine that runs here."""
+    assert on_gpus
+    batching = config.model_copy(update={"engine": EngineConfig()})
+    return with_controls(every, batching, on_gpus=True)
+
+
+def test_impossible_control_is_refused(tmp_path):
+    save_tiny_model(tmp_path / "m")
+    told = refused(plan, tmp_path, {"controls": "engine:endpoint"})
+    assert "endpoint" in told
+    shutil.rmtree(tmp_path / "m")

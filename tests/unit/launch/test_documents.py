@@ -1,0 +1,140 @@
+"""What `--json` prints fits the schemas in docs/schemas/, which are fresh."""
+
+import json
+import math
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from launch.documents import Checked, line_of
+from tests.support.runs import typed
+from tests.support.schemas import FOLDER, schemas, valid
+from tests.support.synthetic import write_run
+
+JOB = "bundled --method rtn --scheme W8A8 --out x --dry-run"
+
+
+def test_schemas_are_fresh():
+    written = {file.stem: json.loads(file.read_text()) for file in FOLDER.iterdir()}
+    assert written == schemas(), "run `python -m tests.support.schemas`"
+    for schema in written.values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("run"), 12, ("dense", "wanda-0.6"))
+
+
+@pytest.mark.parametrize(
+    ("command", "schema", "fields"),
+    [
+        ("tasks", "names", {"task"}),
+        ("tasks xquad", "names", {"task"}),
+        ("probes", "names", {"probe", "format"}),
+        ("methods", "names", {"method to prune", "method to quantise"}),
+        ("sweep one_shot --explain", "explain", None),
+        ("sweep demo --dry-run", "dry-run", None),
+        ("eval bundled --task gazetteer --dry-run", "dry-run", None),
+        (f"compress {JOB}", "dry-run-job", None),
+        ("prune bundled --method magnitude --sparsity 0.5 --out x --dry-run", "dry-run-job", None),
+        ("status RUN", "status", None),
+        ("compare RUN RUN", "compare", None),
+        ("report RUN", "report", None),
+        ("screen RUN --items 20 --repeats 5", "screen", None),
+    ],
+)  # fmt: skip
+def test_stdout_is_json_alone(run, monkeypatch, capsys, command, schema, fields):
+    assert typed(monkeypatch, *command.replace("RUN", str(run)).split(), "--json") == 0
+    document = valid(schema, capsys.readouterr().out)
+    if fields is not None:
+        assert document["names"].keys() == fields
+        assert all(all(names.values()) for names in document["names"].values())
+
+
+def test_report_has_the_headline(run, monkeypatch, capsys):
+    assert typed(monkeypatch, "report", run, "--json") == 0
+    shown = capsys.readouterr()
+    document = valid("report", shown.out)
+    names = [row["checkpoint"] for row in document["headline"]]
+    assert names == ["dense", "wanda-0.6"]
+    assert document["verdicts"][0]["checkpoint"] == "wanda-0.6"
+    assert "what can it still say?" in shown.err  # for people
+
+
+def test_dry_run_counts(monkeypatch, capsys):
+    assert typed(monkeypatch, "sweep", "demo", "--dry-run", "--json") == 0
+    document = valid("dry-run", capsys.readouterr().out)
+    assert typed(monkeypatch, "sweep", "demo", "--dry-run") == 0
+    table = capsys.readouterr().out
+    for row in document["checkpoints"]:
+        assert row["checkpoint"] in table
+        assert f"{row['work']['requests']:,}" in table
+
+
+def test_numbers_that_json_lacks():
+    tolerance = {"largest": math.inf, "mean": 0.0}
+    check = Checked(
+        check="a", status="fail", fast="b", slow="c", unit="nats", tolerance=tolerance,
+        largest=-math.inf, mean=math.nan, compared=0, why="",
+    )  # fmt: skip
+    written = json.loads(line_of(check))
+    assert written["tolerance"] == {"largest": "Infinity", "mean": 0.0}
+    assert (written["largest"], written["mean"]) == ("-Infinity", None)
+    schema = schemas()["doctor"]["$defs"]
+    jsonschema.validate(written, {"$ref": "#/$defs/Checked", "$defs": schema})
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(written | {"more": 1}, schema["Checked"])
+
+
+def test_bad_input_leaves_stdout_empty(monkeypatch, capsys, tmp_path):
+    assert typed(monkeypatch, "report", tmp_path / "none", "--json") == 2
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+
+
+LOGS = Path(__file__).parents[2] / "data" / "logs" / "lm-eval-0.4.13" / "one-rank"
+
+
+def test_logs_have_one_verdict(run, monkeypatch, capsys):
+    """The numbers of `gate` on logs are those of `compare`."""
+    sides = LOGS / "base", LOGS / "candidate"
+    assert typed(monkeypatch, "gate", *sides, "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    valid("gate-of-logs", json.dumps(document))
+    measures = {each["measure"] for each in document["checkpoints"]}
+    assert (
+        typed(monkeypatch, "compare", *sides, "--pair", "base=candidate", "--json") == 0
+    )
+    compared = json.loads(capsys.readouterr().out)
+    for name, key in (("rows", "measures"), ("differences",) * 2, ("notes",) * 2):
+        assert compared[name] == document[key]
+    for each in document["checkpoints"]:
+        (row,) = [row for row in compared["rows"] if row["measure"] == each["measure"]]
+        (check,) = each["checks"]
+        assert check["n"] == row["n"]
+        assert check["value"] == pytest.approx(row["a"] - row["b"], abs=1e-12)
+    assert measures == {row["measure"] for row in compared["rows"]}
+
+
+def test_last_verdict_is_shown(run, monkeypatch, capsys):
+    """By `status`, of one run and several; a damaged file shows none."""
+    assert typed(monkeypatch, "gate", run, run, "--json") in (0, 4)
+    document = json.loads(capsys.readouterr().out)
+    worst = valid("gates", json.dumps(document))["verdict"]
+    assert typed(monkeypatch, "status", run, "--json") == 0
+    shown = valid("status", capsys.readouterr().out)["gate"]
+    assert shown == {"verdict": worst, "summary": document["runs"][str(run)]["summary"]}
+    assert typed(monkeypatch, "status", run) == 0
+    assert f"gate: {worst}: {shown['summary']}" in capsys.readouterr().out
+    (run / "gate.json").write_text("{}")
+    assert typed(monkeypatch, "status", run, "--json") == 0
+    assert valid("status", capsys.readouterr().out)["gate"] is None
+
+
+def test_gate_prints_its_file(run, monkeypatch, capsys):
+    assert typed(monkeypatch, "gate", run, "--json") in (0, 4)
+    told = json.loads(capsys.readouterr().out)
+    assert valid("gate", json.dumps(told))["checkpoints"][0]["checks"]
+    assert json.loads((run / "gate.json").read_text()) == told
