@@ -41,6 +41,7 @@ from evaluator.metrics.columns import Row
 from evaluator.metrics.exclusions import all_measured, left_out_of
 from evaluator.metrics.intervals import ItemNumbers
 from evaluator.probes import PROBES
+from evaluator.probes.base import Probe
 from evaluator.store.outcomes import (
     KEY,
     Outcomes,
@@ -221,8 +222,9 @@ class Inputs:
                 items = over_seeds(items, probe, ITEM)
             else:
                 items = items[items["seed"] == chosen_seed(items["seed"], own)]
-            columns = [f"{probe.name}_status", f"{probe.name}_why", *columns_of(probe)]
-            chosen = chosen.merge(items[[*ITEM, *columns]], on=[*ITEM], how="left")
+            chosen = chosen.merge(
+                items[[*ITEM, *_columns(probe)]], on=[*ITEM], how="left"
+            )
         return chosen[self._columns].copy()  # in one block: many merges slow it
 
     def run_seed(self, checkpoint: str, task: str) -> float:
@@ -325,6 +327,16 @@ class Inputs:
         )
         pruned = pruned.take(here).reset_index(drop=True)
         dense = dense.take(there).reset_index(drop=True)
+        asked = [
+            settings_of(self.run, side, task).get("seeds") for side in (base, name)
+        ]
+        if asked[0] is not None and asked[0] == asked[1]:
+            # a run that still grows by seeds: only equal ones are compared
+            uneven = pruned["seeds"].fillna(1) != dense["seeds"].fillna(1)
+            for probe in PROBES:
+                if probe.drawn:
+                    pruned.loc[uneven, _columns(probe)] = None
+                    dense.loc[uneven, _columns(probe)] = None
         values = pruned.columns[len(ITEM) :]
         sides = pruned[values].add_suffix("_pruned"), dense[values].add_suffix("_dense")
         return pd.concat([pruned[[*ITEM]], *sides], axis=1)
@@ -351,6 +363,10 @@ class Inputs:
             unpaired.update(items["language"][alone])
         languages = [] if reason else self.languages(task)
         return Comparison(subject, unpaired, languages, reason, self._joined, key)
+
+
+def _columns(probe: Probe) -> list[str]:
+    return [f"{probe.name}_status", f"{probe.name}_why", *columns_of(probe)]
 
 
 def _asked_items(
@@ -518,10 +534,6 @@ def difference(compared: Comparison, run: Document, *, drawn: bool) -> str:
     if served:
         alike = {name: words for name, words in alike.items() if name not in SERVING}
     theirs, own = settings_of(run, base, task), settings_of(run, checkpoint, task)
-    if "seeds" in theirs and theirs["seeds"] == own.get("seeds"):
-        # else one of them still lacks samples
-        same = items["seeds_dense"].fillna(1) == items["seeds_pruned"].fillna(1)
-        items = items.assign(samples_pruned=items["samples_pruned"].where(same))
     differing = _differing_columns(items, alike)
     ignored = _WHAT if drawn else (*_WHAT, *_DRAWN)
     for name in sorted(theirs.keys() & own.keys() - {*ignored}):

@@ -192,6 +192,11 @@ def test_lacking_seeds_are_missing(drawn, grown):
     (check,) = (each for each in verdict.of("sample_drop") if each.pooled)
     assert (check.n, check.missing) == (grown, 30 - grown)
     assert (verdict.outcome, verdict.incomparable) == ("WARN", None)
+    frame = TABLES["recovery"].fill(inputs).frame
+    row = only(frame, checkpoint="p", probe="pass@1", population="all_items")
+    lost = (drawn["dense"] - 1.0 * drawn["p"])[:grown].mean(axis=(1, 2))
+    has(row, n=30, n_paired=grown)
+    has(row, drop=float(lost.mean()) if grown else None)
 
 
 def test_one_seed_is_not_judged(drawn):
