@@ -84,6 +84,8 @@ def _differing(
             continue
         if other_depth and _BY_LAYER.search(name):
             continue
+        if name == "type" and "rope_type" in ours.keys() & theirs.keys():
+            continue  # its older name
         before, after = ours.get(name), theirs.get(name)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             yield from _differing(f"{within}{name}.", before, after)

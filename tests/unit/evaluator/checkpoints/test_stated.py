@@ -76,6 +76,7 @@ TOWER = {
     "text_config": {"dtype": "bfloat16", "eps": math.nan, "num_hidden_layers": 4},
 }
 LAYERS = {"no_rope_layers": [1, 1, 1, 0], "max_window_layers": 4}
+ROPE = {"rope_parameters": {"rope_type": "yarn", "type": "yarn"}}
 NESTED = [
     ({"vision_config": {"hidden_act": "gelu", "dtype": "float16"}}, []),
     (
@@ -95,13 +96,18 @@ NESTED = [
         [],
     ),
     ({"max_window_layers": 3}, ["config.json: max_window_layers 4 against 3"]),
+    ({"rope_parameters": {"rope_type": "yarn"}}, []),
+    (
+        {"rope_parameters": {"rope_type": "linear"}},
+        ['config.json: rope_parameters.rope_type "yarn" against "linear"'],
+    ),
 ]
 
 
 @pytest.mark.parametrize(("fields", "lines"), NESTED)
 def test_nested_settings_by_field(tmp_path, fields, lines):
     base, other = tmp_path / "base", tmp_path / "other"
-    stated = {"model_type": "of its own", **TOWER, **LAYERS}
+    stated = {"model_type": "of its own", **TOWER, **LAYERS, **ROPE}
     for folder, more in ((base, {}), (other, fields)):
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(stated | more))
