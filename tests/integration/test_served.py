@@ -153,7 +153,7 @@ class TestLlama:
         asked = requests_of(load_tokenizer(FILE_BASE), TEXTS[2:])
         found = answers(engine, asked)
         url = engine._client._servers[0].url
-        vocabulary = engine._model.vocabulary
+        vocabulary = engine._server.vocabulary
         for request in asked:
             answer = found[request.request_id]
             assert answer.status == "ok", answer.error

@@ -38,7 +38,11 @@ class Unreachable(EngineError):
     """No server answers."""
 
 
-class Refused(EngineError):
+class Unusable(EngineError):
+    """An answer of no use: others may be right."""
+
+
+class Refused(Unusable):
     """The server does not accept a request, and would not accept it again."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -119,11 +123,11 @@ class Client:
         await self._http.aclose()
 
     async def get(self, path: str) -> Any:
-        """JSON. Raises Refused, EngineError or InputError."""
+        """JSON. Raises Unusable, Unreachable or InputError."""
         return await self._send("GET", path, None, 0)
 
     async def post(self, path: str, body: Mapping[str, Any], tokens: int = 1) -> Any:
-        """JSON. `tokens`: of the answer. Raises Refused, EngineError or InputError."""
+        """JSON. `tokens`: of the answer. Raises Unusable, Unreachable or InputError."""
         self._spending.count(body)
         return await self._send("POST", path, body, tokens)
 
@@ -173,7 +177,7 @@ class Client:
             async for part in response.aiter_bytes():
                 content += part
                 if len(content) > _MOST_BYTES:
-                    raise EngineError(
+                    raise Unusable(
                         f"endpoint {url}: an answer of more than {_MOST_BYTES:,} bytes"
                     )
         return response, bytes(content)
@@ -223,7 +227,7 @@ class Client:
         if response.status_code >= 400:
             raise Refused(response.status_code, self._shown(_message(value)) or text)
         if response.status_code >= 300 or not isinstance(value, dict | list):
-            raise EngineError(
+            raise Unusable(
                 f"{place}: HTTP {response.status_code}, and no JSON: {text[:80]!r}"
             )
         return value

@@ -45,17 +45,18 @@ from evaluator.engine.endpoint.client import (
     Client,
     Refused,
     Unreachable,
+    Unusable,
 )
-from evaluator.engine.endpoint.dialect import Description, Dialect, model_of
-from evaluator.engine.endpoint.llama import Llama
+from evaluator.engine.endpoint.dialect import Dialect
+from evaluator.engine.endpoint.llama import Llama, tokenised
 from evaluator.engine.endpoint.llama_process import COMPUTED, SLOTS, LlamaProcess
 from evaluator.engine.endpoint.openai import OpenAI
 from evaluator.engine.endpoint.slots import Slots
 from evaluator.engine.endpoint.vllm_server import VLLMServer
 
 # in the order in which `auto` tries them
-DIALECTS: dict[str, Dialect] = {
-    dialect.name: dialect for dialect in (Llama(), VLLMServer(), OpenAI())
+DIALECTS: dict[str, type[Dialect]] = {
+    dialect.name: dialect for dialect in (Llama, VLLMServer, OpenAI)
 }
 _CHILD_SECONDS = 20.0  # of patience
 _NEVER = (400, 413, 422)  # statuses of a request that the server cannot answer
@@ -91,15 +92,12 @@ class EndpointEngine:
         self._end_server()
         self._forget()
         tokenizer = load_tokenizer(checkpoint)
-        described = self._connect(served, Checkpoint(checkpoint), tokenizer)
+        self._server = self._connect(served, Checkpoint(checkpoint), tokenizer)
         self._prompts = prompts_of(tokenizer)
         self._served = served
         self.confirm()
-        assert self._client is not None
         if served.abilities is None:
-            abilities = examine.abilities_of(
-                self._client, self._dialect, self._model, self._prompts
-            )
+            abilities = examine.abilities_of(self._server, self._prompts)
             self._abilities = self._wait(abilities)
         else:
             self._abilities = served.abilities
@@ -108,8 +106,8 @@ class EndpointEngine:
             notes.append(
                 f"its own tokenizer poses the questions: {served.other_tokens}"
             )
-        if isinstance(self._dialect, Llama):
-            own = self._wait(self._dialect.tokenised(self._client, PROBE))
+        if isinstance(self._server, Llama):
+            own = self._wait(tokenised(self._server.client, PROBE))
             if own is not None:
                 notes += _other_tokens(own, tuple(tokenizer(PROBE)["input_ids"]))
         return LoadReport(
@@ -119,13 +117,13 @@ class EndpointEngine:
             seconds=time.monotonic() - started,
             scoring="forced" if served.dialect == "llama" else "prompt_logprobs",
             notes=tuple(notes),
-            setup=self._setup(served, described),
+            setup=self._setup(),
             abilities=self._abilities.model_dump(exclude_defaults=True),
         )
 
     def _connect(
         self, served: ServedModel, stored: Checkpoint, tokenizer: Any
-    ) -> Description:
+    ) -> Dialect:
         """Find the server, or start one. Raises as `load`."""
         endpoint, patience, package = served.endpoint, PATIENCE_SECONDS, ""
         self._limit = min(self._config.max_model_len, stored.longest or 2**31)
@@ -139,26 +137,22 @@ class EndpointEngine:
             # a child that answers nothing has ended
             patience = _CHILD_SECONDS
         assert endpoint is not None
-        self._dialect = DIALECTS[served.dialect]
         self._client = Client(endpoint, self._config.spending, patience=patience)
-        described = self._wait(self._dialect.describe(self._client, endpoint.model))
-        if described is None:
-            raise InputError(
-                f"endpoint {endpoint.url[0]}: is no server of the dialect"
-                f" {served.dialect}"
-            )
-        self.version = described.server + package
-        self._client.narrow(described.slots)
-        self._limit = min(self._limit, described.context or self._limit)
-        slots = None
-        if described.slots and len(endpoint.url) == 1:
-            slots = Slots(self._client.most)
-        self._model = model_of(described, tokenizer, stored.vocabulary, slots)
-        self._most = self._client.most if slots is None else slots.most
-        return described
+        connecting = connected(
+            self._client, endpoint, served.dialect, tokenizer, stored.vocabulary
+        )
+        server = self._wait(connecting)
+        self.version = server.described.server + package
+        self._limit = min(self._limit, server.described.context or self._limit)
+        self._most = self._client.most
+        if server.described.slots and len(endpoint.url) == 1:
+            server.slots = Slots(self._client.most)
+            self._most = server.slots.most
+        return server
 
-    def _setup(self, served: ServedModel, described: Description) -> dict[str, str]:
+    def _setup(self) -> dict[str, str]:
         """What the numbers depend on."""
+        served, described = self._served, self._server.described
         setup = {
             "server": self.version,
             "model": described.model,
@@ -168,7 +162,7 @@ class EndpointEngine:
         if self._process is not None:
             setup["threads"] = str(_threads())
             setup["batch"] = str(COMPUTED)
-            setup["slots"] = str(self._client.most if self._client else 0)
+            setup["slots"] = str(self._server.client.most)
             if served.parameters:
                 setup["bits_per_weight"] = f"{8 * served.size / served.parameters:.3f}"
         return setup
@@ -176,32 +170,32 @@ class EndpointEngine:
     def confirm(self) -> None:
         """Request the answers to the fixed prompts again from each server, all of
         them or one in turn. A dead server is none of another model."""
-        known, prompts = self._served.fingerprint, self._prompts
-        if not known:  # a file is known by its bytes
+        served, part = self._served, slice(None)
+        if not served.fingerprint:  # a file is known by its bytes
             return
-        planted = self._served.planted
         if self._checked:
-            turn = self._checked % len(known)
-            known, prompts = known[turn : turn + 1], prompts[turn : turn + 1]
-            planted = planted[turn : turn + 1]
+            turn = self._checked % len(served.fingerprint)
+            part = slice(turn, turn + 1)
         self._checked += 1
-        assert self._client is not None
-        clients = self._client.each()
-        for client in clients:
+        servers = self._server.each()
+        for server in servers:
             same = examine.is_same(
-                client, self._dialect, self._model, prompts, known, planted
+                server,
+                self._prompts[part],
+                served.fingerprint[part],
+                served.planted[part],
             )
             try:
                 if self._wait(same):
                     continue
             except Unreachable:
-                if len(clients) > 1:
+                if len(servers) > 1:
                     continue
                 raise
             raise InputError(
-                f"endpoint of {self._model.name!r}: its answers are no longer those of"
-                " the model that this run began with; serve that model again, or choose"
-                " another --out"
+                f"endpoint of {server.described.model!r}: its answers are no longer"
+                " those of the model that this run began with; serve that model again,"
+                " or choose another --out"
             )
 
     # ---- answering
@@ -257,55 +251,51 @@ class EndpointEngine:
                 return f"the server reports no whole distributions {UNABLE}"
             if request.ranked and not self._abilities.ranks:
                 return f"the server reports no usable ranks {UNABLE}"
-        return refusal(request, self._limit, self._model.vocabulary)
+        return refusal(request, self._limit, self._server.vocabulary)
 
     async def _answer(self, request: Request) -> Response:
         try:
             async with self._place(request):
                 response = await self._raw(request)
-        except Unreachable:
-            raise
         except Refused as error:
             never = f" {UNABLE}" if error.status in _NEVER else ""
             return refuse(request, f"{error}{never}")
-        except EngineError as error:
+        except Unusable as error:
             return refuse(request, str(error))
         if not self._abilities.scores:
             response = replace(response, logprobs=(), top_ids=(), top_logprobs=())
         if not self._abilities.ranks:
             response = replace(response, ranks=())
-        return response.or_error(self._model.vocabulary)
+        return response.or_error(self._server.vocabulary)
 
     def _place(self, request: Request) -> AbstractAsyncContextManager[None]:
         """All but a beam search's answers start from a prompt that was read as a
         whole."""
-        if self._model.slots is None:
+        if self._server.slots is None:
             return nullcontext()
         whole = isinstance(request, Score) or request.stream is None
-        return self._model.slots.hold(request.prompt_ids, whole=whole)
+        return self._server.slots.hold(request.prompt_ids, whole=whole)
 
     async def _raw(self, request: Request) -> Response:
-        assert self._client is not None
         if isinstance(request, Score):
             if request.reference is not None:
                 return await self._compare(request)
-            return await self._dialect.score(self._client, self._model, request)
+            return await self._server.score(request)
         if request.top_logprobs > self._abilities.top:
             # a search notices that they are missing; others need none
             request = replace(request, top_logprobs=0)
-        return await self._dialect.generate(self._client, self._model, request)
+        return await self._server.generate(request)
 
     async def _compare(self, request: Score) -> Response:
         """A score by the whole distribution at each position, which is compared with
         the base's, or kept."""
         import torch
 
-        assert self._client is not None
         assert request.reference is not None
         rows, logprobs, ranks, tops = [], [], [], []
         for place, token in enumerate(request.continuation_ids):
             prompt = request.prompt_ids + request.continuation_ids[:place]
-            row = await self._dialect.distribution(self._client, self._model, prompt)
+            row = await self._server.distribution(prompt)
             rows.append(row)
             logprobs.append(row[token])
             ranks.append(1 + sum(other > row[token] for other in row))
@@ -364,6 +354,22 @@ class EndpointEngine:
 
     def _wait(self, answer: Coroutine[Any, Any, _Result]) -> _Result:
         return self._loop.run_until_complete(answer)
+
+
+async def connected(
+    client: Client, endpoint: Endpoint, dialect: str, tokenizer: Any, vocabulary: int
+) -> Dialect:
+    """The served model of an endpoint; `vocabulary`: if it does not tell its own.
+    Raises InputError for a server of another dialect."""
+    names = list(DIALECTS) if dialect == "auto" else [dialect]
+    for name in names:
+        described = await DIALECTS[name].describe(client, endpoint.model)
+        if described is not None:
+            client.narrow(described.slots)
+            return DIALECTS[name](client, described, tokenizer, vocabulary)
+    raise InputError(
+        f"endpoint {endpoint.url[0]}: is no server of the dialect {', '.join(names)}"
+    )
 
 
 def prompts_of(tokenizer: Any) -> list[tuple[int, ...]]:

@@ -16,10 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evaluator.checkpoints.served import Abilities
-from evaluator.core.errors import EngineError
 from evaluator.engine.base import Generate, Response, Score
-from evaluator.engine.endpoint.client import Client, Unreachable
-from evaluator.engine.endpoint.dialect import Dialect, Model
+from evaluator.engine.endpoint.client import Unusable
+from evaluator.engine.endpoint.dialect import Dialect
 
 PROMPTS = (
     "The capital of France is",
@@ -41,124 +40,106 @@ Prompts = Sequence[tuple[int, ...]]
 Answers = Sequence[tuple[int, ...]]
 
 
-async def fingerprint(
-    client: Client, dialect: Dialect, model: Model, prompts: Prompts
-) -> tuple[tuple[int, ...], ...]:
-    """The greedy answers to fixed prompts. Raises EngineError."""
+async def fingerprint(server: Dialect, prompts: Prompts) -> tuple[tuple[int, ...], ...]:
+    """The greedy answers to fixed prompts. Raises Unusable."""
     answers = []
     for prompt in prompts:
-        answer = await dialect.generate(client, model, _greedy(prompt, _TOKENS))
+        answer = await server.generate(_greedy(prompt, _TOKENS))
         answers.append(answer.token_ids)
     return tuple(answers)
 
 
 async def is_same(
-    client: Client,
-    dialect: Dialect,
-    model: Model,
+    server: Dialect,
     prompts: Prompts,
     known: Answers,
     planted: Sequence[tuple[float, ...]] = (),
 ) -> bool:
-    """Whether the model behind a client still answers as `known`, and scores as
+    """Whether the model behind a server still answers as `known`, and scores as
     `planted`. Rounding may turn a tie, so a different answer
     gets two more tries."""
     for prompt, expected in zip(prompts, known, strict=True):
         for _ in range(_TRIES):
-            answer = await dialect.generate(client, model, _greedy(prompt, _TOKENS))
+            answer = await server.generate(_greedy(prompt, _TOKENS))
             if answer.token_ids == expected:
                 break
         else:
             return False
-    for prompt, ids, before in zip(prompts, known, planted, strict=False):
-        now = await _scores(client, dialect, model, prompt, _planted(ids))
-        if not _alike(now, before):
+    for prompt, expected, before in zip(prompts, known, planted, strict=False):
+        if not _alike(await _planted(server, prompt, expected), before):
             return False
     return True
 
 
 async def planted_scores(
-    client: Client, dialect: Dialect, model: Model, prompts: Prompts, answers: Answers
+    server: Dialect, prompts: Prompts, answers: Answers
 ) -> tuple[tuple[float, ...], ...]:
-    """A score after each prompt. Raises EngineError."""
+    """A score after each prompt. Raises Unusable."""
     scores = []
     for prompt, answer in zip(prompts, answers, strict=True):
-        ids = _planted(answer)
-        scores.append(await _scores(client, dialect, model, prompt, ids))
+        scores.append(await _planted(server, prompt, answer))
     return tuple(scores)
 
 
-def _planted(answer: tuple[int, ...]) -> tuple[int, ...]:
-    """The last token of an answer, where the first one belongs: few are as likely."""
-    return answer[-1:]
+async def _planted(
+    server: Dialect, prompt: tuple[int, ...], answer: tuple[int, ...]
+) -> tuple[float, ...]:
+    """Of an answer's last token, where the first one belongs: few are as likely."""
+    return await _scores(server, prompt, answer[-1:])
 
 
 def _alike(one: Sequence[float], other: Sequence[float]) -> bool:
     return all(abs(mine - its) <= _NOISE for mine, its in zip(one, other, strict=True))
 
 
-async def abilities_of(
-    client: Client, dialect: Dialect, model: Model, prompts: Prompts
-) -> Abilities:
+async def abilities_of(server: Dialect, prompts: Prompts) -> Abilities:
     """Raises Unreachable, or EngineError if it answers no plain request."""
-    answers = await _answers(client, dialect, model, prompts)
+    answers = await _answers(server, prompts)
     first = answers[0]
     top = len(first.top_ids[0]) if first.top_ids else 0
-    again = await dialect.generate(client, model, _greedy(prompts[0], _SCORED, top))
+    again = await server.generate(_greedy(prompts[0], _SCORED, top))
     ranks = distributions = False
     try:
-        why = await _why_no_scores(client, dialect, model, prompts, answers)
-    except Unreachable:
-        raise
-    except EngineError as error:
+        why = await _why_no_scores(server, prompts, answers)
+    except Unusable as error:
         why = str(error)
     if not why:
-        ranks = await _has_ranks(client, dialect, model, prompts[0], first)
-        distributions = await _has_distributions(
-            client, dialect, model, prompts[0], first
-        )
+        ranks = await _has_ranks(server, prompts[0], first)
+        distributions = await _has_distributions(server, prompts[0], first)
     return Abilities(
-        token_ids=dialect.token_ids,
+        token_ids=server.token_ids,
         scores=not why,
         why=why,
         ranks=ranks,
         distributions=distributions,
         top=0 if why else min(len(step) for each in answers for step in each.top_ids),
-        seeds=await _has_seeds(client, dialect, model, prompts[:_CHECKED]),
+        seeds=await _has_seeds(server, prompts[:_CHECKED]),
         repeats=(again.token_ids, again.logprobs) == (first.token_ids, first.logprobs),
         cache=again.cached_tokens is not None,
     )
 
 
-async def _answers(
-    client: Client, dialect: Dialect, model: Model, prompts: Prompts
-) -> list[Response]:
+async def _answers(server: Dialect, prompts: Prompts) -> list[Response]:
     """A greedy answer to each prompt, with as many likeliest tokens as the server
     reports."""
     for top in (*_TOPS, 0):
-        if top > dialect.most_top:
+        if top > server.most_top:
             continue
         requests = [_greedy(prompt, _SCORED, top) for prompt in prompts]
         try:
-            return [await dialect.generate(client, model, each) for each in requests]
-        except Unreachable:
-            raise
-        except EngineError:
+            return [await server.generate(each) for each in requests]
+        except Unusable:
             if not top:
                 raise
     raise AssertionError("0 is never too many")
 
 
 async def _why_no_scores(
-    client: Client,
-    dialect: Dialect,
-    model: Model,
-    prompts: Prompts,
-    answers: Sequence[Response],
+    server: Dialect, prompts: Prompts, answers: Sequence[Response]
 ) -> str:
     """What is wrong with the server's scores; empty: nothing was found."""
-    if not dialect.scores:
-        return f"a server of the dialect {dialect.name} scores no tokens"
+    if not server.scores:
+        return f"a server of the dialect {server.name} scores no tokens"
     if not all(answer.logprobs and answer.top_ids for answer in answers):
         return "it reports no likeliest tokens"
     firsts = [answer.token_ids[0] for answer in answers]
@@ -167,35 +148,30 @@ async def _why_no_scores(
         others = [token for token in firsts if token != answer.token_ids[0]]
         if others and checked < _CHECKED:
             checked += 1
-            why = await _why_wrong(client, dialect, model, prompt, answer, others[0])
+            why = await _why_wrong(server, prompt, answer, others[0])
             if why:
                 return why
     return "" if checked else "its answers to different questions begin alike"
 
 
 async def _why_wrong(
-    client: Client,
-    dialect: Dialect,
-    model: Model,
-    prompt: tuple[int, ...],
-    answer: Response,
-    other: int,
+    server: Dialect, prompt: tuple[int, ...], answer: Response, other: int
 ) -> str:
     """What is wrong with the scores after one prompt; `other`: a less likely token."""
-    own = await _scores(client, dialect, model, prompt, answer.token_ids)
+    own = await _scores(server, prompt, answer.token_ids)
     if not _alike(own, answer.logprobs):
         return (
             f"it scores its own greedy answer {sum(own):.3f}, and reported"
             f" {sum(answer.logprobs):.3f} with it"
         )
     first = answer.token_ids[0]
-    (less,) = await _scores(client, dialect, model, prompt, (other,))
-    (again,) = await _scores(client, dialect, model, prompt, (first,))
+    (less,) = await _scores(server, prompt, (other,))
+    (again,) = await _scores(server, prompt, (first,))
     if abs(again - own[0]) > _NOISE:
         return f"it scores the same answer {own[0]:.3f} and {again:.3f}"
     for change, expected in ((-_NOISE, first), (_NOISE, other)):
         bias = own[0] - less + change
-        chosen = await dialect.biased(client, model, prompt, other, bias)
+        chosen = await server.biased(prompt, other, bias)
         if chosen != expected:
             return (
                 f"its log-probabilities of two tokens differ by {own[0] - less:.3f},"
@@ -209,7 +185,7 @@ async def _why_wrong(
         seed=1,
         top_logprobs=1,
     )
-    raised = await dialect.generate(client, model, warm)
+    raised = await server.generate(warm)
     change = abs(raised.top_logprobs[0][0] - answer.top_logprobs[0][0])
     if change > _NOISE / 2:
         return f"a temperature of 2 changes its log-probabilities by {change:.3f}"
@@ -217,11 +193,7 @@ async def _why_wrong(
 
 
 async def _has_ranks(
-    client: Client,
-    dialect: Dialect,
-    model: Model,
-    prompt: tuple[int, ...],
-    answer: Response,
+    server: Dialect, prompt: tuple[int, ...], answer: Response
 ) -> bool:
     """Whether a token's rank is its place among the likeliest tokens, up to rounding."""
     listed = answer.top_ids[0]
@@ -236,36 +208,26 @@ async def _has_ranks(
             ranked=True,
         )
         try:
-            ranks += (await dialect.score(client, model, request)).ranks[:1]
-        except Unreachable:
-            raise
-        except EngineError:
+            ranks += (await server.score(request)).ranks[:1]
+        except Unusable:
             return False
     return len(ranks) == 2 and ranks[0] <= 2 and abs(ranks[1] - 1 - _PLACE) <= 2
 
 
 async def _has_distributions(
-    client: Client,
-    dialect: Dialect,
-    model: Model,
-    prompt: tuple[int, ...],
-    answer: Response,
+    server: Dialect, prompt: tuple[int, ...], answer: Response
 ) -> bool:
     """Whether the whole distribution has the greedy answer's log-probability."""
-    if not dialect.distributions:
+    if not server.distributions:
         return False
     try:
-        row = await dialect.distribution(client, model, prompt)
-    except Unreachable:
-        raise
-    except EngineError:
+        row = await server.distribution(prompt)
+    except Unusable:
         return False
     return abs(row[answer.token_ids[0]] - answer.logprobs[0]) <= _NOISE
 
 
-async def _has_seeds(
-    client: Client, dialect: Dialect, model: Model, prompts: Prompts
-) -> bool:
+async def _has_seeds(server: Dialect, prompts: Prompts) -> bool:
     """Whether equal seeds draw equal samples, and different ones do not."""
 
     async def draw(seed: int) -> list[tuple[int, ...]]:
@@ -278,7 +240,7 @@ async def _has_seeds(
                 temperature=1.0,
                 seed=seed,
             )
-            answer = await dialect.generate(client, model, request)
+            answer = await server.generate(request)
             drawn.append(answer.token_ids)
         return drawn
 
@@ -293,11 +255,7 @@ def _greedy(prompt: tuple[int, ...], tokens: int, top: int = 0) -> Generate:
 
 
 async def _scores(
-    client: Client,
-    dialect: Dialect,
-    model: Model,
-    prompt: tuple[int, ...],
-    ids: tuple[int, ...],
+    server: Dialect, prompt: tuple[int, ...], ids: tuple[int, ...]
 ) -> tuple[float, ...]:
     request = Score(request_id="examined", prompt_ids=prompt, continuation_ids=ids)
-    return (await dialect.score(client, model, request)).logprobs
+    return (await server.score(request)).logprobs

@@ -8,36 +8,40 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from evaluator.core.errors import EngineError, InputError
-from evaluator.engine.base import UNABLE, Generate, Response, Score
-from evaluator.engine.endpoint.client import Client, Refused
-from evaluator.engine.endpoint.dialect import Description, Model, cut, member, stated
+from evaluator.core.errors import InputError
+from evaluator.engine.base import UNABLE, Generate, Response
+from evaluator.engine.endpoint.client import Client, Refused, Unusable
+from evaluator.engine.endpoint.dialect import (
+    Description,
+    Dialect,
+    answer_to,
+    member,
+    only_choice,
+    stated,
+)
 
 _MISSING = (404, 405, 501)  # statuses of an address that a server does not have
 
 
-class OpenAI:
+class OpenAI(Dialect):
     name = "openai"
     token_ids = scores = distributions = False
     most_top = 0
 
-    async def describe(self, client: Client, model: str) -> Description | None:
+    @staticmethod
+    async def describe(client: Client, model: str) -> Description | None:
         listed = member(await client.get("/v1/models"), "data", list)
         names = [member(entry, "id", str) for entry in listed]
         if model not in names and (model or len(names) != 1):
             raise InputError(f"model {model!r} is not served; {names[:20]} are")
         return Description(server="openai", model=model or names[0])
 
-    async def generate(
-        self, client: Client, model: Model, request: Generate
-    ) -> Response:
-        assert model.decode is not None
-        assert model.encode is not None
-        text = model.decode(request.prompt_ids)
-        if model.encode(text) != request.prompt_ids:
-            raise EngineError(f"the prompt's text makes other tokens {UNABLE}")
+    async def generate(self, request: Generate) -> Response:
+        text = self.tokenizer.decode(request.prompt_ids)
+        if self._encode(text) != request.prompt_ids:
+            raise Unusable(f"the prompt's text makes other tokens {UNABLE}")
         body: dict[str, Any] = {
-            "model": model.name,
+            "model": self.described.model,
             "prompt": text,
             "max_tokens": request.max_tokens,
             "temperature": request.temperature,
@@ -45,50 +49,33 @@ class OpenAI:
         }
         if request.seed is not None:
             body["seed"] = request.seed
-        answer = await _complete(client, body)
-        most, choices = request.max_tokens, member(answer, "choices", list)
-        if len(choices) != 1:
-            raise EngineError(f"the server gave {len(choices)} answers to one request")
-        ids = model.encode(member(choices[0], "text", str))[:most]
-        reason = member(choices[0], "finish_reason", str)
+        answer = await self._complete(body)
+        most, choice = request.max_tokens, only_choice(answer)
+        ids = self._encode(member(choice, "text", str))[:most]
+        reason = member(choice, "finish_reason", str)
         generated = stated(answer.get("usage"), "completion_tokens") or most
         if reason not in ("stop", "length") or (
             reason == "length" and generated < most
         ):
-            raise EngineError(f"the server cut its answer off: {reason[:80]!r}")
-        if reason == "stop" and model.eos_ids and len(ids) < most:
-            ids = (*ids, min(model.eos_ids))
-        length = cut(ids, model, request.stop_ids) or len(ids)
-        return Response(request_id=request.request_id, token_ids=ids[:length])
+            raise Unusable(f"the server cut its answer off: {reason[:80]!r}")
+        if reason == "stop" and self.eos_ids and len(ids) < most:
+            ids = (*ids, min(self.eos_ids))
+        length = self.cut(ids, request.stop_ids) or len(ids)
+        return answer_to(request, ids[:length], ())
 
-    async def score(self, client: Client, model: Model, request: Score) -> Response:
-        raise EngineError(f"a server of texts scores no tokens {UNABLE}")
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
-    async def distribution(
-        self, client: Client, model: Model, prompt_ids: tuple[int, ...]
-    ) -> list[float]:
-        raise EngineError(f"a server of texts gives no distributions {UNABLE}")
-
-    async def biased(
-        self,
-        client: Client,
-        model: Model,
-        prompt_ids: tuple[int, ...],
-        token: int,
-        bias: float,
-    ) -> int:
-        raise EngineError(f"a server of texts has no tokens {UNABLE}")
-
-
-async def _complete(client: Client, body: Mapping[str, Any]) -> Any:
-    """Raises InputError for an API of chats alone."""
-    try:
-        return await client.post("/v1/completions", body, tokens=body["max_tokens"])
-    except Refused as error:
-        if error.status not in _MISSING:
-            raise
-        raise InputError(
-            f"endpoint of {body['model']!r}: has no /v1/completions ({error}); an API"
-            " of chats alone puts other words around each prompt; serve the model with"
-            " `vllm serve` or `llama-server`"
-        ) from error
+    async def _complete(self, body: Mapping[str, Any]) -> Any:
+        """Raises InputError for an API of chats alone."""
+        most = body["max_tokens"]
+        try:
+            return await self.client.post("/v1/completions", body, tokens=most)
+        except Refused as error:
+            if error.status not in _MISSING:
+                raise
+            raise InputError(
+                f"endpoint of {body['model']!r}: has no /v1/completions ({error}); an"
+                " API of chats alone puts other words around each prompt; serve the"
+                " model with `vllm serve` or `llama-server`"
+            ) from error

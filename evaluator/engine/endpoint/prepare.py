@@ -30,9 +30,9 @@ from evaluator.core.errors import EngineError, InputError
 from evaluator.core.files import cache_folder, write_atomically
 from evaluator.engine.endpoint import examine, gguf
 from evaluator.engine.endpoint.client import Client
-from evaluator.engine.endpoint.dialect import Description, Dialect, Model, model_of
-from evaluator.engine.endpoint.engine import DIALECTS, prompts_of
-from evaluator.engine.endpoint.llama import Llama
+from evaluator.engine.endpoint.dialect import Dialect
+from evaluator.engine.endpoint.engine import connected, prompts_of
+from evaluator.engine.endpoint.llama import tokenised
 from evaluator.engine.endpoint.llama_process import LlamaProcess, check_here
 from evaluator.engine.endpoint.slots import common
 
@@ -128,7 +128,7 @@ def llama_tokens(file: Path, texts: Sequence[str]) -> list[tuple[int, ...]]:
     async def ask(url: str) -> list[tuple[int, ...]]:
         client = Client(Endpoint(url=url), patience=_PATIENCE_SECONDS)
         try:
-            return [await Llama().tokenised(client, text) or () for text in texts]
+            return [await tokenised(client, text) or () for text in texts]
         finally:
             await client.close()
 
@@ -150,34 +150,33 @@ def prepare_endpoint(endpoint: Endpoint, base: Path) -> Path:
 
 
 async def _prepare(endpoint: Endpoint, base: Path) -> Path:
+    tokenizer, vocabulary = load_tokenizer(base), Checkpoint(base).vocabulary
     client = Client(endpoint, patience=_PATIENCE_SECONDS)
     try:
-        dialect, described = await _dialect(client, endpoint)
-        client.narrow(described.slots)
-        tokenizer = load_tokenizer(base)
-        model = model_of(described, tokenizer, Checkpoint(base).vocabulary)
+        server = await connected(
+            client, endpoint, endpoint.dialect, tokenizer, vocabulary
+        )
+        described = server.described
         prompts = prompts_of(tokenizer)
         parts = (described.server, described.model, described.file_type or "")
         folder = _folder(*endpoint.url, *parts, str(base))
         known = read_served(folder)
         # a tie may turn, and the digest shall not
         if known is not None and await examine.is_same(
-            client, dialect, model, prompts, known.fingerprint
+            server, prompts, known.fingerprint
         ):
             answers = known.fingerprint
         else:
-            answers = await examine.fingerprint(client, dialect, model, prompts)
-        abilities = await _abilities(client, dialect, model, prompts, answers)
+            answers = await examine.fingerprint(server, prompts)
+        abilities = await _abilities(server, prompts, answers)
         planted: tuple[tuple[float, ...], ...] = ()
         if abilities.scores:
-            planted = await examine.planted_scores(
-                client, dialect, model, prompts, answers
-            )
+            planted = await examine.planted_scores(server, prompts, answers)
         served = ServedModel(
             endpoint=endpoint,
             server=described.server,
             model=described.model,
-            dialect=dialect.name,
+            dialect=server.name,
             context=described.context,
             file_type=described.file_type,
             parameters=described.parameters,
@@ -191,21 +190,15 @@ async def _prepare(endpoint: Endpoint, base: Path) -> Path:
 
 
 async def _abilities(
-    client: Client,
-    dialect: Dialect,
-    model: Model,
-    prompts: examine.Prompts,
-    answers: examine.Answers,
+    server: Dialect, prompts: examine.Prompts, answers: examine.Answers
 ) -> Abilities:
     """What all servers are able to do. Raises InputError if one has another model."""
     each = []
-    clients = client.each()
-    for one in clients:
-        if len(clients) > 1 and not await examine.is_same(
-            one, dialect, model, prompts, answers
-        ):
+    servers = server.each()
+    for one in servers:
+        if len(servers) > 1 and not await examine.is_same(one, prompts, answers):
             raise InputError("its addresses serve different models")
-        each.append(await examine.abilities_of(one, dialect, model, prompts))
+        each.append(await examine.abilities_of(one, prompts))
     weakest = {
         name: (max if name == "why" else min)(
             getattr(abilities, name) for abilities in each
@@ -213,18 +206,6 @@ async def _abilities(
         for name in Abilities.model_fields
     }
     return Abilities(**weakest)
-
-
-async def _dialect(client: Client, endpoint: Endpoint) -> tuple[Dialect, Description]:
-    wanted = list(DIALECTS.values())
-    if endpoint.dialect != "auto":
-        wanted = [DIALECTS[endpoint.dialect]]
-    for dialect in wanted:
-        described = await dialect.describe(client, endpoint.model)
-        if described is not None:
-            return dialect, described
-    names = ", ".join(dialect.name for dialect in wanted)
-    raise InputError(f"endpoint {endpoint.url[0]}: is no server of the dialect {names}")
 
 
 def _folder(*parts: str) -> Path:

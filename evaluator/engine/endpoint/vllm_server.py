@@ -9,23 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from evaluator.core.errors import EngineError, InputError
-from evaluator.engine.base import UNABLE, Generate, Response, Score
-from evaluator.engine.endpoint.client import Client, Unreachable
+from evaluator.core.errors import InputError
+from evaluator.engine.base import Generate, Response, Score
+from evaluator.engine.endpoint.client import Client, Unusable
 from evaluator.engine.endpoint.dialect import (
     ROUNDING,
     Description,
-    Model,
+    Dialect,
+    Step,
+    answer_to,
     checked_count,
     checked_greedy,
-    checked_score,
-    checked_top,
-    cut,
     logprob,
     member,
-    ordered,
+    only_choice,
     stated,
-    tokens,
 )
 
 _TOKEN = "token_id:"  # before an id, in place of the token's text  # noqa: S105
@@ -44,19 +42,18 @@ _PLAIN = {
 }
 
 
-class VLLMServer:
+class VLLMServer(Dialect):
     name = "vllm"
     token_ids = scores = True
     distributions = False
     most_top = 20  # its --max-logprobs by default
 
-    async def describe(self, client: Client, model: str) -> Description | None:
+    @staticmethod
+    async def describe(client: Client, model: str) -> Description | None:
         try:
             version = await client.get("/version")
             listed = member(await client.get("/v1/models"), "data", list)
-        except Unreachable:
-            raise
-        except EngineError:
+        except Unusable:
             return None
         if not isinstance(version, dict) or "version" not in version:
             return None
@@ -70,153 +67,114 @@ class VLLMServer:
             context=stated(served[name], "max_model_len"),
         )
 
-    async def generate(
-        self, client: Client, model: Model, request: Generate
-    ) -> Response:
-        wanted = max(request.top_logprobs, 1 if request.temperature == 0 else 0)
+    async def generate(self, request: Generate) -> Response:
+        greedy = request.temperature == 0
+        wanted = max(request.top_logprobs, 1 if greedy else 0)
         body: dict[str, Any] = {
             "max_tokens": request.max_tokens,
             "temperature": request.temperature,
             "top_p": request.top_p,
-            "stop_token_ids": [*model.eos_ids, *request.stop_ids],
+            "stop_token_ids": [*self.eos_ids, *request.stop_ids],
         }
         if wanted:
             body["logprobs"] = wanted
         if request.seed is not None:
             body["seed"] = request.seed
-        choice = await _complete(client, model, request.prompt_ids, body)
-        ids = tokens(choice, "token_ids", model, request.max_tokens)
-        length = cut(ids, model, request.stop_ids)
+        choice = await self._complete(request.prompt_ids, body)
+        ids = self.tokens(choice, "token_ids", request.max_tokens)
+        length = self.cut(ids, request.stop_ids)
         if not length and len(ids) < request.max_tokens:
-            raise EngineError(
+            raise Unusable(
                 f"the server ended its answer after {len(ids)} tokens:"
                 f" {choice.get('finish_reason')!r}"
             )
         ids = ids[: length or len(ids)]
-        if not wanted:
-            return Response(request_id=request.request_id, token_ids=ids)
-        logprobs, tops = _reported(choice, model, ids, wanted)
-        if request.temperature == 0:
-            for own, top in zip(logprobs, tops, strict=True):
+        steps = self._steps(choice, ids, wanted) if wanted else []
+        if greedy:
+            for own, top in steps:
                 checked_greedy(own, top, ROUNDING)
-        listed = [ordered(top, request.top_logprobs) for top in tops]
-        if not request.top_logprobs:
-            listed = []
-        return Response(
-            request_id=request.request_id,
-            token_ids=ids,
-            logprobs=logprobs,
-            top_ids=tuple(tuple(best) for best, _ in listed),
-            top_logprobs=tuple(tuple(values) for _, values in listed),
-        )
+        return answer_to(request, ids, steps)
 
-    async def score(self, client: Client, model: Model, request: Score) -> Response:
+    def _steps(self, choice: Any, ids: tuple[int, ...], wanted: int) -> list[Step]:
+        reported = member(choice, "logprobs", dict)
+        logprobs = [
+            logprob(value) for value in member(reported, "token_logprobs", list)
+        ]
+        tops = member(reported, "top_logprobs", list)
+        named = [_id(name) for name in member(reported, "tokens", list)]
+        if named[: len(ids)] != list(ids):
+            raise Unusable("the server reports log-probabilities of other tokens")
+        if not len(logprobs) == len(tops) >= len(ids):
+            raise Unusable(
+                f"the server reports {len(logprobs)} log-probabilities of {len(ids)}"
+                " tokens"
+            )
+        steps = []
+        for own, named_top in zip(logprobs[: len(ids)], tops, strict=False):
+            if not isinstance(named_top, Mapping) or not named_top:
+                raise Unusable("the server reports no likeliest tokens")
+            top = {_id(name): logprob(value) for name, value in named_top.items()}
+            self.check_top(top, wanted)
+            steps.append((own, top))
+        return steps
+
+    async def score(self, request: Score) -> Response:
         prompt = request.prompt_ids + request.continuation_ids
         body = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 1}
-        choice = await _complete(client, model, prompt, body)
+        choice = await self._complete(prompt, body)
         positions = member(choice, "prompt_logprobs", list)
         if len(positions) != len(prompt):
-            raise EngineError(
+            raise Unusable(
                 f"the server scored {len(positions)} of {len(prompt)} tokens"
             )
-        for token, position in zip(prompt[1:], positions[1:], strict=True):
-            member(position, str(token), dict)  # else it is another place's
-        logprobs, ranks, top_ids, top_logprobs = [], [], [], []
-        for token, position in zip(
-            request.continuation_ids, positions[len(request.prompt_ids) :], strict=True
-        ):
-            scored = member(position, str(token), dict)
+        steps, ranks = [], []
+        # a token that is not there is another place's
+        for place, token in enumerate(prompt[1:], start=1):
+            scored = member(positions[place], str(token), dict)
+            if place < len(request.prompt_ids):
+                continue
             top = {
                 _id(name): logprob(member(entry, "logprob", (int, float)))
-                for name, entry in position.items()
+                for name, entry in positions[place].items()
             }
-            checked_top(top, 1, model)
-            best, value = checked_score(token, top[token], top)
-            logprobs.append(top[token])
+            self.check_top(top, 1)
+            steps.append((top[token], top))
             ranks.append(member(scored, "rank", int))
-            top_ids.append((best,))
-            top_logprobs.append((value,))
-        return Response(
-            request_id=request.request_id,
-            token_ids=request.continuation_ids,
-            logprobs=tuple(logprobs),
-            ranks=tuple(ranks),
-            top_ids=tuple(top_ids),
-            top_logprobs=tuple(top_logprobs),
-        )
+        return answer_to(request, request.continuation_ids, steps, ranks=ranks)
 
-    async def distribution(
-        self, client: Client, model: Model, prompt_ids: tuple[int, ...]
-    ) -> list[float]:
-        raise EngineError(f"a vLLM server gives no whole distributions {UNABLE}")
-
-    async def biased(
-        self,
-        client: Client,
-        model: Model,
-        prompt_ids: tuple[int, ...],
-        token: int,
-        bias: float,
-    ) -> int:
+    async def biased(self, prompt_ids: tuple[int, ...], token: int, bias: float) -> int:
         body = {"max_tokens": 1, "temperature": 0.0, "logit_bias": {str(token): bias}}
-        choice = await _complete(client, model, prompt_ids, body)
-        return tokens(choice, "token_ids", model, 1)[0]
+        choice = await self._complete(prompt_ids, body)
+        return self.tokens(choice, "token_ids", 1)[0]
 
-
-async def _complete(
-    client: Client, model: Model, prompt: tuple[int, ...], body: Mapping[str, Any]
-) -> Any:
-    """The only choice. Raises EngineError for another model's, or of another
-    prompt."""
-    answer = await client.post(
-        "/v1/completions",
-        {**_PLAIN, "model": model.name, "prompt": prompt, **body},
-        tokens=body["max_tokens"],
-    )
-    name = member(answer, "model", str)
-    if name != model.name:
-        raise EngineError(f"the server answered as model {name!r}, not {model.name!r}")
-    usage = member(answer, "usage", dict)
-    read = member(usage, "prompt_tokens", int)
-    if read != len(prompt):
-        raise EngineError(f"the server read {read} tokens of a prompt of {len(prompt)}")
-    choices = member(answer, "choices", list)
-    if len(choices) != 1:
-        raise EngineError(f"the server gave {len(choices)} answers to one request")
-    if member(choices[0], "prompt_token_ids", list) != list(prompt):
-        raise EngineError("the server read another prompt")
-    checked_count(choices[0], "token_ids", stated(usage, "completion_tokens"))
-    return choices[0]
-
-
-def _reported(
-    choice: Any, model: Model, ids: tuple[int, ...], wanted: int
-) -> tuple[tuple[float, ...], list[dict[int, float]]]:
-    """The log-probability of each token, and the likeliest ones in its place."""
-    reported = member(choice, "logprobs", dict)
-    logprobs = [logprob(value) for value in member(reported, "token_logprobs", list)]
-    steps = member(reported, "top_logprobs", list)
-    named = [_id(name) for name in member(reported, "tokens", list)]
-    if named[: len(ids)] != list(ids):
-        raise EngineError("the server reports log-probabilities of other tokens")
-    if not len(logprobs) == len(steps) >= len(ids):
-        raise EngineError(
-            f"the server reports {len(logprobs)} log-probabilities of {len(ids)} tokens"
+    async def _complete(self, prompt: tuple[int, ...], body: Mapping[str, Any]) -> Any:
+        """The only choice. Raises Unusable for another model's, or of another
+        prompt."""
+        model = self.described.model
+        answer = await self.client.post(
+            "/v1/completions",
+            {**_PLAIN, "model": model, "prompt": prompt, **body},
+            tokens=body["max_tokens"],
         )
-    tops = []
-    for token, own, step in zip(ids, logprobs, steps, strict=False):
-        if not isinstance(step, Mapping) or not step:
-            raise EngineError("the server reports no likeliest tokens")
-        top = {_id(name): logprob(value) for name, value in step.items()}
-        checked_top(top, wanted, model)
-        checked_score(token, own, top)
-        tops.append(top)
-    return tuple(logprobs[: len(ids)]), tops
+        name = member(answer, "model", str)
+        if name != model:
+            raise Unusable(f"the server answered as model {name!r}, not {model!r}")
+        usage = member(answer, "usage", dict)
+        read = member(usage, "prompt_tokens", int)
+        if read != len(prompt):
+            raise Unusable(
+                f"the server read {read} tokens of a prompt of {len(prompt)}"
+            )
+        choice = only_choice(answer)
+        if member(choice, "prompt_token_ids", list) != list(prompt):
+            raise Unusable("the server read another prompt")
+        checked_count(choice, "token_ids", stated(usage, "completion_tokens"))
+        return choice
 
 
 def _id(name: Any) -> int:
-    """The id of a token in an answer. Raises EngineError for another name."""
+    """The id of a token in an answer. Raises Unusable for another name."""
     number = str(name).removeprefix(_TOKEN)
     if not (number.isascii() and number.isdecimal() and len(number) < 20):
-        raise EngineError(f"the server names a token {number[:80]!r}, not its id")
+        raise Unusable(f"the server names a token {number[:80]!r}, not its id")
     return int(number)
