@@ -169,8 +169,8 @@ class Watched:
 
     def run(self, go: Go, out: Path, bus: Bus) -> None:
         """Run each sweep as it grows. What was given up is tried again only if its
-        files change. Raises as `go`, typer.Exit(3) at the end, and InputError of the
-        first alone: later ones leave new checkpoints out."""
+        files change. Raises as `go`, and typer.Exit(3) at the end; InputError only of
+        what is there from the start: later checkpoints are left out."""
         from launch.sweep.watching import rounds
 
         given_up: set[str] = set()
@@ -183,16 +183,17 @@ class Watched:
         print_plain(f"watching for checkpoints; a file {out / 'STOP'} ends it")
         bus.listeners.append(note)
         failed, listeners = False, [*bus.listeners]
-        for number, sweep in enumerate(sweeps):
+        for sweep in sweeps:
             try:
                 go(Round(sweep, self.watch.fresh, given_up))
                 failed = False
             except typer.Exit:
                 failed = True
             except InputError as error:
-                if not number:
+                if self.watch.at_start:
                     raise
                 self.watch.refuse(str(error))
+                failed = True
             bus.listeners[:] = listeners
         if failed:
             raise typer.Exit(WITH_FAILURES)

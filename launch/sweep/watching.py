@@ -43,6 +43,7 @@ class Watch:
         self._patterns = patterns_of(config)
         self._newest_first = newest_first
         self._alone = newest_first  # take one at a time
+        self._looks = 0
         self._names: dict[Path, str] = {}  # of all that were ever ready
         self._taken: dict[Path, FileStates] = {}
         self._last: list[Path] = []  # taken by the last look
@@ -67,8 +68,14 @@ class Watch:
         """The models that the last look took."""
         return [self._names[path] for path in self._last]
 
+    @property
+    def at_start(self) -> bool:
+        """Whether what the last look took was there from the start."""
+        return self._looks == 2
+
     def look(self) -> SweepConfig | None:
         """The sweep with all whole checkpoints; None if none is new."""
+        self._looks += 1
         before, self._seen = self._seen, {}
         ready: list[Path] = []
         for path in self._found():

@@ -99,6 +99,28 @@ def test_failed_checkpoint_is_tried_once(tmp_path, monkeypatch) -> None:
     assert _failed(run) == []
 
 
+@pytest.mark.parametrize(
+    ("early", "code", "names"), [(True, 2, []), (False, 0, ["run-step-2"])]
+)
+def test_first_one_is_refused(tmp_path, monkeypatch, early, code, names) -> None:
+    """At the start, it ends the watch. In the night, others come."""
+    engine, model = pretend(monkeypatch), save_tiny_model(tmp_path / "model")
+
+    def torn() -> None:
+        shutil.copytree(model, tmp_path / "ckpts" / "step-1")
+        (tmp_path / "ckpts" / "step-1" / "tokenizer.json").unlink()
+
+    def come() -> None:
+        shutil.copytree(model, tmp_path / "ckpts" / "step-2")
+
+    first = torn
+    if early:
+        torn()
+        first = come
+    assert _watch(tmp_path, monkeypatch, first, come) == code
+    assert [row[0] for row in engine.asked] == names
+
+
 @pytest.mark.parametrize("more", ["", "controls: [repeat]"])
 def test_held_by_relation_not_name(tmp_path, monkeypatch, more) -> None:
     """A control or a shorter name does not retry what failed."""
