@@ -40,6 +40,7 @@ from evaluator.metrics.inputs import (
     ALL,
     ROUNDED,
     Inputs,
+    in_language,
     rounded_activations,
     scoring_of,
     settings_of,
@@ -103,7 +104,7 @@ def side_of_run(inputs: Inputs, name: str) -> Side:
     """A run's answers to open prompts; of samples, the mean over their seeds."""
     parts, settings, rounded = [pd.DataFrame(columns=ANSWERS)], {}, set()
     for subject in inputs.checkpoints:
-        checkpoint, task = subject.key[::-1]
+        task, checkpoint = subject.key
         settings[checkpoint, task] = _settings(inputs, checkpoint, task)
         parts += _answers(inputs, checkpoint, task)
         if rounded_activations(subject.pattern):
@@ -159,10 +160,10 @@ def _settings(inputs: Inputs, checkpoint: str, task: str) -> dict[str, str]:
         stated[name] = provenance.get(name)
     for name, value in mapping_at(run, "identity", "engine").items():
         stated[f"engine {name}"] = value
-    return _texts(stated)
+    return as_texts(stated)
 
 
-def _texts(stated: Document) -> dict[str, str]:
+def as_texts(stated: Document) -> dict[str, str]:
     return {name: str(value) for name, value in stated.items() if value is not None}
 
 
@@ -381,9 +382,8 @@ def _rows(left: pd.DataFrame, right: pd.DataFrame, *, alike: bool) -> Iterator[R
             row: Row = {"measure": measure, "test": test, "language": language}
             row["n"] = len(part)
             for name, side in (("alone_a", left), ("alone_b", right)):
-                asked = side.loc[side["measure"] == measure, "language"]
-                due = len(asked) if language == ALL else int((asked == language).sum())
-                row[name] = due - len(part)
+                due = in_language(side[side["measure"] == measure], language)
+                row[name] = len(due) - len(part)
             yield row | _moved(part, alike=alike)
 
 

@@ -4,7 +4,7 @@ A log feeds few criteria: accuracy lost and flips, of open answers or of options
 measure between 0 and 1 that is no yes or no (F1) is judged by the difference of its
 means. Others (perplexity) have no tolerance in points, and are not judged."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -50,7 +50,8 @@ def judge_logs(base: LoggedSide, candidate: LoggedSide, policy: Policy) -> LogVe
     if not {*ours} & {*theirs} and max(len(ours), len(theirs)) > 1:
         names = f"{', '.join(ours)}; {', '.join(theirs)}"
         raise InputError(f"{base.name} and {candidate.name}: no common task ({names})")
-    pair = {_model(base): _model(candidate)}
+    name_of_base, model = _model(base), _model(candidate)
+    pair = {name_of_base: model}
     verdicts: list[Verdict] = []
     failures: list[Failure] = []
     identical = True
@@ -63,7 +64,8 @@ def judge_logs(base: LoggedSide, candidate: LoggedSide, policy: Policy) -> LogVe
         items = _items(task)
         identical &= _identical(items)
         for measure, rows in items.groupby("measure", sort=False):
-            better = base.more_is_better.get((task.task, str(measure)), True)
+            metric = str(measure).partition(",")[0]
+            better = base.more_is_better.get((task.task, metric), True)
             verdict = _verdict(task, str(measure), rows, decisive, policy, better)
             if isinstance(verdict, Failure):
                 failures.append(verdict)
@@ -76,17 +78,17 @@ def judge_logs(base: LoggedSide, candidate: LoggedSide, policy: Policy) -> LogVe
     for name in ours:
         if name not in {task.task for task in pairs}:
             reason = f"the candidate's log has no such task: {candidate.name}"
-            failures.append(_failure(_model(candidate), name, reason))
+            failures.append(_failure(model, name, reason))
     for name, reason in base.unscored.items():
         if name not in ours:
-            failures.append(_failure(_model(candidate), name, reason))
+            failures.append(_failure(model, name, reason))
     for name in policy.required:
         if name not in {verdict.task for verdict in verdicts}:
             verdicts.append(
                 Verdict(
                     task=name,
-                    checkpoint=_model(candidate),
-                    base=_model(base),
+                    checkpoint=model,
+                    base=name_of_base,
                     outcome="BLOCK",
                     unmet="it is not in both logs",
                 )
@@ -95,7 +97,7 @@ def judge_logs(base: LoggedSide, candidate: LoggedSide, policy: Policy) -> LogVe
         models=pair,
         verdicts=verdicts,
         not_judged=failures,
-        absent=[*_absent(verdicts, policy)],
+        absent=_absent(verdicts, policy),
     )
 
 
@@ -215,9 +217,11 @@ def _failure(checkpoint: str, task: str, reason: str) -> Failure:
     return Failure(checkpoint=checkpoint, task=task, stage="evaluate", reason=reason)
 
 
-def _absent(verdicts: Sequence[Verdict], policy: Policy) -> Iterator[str]:
-    checks = [check for verdict in verdicts for check in verdict.checks]
-    names = {check.criterion.name for check in checks if check.value is not None}
-    for criterion in CRITERIA:
-        if criterion.name not in names and criterion.threshold(policy.default):
-            yield criterion.text
+def _absent(verdicts: Sequence[Verdict], policy: Policy) -> list[str]:
+    names = set()
+    for verdict in verdicts:
+        for check in verdict.checks:
+            if check.value is not None:
+                names.add(check.criterion.name)
+    judged = [each for each in CRITERIA if each.threshold(policy.default)]
+    return [each.text for each in judged if each.name not in names]

@@ -2,14 +2,14 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from zlib import crc32
 
 import pandas as pd
 
-from evaluator.core.errors import Document, InputError
-from evaluator.deciding.comparison import ANSWERS, KEY, Side
-from evaluator.logs.base import UNFILTERED, LoggedTask, Sample
+from evaluator.core.errors import InputError
+from evaluator.deciding.comparison import ANSWERS, KEY, Side, as_texts
+from evaluator.logs.base import UNFILTERED, LoggedTask
 
 _NAMES = {"contains": "open", "acc": "choice"}  # lm-eval's metrics -> our measures
 # of a log's answers, beside those of every side: a digest of all that the model gave,
@@ -23,12 +23,13 @@ Task = tuple[str, str]  # checkpoint and task
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LoggedSide(Side):
     """`answers` has `response` and `options` too. `decisive`: the settings without
-    which answers cannot be compared. `more_is_better`: by task and measure.
+    which answers cannot be compared. `more_is_better`: by task and by measure without
+    its filter.
     `unscored`: by task, the metrics of which samples have no number."""
 
-    decisive: Mapping[Task, Mapping[str, str]] = field(default_factory=dict)
-    more_is_better: Mapping[tuple[str, str], bool] = field(default_factory=dict)
-    unscored: Mapping[str, str] = field(default_factory=dict)
+    decisive: Mapping[Task, Mapping[str, str]]
+    more_is_better: Mapping[tuple[str, str], bool]
+    unscored: Mapping[str, str]
 
 
 def side_of_logged(logged: Sequence[LoggedTask], name: str) -> LoggedSide:
@@ -43,13 +44,11 @@ def side_of_logged(logged: Sequence[LoggedTask], name: str) -> LoggedSide:
         frame = _answers(log, others)
         notes += log.notes
         for task in frame["task"].unique():
-            settings[log.model, task] = _texts(log.settings)
-            decisive[log.model, task] = _texts(log.decisive)
-            for measure in frame["measure"].unique():
-                metric = measure.partition(",")[0]
-                for each, better in log.more_is_better.items():
-                    if _NAMES.get(each, each) == metric and isinstance(better, bool):
-                        directions[task, measure] = better
+            settings[log.model, task] = as_texts(log.settings)
+            decisive[log.model, task] = as_texts(log.decisive)
+            for metric, better in log.more_is_better.items():
+                if isinstance(better, bool):
+                    directions[task, _NAMES.get(metric, metric)] = better
         frames.append(frame)
     for task, metrics in others.items():
         counts = [f"{metric} ({metrics[metric]})" for metric in sorted(metrics)]
@@ -89,29 +88,22 @@ def _answers(log: LoggedTask, others: Mapping[str, Counter[str]]) -> pd.DataFram
 def _scored_rows(
     log: LoggedTask, others: Mapping[str, Counter[str]]
 ) -> Iterator[tuple[object, ...]]:
+    """The columns ANSWERS, _MORE and _ORDER of each score."""
     for sample in log.samples:
         task = sample.task or log.task
         is_bare = not sample.scores and not sample.others
         if without := ("any",) if is_bare else sample.others:
             others[task].update(without)
         suffix = "" if sample.filter == UNFILTERED else f",{sample.filter}"
+        said = float(crc32(sample.answer.encode(errors="replace")))
+        item_id = str(sample.number)
+        if isinstance(sample.number, int):
+            item_id = f"doc {sample.number}"
         for metric, value in sample.scores.items():
             measure = _NAMES.get(metric, metric) + suffix
-            yield log.model, task, measure, *_row(sample, value)
-
-
-def _row(sample: Sample, value: float) -> tuple[object, ...]:
-    """The rest of ANSWERS, and what logs have besides."""
-    said = float(crc32(sample.answer.encode(errors="replace")))
-    item_id = str(sample.number)
-    if isinstance(sample.number, int):
-        item_id = f"doc {sample.number}"
-    return (
-        *(sample.language, item_id, value, said, sample.prompt),
-        *(sample.cluster or sample.content, sample.content),
-        *(sample.response, sample.options, sample.number, sample.own_id),
-    )
-
-
-def _texts(stated: Document) -> dict[str, str]:
-    return {name: str(value) for name, value in stated.items() if value is not None}
+            yield (
+                *(log.model, task, measure, sample.language, item_id),
+                *(value, said, sample.prompt),
+                *(sample.cluster or sample.content, sample.content),
+                *(sample.response, sample.options, sample.number, sample.own_id),
+            )

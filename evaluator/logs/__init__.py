@@ -15,12 +15,6 @@ from evaluator.logs.nemo import Nemo
 READERS: tuple[Reader, ...] = (LmEval(), Inspect(), Lighteval(), Nemo())
 
 
-def is_logged(path: Path) -> bool:
-    """Whether a path is a log of another program, or a directory that contains
-    some."""
-    return any(reader.files(path) for reader in READERS)
-
-
 def read_logged(path: Path) -> list[LoggedTask]:
     """The newest logs at a path. Raises InputError for none, for those of two
     programs and for compressed or damaged ones."""

@@ -7,12 +7,12 @@ digest of its question and gold answer."""
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from evaluator.core.errors import Document, json_text
+from evaluator.core.errors import Document, Json, json_text, of_kind, parse, read_bytes
 
 LOGGED = "log "  # before a digest of a log's own: no digest of a run begins so
 UNFILTERED = "none"
@@ -47,8 +47,8 @@ class LoggedTask:
     samples: Iterable[Sample]
     settings: Document
     decisive: Document
-    # metric -> whether more is better
-    more_is_better: Mapping[str, bool] = field(default_factory=dict)
+    # metric -> whether more is better, as the log states it
+    more_is_better: Document = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -60,6 +60,7 @@ class Reader(Protocol):
 
     def files(self, path: Path) -> list[Path]:
         """The log files at or below a path; none if they are another program's."""
+        return files_at(path, self.names)
 
     def read(self, path: Path, files: list[Path]) -> list[LoggedTask]:
         """The newest log of each model and task. Raises InputError, also later while
@@ -68,6 +69,7 @@ class Reader(Protocol):
     def lacking(self, path: Path) -> str:
         """What to do about a path with this program's results but no samples; empty
         if it has none."""
+        return ""
 
 
 def files_at(path: Path, names: str) -> list[Path]:
@@ -75,6 +77,21 @@ def files_at(path: Path, names: str) -> list[Path]:
     if not path.is_file():
         return sorted(file for file in path.glob(f"**/{names}") if file.is_file())
     return [path] if path.match(names) else []
+
+
+def object_in(file: Path) -> Json:
+    """The JSON object in a file. Raises InputError for anything else."""
+    found: Json = of_kind(parse(read_bytes(file), str(file)), dict, str(file))
+    return found
+
+
+def lines_in(file: Path) -> Iterator[tuple[str, Json]]:
+    """The JSON object in each line that is not empty, and its place in words."""
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                where = f"{file}:{number}"
+                yield where, of_kind(parse(line, where), dict, where)
 
 
 def time_of(file: Path) -> str:

@@ -26,10 +26,10 @@ from evaluator.core.errors import (
 )
 from evaluator.logs.base import (
     LoggedTask,
+    Reader,
     Sample,
     content_of,
     digest,
-    files_at,
     numbers_of,
     replaced,
 )
@@ -47,12 +47,9 @@ _GENERATION = (
 _READING = (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError, ValueError)
 
 
-class Inspect:
+class Inspect(Reader):
     program = "inspect"
     names = "*.eval"
-
-    def files(self, path: Path) -> list[Path]:
-        return files_at(path, self.names)
 
     def lacking(self, path: Path) -> str:
         if not (path.is_file() and path.suffix == ".json"):
@@ -70,14 +67,12 @@ class Inspect:
                 content = _json(archive, file, _HEADER)
             header = of_kind(content, dict, f"{file}: {_HEADER}")
             stated = field(header, "eval", dict, f"{file}: {_HEADER}")
-            names = [text_field(stated, name, str(file)) for name in ("model", "task")]
-            if (names[0], names[1]) in newest:
-                notes.append(replaced(newest[names[0], names[1]][0]))
-            newest[names[0], names[1]] = file, header
-        tasks = []
-        for (model, task), (file, header) in newest.items():
-            tasks.append(_task(model, task, file, header, notes))
-        return tasks
+            model = text_field(stated, "model", str(file))
+            key = model, text_field(stated, "task", str(file))
+            if key in newest:
+                notes.append(replaced(newest[key][0]))
+            newest[key] = file, header
+        return [_task(*key, *log, notes) for key, log in newest.items()]
 
 
 def _task(

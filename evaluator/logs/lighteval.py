@@ -10,23 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from evaluator.core.errors import (
-    Document,
-    InputError,
-    Json,
-    mapping_at,
-    of_kind,
-    parse,
-    read_bytes,
-    rows_at,
-)
+from evaluator.core.errors import Document, InputError, Json, mapping_at, rows_at
 from evaluator.logs.base import (
     LoggedTask,
+    Reader,
     Sample,
     content_of,
     digest,
-    files_at,
     numbers_of,
+    object_in,
     replaced,
     time_of,
 )
@@ -42,16 +34,11 @@ _OF_TASK = (
 )
 
 
-class Lighteval:
+class Lighteval(Reader):
+    """lm-eval's results have names of the same form, so `lacking` says nothing."""
+
     program = "lighteval"
     names = "details_*.parquet"
-
-    def files(self, path: Path) -> list[Path]:
-        return files_at(path, self.names)
-
-    def lacking(self, path: Path) -> str:
-        """lm-eval's results have names of the same form."""
-        return ""
 
     def read(self, path: Path, files: list[Path]) -> list[LoggedTask]:
         newest: dict[tuple[str, str], list[Path]] = {}
@@ -64,9 +51,8 @@ class Lighteval:
             decisive = _decisive(results, task)
             directions = {}
             for metric in rows_at(mapping_at(results, "config_tasks", task), "metrics"):
-                better = metric.get("higher_is_better")
-                if isinstance(better, bool):
-                    directions[str(metric.get("metric_name"))] = better
+                name = str(metric.get("metric_name"))
+                directions[name] = metric.get("higher_is_better")
             tasks.append(
                 LoggedTask(
                     model=model,
@@ -93,12 +79,7 @@ def _results(file: Path, model: str) -> Document:
     """The settings beside the details; empty if they are not there."""
     root = file.parents[len(Path(model).parts) + 2]
     summary = root / "results" / model / f"results_{time_of(file)}.json"
-    if not summary.is_file():
-        return {}
-    content: Json = of_kind(
-        parse(read_bytes(summary), str(summary)), dict, str(summary)
-    )
-    return content
+    return object_in(summary) if summary.is_file() else {}
 
 
 def _settings(results: Document) -> Json:

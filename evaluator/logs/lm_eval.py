@@ -21,8 +21,6 @@ from evaluator.core.errors import (
     Json,
     mapping_at,
     of_kind,
-    parse,
-    read_bytes,
     rows_at,
     text_field,
 )
@@ -30,11 +28,13 @@ from evaluator.logs.base import (
     LOGGED,
     UNFILTERED,
     LoggedTask,
+    Reader,
     Sample,
     content_of,
     digest,
-    files_at,
+    lines_in,
     numbers_of,
+    object_in,
     replaced,
     time_of,
 )
@@ -49,12 +49,9 @@ _FIELDS = (
 )
 
 
-class LmEval:
+class LmEval(Reader):
     program = "lm-eval"
     names = "samples_*.jsonl"
-
-    def files(self, path: Path) -> list[Path]:
-        return files_at(path, self.names)
 
     def lacking(self, path: Path) -> str:
         results = path.match("results_*.json") or any(path.glob("**/results_*.json"))
@@ -89,15 +86,13 @@ def _tasks(folder: Path, files: Sequence[Path]) -> Iterator[LoggedTask]:
         results: Document = {}
         if summaries:
             same = [each for each in summaries if time_of(each) == time_of(file)]
-            summary = (same or summaries)[-1]
-            results = of_kind(
-                parse(read_bytes(summary), str(summary)), dict, str(summary)
-            )
+            results = object_in((same or summaries)[-1])
         decisive = _decisive(results, task)
+        listed = rows_at(mapping_at(results, "configs", task), "filter_list")
         yield LoggedTask(
             model=folder.name,
             task=task,
-            samples=_samples(file, _filters(results, task)),
+            samples=_samples(file, [str(each.get("name")) for each in listed]),
             settings=_settings(results, task) | decisive,
             decisive=decisive,
             more_is_better=mapping_at(results, "higher_is_better", task),
@@ -122,31 +117,21 @@ def _decisive(results: Document, task: str) -> Json:
     return stated
 
 
-def _filters(results: Document, task: str) -> list[str]:
-    """The filters of a task, in the order of their lines; none if unknown."""
-    listed = rows_at(mapping_at(results, "configs", task), "filter_list")
-    return [str(each.get("name")) for each in listed]
-
-
 def _samples(file: Path, filters: Sequence[str]) -> Iterator[Sample]:
+    """`filters`: of the task, in the order of their lines; none if unknown."""
     unnamed: Counter[int] = Counter()  # lines of each document that name no filter
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            where = f"{file}:{number}"
-            row = of_kind(parse(line, where), dict, where)
-            document = row.get("doc_id")
-            if not isinstance(document, int):
-                raise InputError(
-                    f"{where}: field 'doc_id' must be a whole number, not"
-                    f" {json.dumps(document)[:60]}"
-                )
-            name = row.get("filter")
-            if name is None:
-                name = _nth_filter(filters, unnamed[document], document, where)
-                unnamed[document] += 1
-            yield _sample_of(row, str(name), where)
+    for where, row in lines_in(file):
+        document = row.get("doc_id")
+        if not isinstance(document, int):
+            raise InputError(
+                f"{where}: field 'doc_id' must be a whole number, not"
+                f" {json.dumps(document)[:60]}"
+            )
+        name = row.get("filter")
+        if name is None:
+            name = _nth_filter(filters, unnamed[document], document, where)
+            unnamed[document] += 1
+        yield _sample_of(row, str(name), where)
     if len(filters) > 1 and set(unnamed.values()) - {len(filters)}:
         raise InputError(
             f"{file}: its lines name no filter, and not every document has one for each"
@@ -178,11 +163,10 @@ def _sample_of(row: Json, name: str, where: str) -> Sample:
     doc, responses = row.get("doc"), row.get("filtered_resps")
     listed = responses if isinstance(responses, list) else []
     options = len(listed) if all(map(_is_likelihood, listed)) else 0
-    told = doc if isinstance(doc, dict) else {}
-    # Newer versions log every target as a text.
-    content = content_of(doc, str(row.get("target")))
-    if doc is None:
-        content = f"{LOGGED}{doc_hash}"
+    told = mapping_at(row, "doc")
+    content = f"{LOGGED}{doc_hash}"
+    if doc is not None:  # newer versions log every target as a text
+        content = content_of(doc, str(row.get("target")))
     return Sample(
         number=row["doc_id"],
         content=str(told.get("digest") or content),

@@ -5,20 +5,20 @@
 
 Older versions start other programs: read the logs of those."""
 
-from collections.abc import Iterator
+from itertools import starmap
 from pathlib import Path
 
-from evaluator.core.errors import (
-    InputError,
-    Json,
-    field,
-    mapping_at,
-    of_kind,
-    parse,
-    read_bytes,
-    text_field,
+from evaluator.core.errors import InputError, Json, field, mapping_at, text_field
+from evaluator.logs.base import (
+    LoggedTask,
+    Reader,
+    Sample,
+    content_of,
+    digest,
+    lines_in,
+    numbers_of,
+    object_in,
 )
-from evaluator.logs.base import LoggedTask, Sample, content_of, digest, numbers_of
 
 _RESULTS = "results.jsonl"
 _DECISIVE = (
@@ -27,22 +27,22 @@ _DECISIVE = (
 )
 
 
-class Nemo:
+class Nemo(Reader):
     program = "NeMo Evaluator"
     names = "eval-*.json"
 
     def files(self, path: Path) -> list[Path]:
         """The newest bundle of each folder: its results replaced those of others."""
         if path.is_file():
-            folder = [path.parent] if path.match("eval-*.json") else []
-            folder += [path.parent] if path.name == _RESULTS else []
+            is_bundle = path.match(self.names) or path.name == _RESULTS
+            folders = [path.parent] if is_bundle else []
         else:
-            folder = sorted({file.parent for file in path.glob("**/eval-*.json")})
-        bundles = [max(each.glob("eval-*.json"), default=None) for each in folder]
+            folders = sorted({file.parent for file in path.glob(f"**/{self.names}")})
+        bundles = [max(each.glob(self.names), default=None) for each in folders]
         return [each for each in bundles if each is not None and _rows(each).is_file()]
 
     def lacking(self, path: Path) -> str:
-        if any(path.glob("**/eval-*.json")):
+        if any(path.glob(f"**/{self.names}")):
             return f"a bundle of NeMo Evaluator without its {_RESULTS}"
         return ""
 
@@ -51,7 +51,7 @@ class Nemo:
         tasks: dict[tuple[str, str], LoggedTask] = {}
         for file in files:
             where = str(file)
-            bundle = of_kind(parse(read_bytes(file), where), dict, where)
+            bundle = object_in(file)
             stated = field(bundle, "config", dict, where)
             task = text_field(mapping_at(bundle, "benchmark"), "name", where)
             model = str(stated.get("model") or file.parent.parent.name)
@@ -62,7 +62,7 @@ class Nemo:
             tasks[model, task] = LoggedTask(
                 model=model,
                 task=task,
-                samples=_samples(_rows(file)),
+                samples=starmap(_sample_of, lines_in(_rows(file))),
                 settings=settings,
                 decisive=decisive,
             )
@@ -73,15 +73,7 @@ def _rows(bundle: Path) -> Path:
     return bundle.parent / _RESULTS
 
 
-def _samples(file: Path) -> Iterator[Sample]:
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                where = f"{file}:{number}"
-                yield _sample_of(of_kind(parse(line, where), dict, where), where)
-
-
-def _sample_of(row: Json, where: str) -> Sample:
+def _sample_of(where: str, row: Json) -> Sample:
     problem = row.get("problem_idx")
     if not isinstance(problem, int):
         raise InputError(f"{where}: field 'problem_idx' must be a whole number")

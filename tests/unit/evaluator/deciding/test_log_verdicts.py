@@ -131,6 +131,15 @@ def test_less_may_be_better():
     assert not found.verdicts
 
 
+def test_less_is_better_under_filter():
+    """Also where the base's log alone names its filter."""
+    strict = {"sample": {"filter": "strict"}, "more_is_better": {"wer": False}}
+    base = log_of([1 - value for value in RIGHT], metric="wer", **strict)
+    worse = log_of([1 - value for value in loses(40)], metric="wer", model="c")
+    found, verdict = outcome(base, worse)
+    assert (found, verdict.measure) == ("BLOCK", "wer")
+
+
 def test_settings_and_prompts():
     """A setting that differs blocks; other prompts never pass."""
     base = log_of(RIGHT, decisive={"n-shot": 0})
