@@ -71,13 +71,13 @@ class Paired:
         """The base's answers, the checkpoint's, and the flags of one probe."""
         if probe == "open":
             return self.base_said, self.said, self.open
-        if probe == "sample":
+        if probe == "choice":
+            return self.base_picked, self.picked, self.choice
+        base, own, due = self.base_sampled, self.sampled, self.sample
+        if base is None or own is None or due is None:
             nothing = np.full(len(self.contexts), np.nan)
-            sides = self.base_sampled, self.sampled
-            if sides[0] is None or sides[1] is None or self.sample is None:
-                return nothing, nothing, nothing > 0
-            return sides[0], sides[1], self.sample
-        return self.base_picked, self.picked, self.choice
+            return nothing, nothing, nothing > 0
+        return base, own, due
 
     @cached_property
     def spoken(self) -> list[str]:
@@ -293,9 +293,15 @@ def _of_probes(
 
 def _of_known(name: str, text: str, bound: str, shows: Shows) -> Criterion:
     """The share of a fate, `name`, of the known answers."""
-    counted, measure = "known answers", partial(_fate, name)
+    counted = "known answers"
     return Criterion(
-        name, f"{counted} {text}", bound, PERCENTAGE, shows, measure, counted=counted
+        name,
+        f"{counted} {text}",
+        bound,
+        PERCENTAGE,
+        shows,
+        partial(_fate, name),
+        counted=counted,
     )
 
 

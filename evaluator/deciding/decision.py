@@ -260,11 +260,12 @@ def _measurements(
         parts = {language: paired.of(language) for language in paired.spoken}
     for criterion in CRITERIA:
         bound = criterion.threshold(thresholds)
-        if bound is not None and criterion.measure is not None:
-            yield criterion, ALL, bound, criterion.measure(paired, absent)
-        elif bound is not None:
+        if bound is not None:
             report = reports.get((criterion.name, ALL))
-            yield criterion, ALL, bound, Measured(report, due=len(paired.contexts))
+            measured = Measured(report, due=len(paired.contexts))
+            if criterion.measure is not None:
+                measured = criterion.measure(paired, absent)
+            yield criterion, ALL, bound, measured
         bound = criterion.threshold(thresholds, language=True)
         if bound is not None and criterion.measure is not None:
             for language, part in parts.items():
@@ -280,9 +281,8 @@ def _spotless(
     bound)^n; 0 if unknown."""
     if criterion.least or criterion.measure is None or measured.evidence is None:
         return 0.0
-    if not 0 < bound < 1:
-        return 0.0
-    return float((1 - bound) ** (measured.evidence.contexts / items))
+    share = measured.evidence.contexts / items
+    return float((1 - bound) ** share) if 0 < bound < 1 else 0.0
 
 
 def _judged(check: Check, evidence: Evidence, may_pass: bool, passed: bool) -> Check:
@@ -309,11 +309,10 @@ def _above_noise(check: Check, floors: Sequence[Evidence]) -> Check:
     if not floors:
         return check
     floor = max(floors, key=lambda each: abs(each.value - check.criterion.least))
-    check = replace(check, floor=floor)
-    if not any(_is_hidden(check, each) for each in floors):
-        return check
-    undecided: State = "undecided" if check.evidence else check.state
-    return replace(check, noisy=True, state=undecided)
+    noisy, state = any(_is_hidden(check, each) for each in floors), check.state
+    if noisy and check.evidence:
+        state = "undecided"
+    return replace(check, floor=floor, noisy=noisy, state=state)
 
 
 def _is_hidden(check: Check, floor: Evidence) -> bool:
@@ -351,10 +350,9 @@ def replay(
     """Where and how would the gate have stopped? The verdict of each try, and the items
     that it took. Each draws contexts with replacement, in random order."""
     rng = np.random.default_rng(seed)
-    tries = []
-    for _ in range(repeats):
-        tries.append(stopped(redrawn(paired, rng), thresholds, first, rng))
-    return tries
+    return [
+        stopped(redrawn(paired, rng), thresholds, first, rng) for _ in range(repeats)
+    ]
 
 
 def stopped(

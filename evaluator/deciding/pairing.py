@@ -57,19 +57,17 @@ def by_content(
 def _remarks(only_a: list[ItemKey], only_b: list[ItemKey], a: str, b: str) -> list[str]:
     changed = set(only_a) & set(only_b)
     reason = "not paired, as question, context, gold answers or options changed"
-    groups: dict[str, list[str]] = {reason: [], f"only in {a}": [], f"only in {b}": []}
-    for key in only_b:
-        groups[reason if key in changed else f"only in {b}"].append(key[1])
-    for key in only_a:
-        if key not in changed:
-            groups[f"only in {a}"].append(key[1])
     remarks = []
-    for what, names in groups.items():
-        if names:
-            rest = len(names) - _NAMED
+    for what, keys in (
+        (reason, [key for key in only_b if key in changed]),
+        (f"only in {a}", [key for key in only_a if key not in changed]),
+        (f"only in {b}", [key for key in only_b if key not in changed]),
+    ):
+        if keys:
+            rest = len(keys) - _NAMED
             more = f" and {rest} more" if rest > 0 else ""
-            listed = ", ".join(names[:_NAMED])
-            remarks.append(f"{what} ({len(names)}): {listed}{more}")
+            listed = ", ".join(name for _, name in keys[:_NAMED])
+            remarks.append(f"{what} ({len(keys)}): {listed}{more}")
     return remarks
 
 

@@ -39,18 +39,18 @@ def unreachable(
         sampled=right,
         sample=np.array(drawn or right == 0, dtype=bool),
     )
-    hardest, most = None, (False, 0)
-    for check in decide(equal, thresholds).checks:
-        if check.state == "undecided" and (check.pooled, _needed(check)) > most:
-            hardest, most = check, (check.pooled, _needed(check))
-    if hardest is None:
+    checks = decide(equal, thresholds).checks
+    undecided = [check for check in checks if check.state == "undecided"]
+    if not undecided:
         return ""
+    hardest = max(undecided, key=lambda check: (check.pooled, _needed(check)))
     criterion = hardest.criterion
     where = "" if hardest.pooled else f" in {hardest.language}"
     side = ("at most", "at least")[criterion.least]
     return (
         f"{len(pairs):,} items: a PASS ({criterion.text}{where}: {side}"
-        f" {criterion.kind.shown(hardest.threshold)}) needs at least {most[1]:,}"
+        f" {criterion.kind.shown(hardest.threshold)}) needs at least"
+        f" {_needed(hardest):,}"
         f" contexts, and there are {hardest.contexts:,}"
     )
 

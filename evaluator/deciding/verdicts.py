@@ -45,11 +45,13 @@ def judge(inputs: Inputs, policy: Policy) -> list[Verdict]:
     screened = {(row.task, row.checkpoint): row for row in screened_of(inputs.run)}
     reported = _reported(inputs, policy)
     noise = TABLES["noise"].rows(inputs) if inputs.once_more else []
+    digests = {each.key: each.weights_digest for each in inputs.checkpoints}
     verdicts = []
     for key, comparison in inputs.comparisons().items():
         subject = comparison.subject
+        base = subject.task, subject.base or ""
         verdict = Verdict(
-            task=subject.task, checkpoint=subject.checkpoint, base=subject.base or ""
+            task=subject.task, checkpoint=subject.checkpoint, base=base[1]
         )
         if comparison.reason is None:
             row = screened.get(key)
@@ -67,8 +69,8 @@ def judge(inputs: Inputs, policy: Policy) -> list[Verdict]:
                 planned=len(paired.contexts),
                 incomparable=different.get(key),
                 early=inputs.decided_early.get(key),
-                identical=_identical(inputs, comparison.subject),
-                same_weights=_has_its_weights(inputs, subject),
+                identical=_identical(inputs, subject),
+                same_weights=subject.weights_digest == digests.get(base),
                 differences=_stated(inputs, subject.checkpoint),
                 **decided(
                     paired,
@@ -125,12 +127,6 @@ def _identical(inputs: Inputs, subject: Subject) -> bool:
     return len(sides[0]) > 0 and sides[0].equals(sides[1])
 
 
-def _has_its_weights(inputs: Inputs, subject: Subject) -> bool:
-    base = (subject.task, subject.base or "")
-    digests = {each.key: each.weights_digest for each in inputs.checkpoints}
-    return digests.get(base) == subject.weights_digest
-
-
 def _stated(inputs: Inputs, checkpoint: str) -> tuple[str, ...]:
     """How a checkpoint differs from its base beside weights, as run.json has it."""
     stated = mapping_at(inputs.run, "differences").get(checkpoint)
@@ -174,8 +170,8 @@ def decided(
     decision = decide(paired, thresholds, passed=passed, **how)
     outcome, checks = decision.outcome, decision.checks
     anomaly = _guessing(paired, checks)
-    if anomaly is None and outcome != "BLOCK":
-        anomaly = _implausible(checks)
+    if outcome != "BLOCK":
+        anomaly = anomaly or _implausible(checks)
     unjudged = 0
     if outcome in ("PASS", "BLOCK"):
         missing = max((check.missing for check in checks), default=0)
@@ -209,9 +205,8 @@ def _floors(inputs: Inputs, subject: Subject, noise: Sequence[Row]) -> Floors:
                 evidence: Evidence | None = None
                 if criterion.measure is not None:
                     evidence = criterion.measure(paired, "left out").evidence
-                elif criterion.where.keys() & {"along"}:
-                    where = {"along": criterion.where["along"], **name}
-                    for row in rows_with(noise, where):
+                elif along := criterion.where.get("along"):
+                    for row in rows_with(noise, {"along": along, **name}):
                         evidence = _report_of(row, criterion)
                 if evidence is not None:
                     floors.setdefault(criterion.name, []).append(evidence)
@@ -221,21 +216,28 @@ def _floors(inputs: Inputs, subject: Subject, noise: Sequence[Row]) -> Floors:
 def not_judged(inputs: Inputs) -> list[Failure]:
     """The checkpoints and tasks that failed, and the planned ones without records; no
     control, which is no result."""
-    failures = [each for each in failures_of(inputs.run) if each.lost]
-    failures = [each for each in failures if MARK not in each.checkpoint]
+    failures = []
+    for each in failures_of(inputs.run):
+        if each.lost and MARK not in each.checkpoint:
+            failures.append(each)
     known = set()
     for failure in failures:
         known |= {(failure.checkpoint, failure.task), (failure.checkpoint, "")}
     for subject in (*inputs.checkpoints, *inputs.readers):
         known.add((subject.checkpoint, subject.task))
     reason = "the run is not finished: it has no record"
-    return failures + [
-        Failure(checkpoint=checkpoint, task=task, stage="evaluate", reason=reason)
-        for checkpoint in mapping_at(inputs.run, "planned")
-        for task in mapping_at(inputs.run, "planned", checkpoint)
-        if known.isdisjoint([(checkpoint, task), (checkpoint, "")])
-        and MARK not in checkpoint
-    ]
+    for checkpoint, tasks in mapping_at(inputs.run, "planned").items():
+        for task in tasks if MARK not in checkpoint else ():
+            if known.isdisjoint([(checkpoint, task), (checkpoint, "")]):
+                failures.append(
+                    Failure(
+                        checkpoint=checkpoint,
+                        task=task,
+                        stage="evaluate",
+                        reason=reason,
+                    )
+                )
+    return failures
 
 
 def _guessing(paired: Paired, checks: tuple[Check, ...]) -> str | None:
@@ -268,10 +270,12 @@ def _implausible(checks: tuple[Check, ...]) -> str | None:
     for check in checks:
         if check.pooled and check.contexts >= FEWEST and check.gain > IMPLAUSIBLE:
             shown = check.criterion.kind.shown
+            name = check.criterion.name.removesuffix("_drop")
+            gain = shown(-(check.value or 0.0))
             return (
-                f"{check.criterion.name.removesuffix('_drop')} accuracy gained {shown(-(check.value or 0.0))}, at least"
-                f" {shown(check.gain)}: inspect first whether both have the same chat"
-                " template, and whether the checkpoint was trained on these items"
+                f"{name} accuracy gained {gain}, at least {shown(check.gain)}:"
+                " inspect first whether both have the same chat template, and whether"
+                " the checkpoint was trained on these items"
             )
     return None
 
