@@ -13,8 +13,13 @@ from evaluator.metrics.table import FilledTable, Lack, Table
 from evaluator.metrics.tables import TABLES, compute_tables
 from evaluator.store.outcomes import Outcomes, empty_outcomes, reduce_records
 
-__all__ = ["TABLES", "FilledTable", "Inputs", "Lack", "Outcomes", "Table"]
-__all__ += [
+__all__ = [
+    "TABLES",
+    "FilledTable",
+    "Inputs",
+    "Lack",
+    "Outcomes",
+    "Table",
     "compute_tables",
     "empty_outcomes",
     "headline_of",

@@ -117,8 +117,6 @@ COLUMNS = (
     Column("delta_pr", RATIO, "Delta_PR"),
 )
 
-SUMMED = ("accuracy", "fates", "recovery", "rank", "pr_gap", "hard_distractors")
-
 _OPEN = {"format": "open", "probe": "greedy"}
 _CHOICE = {"format": "open", "probe": "choice"}
 _MC_ONLY = {"group": "mc_only", "side": "own"}
@@ -151,6 +149,7 @@ _CELLS: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
     "mc_only_median_aligned_rank": ("rank", "aligned_rank_median", _MC_ONLY),
     "delta_pr": ("pr_gap", "delta_pr", {}),
 }
+SUMMED = tuple(dict.fromkeys(table for table, *_ in _CELLS.values()))  # their tables
 
 
 # for the page: the CSV has no intervals

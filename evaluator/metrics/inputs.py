@@ -39,7 +39,6 @@ from evaluator.core.records import (
 )
 from evaluator.metrics.columns import Row
 from evaluator.metrics.exclusions import all_measured, left_out_of
-from evaluator.metrics.intervals import ItemNumbers
 from evaluator.probes import PROBES
 from evaluator.probes.base import Probe
 from evaluator.store.outcomes import (
@@ -83,9 +82,8 @@ class Subject(Origin, frozen=True):
     def requested(self) -> float | None:
         """The sparsity of its setting. Checkpoints of one setting may have achieved
         a little more or less."""
-        if self.requested_sparsity is None:
-            return self.sparsity
-        return self.requested_sparsity
+        asked = self.requested_sparsity
+        return self.sparsity if asked is None else asked
 
     @property
     def row(self) -> Row:
@@ -250,10 +248,6 @@ class Inputs:
     def languages(self, task: str) -> list[str]:
         return sorted(self._asked[task]["language"].unique())
 
-    def contexts(self, task: str, items: ItemNumbers) -> ItemNumbers:
-        """The numbers of the contexts of items, from the items' numbers."""
-        return np.asarray(self._asked[task]["context"], dtype=np.intp)[items]
-
     def parts(self, *columns: str) -> Iterator[Part]:
         """Every checkpoint on every task with a value in one of these columns: all
         items, then those of each language."""
@@ -397,8 +391,9 @@ def _subjects(first: Sequence[Document], planned: Sequence[str]) -> list[Subject
     setting. `first`: a first row of each checkpoint and task."""
     subjects = []
     for values in first:
-        row = {name: values[name] for name in ("task", "checkpoint", *METADATA)}
-        row = {name: None if pd.isna(value) else value for name, value in row.items()}
+        row: Row = {}
+        for name in ("task", "checkpoint", *METADATA):
+            row[name] = None if pd.isna(values[name]) else values[name]
         if row["base"] == row["checkpoint"]:
             row["base"] = None
         row["kv_cache"] = row["kv_cache"] or "auto"
@@ -407,24 +402,22 @@ def _subjects(first: Sequence[Document], planned: Sequence[str]) -> list[Subject
     for at, each in enumerate(subjects):
         re_run = served.get(each.base or "") == _IDENTITY_OF(each)
         subjects[at] = msgspec.structs.replace(each, re_run=re_run)
-    ordered = sorted(subjects, key=_display_order)
     places = {name: place for place, name in enumerate(planned)}
-    return sorted(
-        ordered, key=lambda each: (each.task, places.get(each.checkpoint, len(places)))
-    )
 
+    def order(subject: Subject) -> tuple[Any, ...]:
+        return (
+            subject.task,
+            places.get(subject.checkpoint, len(places)),
+            subject.base is not None,
+            subject.base or "",
+            subject.method or "",
+            subject.pattern or "",
+            subject.requested or 0.0,
+            subject.calibration or "",
+            subject.checkpoint,
+        )
 
-def _display_order(subject: Subject) -> tuple[Any, ...]:
-    return (
-        subject.task,
-        subject.base is not None,
-        subject.base or "",
-        subject.method or "",
-        subject.pattern or "",
-        subject.requested or 0.0,
-        subject.calibration or "",
-        subject.checkpoint,
-    )
+    return sorted(subjects, key=order)
 
 
 @dataclass(frozen=True)

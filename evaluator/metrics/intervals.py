@@ -48,11 +48,9 @@ from scipy.special import bdtr, betaincc, betaincinv, ndtri
 
 Floats = npt.NDArray[np.float64]
 ItemNumbers = npt.NDArray[np.intp]  # items, or their contexts, by their number
-Interval = tuple[float | None, float | None]
+Interval = tuple[float, float]
 
 ALPHA = 0.05
-UNDEFINED: Interval = (None, None)
-
 FEWEST = 3  # contexts that an interval needs
 # the integral's nodes
 _UNIT, _FINE = np.linspace(0.0, 1.0, 128), np.linspace(0.0, 1.0, 256)
@@ -147,11 +145,11 @@ class Mean:
         """The lower bound of the mean, with confidence 1 - level."""
         return -_bound(self._alike(-1.0), level) + 0.0  # no -0
 
-    def interval(self, level: float = ALPHA) -> Interval:
-        """The two-sided interval of confidence 1 - level; undefined for fewer than
-        `FEWEST` contexts (`too_few`)."""
+    def interval(self, level: float = ALPHA) -> Interval | str:
+        """The two-sided interval of confidence 1 - level; the reason why there is none
+        for fewer than `FEWEST` contexts."""
         if self.contexts < FEWEST:
-            return UNDEFINED
+            return too_few(self.contexts)
         return self.lower(level / 2), self.upper(level / 2)
 
     def _alike(self, sign: float) -> _Alike:

@@ -66,29 +66,23 @@ def bounds(name: str, interval: Interval | str) -> Row:
     """An interval as columns of a row. A missing interval has its reason under
     `<name>_why`, which `Table` moves to the column `reason`. An interval of width 0
     counts as missing."""
-    why = interval if isinstance(interval, str) else ""
-    low, high = (None, None) if isinstance(interval, str) else interval
-    if low is not None and low == high:
-        low, high, why = None, None, ALIKE
-    row: Row = {f"{name}_low": low, f"{name}_high": high}
-    if why:
-        row[f"{name}{WHY}"] = why
-    return row
+    if isinstance(interval, str):
+        why = interval
+    elif interval[0] == interval[1]:
+        why = ALIKE
+    else:
+        return {f"{name}_low": interval[0], f"{name}_high": interval[1]}
+    return {f"{name}_low": None, f"{name}_high": None, f"{name}{WHY}": why}
 
 
 def of_mean(name: str, mean: Mean, level: float = ALPHA) -> Row:
     """A mean with its interval of confidence 1 - level."""
-    interval: Interval | str = too_few(mean.contexts)
-    if mean.contexts >= FEWEST:
-        interval = mean.lower(level / 2), mean.upper(level / 2)
-    return {name: mean.value, **bounds(name, interval)}
+    return {name: mean.value, **bounds(name, mean.interval(level))}
 
 
 def rate(name: str, values: npt.ArrayLike, items: Items) -> Row:
     """A rate with its interval; the values are from 0 to 1."""
-    if not len(items):
-        return {}
-    return of_mean(name, mean_of(values, items, low=0.0))
+    return difference(name, values, items, low=0.0)
 
 
 def difference(
@@ -129,14 +123,14 @@ def apart(name: str, first: Mean, second: Mean) -> Row:
     the special case of two rates)."""
     value = first.value - second.value
     fewest = min(first.contexts, second.contexts)
-    if fewest < FEWEST:
-        return {name: value, **bounds(name, too_few(fewest))}
-    level = ALPHA / 2
-    down, up = first.value - first.lower(level), first.upper(level) - first.value
-    further = second.upper(level) - second.value
-    nearer = second.value - second.lower(level)
-    low, high = value - math.hypot(down, further), value + math.hypot(up, nearer)
-    return {name: value, **bounds(name, (low, high))}
+    interval: Interval | str = too_few(fewest)
+    if fewest >= FEWEST:
+        level = ALPHA / 2
+        down, up = first.value - first.lower(level), first.upper(level) - first.value
+        further = second.upper(level) - second.value
+        nearer = second.value - second.lower(level)
+        interval = value - math.hypot(down, further), value + math.hypot(up, nearer)
+    return {name: value, **bounds(name, interval)}
 
 
 def median(name: str, values: Floats, contexts: ItemNumbers) -> Row:

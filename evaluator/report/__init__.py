@@ -57,7 +57,7 @@ def write_report(run_dir: Path) -> Report:
     view = ItemView()
     inputs = read_inputs(run_dir, view, outcomes=run_dir / "outcomes")
     run = inputs.run
-    results = compute(inputs, run, policy_for(run_dir, run))
+    results = compute(inputs, policy_for(run_dir, run))
     tables, failures = results.files, failures_of(run)
     if failures:
         tables["failures"] = failure_frame(failures)
@@ -126,7 +126,7 @@ def write_part(run_dir: Path, checkpoints: Collection[str], folder: Path) -> Res
     """Write the tables and figures of some checkpoints into `folder`, outside the
     run. Raises InputError like `write_report`."""
     inputs = read_inputs(run_dir, only=checkpoints)
-    results = compute(inputs, inputs.run, policy_for(run_dir, inputs.run))
+    results = compute(inputs, policy_for(run_dir, inputs.run))
     for name, frame in results.files.items():
         write_atomically(folder / "tables" / f"{name}.csv", csv_bytes(frame))
     for name, table in results.tables.items():
@@ -153,7 +153,9 @@ def read_inputs(
     all_outcomes, strange = Outcomes(), set[str]()
     items, run = read_items(run_dir), read_run(run_dir)
     asked = Asked(items, run)
-    for checkpoint, parts in groupby(record_parts(run_dir), key=_checkpoint):
+    for checkpoint, parts in groupby(
+        record_parts(run_dir), key=lambda paths: paths[0].parent.parent.name
+    ):
         if only is not None and checkpoint not in only:
             continue
         reduced = []
@@ -183,7 +185,3 @@ def read_inputs(
             f" installed; {PLUGIN}",
         )
     return inputs
-
-
-def _checkpoint(parts: list[Path]) -> str:
-    return parts[0].parent.parent.name

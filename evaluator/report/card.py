@@ -22,7 +22,7 @@ def write_card(run_dir: Path, out: Path) -> list[Path]:
     InputError for a run without records."""
     run = OpenRun(run_dir)
     policy, stated = run.policy(), run.inputs.run
-    results = compute(run.inputs, stated, policy)
+    results = compute(run.inputs, policy)
     parts = [f"# {code(run_dir.resolve().name)}"]
     if results.verdicts:
         judged = Judged(run, policy, *run.judged(policy))
@@ -42,12 +42,12 @@ def write_card(run_dir: Path, out: Path) -> list[Path]:
 
 def _numbers(results: Results) -> list[str]:
     """The headline, with the columns that have a value."""
-    shown = []
+    headline, shown = results.headline, []
     for column in COLUMNS:
-        if column.short and results.headline[column.name].notna().any():
+        if column.short and headline[column.name].notna().any():
             shown.append(column)
     rows = []
-    for row in rows_of(results.headline):
+    for row in rows_of(headline):
         numbers = [column.shown(row, narrow=True) for column in shown]
         rows.append([row["checkpoint"], row["task"], *numbers])
     headings = ["checkpoint", "task", *(column.short for column in shown)]

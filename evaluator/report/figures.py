@@ -52,13 +52,11 @@ def _painted(
 ) -> list[Axes]:
     rows = _Rows(frame)
     shown = [panel for panel in figure if _has_values(panel, frame)]
-    if not (rows.keys and shown):
-        return []
     scatters = [panel for panel in shown if isinstance(panel, Scatter)]
     others = [panel for panel in shown if not isinstance(panel, Scatter)]
     if scatters:
         return _scatters(scatters, rows, canvas)
-    return _side_by_side(others, rows, canvas)
+    return _side_by_side(others, rows, canvas) if others else []
 
 
 def draw(table: Table, frame: pd.DataFrame, suffix: str = "") -> str | None:
@@ -124,11 +122,10 @@ def _has_values(panel: Panel, frame: pd.DataFrame) -> bool:
         apart = apart[apart[panel.column].notna()]
         # a single language is what stands beside it
         return len({*apart["language"]} - {ALL, MEAN}) > 1
-    columns = (
-        [(column, panel.where) for column in panel.parts]
-        if isinstance(panel, Bars)
-        else [(each.column, each.where) for each in panel.series_of(frame)]
-    )
+    if isinstance(panel, Bars):
+        columns = [(column, panel.where) for column in panel.parts]
+    else:
+        columns = [(each.column, each.where) for each in panel.series_of(frame)]
     return any(
         rows_where(frame, {"language": ALL, **where})[column].notna().any()
         for column, where in columns
@@ -206,11 +203,10 @@ def _finite(value: float | None) -> float | None:
 
 
 def _bars(axes: Axes, panel: Bars, rows: _Rows) -> None:
-    shares, paints = {}, {}
-    for column, (name, colour, alpha) in panel.parts.items():
-        shares[name] = rows.values(column, panel.where)
-        paints[name] = colour, alpha
-    theme.stacked(axes, shares, paints)
+    parts = []
+    for column, part in panel.parts.items():
+        parts.append((rows.values(column, panel.where), *part))
+    theme.stacked(axes, parts)
     if panel.note is not None:
         _notes(axes, panel.note, rows, 1.012)
     theme.percent_axis(axes, 0.0, 1.0)

@@ -60,9 +60,9 @@ def table_of(verdicts: Sequence[Verdict]) -> tuple[list[str], list[list[str]]]:
         {check.criterion.name: _shown(check) for check in each.checks if check.pooled}
         for each in verdicts
     ]
-    names = dict.fromkeys(
-        name for values in pooled for name, value in values.items() if value
-    )
+    names: dict[str, None] = {}
+    for shown in pooled:
+        names |= dict.fromkeys(name for name, value in shown.items() if value)
     several = len({verdict.subject for verdict in verdicts}) > 1
     rows = []
     for verdict, values in zip(verdicts, pooled, strict=True):
@@ -78,9 +78,9 @@ def _shown(check: Check) -> str:
     none."""
     if check.value is None:
         return ""
-    over = "" if check.excess is None else "+"
-    value = check.value if check.excess is None else check.excess
-    shown = over + check.criterion.kind.shown(value, unit=False)
+    shown = check.criterion.kind.shown(check.value, unit=False)
+    if check.excess is not None:
+        shown = f"+{check.criterion.kind.shown(check.excess, unit=False)}"
     return shown + ("~" if check.noisy else MARKS.get(check.state, ""))
 
 
@@ -158,7 +158,8 @@ def _plain(text: object) -> str:
 def lost_answers(run: OpenRun) -> list[list[str]]:
     """The clearest open answers that a base says and its checkpoint does not, each
     question once: the columns LOST."""
-    parts = [pd.DataFrame(columns=[*_ITEM, *_SIDES, "fate", *_CLEAREST])]
+    columns = [*_ITEM, *_SIDES, "fate", *_CLEAREST]
+    parts = [pd.DataFrame(columns=columns)]
     for (task, checkpoint), comparison in run.inputs.comparisons().items():
         items = comparison.outcomes
         gone = items["produced_dense"].eq(1) & items["produced_pruned"].eq(0)
@@ -168,13 +169,14 @@ def lost_answers(run: OpenRun) -> list[list[str]]:
             base=comparison.subject.base,
             fate=item_fates(items)[gone],
         )
-        parts.append(_clearest(lost[list(parts[0])]))
+        parts.append(_clearest(lost[columns]))
     rows = []
     for row in _clearest(pd.concat(parts)).to_dict("records"):
         records = run.item(*(row[name] for name in ("task", "item_id", "language")))
         said = records[(records["probe"] == "greedy") & (records["format"] == "open")]
         answers = said.sort_values("seed").groupby("checkpoint")["text"].first()
-        (item,) = records.attrs.get("items", [{"question": "", "answers": []}])
+        unknown = {"question": "", "answers": []}
+        item, *_ = records.attrs.get("items") or [unknown]
         rows.append(
             [
                 *(row["checkpoint"], row["item_id"], row["fate"], item["question"]),

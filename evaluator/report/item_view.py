@@ -25,8 +25,7 @@ The index names the probes in this order; those without a view are left out."""
 
 import base64
 import gzip
-from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
@@ -43,14 +42,6 @@ from evaluator.probes import PROBES
 from evaluator.probes.base import Probe, View
 from evaluator.store.outcomes import chosen_seed, context_is_cut
 
-FATE_CODES = {
-    "kept": "k",
-    "mc_only": "m",
-    "produced_only": "p",
-    "lost": "l",
-    "not_known": "n",
-    "unmeasured": "u",
-}
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 _TEXTS = [
     *("item_id", "probe", "format", "status"),
@@ -160,22 +151,23 @@ class ItemView:
     def chunks_of(self, checkpoints: Collection[str]) -> dict[str, str]:
         """The chunks of some checkpoints, and all contexts."""
         chosen = {}
-        for checkpoint, tasks in self.where.items():
+        for checkpoint in self.where:
             if not checkpoint or checkpoint in checkpoints:
-                for languages in tasks.values():
-                    for name in languages.values():
-                        chosen[name] = self.chunks[name]
+                for name in self._names(checkpoint):
+                    chosen[name] = self.chunks[name]
         return chosen
+
+    def _names(self, checkpoint: str) -> Iterator[str]:
+        for languages in self.where[checkpoint].values():
+            yield from languages.values()
 
     @property
     def sizes(self) -> dict[str, int]:
         """Bytes of each checkpoint's answers."""
-        sizes: Counter[str] = Counter()
-        for checkpoint, tasks in self.where.items():
-            for languages in tasks.values():
-                for name in languages.values():
-                    sizes[checkpoint] += len(self.chunks[name])
-        del sizes[""]
+        sizes = {}
+        for checkpoint in filter(None, self.where):
+            names = self._names(checkpoint)
+            sizes[checkpoint] = sum(len(self.chunks[name]) for name in names)
         return sizes
 
     def index(
@@ -225,8 +217,8 @@ class ItemView:
         )
 
     def _fates(self, inputs: Inputs) -> Mapping[str, str]:
-        """One letter per item and pruned checkpoint; '.' for an item without
-        records."""
+        """The first letter of the fate, per item and pruned checkpoint; '.' for an
+        item without records."""
         letters: dict[str, list[str]] = {}
         for (task, checkpoint), comparison in inputs.comparisons().items():
             line = letters.setdefault(checkpoint, ["."] * len(self.numbers))
@@ -235,7 +227,7 @@ class ItemView:
             for (language, item_id), fate in zip(
                 keys, item_fates(outcomes), strict=True
             ):
-                line[self.numbers[task, str(language), str(item_id)]] = FATE_CODES[fate]
+                line[self.numbers[task, str(language), str(item_id)]] = fate[0]
         return {name: "".join(line) for name, line in letters.items()}
 
 

@@ -158,6 +158,10 @@ class Cell:
     number: bool = True
 
 
+def words(text: object) -> Cell:
+    return Cell(str(text), number=False)
+
+
 @dataclass(frozen=True)
 class Grid:
     """Headings and rows of cells. `pooled` rows come first; the rows of single
@@ -204,17 +208,18 @@ def published_grid(paper: pd.DataFrame) -> Grid:
         quantity = TABLES[row["table"]].column(row["quantity"])
         shown = quantity.kind.shown
         interval = Column("ours", quantity.kind, interval=True).interval_of(row)
-        cells = {
-            "checkpoint": Cell(str(row["checkpoint"]), number=False),
-            "language": Cell(str(row["language"]), number=False),
-            "which": Cell(str(row["cell"]), number=False),
-            "quantity": Cell(quantity.heading, number=False),
-            "paper": Cell(shown(row["paper"])),
-            "ours": Cell(shown(row["ours"]), interval),
-            "n": Cell(COUNT.shown(row["n"])),
-            "source": Cell(TEXT.shown(row["source"]), number=False),
-        }
-        rows.append(cells)
+        rows.append(
+            {
+                "checkpoint": words(row["checkpoint"]),
+                "language": words(row["language"]),
+                "which": words(row["cell"]),
+                "quantity": words(quantity.heading),
+                "paper": Cell(shown(row["paper"])),
+                "ours": Cell(shown(row["ours"]), interval),
+                "n": Cell(COUNT.shown(row["n"])),
+                "source": words(TEXT.shown(row["source"])),
+            }
+        )
     headings = [name for name in rows[0] if any(cells[name].text for cells in rows)]
     pooled = [tuple(cells[name] for name in headings) for cells in rows]
     return Grid(tuple(headings), tuple(pooled))

@@ -27,7 +27,7 @@ from evaluator.metrics.inputs import ALL
 from evaluator.metrics.published import is_paper_setting, paper
 from evaluator.metrics.table import Axis, Bars, Dots, Panel, Scatter, Series
 from evaluator.report.figures import draw_panels
-from evaluator.report.page import Cell, Grid, render
+from evaluator.report.page import Cell, Grid, render, words
 from evaluator.report.results import Results
 from evaluator.report.theme import asset
 from evaluator.store.reading import read_run
@@ -172,16 +172,20 @@ def values_of(place: Place, tables: Tables, pair: Pair) -> Iterator[Value]:
             where = {"language": ALL, **quantity.where, place.axis: label}
             setting = place.settings.get(label, MAIN)
             published = _published(quantity, setting, where)
-            equal = {**_subject(pair, quantity.side), **where}
-            found = rows_with(tables[quantity.table], equal)
-            yield Value(label, quantity, published, found[0] if found else None)
+            row = _row(tables, quantity, _subject(pair, quantity.side) | where)
+            yield Value(label, quantity, published, row)
+
+
+def _row(tables: Tables, quantity: Quantity, equal: Row) -> Row | None:
+    return next(iter(rows_with(tables[quantity.table], equal)), None)
 
 
 def _by_checkpoint(place: Place, tables: Tables, pair: Pair) -> Iterator[Value]:
     """The checkpoints that were pruned like the main one, on every task, then the
     paper's settings. By size: on the main task alone, in the order of the
     parameters."""
-    pruning = _pruning_of(tables, pair)
+    (main, *_) = rows_with(tables["fates"], _subject(pair, "pruned"))
+    pruning = {column: main[column] for column in _PRUNING}
     subjects = []
     for row in rows_with(tables["fates"], {"language": ALL, **pruning}):
         subject = Pair(row["task"], row["base"], row["checkpoint"])
@@ -190,25 +194,18 @@ def _by_checkpoint(place: Place, tables: Tables, pair: Pair) -> Iterator[Value]:
     if place.by_size:
         subjects.sort(key=lambda subject: _parameters(tables, subject.checkpoint) or 0)
     for subject in subjects:
+        label = subject.checkpoint
+        if not place.by_size:
+            label = f"{label} · {subject.task}"
         for quantity in place.quantities:
-            where = {"language": ALL, **quantity.where}
-            equal = {**_subject(subject, "pruned"), **where}
-            found = rows_with(tables[quantity.table], equal)
-            label = subject.checkpoint
-            if not place.by_size:
-                label = f"{label} · {subject.task}"
-            yield Value(label, quantity, None, found[0] if found else None)
-    for setting in paper()["settings"]:
+            equal = {**_subject(subject, "pruned"), "language": ALL, **quantity.where}
+            yield Value(label, quantity, None, _row(tables, quantity, equal))
+    for setting in paper()["settings"] if not place.by_size else ():
         for quantity in place.quantities:
             where = {"language": ALL, **quantity.where}
             published = _published(quantity, setting, where)
-            if published is not None and not place.by_size:
+            if published is not None:
                 yield Value(f"the paper: {setting}", quantity, published, None)
-
-
-def _pruning_of(tables: Tables, pair: Pair) -> Row:
-    row = rows_with(tables["fates"], _subject(pair, "pruned"))[0]
-    return {column: row[column] for column in _PRUNING}
 
 
 def _subject(pair: Pair, side: str) -> Row:
@@ -328,16 +325,15 @@ def _grid(place: Place, values: Sequence[Value]) -> Grid:
         if value.published is None and value.row is None:
             continue
         kind = value.quantity.declared.kind
-        row = value.row or {}
-        interval = ""
+        row, interval = value.row or {}, ""
         column = Column(value.quantity.column, kind, interval=True)
         if f"{column.name}_low" in row:
             interval = column.interval_of(row)
         n = row.get(value.quantity.n, row.get("n_max"))
         rows.append(
             (
-                Cell(value.label, number=False),
-                Cell(value.quantity.label, number=False),
+                words(value.label),
+                words(value.quantity.label),
                 Cell(kind.shown(value.published)),
                 Cell(kind.shown(value.ours), interval),
                 Cell(_difference(value)),
@@ -354,7 +350,7 @@ def _difference(value: Value) -> str:
         return col.MISSING
     difference = value.ours - value.published
     kind = value.quantity.declared.kind
-    if kind in (col.PERCENTAGE, col.POINTS):
+    if kind is col.PERCENTAGE:
         kind = col.POINTS
     text = kind.shown(difference).replace("-", col.MINUS)
     signed = text.startswith(("+", col.MINUS)) or math.isclose(difference, 0)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from evaluator.core.controls import MARK
-from evaluator.core.errors import Document
 from evaluator.deciding.decision import Verdict
 from evaluator.deciding.policy import Policy
 from evaluator.deciding.verdicts import judge, not_judged
@@ -62,13 +61,10 @@ class Results:
         """Names the checkpoints whose sparsity is not the requested one, which is
         part of their names."""
         column = TABLES["accuracy"].column("sparsity")
-        if "accuracy" not in self.tables:
-            return ""
-        missed = dict.fromkeys(
-            f"{row['checkpoint']} {column.shown(row)}"
-            for row in self.tables["accuracy"].rows
-            if column.missed(row)
-        )
+        missed: dict[str, None] = {}
+        for row in self.tables["accuracy"].rows if "accuracy" in self.tables else ():
+            if column.missed(row):
+                missed[f"{row['checkpoint']} {column.shown(row)}"] = None
         return f"Achieved sparsity: {'; '.join(missed)}" if missed else ""
 
     @property
@@ -100,9 +96,8 @@ class Results:
         return {name: table.note for name, table in self.tables.items() if table.failed}
 
 
-def compute(inputs: Inputs, run: Document, policy: Policy | None = None) -> Results:
-    """All results. `run`: the content of run.json, with the settings. `policy`: of
-    the verdicts; None: the default one."""
+def compute(inputs: Inputs, policy: Policy | None = None) -> Results:
+    """All results. `policy`: of the verdicts; None: the default one."""
     policy = policy or Policy()
     tables = compute_tables(inputs)
     rows = {name: table.rows for name, table in tables.items()}
@@ -110,7 +105,7 @@ def compute(inputs: Inputs, run: Document, policy: Policy | None = None) -> Resu
         tables,
         headline_with_intervals(rows),
         left_out(inputs),
-        published(rows, run),
+        published(rows, inputs.run),
         judge(inputs, policy),
         screened_sentence(rows["screening"]),
         policy,

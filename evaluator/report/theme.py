@@ -146,7 +146,7 @@ def name_rows(panel: Axes, labels: Sequence[str]) -> None:
             )  # fmt: skip
 
 
-def percent_axis(panel: Axes, low: float = 0.0, high: float = 1.0) -> None:
+def percent_axis(panel: Axes, low: float, high: float) -> None:
     panel.set_xlim(low, high)
     ticks = [quarter / 4 for quarter in range(-4, 5) if low <= quarter / 4 <= high]
     panel.set_xticks(ticks, list(map(as_percent, ticks)))
@@ -301,8 +301,8 @@ def name_points(panel: Axes, points: Mapping[Any, str]) -> None:
 
 def _overlap(box: Sequence[float], other: Sequence[float]) -> bool:
     """Whether two boxes (left, right, bottom, top) share an area."""
-    beside = box[1] <= other[0] or other[1] <= box[0]
-    return not (beside or box[3] <= other[2] or other[3] <= box[2])
+    across = box[0] < other[1] and other[0] < box[1]
+    return across and box[2] < other[3] and other[2] < box[3]
 
 
 def dots(
@@ -371,23 +371,19 @@ def link(panel: Axes, *series: Sequence[float | None]) -> None:
 
 
 def stacked(
-    panel: Axes,
-    shares: Mapping[str, Sequence[float | None]],
-    paints: Mapping[str, tuple[str, float]],
+    panel: Axes, parts: Sequence[tuple[Sequence[float | None], str, str, float]]
 ) -> None:
-    """Draw one full-width bar per row. `paints`: each part's colour and opacity.
-    Parts from 6 % on have a label."""
-    count = len(next(iter(shares.values())))
-    left = [0.0] * count
-    for (part, values), hatch in zip(shares.items(), cycle(_HATCHES)):
-        colour, alpha = paints[part]
+    """Draw one full-width bar per row. `parts`: the values of each, its name, colour
+    and opacity. Parts from 6 % on have a label."""
+    left = [0.0] * len(parts[0][0])
+    for (values, name, colour, alpha), hatch in zip(parts, cycle(_HATCHES)):
         known = [value or 0.0 for value in values]
         bars = panel.barh(
-            range(count),
+            range(len(known)),
             known,
             left=left,
             height=0.66,
-            label=part,
+            label=name,
             color=COLOURS[colour],
             alpha=alpha,
             linewidth=0,

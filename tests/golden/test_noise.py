@@ -79,7 +79,7 @@ def test_other_tables_leave_controls_out(inputs, parts):
 def test_largest_noise_is_told(inputs):
     """Of each control, also on a page of some checkpoints."""
     told = "Noise, the largest: dense~order 2.000 nats"
-    results = compute(inputs, {})
+    results = compute(inputs)
     assert results.noise == told
     assert part_of(results, ["dense", "pruned"]).noise == told
     assert part_of(results, ["pruned"]).noise == ""

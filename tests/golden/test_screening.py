@@ -97,8 +97,8 @@ def test_gate_and_sentence_name_early_decided():
     assert bad["why"].endswith(f"; {EARLY}")
     assert told["words"].count(EARLY) == 1
     said = "Decided early, on some of the items: bad (4 of 8)."
-    assert compute(of_task(OUT), {}).sentence.endswith(said)
-    assert "Decided" not in compute(of_task(), {}).sentence
+    assert compute(of_task(OUT)).sentence.endswith(said)
+    assert "Decided" not in compute(of_task()).sentence
     many = []
     for at, name in enumerate("abcdefgh"):
         many.append({"task": "tu"[at % 2], "checkpoint": name, "asked": 4, "items": 8})

@@ -14,7 +14,7 @@ from itertools import product
 import numpy as np
 from scipy.stats import binomtest
 
-from evaluator.metrics.intervals import Floats, Interval
+from evaluator.metrics.intervals import Floats
 from tests.support.interval_statistics import TOGETHER, Statistic
 
 CONTEXTS, ITEMS, ACCURACIES, ALIKE = (
@@ -104,7 +104,7 @@ def cover(statistic: Statistic, cell: Cell, samples: int) -> Coverage:
         np.repeat(np.arange(cell.contexts), cell.items),
         truth(statistic, cell.accuracy),
     )
-    found: list[Interval] = []
+    found: list[tuple[float | None, float | None]] = []
     for _ in range(samples):
         values = statistic.values(
             normals(rng, statistic.normals, cell.contexts, cell.items, cell.alike),

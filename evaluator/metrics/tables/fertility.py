@@ -53,7 +53,10 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
             mean = subject.row | {"language": MEAN, "unit": unit}
             mean |= _mean(of_unit, ratios[unit], unit)
             mean |= _drops(comparison, *(row["language"] for row in of_unit))
-            yield mean | {"open_normalised_drop": _mean_drop(of_unit)}
+            drops = [row.get("open_normalised_drop") for row in of_unit]
+            known = [drop for drop in drops if drop is not None]
+            mean["open_normalised_drop"] = sum(known) / len(known) if known else None
+            yield mean
         yield from by_language
 
 
@@ -66,12 +69,6 @@ def _mean(rows: Sequence[Row], ratios: Sequence[Unbounded | None], unit: str) ->
         f" {unit}"
     )
     return row | (Unbounded.mean(defined).row("fertility", "log") if defined else {})
-
-
-def _mean_drop(rows: Sequence[Row]) -> float | None:
-    drops = [row.get("open_normalised_drop") for row in rows]
-    defined = [drop for drop in drops if drop is not None]
-    return sum(defined) / len(defined) if defined else None
 
 
 def _fertility(part: Part) -> tuple[Row, Unbounded | None]:

@@ -158,8 +158,8 @@ def _surely_below(right: int, pairs: int) -> bool:
     if not pairs:
         return False
     numbers = np.arange(pairs)
-    high = Mean(as_floats(numbers < right), numbers).interval()[1]
-    return high is not None and high < BAR
+    interval = Mean(as_floats(numbers < right), numbers).interval()
+    return not isinstance(interval, str) and interval[1] < BAR
 
 
 def fitness_of(controls: pd.DataFrame) -> Fitness:

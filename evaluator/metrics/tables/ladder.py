@@ -36,19 +36,18 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
     readings = first_readings(inputs)
     for key, opened in inputs.comparisons("open").items():
         subject = opened.subject
-        measured: dict[str, pd.DataFrame] = {}
+        measured: dict[str, tuple[Comparison, str, pd.DataFrame]] = {}
         for rung, (format, probe) in RUNGS.items():
             comparison = inputs.comparisons(format)[key]
             if comparison.outcomes[f"{probe}_status_pruned"].notna().any():
-                measured[rung] = comparison.measured(probe)
+                measured[rung] = comparison, probe, comparison.measured(probe)
         if not measured:
             none = {"n": 0, "reason": opened.reason or "no format was asked"}
             yield subject.row | {"language": ALL} | none
             continue
-        common = set.intersection(*(set(items["item"]) for items in measured.values()))
-        for rung, items in measured.items():
-            format, probe = RUNGS[rung]
-            comparison = inputs.comparisons(format)[key]
+        numbers = [set(items["item"]) for *_, items in measured.values()]
+        common = set.intersection(*numbers)
+        for rung, (comparison, probe, items) in measured.items():
             counts = comparison.counts(ALL, probe)
             counts |= readings.get(subject.checkpoint, {})
             items = items[items["item"].isin(common)]

@@ -37,9 +37,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
         if comparison.tells_of("greedy"):
             task, checkpoint = comparison.subject.key
             settings = settings_of(inputs.run, checkpoint, task)
-            limit = settings.get("max_new_tokens")
-            if not isinstance(limit, int):
-                limit = 0
+            limit = settings.get("max_new_tokens") or 0
             items = _with_ends(comparison.measured("greedy"), limit)
             for part in comparison.parts(items):
                 yield _row(part, limit)

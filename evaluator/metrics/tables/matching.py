@@ -126,7 +126,11 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
                 ):
                     row |= {"language": language, **left_out_of(items, "status")}
                     here = graded.on(all_measured(items, "status"))
-                    fits = _fitness(inputs, subject.task, language, graded.panel)
+                    fits = judges(inputs.controls, subject.task, language)
+                    if len(graded.panel) > 1 and inputs.controls is not None:
+                        fits[PANEL] = panel_fitness(
+                            inputs.controls, graded.panel, subject.task, language
+                        )
                     for accuracy in _accuracies(here, fits, probe):
                         yield row | accuracy
                     for agreement in _agreements(here, graded):
@@ -149,16 +153,6 @@ def _agreements(here: _Graded, graded: _Graded) -> Iterator[Row]:
     for first, second in combinations(graded.tallies, 2):
         row = _of_matchers(here, first, second)
         yield row | {"grader": first, "against": second}
-
-
-def _fitness(
-    inputs: Inputs, task: str, language: str, panel: Sequence[str]
-) -> dict[str, Fitness]:
-    """The fitness of each grader with control pairs."""
-    fits = judges(inputs.controls, task, language)
-    if len(panel) > 1 and inputs.controls is not None:
-        fits[PANEL] = panel_fitness(inputs.controls, panel, task, language)
-    return fits
 
 
 def _graded(
@@ -247,14 +241,13 @@ def _accuracies(
 
 def _why_undecided(undecided: int, too_long: int) -> str | None:
     """Why items lack the verdicts that decide them, and what to run."""
-    reasons = []
-    if too_long:
-        long = "items have a response that is too long for a matcher's prompt"
-        reasons.append(f"{too_long} {long}")
-    if rest := undecided - too_long:
-        again = "run resurface match with the same matchers again"
-        reasons.append(f"{rest} items have no verdict: {again}")
-    return joined_reasons(*reasons)
+    long = "items have a response that is too long for a matcher's prompt"
+    again = "run resurface match with the same matchers again"
+    rest = undecided - too_long
+    return joined_reasons(
+        f"{too_long} {long}" if too_long else None,
+        f"{rest} items have no verdict: {again}" if rest else None,
+    )
 
 
 def _corrected(fitness: Fitness, items: pd.DataFrame, right: np.ndarray) -> Row:

@@ -23,7 +23,7 @@ from evaluator.metrics.columns import (
     Row,
 )
 from evaluator.metrics.fates import CORRECT, paired_row, sides_of
-from evaluator.metrics.inputs import ALL, Comparison, Inputs, Part
+from evaluator.metrics.inputs import Comparison, Inputs
 from evaluator.metrics.measures import WHY, Unbounded, rate
 from evaluator.metrics.table import Table
 from evaluator.metrics.tables.fidelity import ALONG, divergence_of
@@ -57,16 +57,14 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
 def _of_probe(comparison: Comparison, probe: str) -> Row:
     """The changed answers of one probe, and how far its numbers moved."""
     items = comparison.measured(probe)
-    part = Part(comparison.subject, ALL, items, comparison)
-    row = _own(comparison) | paired_row(part, probe)
+    row = _own(comparison) | paired_row(next(comparison.parts(items)), probe)
     row |= {"probe": probe}
     del row["language"]
     if items.empty:
         return row
     same = np.ones(len(items), bool)
     if probe in CORRECT:
-        changes = changes_in(items, probe)
-        row |= _some(changes, _CHANGES)
+        row |= _some(changes_in(items, probe), _CHANGES)
         before, after = sides_of(items, ANSWER[probe])
         row |= rate("changed_rate", before != after, items)
     if probe == "greedy":
@@ -86,9 +84,8 @@ def _of_distributions(inputs: Inputs, comparison: Comparison) -> Iterator[Row]:
     items = inputs.outcomes_of(subject.checkpoint, subject.task)
     for along in ALONG:
         if items[f"{along.probe}_status"].notna().any():
-            found = divergence_of(items, along)
             row = _own(comparison) | {"probe": along.probe, "along": along.name}
-            yield row | _some(found, _DIVERGENCES)
+            yield row | _some(divergence_of(items, along), _DIVERGENCES)
 
 
 def _some(row: Row, names: Collection[str]) -> Row:

@@ -177,31 +177,32 @@ def _of_sheets(inputs: Inputs, sheets: Sequence[_Sheet], measure: str) -> Iterat
                     continue
                 others = [each for each in others if each.subject.base == base.name]
                 items = base.flags["right"]
-            for other, row in _pairs(inputs, sheet, others, items, measure):
-                notes = _notes(inputs, sheet.subject, other.subject)
+            rows = _pairs(inputs, sheet, others, items, measure)
+            for other in others:
+                row, notes = rows[other.name], _notes(inputs, sheet, other)
                 row["reason"] = joined_reasons(fewer, *notes, row.get("reason"))
                 subject = {"task": sheet.subject.task, "checkpoint": sheet.name}
                 yield subject | {"other": other.name, "among": among} | row
 
 
-def _notes(inputs: Inputs, subject: Subject, other: Subject) -> list[str]:
+def _notes(inputs: Inputs, sheet: _Sheet, other: _Sheet) -> list[str]:
     """A row's own checkpoint has the note on few items in every table."""
     notes = []
-    for of, reason in (
-        (other, inputs.decided_early.get(other.key)),
-        (subject, inputs.incomparable.get(subject.key)),
-        (other, inputs.incomparable.get(other.key)),
+    for of, reasons in (
+        (other, inputs.decided_early),
+        (sheet, inputs.incomparable),
+        (other, inputs.incomparable),
     ):
-        if reason:
-            notes.append(f"{of.checkpoint}: {reason}")
+        if reason := reasons.get(of.subject.key):
+            notes.append(f"{of.name}: {reason}")
     return notes
 
 
 def _pairs(
     inputs: Inputs, sheet: _Sheet, others: Sequence[_Sheet], among: Flags, measure: str
-) -> list[tuple[_Sheet, Row]]:
-    """A checkpoint and each of others, on the items `among`. One product serves all
-    that measured the same items."""
+) -> dict[str, Row]:
+    """A checkpoint and each of others, by their names, on the items `among`. One
+    product serves all that measured the same items."""
     together: dict[bytes, list[_Sheet]] = {}
     for other in others:
         together.setdefault(other.flags["measured"].tobytes(), []).append(other)
@@ -209,7 +210,7 @@ def _pairs(
     for group in together.values():
         compared = _compared(inputs, sheet, group, among, measure)
         rows |= dict(zip([other.name for other in group], compared, strict=True))
-    return [(other, rows[other.name]) for other in others]
+    return rows
 
 
 def _compared(
@@ -232,7 +233,8 @@ def _compared(
     kinds += [(0, 1, 0, options), (0, 0, 1, options)]
     if options < 1:
         kinds.append((0, 0, 0, options))
-    contexts = inputs.contexts(sheet.subject.task, numbers)
+    asked = inputs.asked(sheet.subject.task)
+    contexts = asked["context"].to_numpy(np.intp)[numbers]
     found = intervals(kappa_of, values, contexts, kinds)
     for at, row in enumerate(rows):
         row["observed"], row["expected"] = float(means[0][at]), float(expected[at])

@@ -75,8 +75,8 @@ def _reading(inputs: Inputs, subject: Subject, windows: pd.DataFrame) -> _Readin
         reason = joined_reasons("no window was measured", why)
         return _Reading(row | {"reason": reason})
     logs = _log_perplexity(done)
-    row |= {"tokens": int(done["predicted_tokens"].sum())}
-    row |= {"perplexity": exp(logs.value)}
+    row["tokens"] = int(done["predicted_tokens"].sum())
+    row["perplexity"] = exp(logs.value)
     row |= bounds("perplexity", logs.interval("exp"))
     if subject.base is None:
         return _Reading(row, logs)

@@ -16,6 +16,7 @@ from evaluator.metrics.bootstrap import Kinds, intervals, language_intervals
 from evaluator.metrics.columns import (
     BY_LANGUAGE,
     COUNT,
+    COUNTED,
     MINUS,
     PERCENTAGE,
     RATIO,
@@ -103,13 +104,14 @@ def _gap(part: Part) -> Row:
 
 def _mean_gap(comparison: Comparison, pooled: Row, by_language: Sequence[Row]) -> Row:
     """Delta_PR as the unweighted mean of the languages with a defined one."""
-    defined = [row for row in by_language if row.get("delta_pr") is not None]
-    languages = [row["language"] for row in defined]
-    undefined = [
-        row["language"] for row in by_language if row["language"] not in languages
-    ]
+    defined, undefined = [], []
+    for row in by_language:
+        if row.get("delta_pr") is None:
+            undefined.append(row["language"])
+        else:
+            defined.append(row)
     reason = f"undefined in: {', '.join(undefined)}" if undefined else None
-    row: Row = {
+    mean: Row = {
         **comparison.subject.row,
         "language": MEAN,
         "languages": len(defined),
@@ -117,16 +119,16 @@ def _mean_gap(comparison: Comparison, pooled: Row, by_language: Sequence[Row]) -
         "reason": joined_reasons(comparison.reason, reason),
     }
     for name in ("excluded", "engine_error", "unpaired"):
-        row[name] = pooled[name]
+        mean[name] = pooled[name]
     if not defined:
-        return row
+        return mean
     for name in _AVERAGED:
-        row[name] = float(np.mean([each[name] for each in defined]))
+        mean[name] = float(np.mean([each[name] for each in defined]))
     items = comparison.measured(*_PROBES)
-    items = items[items["language"].isin(languages)]
+    items = items[~items["language"].isin(undefined)]
     values, kinds = _values(items)
     found = language_intervals(delta_pr_of, values, items, kinds)
-    return row | bounds("delta_pr", *found)
+    return mean | bounds("delta_pr", *found)
 
 
 _TWICE = (
@@ -152,7 +154,8 @@ TABLE = Table(
     needs="the probes greedy and choice on a checkpoint and its base",
     columns=(
         *BY_LANGUAGE,
-        *COUNT("n", "excluded", "engine_error", "unpaired", "languages"),
+        *COUNTED,
+        *COUNT("unpaired", "languages"),
         *PERCENTAGE("open_dense", "open_pruned"),
         Column("d_open", RATIO, "d open"),
         *PERCENTAGE("choice_dense", "choice_pruned"),

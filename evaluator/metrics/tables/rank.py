@@ -122,7 +122,6 @@ def _statistics(items: pd.DataFrame, group: _Group) -> Row:
     contexts = contexts_of(items)
     done = status.isin(MEASURED).to_numpy() & ~np.isnan(rank)
     row: Row = {"n": int(done.sum()), **left_out_of(items, str(status.name))}
-    row["reason"] = None
     if not row["n"]:
         nothing = "no item of this group has a measured rank"
         row["reason"] = group.why_empty or nothing

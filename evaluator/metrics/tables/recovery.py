@@ -143,9 +143,8 @@ def _judged(items: pd.DataFrame, k: int, side: str = "") -> Floats:
     to 1."""
     if not k:
         return as_floats(items[f"sample_majority{side}"])
-    return pass_at(
-        k, as_floats(items[f"samples{side}"]), as_floats(items[f"sample_hits{side}"])
-    )
+    samples, hits = items[f"samples{side}"], items[f"sample_hits{side}"]
+    return pass_at(k, as_floats(samples), as_floats(hits))
 
 
 def _measured(
@@ -253,11 +252,16 @@ def _over_seeds(items: pd.DataFrame) -> Row:
         return row | {"reason": "no greedy failure with samples"}
     by_seed = done.groupby("seed")["sample_hit"].agg(["mean", "size"])
     by_item = done.groupby(["item", "context"])["sample_hit"].mean().reset_index()
-    row |= rate("mean", by_item["sample_hit"], by_item)
-    row |= {"n_min": int(by_seed["size"].min()), "n_max": int(by_seed["size"].max())}
-    row |= {"mean": float(by_seed["mean"].mean())}
-    row |= {"lowest": float(by_seed["mean"].min())}
-    return row | {"highest": float(by_seed["mean"].max())}
+    sizes, rates = by_seed["size"], by_seed["mean"]
+    return {
+        **row,
+        **rate("mean", by_item["sample_hit"], by_item),
+        "n_min": int(sizes.min()),
+        "n_max": int(sizes.max()),
+        "mean": float(rates.mean()),
+        "lowest": float(rates.min()),
+        "highest": float(rates.max()),
+    }
 
 
 def _seeds_rows(inputs: Inputs) -> Iterator[Row]:
@@ -310,9 +314,13 @@ def _spread(own: pd.DataFrame, base: pd.DataFrame) -> Row:
     drops = (base - own).dropna(axis=1, how="all").dropna()
     if drops.empty:
         return row
-    row |= {"n_paired": len(drops), "drop_lowest": drops.mean().min()}
-    row |= {"drop_highest": drops.mean().max()}
-    return row | difference("drop", drops.mean(axis=1), _contexts(drops))
+    return {
+        **row,
+        "n_paired": len(drops),
+        "drop_lowest": drops.mean().min(),
+        "drop_highest": drops.mean().max(),
+        **difference("drop", drops.mean(axis=1), _contexts(drops)),
+    }
 
 
 def _contexts(items: pd.DataFrame) -> ItemNumbers:

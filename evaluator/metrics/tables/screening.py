@@ -7,19 +7,16 @@ from evaluator.metrics.columns import COUNT, PERCENTAGE, TEXT, Row
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.sequential_looks import BLOCK_LEVEL, PASS_LEVEL, nominal
 from evaluator.metrics.table import Table
-from evaluator.store.run_json import Screened, screened_of
-
-
-def _order(row: Screened) -> tuple[str, str, bool]:
-    """Within a task and base, the checkpoints that stopped early first."""
-    return row.task, row.base, not row.early
+from evaluator.store.run_json import screened_of
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
     decided = {(row.task, row.checkpoint): row for row in screened_of(inputs.run)}
     order = dict.fromkeys([*(each.key for each in inputs.checkpoints), *decided])
     ordered = [decided[key] for key in order if key in decided]
-    for each in sorted(ordered, key=_order):
+    # within a task and base, those that stopped early first
+    ordered.sort(key=lambda row: (row.task, row.base, not row.early))
+    for each in ordered:
         yield {
             "task": each.task,
             "checkpoint": each.checkpoint,

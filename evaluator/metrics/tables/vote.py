@@ -164,12 +164,10 @@ def _unranked(
     for name in subjects:
         known = sum(bool(right[name].notna().any()) for _, right in voters)
         early = [task for task in tasks if (task, name) in inputs.decided_early]
-        why = ""
+        why = f"it has items for {known} of {len(voters)} voters"
         if early:
             why = f"decided early on {', '.join(early)}"
-        elif known < len(voters):
-            why = f"it has items for {known} of {len(voters)} voters"
-        if why:
+        if early or known < len(voters):
             rows[name] = {"voters": known, "n": 0, "reason": f"not ranked: {why}"}
     return rows
 

@@ -110,7 +110,7 @@ def test_intervals_of_many_contexts():
 
 
 def test_intervals_of_few_contexts():
-    assert Mean(flags(1, 4), np.array([0, 0, 1, 1])).interval() == (None, None)
+    assert Mean(flags(1, 4), np.array([0, 0, 1, 1])).interval() == too_few(2)
     assert too_few(2) == "2 contexts are too few for an interval"
     assert too_few(1) == "1 context is too few for an interval"
     with pytest.raises(ValueError, match="an item"):

@@ -40,7 +40,7 @@ def results(run=None):
         reduce_records(records("dense", dense, task="tydiqa")),
         reduce_records(records("wanda-0.5", pruned, **setting)),
     ]
-    return compute(Inputs(pd.concat(outcomes, ignore_index=True)), run or {})
+    return compute(Inputs(pd.concat(outcomes, ignore_index=True), run=run))
 
 
 def rows_of(found):
@@ -95,7 +95,7 @@ def test_places_without_numbers_are_named():
 def test_run_without_a_pair_is_refused():
     alone = reduce_records(records("dense", {"english/1": KNOWN}, task="tydiqa"))
     with pytest.raises(InputError, match="no checkpoint of the run is compared"):
-        render_paper_page("run", compute(Inputs(alone), {}), {})
+        render_paper_page("run", compute(Inputs(alone)), {})
 
 
 def test_rows_without_numbers_are_not_drawn():

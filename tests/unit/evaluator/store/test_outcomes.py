@@ -138,11 +138,11 @@ def test_outcomes_in_files(tmp_path):
 
 def test_tables_of_outcomes_in_files(monkeypatch, tmp_path):
     parts = run()[:3]
-    whole = compute(Inputs(pd.concat(parts, ignore_index=True)), {})
+    whole = compute(Inputs(pd.concat(parts, ignore_index=True)))
     # one checkpoint, and no comparison beside the last one
     monkeypatch.setattr(looked_at, "_HELD_ROWS", 15)
     monkeypatch.setattr(looked_at, "_HELD_PAIRS", 15)
-    found = compute(Inputs(in_files(tmp_path, parts)), {})
+    found = compute(Inputs(in_files(tmp_path, parts)))
     assert found.tables.keys() == whole.tables.keys()
     for name, table in found.tables.items():
         expected = whole.tables[name]
