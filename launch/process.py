@@ -12,7 +12,6 @@ signal.
 
 Output never ends a command either (`any_output`)."""
 
-import contextlib
 import errno
 import io
 import os
@@ -22,6 +21,13 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import (
+    ExitStack,
+    contextmanager,
+    redirect_stderr,
+    redirect_stdout,
+    suppress,
+)
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TextIO
@@ -62,7 +68,7 @@ def use_utf8() -> None:
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 (our own command, without a shell)
 
 
-@contextlib.contextmanager
+@contextmanager
 def any_output() -> Iterator[None]:
     """Within the block stdout and stderr take every text, so that an exit code tells
     of the work alone.
@@ -75,11 +81,11 @@ def any_output() -> Iterator[None]:
         except OSError:  # closed by the shell (`>&-`): the next file would become the standard output
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     _lost.clear()
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         for name, descriptor in (("stdout", 1), ("stderr", 2)):
             given = getattr(sys, name) or open(descriptor, "w", closefd=False)  # noqa: SIM115 (not ours to close)
             # not backed by a file, as in a notebook or a test
-            with contextlib.suppress(io.UnsupportedOperation):
+            with suppress(io.UnsupportedOperation):
                 stack.callback(setattr, sys, name, given)
                 setattr(sys, name, _open_output(given, given.fileno(), closefd=False))
                 stack.callback(getattr(sys, name).flush)
@@ -116,7 +122,7 @@ def stop_in_order() -> None:
         signal.signal(signal.SIGTERM, _stop)
 
 
-@contextlib.contextmanager
+@contextmanager
 def noting_stop() -> Iterator[None]:
     """Record SIGTERM even if others replace its handler within the block.
 
@@ -170,7 +176,7 @@ def end(code: int) -> NoReturn:
 def end_by_sigterm() -> None:
     """End this process at once: a shell sees exit status 143. Call this after the
     last write."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         sys.stdout.flush()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.raise_signal(signal.SIGTERM)
@@ -215,7 +221,7 @@ def leave(log: Path) -> Callable[[str], None]:
             file.flush()
             for descriptor in (1, 2):
                 os.dup2(file.fileno(), descriptor)
-        with contextlib.suppress(OSError):  # the parent is gone
+        with suppress(OSError):  # the parent is gone
             os.write(writing, line.encode())
         os.close(writing)
 
@@ -237,14 +243,14 @@ def _when_left(child: int, reading: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-@contextlib.contextmanager
+@contextmanager
 def captured(console: Console, log: Path) -> Iterator[None]:
     """Append this process's stdout and stderr to `log`; only `console` still writes
     to the terminal."""
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         sink = stack.enter_context(
             log.open("a", encoding="utf-8", errors="replace", buffering=1)
         )
@@ -256,12 +262,12 @@ def captured(console: Console, log: Path) -> Iterator[None]:
             stack.callback(os.close, saved)
             stack.callback(os.dup2, saved, descriptor)
             os.dup2(sink.fileno(), descriptor)
-        stack.enter_context(contextlib.redirect_stdout(sink))
-        stack.enter_context(contextlib.redirect_stderr(sink))
+        stack.enter_context(redirect_stdout(sink))
+        stack.enter_context(redirect_stderr(sink))
         yield
 
 
-def _kept(stream: TextIO, stack: contextlib.ExitStack) -> TextIO:
+def _kept(stream: TextIO, stack: ExitStack) -> TextIO:
     """A stream that keeps writing to the current target of `stream` when its
     descriptor is redirected."""
     try:

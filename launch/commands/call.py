@@ -18,23 +18,25 @@ from evaluator.core.errors import InputError, ResurfaceError, counted, one_line
 from evaluator.core.files import write_atomically
 from evaluator.core.lease import Lease
 from evaluator.core.liveness import this_process
-from evaluator.engine.config import AUTO_CACHE, ENGINES, engines_help
+from evaluator.engine.config import AUTO_CACHE, ENGINES
 from evaluator.engine.processor import usable_cores
 from evaluator.probes.config import EvalConfig
 from evaluator.store.run_json import need_run
 from launch.commands.dry_run import print_estimate
 from launch.commands.options import (
     DTYPES,
+    Chat,
     Date,
     Detach,
     DryRun,
+    EngineName,
     Notify,
     OnMachine,
     Out,
     Prompts,
+    TaskName,
     Track,
     dtype_names,
-    engine_names,
     eval_sweep,
     format_names,
     listed,
@@ -43,7 +45,6 @@ from launch.commands.options import (
     question,
     recipe_names,
     running,
-    task_names,
 )
 from launch.commands.report import finish
 from launch.commands.terminal import (
@@ -60,8 +61,7 @@ from launch.process import leave, stop_in_order
 from launch.provenance import count_gpus
 from launch.run.decide.nodes import Node, place_engines
 from launch.run.directory.event_log import EventLog
-from launch.run.directory.lock import hold, need_place
-from launch.run.directory.requests import is_stopped
+from launch.run.directory.lock import STOP, hold, need_place
 from launch.run.events import (
     Advanced,
     Checked,
@@ -138,26 +138,11 @@ def run_and_report(
             bus.report(TookOver(lock.taken_from))
         held.push(lambda _, error, __: bus.report(_end_of(error)))
 
-        def go(now: Round) -> None:
-            _run(now, lock, log, bus, tracker, output.reuse)
-
+        call = Call(lock, log, bus, tracker, output.reuse)
         if watched is None:
-            go(Round(config))
+            call.run(config)
         else:
-            watched.run(go, out, bus)
-
-
-@dataclass(frozen=True)
-class Round:
-    """A sweep as it is now. What was given up is left out, but what is made of the
-    `fresh` models leaves that set."""
-
-    config: SweepConfig
-    fresh: Collection[str] = ()
-    given_up: set[str] = field(default_factory=set)
-
-
-Go = Callable[[Round], None]
+            watched.run(call)
 
 
 @dataclass(frozen=True)
@@ -167,25 +152,24 @@ class Watched:
     watch: Watch
     idle_hours: float | None
 
-    def run(self, go: Go, out: Path, bus: Bus) -> None:
+    def run(self, call: Call) -> None:
         """Run each sweep as it grows. What was given up is tried again only if its
-        files change. Raises as `go`, and typer.Exit(3) at the end; InputError only of
-        what is there from the start: later checkpoints are left out."""
+        files change. Raises as `Call.run`, and typer.Exit(3) at the end; InputError only
+        of what is there from the start: later checkpoints are left out."""
         from launch.sweep.watching import rounds
-
-        given_up: set[str] = set()
 
         def note(event: Event, _: object) -> None:
             if isinstance(event, GaveUp):
-                given_up.add(event.failure.checkpoint)
+                call.given_up.add(event.failure.checkpoint)
 
-        sweeps = rounds(self.watch, lambda: is_stopped(out), self.idle_hours)
-        print_plain(f"watching for checkpoints; a file {out / 'STOP'} ends it")
+        stop, bus = call.lock.directory / STOP, call.bus
+        sweeps = rounds(self.watch, stop.exists, self.idle_hours)
+        print_plain(f"watching for checkpoints; a file {stop} ends it")
         bus.listeners.append(note)
         failed, listeners = False, [*bus.listeners]
         for sweep in sweeps:
             try:
-                go(Round(sweep, self.watch.fresh, given_up))
+                call.run(sweep, self.watch.fresh)
                 failed = False
             except typer.Exit:
                 failed = True
@@ -234,67 +218,68 @@ def check_places(config: SweepConfig, gpus: int | None) -> None:
         sharing=config.sharing(weights=0, memory=1, gpus=gpus),
     )
     wanted = config.resources.engines
-    place_engines([node], config.engine.tensor_parallel, wanted, spare=1)
+    place_engines([node], config.engine.tensor_parallel, wanted)
 
 
-def _run(
-    now: Round,
-    lock: Lease,
-    log: EventLog,
-    bus: Bus,
-    tracker: Tracker | None,
-    reuse: Sequence[Path],
-) -> None:
-    from launch.run.work.progress import Progress
+@dataclass(frozen=True)
+class Call:
+    """A call of the command, which holds a run directory."""
 
-    out = lock.directory
-    with ExitStack() as tracked_here:
-        with Progress(console) as progress:
-            bus.listeners += [progress.on, _import_report]
-            bus.report(Phase("checking models, tasks and settings"))
-            from launch.sweep.preflight import prepare
+    lock: Lease
+    log: EventLog
+    bus: Bus
+    tracker: Tracker | None
+    reuse: Sequence[Path]
+    given_up: set[str] = field(default_factory=set)  # not tried again by this call
 
-            prepared = prepare(now.config, out)
-            now.given_up.difference_update(prepared.made_of(now.fresh))
-            for note, doubtful in prepared.notes():
-                bus.report(Checked(note, warning=doubtful))
-            for note in prepared.served:
-                bus.report(Checked(note))
-            # imports Ray: bad input is reported without it
-            from launch.run.directory.rundir import open_run
-            from launch.run.work.driver import run_sweep
+    def run(self, config: SweepConfig, fresh: Collection[str] = ()) -> None:
+        """Run a sweep, then report. What is made of the `fresh` models is tried again.
+        Raises InputError, ResurfaceError if it failed, typer.Exit(3) if a part did."""
+        from launch.run.work.progress import Progress
 
-            directory = open_run(prepared, out, lock)
-            log.accepted = True
-            tracking = None
-            if tracker is not None:
-                from launch.trackers.tracking import Tracking, flattened, tracked
+        out, bus = self.lock.directory, self.bus
+        with ExitStack() as tracked_here:
+            with Progress(console) as progress:
+                bus.listeners += [progress.on, _import_report]
+                bus.report(Phase("checking models, tasks and settings"))
+                from launch.sweep.preflight import prepare
 
-                document = flattened(
-                    now.config.model_dump(mode="json", exclude_defaults=True)
+                prepared = prepare(config, out)
+                self.given_up.difference_update(prepared.made_of(fresh))
+                for note, doubtful in prepared.notes():
+                    bus.report(Checked(note, warning=doubtful))
+                # imports Ray: bad input is reported without it
+                from launch.run.directory.rundir import open_run
+                from launch.run.work.driver import run_sweep
+
+                directory = open_run(prepared, out, self.lock)
+                self.log.accepted = True
+                tracking = None
+                if self.tracker is not None:
+                    from launch.trackers.tracking import tracking_of
+
+                    tracking = tracked_here.enter_context(
+                        tracking_of(self.tracker, out, prepared, config, warn)
+                    )
+                    bus.listeners.append(tracking.on)
+                outcome = run_sweep(
+                    prepared, directory, bus, console, self.reuse, self.given_up
                 )
-                tracking = tracked_here.enter_context(
-                    Tracking(tracker, out, tracked(prepared), document, warn)
-                )
-                bus.listeners.append(tracking.on)
-            outcome = run_sweep(prepared, directory, bus, console, reuse, now.given_up)
-            bus.report(Phase("writing tables and page"))
-        results = finish(out, outcome)
-        bus.report(Judged(results.verdicts))
-        if tracking is not None and tracking.works:
-            tracking.results = [
-                *sorted((out / "tables").glob("*.csv")),
-                out / "report" / "index.html",
-            ]
-            console.print(f"sending the report to {tracking.name}")
-    if outcome.failures:
-        where = out / "tables" / "failures.csv"
-        line = (
-            f"{summary(outcome.failures)}; see {where}; the same command repeats only"
-            " these"
-        )
-        errors.print(f"[red]not done:[/red] {escape(line)}", highlight=False)
-        raise typer.Exit(WITH_FAILURES)
+                bus.report(Phase("writing tables and page"))
+            results = finish(out, outcome)
+            bus.report(Judged(results.verdicts))
+            if tracking is not None and tracking.works:
+                tables = sorted((out / "tables").glob("*.csv"))
+                tracking.results = [*tables, out / "report" / "index.html"]
+                console.print(f"sending the report to {tracking.name}")
+        if outcome.failures:
+            where = out / "tables" / "failures.csv"
+            line = (
+                f"{summary(outcome.failures)}; see {where}; the same command repeats"
+                " only these"
+            )
+            errors.print(f"[red]not done:[/red] {escape(line)}", highlight=False)
+            raise typer.Exit(WITH_FAILURES)
 
 
 def _end_of(error: BaseException | None) -> End:
@@ -388,9 +373,7 @@ def evaluate(
         ),
     ],
     *,
-    task: Annotated[
-        str, question(help="one of `resurface tasks`", autocompletion=task_names)
-    ],
+    task: TaskName,
     languages: Annotated[
         str | None, question(help="names or codes; all by default")
     ] = None,
@@ -420,9 +403,7 @@ def evaluate(
     context_tokens: Annotated[
         str, question(metavar="N,...", help="longer contexts")
     ] = "0",
-    chat: Annotated[
-        bool, question("--chat", help="prompt through the tokenizer's chat template")
-    ] = False,
+    chat: Chat = False,
     thinking: Annotated[
         str,
         question(
@@ -482,9 +463,7 @@ def evaluate(
     trust_remote_code: Annotated[
         bool, models("--trust-remote-code", help="run the checkpoint's own code")
     ] = False,
-    engine: Annotated[
-        str, running(help=engines_help(), autocompletion=engine_names)
-    ] = "vllm",
+    engine: EngineName = "vllm",
     scoring: Annotated[
         str, running(help="forced, or vLLM's slow prompt_logprobs")
     ] = "forced",
@@ -663,7 +642,7 @@ def start(
             from launch.run.directory.rundir import open_run
 
             open_run(prepared, place)
-        notes += [*(note for note, _ in prepared.notes()), *prepared.served]
+        notes += [note for note, _ in prepared.notes()]
         unusable = len(prepared.unusable)
         for failure in prepared.unusable:
             notes.append(f"cannot be used: {failure.checkpoint}: {failure.reason}")

@@ -12,7 +12,11 @@ from evaluator.core.config import validated
 from evaluator.core.errors import InputError, lasting, unknown
 from launch.commands.dry_run import print_job
 from launch.commands.options import (
+    Calibration,
+    CalibrationSeed,
     DryRun,
+    Samples,
+    SequenceLength,
     as_option,
     completing,
     grouped,
@@ -31,7 +35,6 @@ from quantising.methods.base import IGNORED
 from quantising.schemes import SCHEMES
 
 removal, rounding = grouped("Pruning"), grouped("Quantising")
-text = grouped("The calibration text")
 
 
 def compress(
@@ -73,15 +76,10 @@ def compress(
         float | None, removal(help="share of experts that go, for method reap")
     ] = None,
     pattern: Annotated[str | None, removal(help="N:M, as 2:4")] = None,
-    calibration: Annotated[
-        str | None,
-        text(
-            help="c4 (default), text:FILE (each line is a text); see `resurface methods`"
-        ),
-    ] = None,
-    samples: Annotated[int, text(help="passages")] = 128,
-    sequence_length: Annotated[int, text(help="tokens per passage at most")] = 2048,
-    seed: Annotated[int, text(help="of the choice of passages")] = 0,
+    calibration: Calibration = None,
+    samples: Samples = 128,
+    sequence_length: SequenceLength = 2048,
+    seed: CalibrationSeed = 0,
     out: Annotated[
         Path | None, output("--out", help="the compressed checkpoint's directory")
     ] = None,

@@ -6,18 +6,16 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from evaluator.engine.config import engines_help
 from evaluator.probes import answering_probes
 from evaluator.store.run_json import need_run
 from launch.commands.options import (
     DTYPES,
+    EngineName,
     RunDirectory,
     completing,
     dtype_names,
-    engine_names,
     match_request,
     models,
-    running,
 )
 from launch.commands.report import finish
 from launch.commands.terminal import AsJson, console, print_json, print_plain, warn
@@ -45,9 +43,7 @@ def match(
     fit_only: Annotated[
         bool, typer.Option("--fit-only", help="an unfit judge has no vote in the panel")
     ] = False,
-    engine: Annotated[
-        str, running(help=engines_help(), autocompletion=engine_names)
-    ] = "vllm",
+    engine: EngineName = "vllm",
     dtype: Annotated[
         str, models(help=f"{', '.join(DTYPES)}; as in eval", autocompletion=dtype_names)
     ] = "auto",

@@ -15,7 +15,7 @@ from evaluator.core.config import validated
 from evaluator.core.errors import InputError, mapping_at, parse, read_bytes, unknown
 from evaluator.core.records import FORMATS
 from evaluator.deciding.thresholds import Thresholds
-from evaluator.engine.config import ENGINES, DType, EngineConfig
+from evaluator.engine.config import ENGINES, DType, EngineConfig, engines_help
 from evaluator.probes import PROBES, answering_probes
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks import TASKS
@@ -124,16 +124,32 @@ Prompts = Annotated[
     Path | None,
     question("--prompts", help="YAML, NAME: TEMPLATE; each poses the task again"),
 ]
+Chat = Annotated[
+    bool, question("--chat", help="prompt through the tokenizer's chat template")
+]
 Date = Annotated[
     str | None, question(metavar="DAY", help="for chat templates, as 2026-01-31")
 ]
 DTYPES: tuple[str, ...] = get_args(DType)
 dtype_names = completing(DTYPES)
-engine_names = completing(ENGINES)
 format_names = completing(FORMATS)
 probe_names = completing(PROBES)
 recipe_names = completing(bundled_recipes())
 task_names = completing(TASKS)
+TaskName = Annotated[
+    str, question(help="one of `resurface tasks`", autocompletion=task_names)
+]
+EngineName = Annotated[
+    str, running(help=engines_help(), autocompletion=completing(ENGINES))
+]
+text = grouped("The calibration text")
+Calibration = Annotated[
+    str | None,
+    text(help="c4 (default), text:FILE (each line is a text); see `resurface methods`"),
+]
+Samples = Annotated[int, text(help="passages")]
+SequenceLength = Annotated[int, text(help="tokens per passage at most")]
+CalibrationSeed = Annotated[int, text(help="of the choice of passages")]
 
 
 def eval_sweep(checkpoints: Sequence[str], typed: Mapping[str, Any]) -> SweepConfig:

@@ -13,7 +13,17 @@ from rich.markup import escape
 from evaluator.checkpoints.info import little_text
 from evaluator.core.errors import InputError, lasting
 from launch.commands.dry_run import print_job
-from launch.commands.options import DryRun, completing, grouped, output, prune_request
+from launch.commands.options import (
+    Calibration,
+    CalibrationSeed,
+    DryRun,
+    Samples,
+    SequenceLength,
+    completing,
+    grouped,
+    output,
+    prune_request,
+)
 from launch.commands.terminal import (
     AsJson,
     console,
@@ -39,7 +49,7 @@ from pruning.methods.patterns import Group
 if TYPE_CHECKING:
     from evaluator.checkpoints.manifests import CalibrationManifest, PruneManifest
 
-removal, text = grouped("What is removed"), grouped("The calibration text")
+removal = grouped("What is removed")
 Config = TypeVar("Config", bound=JobConfig)
 _LINES = 10  # of progress, about, where there is no terminal
 
@@ -87,15 +97,10 @@ def prune(
     repair: Annotated[
         str, removal(help=f"fit what is left: {', '.join(get_args(Repair))}")
     ] = "none",
-    calibration: Annotated[
-        str | None,
-        text(
-            help="c4 (default), text:FILE (each line is a text); see `resurface methods`"
-        ),
-    ] = None,
-    samples: Annotated[int, text(help="passages")] = 128,
-    sequence_length: Annotated[int, text(help="tokens per passage at most")] = 2048,
-    seed: Annotated[int, text(help="of the choice of passages")] = 0,
+    calibration: Calibration = None,
+    samples: Samples = 128,
+    sequence_length: SequenceLength = 2048,
+    seed: CalibrationSeed = 0,
     out: Annotated[
         Path | None,
         output("--out", help="the pruned checkpoint's directory; not with --verify"),

@@ -24,7 +24,7 @@ from launch.commands.terminal import (
     print_plain,
 )
 from launch.process import lost_output
-from launch.run.directory.requests import PAUSE, STOP, is_paused
+from launch.run.directory.lock import PAUSE, STOP
 
 if TYPE_CHECKING:
     from launch.status import RunStatus
@@ -205,9 +205,10 @@ def pause(run: RunDirectory) -> None:
 def resume(run: RunDirectory) -> None:
     """Let a paused run go on. A run that has ended resumes by its own command."""
     _need_driver(run, "resume")
-    if not is_paused(run):
-        raise InputError(f"{run}: nothing to resume: the run is not paused")
-    (run / PAUSE).unlink(missing_ok=True)
+    try:
+        (run / PAUSE).unlink()
+    except FileNotFoundError:
+        raise InputError(f"{run}: nothing to resume: the run is not paused") from None
     print_plain(f"{run}: its driver goes on")
 
 

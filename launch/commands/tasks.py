@@ -4,6 +4,7 @@ item's exact prompts and tokens."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,8 +22,10 @@ from evaluator.tasks.base import PAPER
 from evaluator.tasks.distractors import choose_options
 from evaluator.tasks.loading import DEEP_ITEMS
 from launch.commands.options import (
+    Chat,
     Date,
     Prompts,
+    TaskName,
     as_option,
     format_names,
     listed,
@@ -138,15 +141,11 @@ def _described(task: Task) -> Iterator[str]:
         return
     item = task.sample()
     options = choose_options(item, [item], seed=0) if item.options else None
-    prompts = {
-        f"sample, the prompt of the {'probe choice' if task.choice_only else 'format open'}": prompt_text(
-            item, "open"
-        )
-    }
+    first = "probe choice" if task.choice_only else "format open"
+    prompts = {f"sample, the prompt of the {first}": prompt_text(item, "open")}
     if options is not None and not task.choice_only:
-        prompts["the prompt of the format shown"] = prompt_text(
-            item, "shown", options.texts
-        )
+        shown = prompt_text(item, "shown", options.texts)
+        prompts["the prompt of the format shown"] = shown
     for title, text in prompts.items():
         yield f"  {title}:"
         yield from (f"    | {line}".rstrip() for line in text.split("\n"))
@@ -158,19 +157,16 @@ def _described(task: Task) -> Iterator[str]:
         )
         return
     yield "  choice, scored after the first prompt (* is right):"
-    yield from (
-        f"  {'*' if number == options.gold else ' '} {text}"
-        for number, text in enumerate(options.texts)
-    )
+    for number, text in enumerate(options.texts):
+        mark = "*" if number == options.gold else " "
+        yield f"  {mark} {text}"
 
 
 SAMPLE = "sample"
 
 
 def show_prompt(
-    task: Annotated[
-        str, question(help="one of `resurface tasks`", autocompletion=task_names)
-    ],
+    task: TaskName,
     model: Annotated[
         str, typer.Option(help="directory, hub id, 'bundled': for its tokenizer")
     ],
@@ -188,9 +184,7 @@ def show_prompt(
             autocompletion=format_names,
         ),
     ] = "open",
-    chat: Annotated[
-        bool, question("--chat", help="prompt through the tokenizer's chat template")
-    ] = False,
+    chat: Chat = False,
     items: Annotated[
         int, question(min=0, help="as in eval; decides one_shot's example")
     ] = 200,
@@ -208,10 +202,10 @@ def show_prompt(
     data, found = _found(
         task, item, None if languages is None else listed("languages", languages)
     )
-    from evaluator.asking.prompts import Prompter
     from evaluator.asking.template_checks import try_prompts
     from evaluator.checkpoints.tokenizer import load_tokenizer
     from evaluator.probes.config import EvalConfig
+    from evaluator.probes.planning import prompter_of
     from launch.sweep.models import resolve_model
     from launch.sweep.prepared_tasks import today
     from launch.sweep.prompts import misfit
@@ -225,24 +219,20 @@ def show_prompt(
             "formats": listed("formats", formats),
             "probes": ("choice",),
             "options": options,
-            "date": date,
+            "chat": chat,
+            "date": date or today(),
         },
         "resurface show-prompt",
         as_option,
     )
     wanted = [form for form in FORMATS if form in config.formats]
     tokenizer = load_tokenizer(resolve_model(model))
-    caps = {
-        name: EvalConfig.model_fields[name].default
-        for name in ("prompt_tokens", "one_shot_prompt_tokens")
-    }
     blocks = []
     for template, format in product(templates, wanted):
         if template is not None and (why := misfit([format], template)):
             raise InputError(f"format {why}")
-        question = _question(
-            data, found, config.model_copy(update={"template": template})
-        )
+        posed = config.model_copy(update={"template": template})
+        question = _question(data, found, posed)
         if not question.can_pose(format):
             raise InputError(
                 f"item {found.item_id!r}: format {format!r}: {question.why_not(format)}"
@@ -250,20 +240,14 @@ def show_prompt(
         candidates = question.candidates.get(format, ())
         if template is not None:
             try_prompts(template, [(found, candidates)])
-        prompter = Prompter(
-            tokenizer, chat=chat, template=template, date=config.date or today(), **caps
-        )
+        prompter = prompter_of(tokenizer, posed)
         shown = prompter.build(
             found, format, candidates=candidates, exemplar=question.exemplar
         )
-        heading = (
-            []
-            if prompts is None
-            else [f"prompt {PAPER if template is None else template.name}"]
-        )
-        blocks.append(
-            "\n".join([*heading, *_shown(question, shown, format, prompter, tokenizer)])
-        )
+        lines = [*_shown(question, shown, format, prompter, tokenizer)]
+        if prompts is not None:
+            lines.insert(0, f"prompt {PAPER if template is None else template.name}")
+        blocks.append("\n".join(lines))
     printed("\n\n".join(blocks))
 
 
@@ -294,9 +278,7 @@ def _question(data: TaskData, item: Item, config: EvalConfig) -> Question:
             " is excluded"
         )
     pools = {item.language: data.every_pool[item.language]}
-    one = TaskData(
-        name=data.name, digest=data.digest, pools=pools, every_pool=data.every_pool
-    )
+    one = replace(data, pools=pools)
     # A run might not select this item. Its prompt is the same then, except for the
     # example of one_shot.
     for count in (config.items, 0):
@@ -359,28 +341,26 @@ def _shown(
     yield ""
     yield f"right: {' / '.join(item.answers)}"
     yield ""
-    if format != "open" or question.options is None:
-        yield (
-            "choice scores no options:"
-            f" {question.why_not('shown') if format == 'open' else 'it asks in format open'}"
+    options = question.options
+    if format != "open" or options is None:
+        why = (
+            question.why_not("shown") if format == "open" else "it asks in format open"
         )
+        yield f"choice scores no options: {why}"
         return
     yield "choice scores, after this prompt (* is right):"
-    texts = question.options.texts
-    for number, (text, scored) in enumerate(
-        zip(texts, prompter.continuations(prompt, texts), strict=True)
-    ):
-        moved = len(prompt.token_ids) - len(scored.prompt_ids)
-        note = (
-            f"   [from {moved} tokens before the prompt's end: the tokenizer merges"
-            " across it]"
-            if moved
-            else ""
-        )
-        pieces = "|".join(_pieces(scored.continuation_ids, prompter, tokenizer))
-        yield (
-            f"{'*' if number == question.options.gold else ' '} {text}: {pieces}{note}"
-        )
+    scored = prompter.continuations(prompt, options.texts)
+    for number, text in enumerate(options.texts):
+        its = scored[number]
+        moved, note = len(prompt.token_ids) - len(its.prompt_ids), ""
+        if moved:
+            note = (
+                f"   [from {moved} tokens before the prompt's end: the tokenizer merges"
+                " across it]"
+            )
+        pieces = "|".join(_pieces(its.continuation_ids, prompter, tokenizer))
+        mark = "*" if number == options.gold else " "
+        yield f"{mark} {text}: {pieces}{note}"
 
 
 def _pieces(

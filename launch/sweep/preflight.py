@@ -23,7 +23,7 @@ from evaluator.core.records import Item
 from evaluator.core.text import UNKNOWN, is_known
 from evaluator.deciding.policy import as_policy
 from evaluator.engine.config import EngineConfig
-from evaluator.store.run_json import Failure
+from evaluator.store.run_json import Failure, Stage
 from evaluator.tasks.loading import is_here
 from launch.provenance import count_gpus
 from launch.sweep import preflight_checks as checks
@@ -131,7 +131,7 @@ class Prepared:
         """A sentence, and whether it is a warning, for each task with options that
         contain a gold answer or too few items for the gate's PASS, for each language
         that is not in the table of languages, and for each that has fewer items than
-        requested."""
+        requested; then those on how the engine serves checkpoints."""
         from evaluator.deciding.reach import unreachable  # pandas
 
         policy = as_policy(self.config.gate)
@@ -166,6 +166,8 @@ class Prepared:
                     f" {counted(len(loose), 'item')}: {loose[0]}"
                 )
                 yield wrong, True
+        for note in self.served:
+            yield note, False
 
 
 def _loose_option(question: Question) -> str:
@@ -273,7 +275,7 @@ def prepare(
         check_screening(jobs, config.screen)
     existing = [job for job in jobs if not job.is_made and not job.is_variant]
     refused = checks.check_files(existing)
-    _unusable(jobs, refused)
+    _sound(jobs, refused)
     whole = [job for job in jobs if not job.is_variant and job.name not in refused]
     engine, dtype_notes = checks.engine_of(config.engine, whole, here=here)
     config = config.model_copy(update={"engine": engine})
@@ -405,43 +407,28 @@ def _fewest_positions(existing: Sequence[CheckpointJob], sound: Collection[str])
     return fewest
 
 
-def _unusable(
+def _sound(
     jobs: Sequence[CheckpointJob], refused: Mapping[str, str]
-) -> tuple[Failure, ...]:
-    """The refused checkpoints and those made from them. Raises InputError if none
-    remains or one lacks its base."""
+) -> tuple[tuple[CheckpointJob, ...], tuple[Failure, ...]]:
+    """The jobs that remain, and the refused checkpoints and those made from them.
+    Raises InputError if none remains or one lacks its base."""
     failures: dict[str, Failure] = {}
     for job in jobs:
+        stage: Stage = "load"
+        reason = refused.get(job.name, "")
         lost = [name for name in (job.model, job.after) if name in failures]
-        if job.name in refused:
+        if lost and not reason and (job.is_made or job.is_variant):
+            stage, reason = "prune", f"{lost[0]}, its source, cannot be used"
+        if reason:
             failures[job.name] = Failure(
-                checkpoint=job.name,
-                stage="load",
-                reason=refused[job.name],
-                mendable=True,
+                checkpoint=job.name, stage=stage, reason=reason, mendable=True
             )
-        elif lost and (job.is_made or job.is_variant):
-            failures[job.name] = Failure(
-                checkpoint=job.name,
-                stage="prune",
-                reason=f"{lost[0]}, its source, cannot be used",
-                mendable=True,
-            )
-    left = [job for job in jobs if job.name not in failures]
+    left = tuple(job for job in jobs if job.name not in failures)
     needed = {job.base for job in left}
     for name, reason in refused.items():
         if name in needed or not left:
             raise InputError(reason)
-    return tuple(failures.values())
-
-
-def _sound(
-    jobs: Sequence[CheckpointJob], refused: Mapping[str, str]
-) -> tuple[tuple[CheckpointJob, ...], tuple[Failure, ...]]:
-    """The jobs that remain, and the failures. Raises InputError as `_unusable`."""
-    failures = _unusable(jobs, refused)
-    lost = {failure.checkpoint for failure in failures}
-    return tuple(job for job in jobs if job.name not in lost), failures
+    return left, tuple(failures.values())
 
 
 def _identity(

@@ -21,7 +21,12 @@ from evaluator.core.records import Item
 from evaluator.probes.config import SHORTEST_PROMPT, EvalConfig
 from evaluator.probes.item import Budget
 from evaluator.probes.perplexity import windows_of
-from evaluator.probes.planning import exemplar_for, exemplars_of, questions_of
+from evaluator.probes.planning import (
+    exemplar_for,
+    exemplars_of,
+    prompter_of,
+    questions_of,
+)
 from evaluator.tasks import TaskData, load_task, spelled
 from evaluator.tasks.base import plain_task
 from evaluator.tasks.loading import DEEP_ITEMS, select
@@ -279,21 +284,15 @@ class TaskPreparation:
         cap, long = config.prompt_tokens, []
         for question in questions[:_TRIED]:
             if len(question.item.context.encode()) > cap:  # bytes: no fewer than tokens
-                long.append(question.item)
+                long.append(question)
         if config.length or "open" not in config.formats or not long:
             return
-        prompter = Prompter(
-            self._tokenizers[model],
-            chat=config.chat,
-            prompt_tokens=cap,
-            one_shot_prompt_tokens=1,
-            thinking=config.thinks,
-            date=config.date,
-        )
-        cut = 0
-        for item in long:
+        prompter, cut = prompter_of(self._tokenizers[model], config), 0
+        for question in long:
+            options = question.candidates.get("open", ())
             with suppress(InputError):  # the run leaves it out
-                cut += prompter.build(item, "open").truncated
+                prompt = prompter.build(question.item, "open", candidates=options)
+                cut += prompt.truncated
         if cut:
             note = (
                 f"{config.task}: prompts of {cap} tokens cut the contexts of {cut} of"
@@ -327,9 +326,9 @@ class TaskPreparation:
             self._note_depth(items, config)
             if config.length:
                 self._try_lengths(items, config, model)
-            self._note_cuts(items, config, model)
             if config.template is not None:
                 try_prompts(config.template, _renderings(items, config))
+            self._note_cuts(items, config, model)
         return PreparedTask(
             name=data.name,
             key=_key(content, config.identifying()),

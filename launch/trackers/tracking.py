@@ -39,6 +39,7 @@ from launch.run.events import Ended, Event
 from launch.run.state import RunState
 
 if TYPE_CHECKING:
+    from launch.sweep.config import SweepConfig
     from launch.sweep.preflight import Prepared
 
 NAME = "tracking.json"
@@ -231,7 +232,6 @@ class Tracking:
         self._tracker, self._run_dir, self._warn = tracker, run_dir, warn
         self._parameters = parameters
         self._pending = {each.name: each for each in checkpoints}
-        self._names = set(self._pending)
         self._all = dict(self._pending)
         self._grown: set[str] = set()  # evaluated by this call
         self._state = RunState()
@@ -291,7 +291,8 @@ class Tracking:
                 more = self._turns.get()
             while self._grown:
                 name = self._grown.pop()
-                self._pending |= {name: self._all[name]} if name in self._all else {}
+                if name in self._all:
+                    self._pending[name] = self._all[name]
             for each in self._ended():
                 # if sending fails, the same command sends it again
                 del self._pending[each.name]
@@ -306,7 +307,7 @@ class Tracking:
         ended = []
         for each in self._pending.values():
             waits = each.name in open_names
-            waits |= each.base in self._names and each.base in open_names
+            waits |= each.base in self._all and each.base in open_names
             if self._state.planned and not waits:
                 ended.append(each)
         return ended
@@ -370,10 +371,17 @@ class Tracking:
         write_atomically(self._run_dir / NAME, json_text(document, indent=2).encode())
 
 
-def tracked(prepared: Prepared) -> list[Tracked]:
+def tracking_of(
+    tracker: Tracker,
+    run_dir: Path,
+    prepared: Prepared,
+    config: SweepConfig,
+    warn: Callable[[str], None],
+) -> Tracking:
+    """What sends the checkpoints of a sweep; without controls, which are no results."""
     rows = []
     for job in prepared.jobs:
-        if job.change:  # it is no result
+        if job.change:
             continue
         settings: Json = {
             "model": job.model,
@@ -385,7 +393,8 @@ def tracked(prepared: Prepared) -> list[Tracked]:
         }
         row = Tracked(name=job.name, base=job.base, parameters=flattened(settings))
         rows.append(row)
-    return rows
+    document = flattened(config.model_dump(mode="json", exclude_defaults=True))
+    return Tracking(tracker, run_dir, rows, document, warn)
 
 
 def flattened(document: Document, prefix: str = "") -> dict[str, str]:

@@ -16,7 +16,7 @@ import pytest
 from evaluator.core import lease
 from evaluator.core.errors import InputError
 from launch.run.decide.assignments import Outcome
-from launch.run.directory.requests import PAUSE, STOP
+from launch.run.directory.lock import PAUSE, STOP
 from launch.run.events import Advanced, Event, Noted, Paused
 from launch.status import read_status
 from tests.cluster.answers import Answers

@@ -183,7 +183,7 @@ def _placed(folder):
         ray.init(address=nodes.address, log_to_driver=False),
         _machines() as machines,
     ):
-        places = place_engines(machines.nodes(), 1, 3, spare=1)
+        places = place_engines(machines.nodes(), 1, 3)
         setups = [
             EngineSetup(config=EngineConfig(), log_path=folder / "log", place=place)
             for place in places

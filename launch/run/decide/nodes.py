@@ -8,6 +8,7 @@ from typing import Any
 from evaluator.core.errors import InputError, counted
 
 _PER_CORE = 4  # engines at most: one that waits for its core only uses memory
+_SPARE = 1  # cores of the driver's node that engines on CPUs leave free
 _NAMED = 8  # limit of nodes in an error
 _PARTS = 10_000  # of a GPU: Ray counts no smaller ones
 # in the environment of a prune task: the share of the memory that it may take
@@ -63,14 +64,14 @@ def part_of_gpu(sharing: int) -> float | int:
 
 
 def place_engines(
-    nodes: Sequence[Node], tensor_parallel: int, wanted: int | None, *, spare: int
+    nodes: Sequence[Node], tensor_parallel: int, wanted: int | None
 ) -> tuple[Placement, ...]:
     """A place for each engine, on the nodes in turn; `wanted` None: as many engines
     as fit.
 
     An engine's GPUs are on one node. Without GPUs, each node has one engine by
     default, and more are allowed. The engines of a node share its cores. On the
-    driver's node, `spare` cores are left to the driver, Ray and pruning.
+    driver's node, one is left to the driver, Ray and pruning.
 
     Raises InputError if `wanted` engines do not fit, with the number that fits."""
     if not any(node.gpus for node in nodes):
@@ -84,15 +85,12 @@ def place_engines(
             )
         chosen = [able[number % len(able)] for number in range(wanted or len(able))]
         engines = Counter(node.node_id for node in chosen)
-        threads = [
-            max(1, (node.cpus - spare * node.driver) // engines[node.node_id])
-            for node in chosen
-        ]
-        both = zip(chosen, threads, strict=True)
-        return tuple(
-            Placement(node_id=node.node_id, gpus=0, threads=count)
-            for node, count in both
-        )
+        places = []
+        for node in chosen:
+            cores = node.cpus - _SPARE * node.driver
+            threads = max(1, cores // engines[node.node_id])
+            places.append(Placement(node_id=node.node_id, gpus=0, threads=threads))
+        return tuple(places)
     rooms = [node.rooms // tensor_parallel for node in nodes]
     fitting = sum(rooms)
     if not fitting:
@@ -102,29 +100,25 @@ def place_engines(
         )
     if wanted is not None and wanted > fitting:
         each = "" if tensor_parallel == 1 else f" of tensor_parallel {tensor_parallel}"
-        each = (
-            each if nodes[0].sharing == 1 else f", engines_per_gpu {nodes[0].sharing}"
-        )
+        if nodes[0].sharing > 1:
+            each = f", engines_per_gpu {nodes[0].sharing}"
         verb = "fits" if fitting == 1 else "fit"
         raise InputError(
             f"resources.engines: {wanted}{each}: {fitting} {verb}:"
             f" {_gpus_of(nodes, rooms)}"
         )
-    turns = [
-        node
-        for turn in range(max(rooms))
-        for node, room in zip(nodes, rooms, strict=True)
-        if turn < room
-    ]
-    return tuple(
-        Placement(
-            node_id=node.node_id,
-            gpus=tensor_parallel,
-            threads=None,
-            sharing=node.sharing,
-        )
-        for node in turns[:wanted]
-    )
+    places = []
+    for turn in range(max(rooms)):
+        for node, room in zip(nodes, rooms, strict=True):
+            if turn < room:
+                place = Placement(
+                    node_id=node.node_id,
+                    gpus=tensor_parallel,
+                    threads=None,
+                    sharing=node.sharing,
+                )
+                places.append(place)
+    return tuple(places[:wanted])
 
 
 def missing_places(
@@ -133,8 +127,6 @@ def missing_places(
     retired: Mapping[str, int],
     first: Placement,
     wanted: int | None,
-    *,
-    spare: int,
 ) -> tuple[Placement, ...]:
     """Places for the missing engines, after nodes have joined or engines have ended.
 
@@ -147,12 +139,11 @@ def missing_places(
         nodes = [replace(node, gpus=0) for node in nodes]
     if not nodes:
         return ()
+    each = max(1, first.gpus)
     try:
-        target = place_engines(
-            nodes, max(1, first.gpus), None if first.gpus else wanted, spare=spare
-        )
+        target = place_engines(nodes, each, None if first.gpus else wanted)
     except InputError:  # nodes are gone
-        target = place_engines(nodes, max(1, first.gpus), None, spare=spare)
+        target = place_engines(nodes, each, None)
     left, missing = Counter(standing) + Counter(retired), []
     for place in target:
         if left[place.node_id]:
@@ -161,9 +152,9 @@ def missing_places(
             missing.append(place)
     there = sum(standing.values())
     room = len(target) - there - sum(retired.values())
-    return tuple(
-        missing[: max(0, room if wanted is None else min(room, wanted - there))]
-    )
+    if wanted is not None:
+        room = min(room, wanted - there)
+    return tuple(missing[: max(0, room)])
 
 
 def _gpus_of(nodes: Sequence[Node], rooms: Sequence[int] | None = None) -> str:
@@ -171,10 +162,9 @@ def _gpus_of(nodes: Sequence[Node], rooms: Sequence[int] | None = None) -> str:
     texts = [f"{counted(node.gpus, 'GPU')} on {node.name}" for node in nodes]
     if rooms is not None:
         texts = [f"{room} in {gpus}" for room, gpus in zip(rooms, texts, strict=True)]
-    more = (
-        [] if len(texts) <= _NAMED else [f"{counted(len(texts) - _NAMED, 'node')} more"]
-    )
-    return ", ".join([*texts[:_NAMED], *more])
+    if len(texts) > _NAMED:
+        texts[_NAMED:] = [f"{counted(len(texts) - _NAMED, 'node')} more"]
+    return ", ".join(texts)
 
 
 class FreeGpus:
@@ -226,12 +216,12 @@ def compress_options(
     requests. Ray ends such a process itself, but only if `num_gpus` is given to
     `ray.remote`. So pass all of these there, not to `.options`.
     """
-    own: Mapping[str, Any] = {"num_gpus": part_of_gpu(sharing)} if gpu else NO_GPUS
+    own = {**NO_GPUS}
+    if gpu:
+        own = {"num_gpus": part_of_gpu(sharing)}
     if gpu and sharing > 1:
-        own = {
-            **own,
-            "runtime_env": {"env_vars": {GPU_SHARE: f"{memory / sharing:.4f}"}},
-        }
+        share = {GPU_SHARE: f"{memory / sharing:.4f}"}
+        own["runtime_env"] = {"env_vars": share}
     return {
         "num_cpus": 1,
         **own,

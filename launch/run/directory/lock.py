@@ -1,12 +1,16 @@
-"""Whether a path can be a run directory, and the lease that holds it."""
+"""Whether a path can be a run directory, the lease that holds it, and requests to the
+holder."""
 
-import contextlib
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from evaluator.core.errors import InputError
 from evaluator.core.lease import FOLDER, LOCK, Lease
-from launch.run.directory.requests import forget
+
+# what others ask of a run's driver, by files that it looks for: from every machine that
+# shares the run directory
+STOP, PAUSE = "STOP", "PAUSE"
 
 
 def _written(run_dir: Path) -> int | None:
@@ -14,7 +18,7 @@ def _written(run_dir: Path) -> int | None:
     return file.stat().st_mtime_ns if file.exists() else None
 
 
-@contextlib.contextmanager
+@contextmanager
 def hold(run_dir: Path, tell: Callable[[str], None] | None = None) -> Iterator[Lease]:
     """Hold a run directory. A refused command leaves it as it was. Raises InputError
     if another process holds it."""
@@ -30,14 +34,15 @@ def hold(run_dir: Path, tell: Callable[[str], None] | None = None) -> Iterator[L
             ) from error
         before = _written(run_dir)
         try:
-            forget(run_dir)
+            for request in (STOP, PAUSE):  # of an earlier call
+                (run_dir / request).unlink(missing_ok=True)
             yield lease
         finally:
             if is_new and _written(run_dir) == before:
                 lease.withdraw()
             lease.release()
     finally:
-        with contextlib.suppress(OSError):  # no longer empty
+        with suppress(OSError):  # no longer empty
             for path in missing:
                 path.rmdir()
 

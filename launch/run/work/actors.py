@@ -6,7 +6,6 @@ item ends. `hand_back` returns shards that the actor has not begun, for an idle 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -17,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -279,13 +279,13 @@ def end_process(where: Where) -> None:
 
 
 def _kill(pid: int) -> None:
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         # the number may belong to another process by now
         if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():
             os.kill(pid, signal.SIGKILL)
 
 
-@contextlib.contextmanager
+@contextmanager
 def showing_life(path: Path) -> Iterator[None]:
     """Within the block, a thread writes place and heartbeats to `path`, which the
     driver reads (`TaskWatch`)."""
@@ -300,7 +300,7 @@ def showing_life(path: Path) -> Iterator[None]:
         while True:
             if written != (beats := HEARTBEAT.beats):
                 # a file server may be unreachable for a moment
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     path.write_text(
                         json.dumps({"where": where, "beats": beats}), encoding="utf-8"
                     )
@@ -315,7 +315,7 @@ def showing_life(path: Path) -> Iterator[None]:
     finally:
         ended.set()
         writer.join()
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             path.unlink()
 
 
@@ -392,7 +392,7 @@ def enter_engine_process(setup: EngineSetup) -> None:
 def _log_to(path: Path) -> None:
     """Send this process's stdout and stderr, also those of C++ code, to a file of
     the run."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as log:
             sys.stdout.flush()

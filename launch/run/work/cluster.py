@@ -10,7 +10,6 @@ with its process. Only a marked session of a dead process of this machine and us
 removed, and only if no process names it.
 """
 
-import contextlib
 import json
 import logging
 import os
@@ -18,7 +17,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -102,7 +101,7 @@ class Cluster:
     def _watch(self) -> None:
         while not self.closed.wait(_POLL_SECONDS):
             # `lost` decides what Ray's silence means
-            with contextlib.suppress(Exception):
+            with suppress(Exception):
                 # Ray notices a dead raylet after some ten seconds, then ends this
                 # process. No public call shows it sooner.
                 if self._local and "raylet" in dict(
@@ -125,7 +124,7 @@ def least_gpu_memory(nodes: Sequence[Node]) -> int | None:
         if node.gpus
     ]
     answers = [ask.options(scheduling_strategy=place).remote() for place in places]
-    with contextlib.suppress(RayError):
+    with suppress(RayError):
         found: list[int | None] = ray.get(answers, timeout=_MEMORY_SECONDS)
         return (
             min((each for each in found if each), default=None) if all(found) else None
@@ -135,12 +134,12 @@ def least_gpu_memory(nodes: Sequence[Node]) -> int | None:
 
 def lives(node_id: str) -> bool:
     """Whether a node lives, as far as Ray knows."""
-    with contextlib.suppress(Exception):  # without an answer, the node counts as alive
+    with suppress(Exception):  # without an answer, the node counts as alive
         return all(node["Alive"] for node in ray.nodes() if node["NodeID"] == node_id)
     return True
 
 
-@contextlib.contextmanager
+@contextmanager
 def cluster(
     log_dir: Path, again: Callable[[str], None] = lambda text: None
 ) -> Iterator[Cluster]:
@@ -192,7 +191,7 @@ def cluster(
         session = None if address else context.address_info.get("session_dir")
         # else Ray's C++ code could end this process before the error is reported
         if connected.lost is None:
-            with contextlib.suppress(Exception):
+            with suppress(Exception):
                 ray.shutdown()
         if session:
             _keep_logs(Path(session) / "logs", log_dir / "ray")
@@ -221,7 +220,7 @@ def _sent_environment(own: Mapping[str, str]) -> dict[str, str]:
 def _keep_logs(source: Path, target: Path) -> None:
     """Copy small files that are not empty, unless another driver has the directory
     now."""
-    with contextlib.suppress(OSError, ResurfaceError):
+    with suppress(OSError, ResurfaceError):
         need_unfenced(target)
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True, exist_ok=True)

@@ -44,7 +44,7 @@ from launch.run.decide.failures import Ledger
 from launch.run.decide.nodes import Node, Placement, compress_options
 from launch.run.decide.screening import Screening
 from launch.run.directory.live import LiveFiles
-from launch.run.directory.requests import STOP, is_paused, is_stopped
+from launch.run.directory.lock import PAUSE, STOP
 from launch.run.directory.reuse import Reuse
 from launch.run.directory.rundir import (
     RunDirectory,
@@ -380,10 +380,10 @@ class _Run:
     def _follow_requests(self) -> None:
         """Raises KeyboardInterrupt, as Ctrl-C does, if the run is to stop."""
         run_dir, board = self._directory.path, self._board
-        if is_stopped(run_dir):
+        if (run_dir / STOP).exists():
             self._report(Noted(f"stopping: {run_dir / STOP} exists"))
             raise KeyboardInterrupt
-        paused = is_paused(run_dir)
+        paused = (run_dir / PAUSE).exists()
         if paused != board.paused:
             self._report(Paused("paused") if paused else Resumed("going on"))
         if paused:

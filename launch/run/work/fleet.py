@@ -25,8 +25,6 @@ from launch.run.decide.nodes import (
     place_engines,
 )
 
-SPARE = 1  # cores of the driver's node that engines on CPUs leave free
-
 
 class Worker(threading.Thread):
     """The driver's thread for one engine; `work/workers.py` is the real one."""
@@ -81,7 +79,7 @@ class Fleet(Generic[AnyWorker]):
         """`make` returns the worker of an engine, not started. `remote`: engines of
         models behind URLs, which come on top. Raises InputError if `wanted` engines do
         not fit."""
-        places = place_engines(nodes, tensor_parallel, wanted, spare=SPARE)
+        places = place_engines(nodes, tensor_parallel, wanted)
         self.workers: list[AnyWorker] = []
         self.free = FreeGpus(nodes)
         self._board = board
@@ -180,7 +178,7 @@ class Fleet(Generic[AnyWorker]):
         for node_id in Ledger.suspected_nodes(rooms, retired, standing):
             retired[node_id] = rooms[node_id]
         for place in missing_places(
-            self._nodes, standing, retired, self._first, self._wanted, spare=SPARE
+            self._nodes, standing, retired, self._first, self._wanted
         ):
             self._waiting.append(self._make(next(self._numbers), place))
 

@@ -7,10 +7,10 @@ worker whose actor never gets GPUs ends with the run. An actor without progress 
 ended, and counts as dead. The board decides what follows from a failure. A worker
 with a faulty engine is retired, and the others do its work."""
 
-import contextlib
 import math
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
@@ -165,7 +165,7 @@ class EngineWorker(Worker):
     def _kill(self) -> None:
         """Kill the actor: an engine frees its memory only when its process ends."""
         if self._actor is not None:
-            with contextlib.suppress(RayError):
+            with suppress(RayError):
                 ray.kill(self._actor)
         self._actor, self.where, self._held = None, None, (None, None)
 

@@ -17,7 +17,6 @@ from evaluator.store.run_json import Failure
 from launch.commands import call
 from launch.commands.call import summary
 from launch.commands.terminal import SafeConsole, closing, shown
-from launch.run.directory.event_log import EventLog
 from launch.run.directory.lock import hold
 from launch.run.directory.rundir import open_run
 from launch.run.events import Planned
@@ -37,15 +36,15 @@ def _call(
     *,
     makes: bool = True,
 ) -> None:
-    def work(config: object, lock: object, log: EventLog, bus: Bus, *_: object) -> None:
+    def work(made: call.Call, _: object) -> None:
         if makes:
             (run / "run.json").write_text("{}")
-            bus.report(Planned({}))
-        log.accepted = makes
+            made.bus.report(Planned({}))
+        made.log.accepted = makes
         if error is not None:
             raise error
 
-    monkeypatch.setattr(call, "_run", work)
+    monkeypatch.setattr(call.Call, "run", work)
     monkeypatch.setattr(call, "stop_in_order", lambda: None)
     output = call.Output(run, notify=COMMAND, as_json=True)
     call.run_and_report(load_sweep(RECIPES / "demo.yaml"), output)
@@ -206,14 +205,16 @@ def test_watched_sweeps_run_in_turn(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("launch.sweep.watching.rounds", lambda *_: iter(ends))
     ran: list[int] = []
 
-    def go(now: Any) -> None:
-        ran.append(now.config)
-        if error := ends[now.config]:
+    def run(sweep: Any, _: object) -> None:
+        ran.append(sweep)
+        if error := ends[sweep]:
             raise error
 
+    lock = SimpleNamespace(directory=tmp_path)
+    made: Any = SimpleNamespace(lock=lock, bus=Bus(), given_up=set(), run=run)
     with pytest.raises(typer.Exit):
-        watched.run(go, tmp_path, Bus())
+        watched.run(made)
     assert (ran, refused) == ([1, 2, 3, 4], ["no"])
     ends[1] = InputError("first")
     with pytest.raises(InputError, match="first"):
-        watched.run(go, tmp_path, Bus())
+        watched.run(made)

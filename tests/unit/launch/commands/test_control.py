@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.core.lease import Lease
-from launch.run.directory.lock import hold
-from launch.run.directory.requests import PAUSE, STOP, is_paused, is_stopped
+from launch.run.directory.lock import PAUSE, STOP, hold
 from tests.support.runs import typed
 
 
@@ -22,11 +21,11 @@ def test_requests_leave_files(tmp_path, monkeypatch, capsys) -> None:
     error = f"error: {run}: nothing to resume: the run is not paused\n"
     assert capsys.readouterr().err == error
     assert typed(monkeypatch, "pause", run) == typed(monkeypatch, "pause", run) == 0
-    assert is_paused(run)
+    assert (run / PAUSE).exists()
     assert typed(monkeypatch, "resume", run) == 0
-    assert not is_paused(run)
+    assert not (run / PAUSE).exists()
     assert typed(monkeypatch, "stop", run) == 0
-    assert is_stopped(run)
+    assert (run / STOP).exists()
     lease.release()
 
 
@@ -34,8 +33,8 @@ def test_next_call_forgets_requests(tmp_path) -> None:
     for name in (STOP, PAUSE):
         (_run(tmp_path) / name).touch()
     with hold(tmp_path):
-        assert not is_stopped(tmp_path)
-        assert not is_paused(tmp_path)
+        assert not (tmp_path / STOP).exists()
+        assert not (tmp_path / PAUSE).exists()
 
 
 @pytest.mark.parametrize("command", ["stop", "pause", "resume"])
@@ -50,8 +49,8 @@ def test_no_driver(tmp_path, monkeypatch, capsys, command, state, why) -> None:
         f"error: {tmp_path}: nothing to {command}: the run is {why}"
     )
     assert error.count("\n") == 1
-    assert not is_stopped(tmp_path)
-    assert not is_paused(tmp_path)
+    assert not (tmp_path / STOP).exists()
+    assert not (tmp_path / PAUSE).exists()
 
 
 def test_no_run(tmp_path, monkeypatch, capsys) -> None:

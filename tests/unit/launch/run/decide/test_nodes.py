@@ -48,7 +48,7 @@ def _nodes(*gpus: int, cpus: int = 8, sharing: int = 1) -> list[Node]:
 def test_engines_are_counted_for_each_node(
     gpus, tensor_parallel, wanted, stand
 ) -> None:
-    places = place_engines(_nodes(*gpus), tensor_parallel, wanted, spare=1)
+    places = place_engines(_nodes(*gpus), tensor_parallel, wanted)
     assert {place.gpus for place in places} == {tensor_parallel if any(gpus) else 0}
     assert "".join(place.node_id for place in places) == stand
 
@@ -68,41 +68,40 @@ FIT = "resources.engines: {}: {}: {}"
     ],
 )  # fmt: skip
 def test_too_many_engines_are_refused(nodes, tensor_parallel, wanted, message) -> None:
-    assert refused(place_engines, nodes, tensor_parallel, wanted, spare=1) == message
+    assert refused(place_engines, nodes, tensor_parallel, wanted) == message
 
 
 def test_error_names_few_nodes() -> None:
-    told = refused(place_engines, _nodes(*[1] * 10), 1, 11, spare=1)
+    told = refused(place_engines, _nodes(*[1] * 10), 1, 11)
     assert told.endswith("1 in 1 GPU on host-h, 2 nodes more")
 
 
 @pytest.mark.parametrize(
-    ("cpus", "wanted", "spare", "stand"),
+    ("cpus", "wanted", "stand"),
     [
-        ((8, 8), 3, 1, "a3 b8 a3"),  # the driver's core is spared
-        ((8, 8), 2, 0, "a8 b8"),
-        ((2,), 4, 1, "a1 a1 a1 a1"),
+        ((8, 8), 3, "a3 b8 a3"),  # the driver's core is spared
+        ((2,), 4, "a1 a1 a1 a1"),
         # a node without CPUs gets an engine only where there is no other
-        ((0, 8), 2, 1, "b4 b4"),
-        ((0,), None, 1, "a1"),
+        ((0, 8), 2, "b4 b4"),
+        ((0,), None, "a1"),
     ],
 )
-def test_engines_on_cpus(cpus, wanted, spare, stand) -> None:
+def test_engines_on_cpus(cpus, wanted, stand) -> None:
     nodes = [
         Node(node_id=name, name=name, cpus=count, gpus=0, driver=name == "a")
         for name, count in zip("ab", cpus, strict=False)
     ]
-    places = place_engines(nodes, 1, wanted, spare=spare)
+    places = place_engines(nodes, 1, wanted)
     assert " ".join(f"{each.node_id}{each.threads}" for each in places) == stand
 
 
 def test_one_run_has_one_kind() -> None:
     """An engine on a GPU computes differently."""
-    (on_cpu,) = place_engines(_nodes(0), 1, None, spare=1)
-    found = missing_places(_nodes(0, 4), {"a": 1}, {}, on_cpu, None, spare=1)
+    (on_cpu,) = place_engines(_nodes(0), 1, None)
+    found = missing_places(_nodes(0, 4), {"a": 1}, {}, on_cpu, None)
     assert [(each.node_id, each.gpus, each.threads) for each in found] == [("b", 0, 8)]
-    (on_gpu,) = place_engines(_nodes(1), 1, None, spare=1)
-    assert missing_places(_nodes(0, 0), {}, {}, on_gpu, None, spare=1) == ()
+    (on_gpu,) = place_engines(_nodes(1), 1, None)
+    assert missing_places(_nodes(0, 0), {}, {}, on_gpu, None) == ()
 
 
 def test_gpus_of_compression_jobs() -> None:
@@ -120,14 +119,12 @@ def test_gpus_of_compression_jobs() -> None:
 
 def test_engines_and_prune_tasks_share_gpus() -> None:
     nodes = _nodes(2, 0, 1, sharing=3)
-    places = place_engines(nodes, 1, None, spare=1)
+    places = place_engines(nodes, 1, None)
     assert "".join(place.node_id for place in places) == "acacacaaa"
     assert {(place.gpus, place.needs) for place in places} == {
         (1, "a free 1/3 of a GPU")
     }
-    missing = missing_places(
-        nodes, Counter("aaaac"), Counter("c"), places[0], None, spare=1
-    )
+    missing = missing_places(nodes, Counter("aaaac"), Counter("c"), places[0], None)
     assert sorted(each.node_id for each in missing) == ["a", "a", "c"]
     assert {each.sharing for each in missing} == {3}
     free = FreeGpus(nodes)
@@ -170,9 +167,9 @@ def test_gpus_are_taken_and_given_back() -> None:
 def test_engines_that_are_missing(
     gpus, standing, retired, tensor_parallel, wanted, missing
 ) -> None:
-    first = place_engines(_nodes(8, 8), tensor_parallel, None, spare=1)[0]
+    first = place_engines(_nodes(8, 8), tensor_parallel, None)[0]
     found = missing_places(
-        _nodes(*gpus), Counter(standing), Counter(retired), first, wanted, spare=1
+        _nodes(*gpus), Counter(standing), Counter(retired), first, wanted
     )
     assert "".join(each.node_id for each in found) == missing
 
