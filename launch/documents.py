@@ -4,11 +4,11 @@ tests.support.schemas` writes their schemas to docs/schemas/.
 A null is a number that does not exist. An infinite one is "Infinity" or "-Infinity"."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, TypeAdapter, WithJsonSchema
 
-from evaluator.core.errors import Json, json_text
+from evaluator.core.errors import Document, Json, json_text
 from launch.run.events import State
 from launch.sweep.estimate import Work
 
@@ -45,7 +45,7 @@ class Judgement(Strict):
 
 
 class Judged(Judgement):
-    checks: Sequence[Mapping[str, Any]]
+    checks: Sequence[Document]
 
 
 class Gate(Printed):
@@ -55,7 +55,7 @@ class Gate(Printed):
     summary: str
     words: str
     thresholds: Mapping[str, bool | Number]
-    policy: Mapping[str, Any]
+    policy: Document
     checkpoints: Sequence[Judged]
     not_judged: Sequence[Mapping[str, str]]
 
@@ -69,9 +69,9 @@ class GateOfLogs(Gate):
 
     checkpoints: Sequence[JudgedMeasure | Judged]
     not_in_these_logs: Sequence[str]
-    differences: Sequence[Mapping[str, Any]]
+    differences: Sequence[Document]
     notes: Sequence[str]
-    measures: Sequence[Mapping[str, Any]]
+    measures: Sequence[Document]
 
 
 class Gates(Printed):
@@ -114,7 +114,7 @@ class Report(Printed):
     run: str
     page: str
     sentence: str
-    headline: Sequence[Mapping[str, Any]]
+    headline: Sequence[Document]
     verdicts: Sequence[Judgement]
 
 
@@ -182,9 +182,9 @@ class Compared(Printed):
     """`moved`: the number of rows that moved by more than noise."""
 
     moved: int
-    differences: Sequence[Mapping[str, Any]]
+    differences: Sequence[Document]
     notes: Sequence[str]
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[Document]
 
 
 class Checked(Strict):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,6 +73,7 @@ from launch.run.events import (
     Planned,
     Refused,
     Started,
+    Tell,
     TookOver,
 )
 from launch.run.state import Bus
@@ -299,9 +300,7 @@ class Ending:
     """Writes RUN/end.json, and the last line of stdout for `printed`. A refused call
     leaves neither."""
 
-    def __init__(
-        self, out: Path, *, printed: bool, left: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, out: Path, *, printed: bool, left: Tell | None = None) -> None:
         """`left`: takes a line once it is safe to leave this process alone."""
         self._out, self._printed, self._left = out, printed, left
         self._accepted = False

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from evaluator.core.config import validated
-from evaluator.core.errors import InputError, lasting, unknown
+from evaluator.core.errors import InputError, Json, lasting, unknown
 from launch.commands.dry_run import print_job
 from launch.commands.options import (
     Calibration,
@@ -106,7 +106,7 @@ def compress(
         raise unknown("method", method, (*PRUNING.names, *QUANTISING.names))
 
 
-def _refuse(given: dict[str, Any], names: tuple[str, ...]) -> None:
+def _refuse(given: Json, names: tuple[str, ...]) -> None:
     for name in names:
         if given[name] is not None:
             option = f"--{name.replace('_', '-')}"
@@ -115,12 +115,12 @@ def _refuse(given: dict[str, Any], names: tuple[str, ...]) -> None:
             )
 
 
-def quantise_request(source: Path, given: dict[str, Any]) -> QuantiseConfig:
+def quantise_request(source: Path, given: Json) -> QuantiseConfig:
     """A quantisation by the options of `resurface compress`. Raises InputError naming
     the option and the value."""
     method = QUANTISING[given["method"]]
     recipe, schemes = given["recipe"], list(method.schemes)
-    wanted: dict[str, Any] = {"source": source}
+    wanted: Json = {"source": source}
     if given["ignore"] is not None:
         wanted["ignore"] = listed("ignore", given["ignore"])
     for pattern in wanted.get("ignore", ()):
@@ -150,7 +150,7 @@ def quantise_request(source: Path, given: dict[str, Any]) -> QuantiseConfig:
     return validated(QuantiseConfig, wanted, "resurface compress", as_option)
 
 
-def _quantise(model: str, out: Path, given: dict[str, Any]) -> None:
+def _quantise(model: str, out: Path, given: Json) -> None:
     dry_run, as_json = given["dry_run"], given["as_json"]
     request = quantise_request(Path(model), given)
     config = with_source(request, model, fetch=not dry_run)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import reduce
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
@@ -32,10 +31,10 @@ def print_estimate(
 ) -> None:
     """Print a sweep's cost on a machine, `notes` and the assumptions. Raises InputError
     as `estimate` does."""
-    from launch.sweep.estimate import Work, assumptions, estimate, shared_by
+    from launch.sweep.estimate import assumptions, estimate, shared_by, total_of
 
     estimates = estimate(config, machine)
-    total = reduce(Work.plus, (row.work for row in estimates), Work())
+    total = total_of(estimates)
     compressing = sum(row.compress_hours or 0.0 for row in estimates)
     evaluating = sum(row.evaluation_hours or 0.0 for row in estimates)
     numbers = ("items", "requests", "prompt tok", "gen. tok", "compress", "eval")

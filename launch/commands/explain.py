@@ -2,14 +2,13 @@
 paper, its cost in answers, and what it cannot measure. Starts and reads nothing."""
 
 from collections.abc import Iterator
-from functools import reduce
 from pathlib import Path
 
 from evaluator.core.errors import InputError, Json
 from evaluator.metrics.published import paper
 from launch.documents import Explanation
 from launch.sweep.config import SweepConfig, bundled_recipes
-from launch.sweep.estimate import Work, estimate
+from launch.sweep.estimate import estimate, total_of
 from launch.sweep.machines import machine_of
 
 
@@ -26,7 +25,7 @@ def explanation(file: Path, config: SweepConfig) -> Explanation:
         )
     about = recipes[full]
     estimates = estimate(config, machine_of(None))
-    total = reduce(Work.plus, (row.work for row in estimates), Work())
+    total = total_of(estimates)
     return Explanation(
         recipe=name,
         question=about["question"],

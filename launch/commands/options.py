@@ -1,6 +1,6 @@
 """Options that commands share, and the checked configurations that they become."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -12,7 +12,15 @@ from typer.exceptions import TyperException
 
 from evaluator.checkpoints.served import Endpoint
 from evaluator.core.config import validated
-from evaluator.core.errors import InputError, mapping_at, parse, read_bytes, unknown
+from evaluator.core.errors import (
+    Document,
+    InputError,
+    Json,
+    mapping_at,
+    parse,
+    read_bytes,
+    unknown,
+)
 from evaluator.core.records import FORMATS
 from evaluator.deciding.thresholds import Thresholds
 from evaluator.engine.config import ENGINES, DType, EngineConfig, engines_help
@@ -152,7 +160,7 @@ SequenceLength = Annotated[int, text(help="tokens per passage at most")]
 CalibrationSeed = Annotated[int, text(help="of the choice of passages")]
 
 
-def eval_sweep(checkpoints: Sequence[str], typed: Mapping[str, Any]) -> SweepConfig:
+def eval_sweep(checkpoints: Sequence[str], typed: Document) -> SweepConfig:
     """A sweep without pruning, from the options of `resurface eval`. Raises
     InputError naming the option and the value."""
     earlier = _earlier_names(typed.get("out"))
@@ -179,7 +187,7 @@ def eval_sweep(checkpoints: Sequence[str], typed: Mapping[str, Any]) -> SweepCon
     if options.get("probes") is None:
         options.pop("probes", None)
     each_known("--engine", [options["engine"]], ENGINES.names)
-    parts: dict[str, Any] = {}
+    parts: Json = {}
     for model in (EvalConfig, EngineConfig, Resources):
         given = {name: options[name] for name in model.model_fields if name in options}
         parts[model.__name__] = given
@@ -224,7 +232,7 @@ def _earlier_names(run_dir: Path | None) -> dict[str, str]:
     return {value: name for name, value in models.items() if isinstance(value, str)}
 
 
-def prune_request(source: Path, options: Mapping[str, Any]) -> PruneConfig:
+def prune_request(source: Path, options: Document) -> PruneConfig:
     """A pruning by the options of `resurface prune`. Raises InputError naming the
     option and the value."""
     method, sparsity, pattern = (
@@ -271,9 +279,7 @@ def prune_request(source: Path, options: Mapping[str, Any]) -> PruneConfig:
     return config.model_copy(update={"calibration": spelled_source(config.calibration)})
 
 
-def match_request(
-    probes: str, engine: Mapping[str, Any]
-) -> tuple[list[str], EngineConfig]:
+def match_request(probes: str, engine: Document) -> tuple[list[str], EngineConfig]:
     """The probes and the engine of `resurface match`. Raises InputError naming the
     option and the value."""
     each_known("--engine", [engine["kind"]], ENGINES.names)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, TypeVar, get_args
 
 import typer
 from rich.markup import escape
 
 from evaluator.checkpoints.info import little_text
-from evaluator.core.errors import InputError, lasting
+from evaluator.core.errors import Document, InputError, lasting
 from launch.commands.dry_run import print_job
 from launch.commands.options import (
     Calibration,
@@ -183,7 +183,7 @@ PRUNE_DEFAULTS = {
 def run_prune(
     model: str | None,
     out: Path | None,
-    options: Mapping[str, Any],
+    options: Document,
     checked: Callable[[], None] | None = None,
     *,
     dry_run: bool = False,
@@ -275,7 +275,7 @@ def run_push(
     name: str,
     model: str | None,
     out: Path | None,
-    options: Mapping[str, Any],
+    options: Document,
     run: Path | None,
     *,
     public: bool,

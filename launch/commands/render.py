@@ -4,11 +4,11 @@ import os
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from evaluator.core.errors import InputError
+from evaluator.core.errors import InputError, Json
 from launch.cluster.rendering import FORMATS, ClusterSettings, render
 from launch.commands.options import completing, grouped, listed, recipe_names
 from launch.commands.terminal import print_plain
@@ -96,7 +96,7 @@ def render_files(
     user: Annotated[str | None, ray(help="up: the user for ssh")] = None,
 ) -> None:
     """Write files that run a sweep on a cluster. Starts nothing."""
-    given: dict[str, Any] = {
+    given: Json = {
         key: value
         for key, value in locals().items()
         if key in ClusterSettings.__slots__

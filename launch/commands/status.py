@@ -73,31 +73,22 @@ def status(
 
 
 def _page(found: RunStatus) -> RenderableType:
-    page: list[RenderableType] = [_plain(line) for line in _summary(found)]
+    page: list[RenderableType] = [*map(_plain, _summary(found))]
     parts = list(found.parts)
     if len(parts) > _ROWS:
         parts = [part for part in parts if part.state in ("running", "failed")][:_ROWS]
     if parts:
-        table = empty_table(
-            ("checkpoint", "task", "state", "done", "of"), ("checkpoint", "task")
-        )
+        columns = ("checkpoint", "task", "state", "done", "of")
+        table = empty_table(columns, ("checkpoint", "task"))
         table.columns[2].justify = "left"
         for part in parts:
-            of = "?" if part.total is None else str(part.total)
-            table.add_row(
-                _plain(part.checkpoint),
-                _plain(part.task),
-                part.state,
-                str(part.done),
-                of,
-            )
+            of = "?" if part.total is None else part.total
+            cells = (part.checkpoint, part.task, part.state, part.done, of)
+            table.add_row(*map(_plain, cells))
         page.append(table)
-    if len(parts) < len(found.parts):
+    if (more := len(found.parts) - len(parts)) > 0:
         page.append(
-            _plain(
-                f"and {len(found.parts) - len(parts)} more tasks of checkpoints; --json"
-                " has them all"
-            )
+            _plain(f"and {more} more tasks of checkpoints; --json has them all")
         )
     if found.engines:
         gpu = ("GPU",) if any(each.gpu for each in found.engines) else ()
@@ -131,10 +122,8 @@ def _page(found: RunStatus) -> RenderableType:
             )
         page.append(table)
     if found.errors:
-        page += [
-            _plain("last errors:"),
-            *(_plain(f"  {error}") for error in found.errors),
-        ]
+        page.append(_plain("last errors:"))
+        page += [_plain(f"  {error}") for error in found.errors]
     return Group(*page)
 
 
@@ -145,9 +134,8 @@ def _summary(found: RunStatus) -> Iterator[str]:
     if found.driver is not None and found.state != "stale":
         yield f"driver: {found.driver}"
     if (past := found.history).began is not None:
-        calls, deaths, retries = (
-            past.counts.get(kind, 0) for kind in ("started", "died", "retried")
-        )
+        kinds = ("started", "died", "retried")
+        calls, deaths, retries = (past.counts.get(kind, 0) for kind in kinds)
         yield (
             f"began {past.began}; calls {calls}, deaths of engines {deaths}, retries"
             f" {retries}"
@@ -167,20 +155,17 @@ def _summary(found: RunStatus) -> Iterator[str]:
     if found.items_per_second is not None:
         items += f", {found.items_per_second:.1f} items/s"
     if found.seconds_left is not None:
-        unpruned = (
-            ", pruning not counted"
-            if found.to_prune and found.pruned != found.to_prune
-            else ""
-        )
-        items += f", {lasting(found.seconds_left)} left{unpruned}"
+        items += f", {lasting(found.seconds_left)} left"
+        if found.to_prune and found.pruned != found.to_prune:
+            items += ", pruning not counted"
     yield items
     if found.gate is not None:
         yield f"gate: {found.gate.verdict}: {found.gate.summary}"
 
 
-def _plain(text: str) -> Text:
+def _plain(value: object) -> Text:
     """A text without markup and control characters: its file may be anybody's."""
-    return Text(printable(text))
+    return Text(printable(str(value)))
 
 
 def stop(run: RunDirectory) -> None:

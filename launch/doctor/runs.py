@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from evaluator.core.errors import InputError, one_line
+from evaluator.core.errors import Document, InputError, one_line
 from evaluator.core.files import write_atomically
 from evaluator.core.isolated import run_module
 from evaluator.core.records import TokenIds
@@ -164,7 +164,7 @@ class Run:
     what: str  # for progress lines
     # what the engine loads, in this order; "back": the dense checkpoint again
     stages: tuple[str, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the engine
+    settings: Document = field(default_factory=dict)  # of the engine
     # on the dense checkpoint, also the samples: all at once, then each alone
     samples: bool = False
     gpus: int = 0  # how many it needs

@@ -39,6 +39,7 @@ class Event:
 
 
 Report = Callable[[Event], None]
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from evaluator.core.config import validated
 from evaluator.core.document import read_document
-from evaluator.core.errors import InputError, unknown
+from evaluator.core.errors import InputError, Json, unknown
 from evaluator.core.text import name_of
 from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_passages
 from launch.sweep.config import DENSE, SweepConfig
@@ -130,7 +130,7 @@ def quantisations(
         )
         schemes = setting.scheme or named or ("",)
         for scheme, share in product(schemes, setting.experts or (None,)):
-            wanted: dict[str, Any] = {
+            wanted: Json = {
                 "source": source,
                 "scheme": scheme,
                 "recipe": recipe,

@@ -53,7 +53,7 @@ from evaluator.checkpoints.served import Endpoint
 from evaluator.core.config import Day, Frozen, validated
 from evaluator.core.controls import NONE, checked
 from evaluator.core.document import read_document
-from evaluator.core.errors import InputError, meant, nearest, rows_at, unknown
+from evaluator.core.errors import InputError, Json, meant, nearest, rows_at, unknown
 from evaluator.core.records import Grading
 from evaluator.deciding.policy import Stated
 from evaluator.deciding.thresholds import Screen, Thresholds
@@ -158,11 +158,9 @@ class PruneSetting(Frozen):
                 raise ValueError(f"{field}: {message}" if field else message) from error
         return self
 
-    def cells(self) -> Iterator[dict[str, Any]]:
+    def cells(self) -> Iterator[Json]:
         """The settings of each pruning, without the calibration."""
-        patterns: list[dict[str, Any]] = [
-            {"sparsity": share} for share in self.sparsity
-        ]
+        patterns: list[Json] = [{"sparsity": share} for share in self.sparsity]
         patterns += [{"pattern": pattern} for pattern in self.pattern]
         shared = {
             "method": self.method,
@@ -425,7 +423,7 @@ def read_prompts(path: Path) -> dict[str, str]:
     return validated(PromptFile, {"prompts": found}, str(path)).prompts
 
 
-def _document(path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
+def _document(path: Path, including: tuple[Path, ...]) -> Json:
     """The YAML document of a file, with included sweeps in place of their names."""
     if path.resolve() in including:
         raise InputError(
@@ -439,7 +437,7 @@ def _document(path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
     return _with_includes(document, path, (*including, path.resolve()))
 
 
-def _find_beside(directory: Path, document: dict[str, Any]) -> None:
+def _find_beside(directory: Path, document: Json) -> None:
     """Resolve paths that are relative to the sweep file's directory. What has another
     form is the model's to refuse."""
 
@@ -458,12 +456,10 @@ def _find_beside(directory: Path, document: dict[str, Any]) -> None:
     for task in rows_at(document, "tasks"):
         kind, _, value = str(task.get("task")).partition(":")
         if value and (directory / value).exists():
-            cast("dict[str, Any]", task)["task"] = f"{kind}:{directory / value}"
+            cast("Json", task)["task"] = f"{kind}:{directory / value}"
 
 
-def _with_includes(
-    document: dict[str, Any], path: Path, including: tuple[Path, ...]
-) -> dict[str, Any]:
+def _with_includes(document: Json, path: Path, including: tuple[Path, ...]) -> Json:
     _find_beside(path.parent, document)
     if isinstance(document.get("prompts"), str):
         document["prompts"] = read_prompts(path.parent / document["prompts"])

@@ -4,7 +4,7 @@ A control of `controls:` is of every base. Without that setting, one cheap contr
 the noise where noise is expected: of bases on GPUs without batch invariance, of
 checkpoints with quantised activations, and of served models."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from evaluator.checkpoints.checkpoint import Checkpoint
@@ -13,14 +13,14 @@ from evaluator.core.errors import InputError
 from evaluator.engine.config import ENGINES
 from evaluator.probes import PROBES
 from launch.sweep.config import SweepConfig
-from launch.sweep.jobs import CheckpointJob, models_of
+from launch.sweep.jobs import CheckpointJob, Jobs, models_of
 from launch.sweep.models import is_served
 
 CHEAP, ITEMS = "order", 50  # the control by default, and its items of each task
 
 
 def with_controls(
-    jobs: Sequence[CheckpointJob], config: SweepConfig, *, on_gpus: bool
+    jobs: Jobs, config: SweepConfig, *, on_gpus: bool
 ) -> tuple[CheckpointJob, ...]:
     """The jobs, each followed by its controls. Raises InputError for a control without
     its base."""

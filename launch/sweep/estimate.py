@@ -15,7 +15,7 @@ bfloat16 weight once. The hours show which of two sweeps is larger, and whether 
 a morning or a week.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache, reduce
 from pathlib import Path
@@ -98,12 +98,10 @@ class Work:
         """The part of it that `items` take; None: all."""
         if items is None or items >= self.items:
             return self
-        return Work(
-            **{
-                name: count * items // self.items
-                for name, count in asdict(self).items()
-            }
-        )
+        parts = asdict(self)
+        for name in parts:
+            parts[name] = parts[name] * items // self.items
+        return Work(**parts)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,6 +119,10 @@ class JobEstimate:
     @property
     def work(self) -> Work:
         return reduce(Work.plus, self.works.values(), Work())
+
+
+def total_of(estimates: Iterable[JobEstimate]) -> Work:
+    return reduce(Work.plus, (row.work for row in estimates), Work())
 
 
 def estimate(config: SweepConfig, machine: Machine) -> list[JobEstimate]:
@@ -168,8 +170,7 @@ def work_of(task: EvalConfig) -> Work:
     InputError as loading the task does."""
     work = Work()
     if task.is_text:
-        text = load_task(task.task, task.languages).text
-        assert text is not None
+        text = load_task(task.task, task.languages).text or ""
         tokens = max(1, len(text.encode()) // _BYTES_PER_TOKEN)
         for text_probe in task.text_probes:
             work = work.plus(text_probe.cost(tokens, task))
@@ -226,10 +227,8 @@ def evaluation_hours(
     parameters: float, work: Work, machine: Machine, engines: int = 1
 ) -> float:
     """Hours on one GPU that `engines` share, or a CPU, by the module's formula."""
-    operations = (
-        2 * parameters * (work.prompt_tokens / PREFILL + work.generated_tokens / DECODE)
-    )
-    computing = operations / (1e12 * machine.peak)
+    tokens = work.prompt_tokens / PREFILL + work.generated_tokens / DECODE
+    computing = 2 * parameters * tokens / (1e12 * machine.peak)
     return (computing + REQUEST * work.requests / engines + LOAD) / 3600
 
 

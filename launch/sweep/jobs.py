@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from evaluator.asking.templates import PromptTemplate
 from evaluator.checkpoints.served import Endpoint
 from evaluator.core.controls import change_of, name_of
-from evaluator.core.errors import InputError, unknown
+from evaluator.core.errors import InputError, Json, unknown
 from evaluator.core.records import FORMATS
 from evaluator.core.text import code_of
 from evaluator.deciding.policy import as_policy, need_tasks
@@ -114,6 +113,9 @@ class CheckpointJob:
             kv_cache=kv_cache,
             is_variant=True,
         )
+
+
+Jobs = Sequence[CheckpointJob]
 
 
 def expand(
@@ -316,7 +318,7 @@ def _posed_tasks(grid: SweepConfig) -> Iterator[EvalConfig]:
     under its own name, with its sweep's seed and grading and the options `alike` as
     defaults. Raises InputError."""
     for task in grid.tasks:
-        settings: dict[str, Any] = {"options": task.options or "alike", "prompts": None}
+        settings: Json = {"options": task.options or "alike", "prompts": None}
         names = ("seed", "grading", "seeds") if task.draws else ("seed", "grading")
         for name in names:
             if name not in task.model_fields_set:
@@ -434,7 +436,7 @@ def parts_of(config: SweepConfig) -> tuple[tuple[str, ...], ...]:
 Group = tuple[str, str]  # base, task
 
 
-def screened_groups(jobs: Sequence[CheckpointJob]) -> dict[Group, tuple[str, ...]]:
+def screened_groups(jobs: Jobs) -> dict[Group, tuple[str, ...]]:
     """The checkpoints, no bases, that the gate may decide early, by base and task
     with open answers."""
     by_name = {job.name: job for job in jobs}
@@ -455,7 +457,7 @@ def _answers_openly(task: EvalConfig) -> bool:
     return "greedy" in task.probes and "open" in task.formats and not task.is_text
 
 
-def check_screening(jobs: Sequence[CheckpointJob], rule: Screen | None) -> None:
+def check_screening(jobs: Jobs, rule: Screen | None) -> None:
     """Raises InputError if a screened sweep has nothing to screen."""
     if rule is not None and not screened_groups(jobs):
         raise InputError(

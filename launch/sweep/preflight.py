@@ -17,7 +17,7 @@ from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
 from evaluator.checkpoints.served import Endpoint
 from evaluator.checkpoints.stated import generation_notes
 from evaluator.checkpoints.tokenizer import load_tokenizer, tokenise_alike
-from evaluator.core.errors import InputError, counted, one_line
+from evaluator.core.errors import Document, InputError, Json, counted, one_line
 from evaluator.core.grading import contains
 from evaluator.core.records import Item
 from evaluator.core.text import UNKNOWN, is_known
@@ -31,20 +31,26 @@ from launch.sweep.config import SweepConfig
 from launch.sweep.controls import with_controls
 from launch.sweep.jobs import (
     CheckpointJob,
+    Jobs,
     check_screening,
     expand,
     expand_here,
     models_of,
 )
 from launch.sweep.models import is_served, local_directory
-from launch.sweep.preflight_checks import keeps_references, reference_bytes
-from launch.sweep.prepared_tasks import PreparedTask, TaskPreparation, today
+from launch.sweep.preflight_checks import Infos, keeps_references, reference_bytes
+from launch.sweep.prepared_tasks import (
+    Asked,
+    PreparedTask,
+    TaskPreparation,
+    Tokenizers,
+    today,
+)
 from launch.sweep.vocabulary import refused_by_tokens
 from pruning.calibration import text_digest
 
 # A generous measured size of one record in a part, for the estimate of disk space; more
 # for each token of an answer.
-Asked = Mapping[str, Sequence[PreparedTask]]  # by job name
 _BYTES_PER_RECORD, _BYTES_PER_TOKEN = 400, 8
 _OTHER_RECORDS = 15  # of an item, beside its samples
 _AT_ONCE = 8  # inspections; some 40 MB each
@@ -59,14 +65,14 @@ class Prepared:
     config: SweepConfig
     jobs: tuple[CheckpointJob, ...]
     # by job name: the checkpoints that exist before the run
-    dense: Mapping[str, CheckpointInfo]
+    dense: Infos
     # each once; two checkpoints may have different tasks of one name
     tasks: tuple[PreparedTask, ...]
     asked: Mapping[str, tuple[PreparedTask, ...]]  # by job name
     # digest of a context -> its item; no calibration passage may equal one
     held_out: Mapping[str, str]
     engine: EngineConfig
-    identity: Mapping[str, Any]
+    identity: Document
     disk_bytes: int
     # jobs that need a base's answers but have another tokenizer
     other_tokenizer: frozenset[str]
@@ -188,7 +194,7 @@ class Inspections(AbstractContextManager["Inspections"]):
     stopping process does not wait.
     """
 
-    def __init__(self, jobs: Sequence[CheckpointJob] = (), *, trust: bool) -> None:
+    def __init__(self, jobs: Jobs = (), *, trust: bool) -> None:
         self._trust = trust
         # a ThreadPoolExecutor's are no daemons
         self._pool = ThreadPool(min(_AT_ONCE, len(os.sched_getaffinity(0))))
@@ -257,11 +263,7 @@ def jobs_here(
 
 
 def prepare(
-    config: SweepConfig,
-    run_dir: Path,
-    dry: Sequence[CheckpointJob] = (),
-    *,
-    here: bool = True,
+    config: SweepConfig, run_dir: Path, dry: Jobs = (), *, here: bool = True
 ) -> Prepared:
     """Read and check all inputs, set damaged checkpoints aside. May fetch a model.
     `dry`: check these jobs only, and start nothing; `here`: for this machine. Raises
@@ -331,9 +333,9 @@ def prepare(
 
 def _asked_of(
     config: SweepConfig,
-    jobs: Sequence[CheckpointJob],
+    jobs: Jobs,
     positions: int,
-    tokenizers: Mapping[str, Any],
+    tokenizers: Tokenizers,
     run_dir: Path,
 ) -> tuple[SweepConfig, dict[str, tuple[PreparedTask, ...]], list[str]]:
     """The sweep with the date of its prompts, if one reads it; the tasks by job name;
@@ -353,9 +355,7 @@ def _asked_of(
     return config, asked, [*notes, *preparation.notes]
 
 
-def _with_other_tokenizer(
-    jobs: Sequence[CheckpointJob], tokenizers: Mapping[str, Any]
-) -> frozenset[str]:
+def _with_other_tokenizer(jobs: Jobs, tokenizers: Tokenizers) -> frozenset[str]:
     """The jobs that need a base's answers but have another tokenizer."""
     names = set()
     for job in jobs:
@@ -371,8 +371,8 @@ def _with_other_tokenizer(
 
 
 def _read_checkpoints(
-    existing: Sequence[CheckpointJob], *, trust: bool
-) -> tuple[dict[str, CheckpointInfo], dict[str, Any], dict[str, str], list[str]]:
+    existing: Jobs, *, trust: bool
+) -> tuple[dict[str, CheckpointInfo], Json, dict[str, str], list[str]]:
     """The checkpoints that are sound, the tokenizers, why the others are refused,
     each by name; and notes."""
     sound: dict[str, CheckpointInfo] = {}
@@ -392,7 +392,7 @@ def _read_checkpoints(
     return sound, tokenizers, refused, notes
 
 
-def _fewest_positions(existing: Sequence[CheckpointJob], sound: Collection[str]) -> int:
+def _fewest_positions(existing: Jobs, sound: Collection[str]) -> int:
     """The fewest positions of any checkpoint. A refused one counts too: its repair
     must not change windows."""
     fewest = _NO_LIMIT
@@ -408,7 +408,7 @@ def _fewest_positions(existing: Sequence[CheckpointJob], sound: Collection[str])
 
 
 def _sound(
-    jobs: Sequence[CheckpointJob], refused: Mapping[str, str]
+    jobs: Jobs, refused: Mapping[str, str]
 ) -> tuple[tuple[CheckpointJob, ...], tuple[Failure, ...]]:
     """The jobs that remain, and the refused checkpoints and those made from them.
     Raises InputError if none remains or one lacks its base."""
@@ -431,12 +431,7 @@ def _sound(
     return left, tuple(failures.values())
 
 
-def _identity(
-    config: SweepConfig,
-    jobs: Sequence[CheckpointJob],
-    dense: Mapping[str, CheckpointInfo],
-    asked: Asked,
-) -> Mapping[str, Any]:
+def _identity(config: SweepConfig, jobs: Jobs, dense: Infos, asked: Asked) -> Document:
     """All that records depend on. A run directory accepts only sweeps with this
     identity's digest, and more or fewer controls."""
     jobs = [job for job in jobs if not job.change]
@@ -459,7 +454,7 @@ def _identity(
     engine = config.engine.model_dump(mode="json", include=known)
     if config.engine.deterministic:
         engine["deterministic"] = True
-    identity: dict[str, Any] = {
+    identity: Json = {
         "models": {name: " ".join(info.engine_keys) for name, info in dense.items()},
         "bases": {job.name: job.base for job in jobs},
         "checkpoints": [*pruned, *quantised],
@@ -471,12 +466,7 @@ def _identity(
     return {**identity, "kv_cache": caches} if caches else identity
 
 
-def _disk_bytes(
-    jobs: Sequence[CheckpointJob],
-    dense: Mapping[str, CheckpointInfo],
-    asked: Asked,
-    dtype: str,
-) -> int:
+def _disk_bytes(jobs: Jobs, dense: Infos, asked: Asked, dtype: str) -> int:
     """The approximate bytes of a new run directory."""
     checkpoints = sum(
         checks.bytes_of(job.quantise, dense[job.model].bytes)

@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.heads import head_of
@@ -19,20 +18,21 @@ from evaluator.checkpoints.quantisation import ONLINE
 from evaluator.checkpoints.served import read_served
 from evaluator.checkpoints.shapes import text_model
 from evaluator.checkpoints.stated import differences, other_ends
-from evaluator.core.errors import InputError
+from evaluator.core.errors import Document, InputError
 from evaluator.engine.config import ENGINES, EngineConfig, check_served, engine_under
 from evaluator.probes.base import PROBES
 from evaluator.probes.config import EvalConfig
 from launch.sweep.compress import SOURCES
-from launch.sweep.jobs import CheckpointJob
+from launch.sweep.jobs import CheckpointJob, Jobs
 from launch.sweep.models import no_directory, vocabulary_of
-from launch.sweep.prepared_tasks import PreparedTask
+from launch.sweep.prepared_tasks import Asked, PreparedTask, Tokenizers
 from pruning.calibration import check_disjoint, wrapped
 from pruning.config import PruneConfig
 from quantising.config import QuantiseConfig
 from quantising.methods import METHODS
 from quantising.schemes import SCHEMES
 
+Infos = Mapping[str, CheckpointInfo]  # by the checkpoint's name
 _LISTED_BYTES = 8  # bytes of one listed token: its id and its log-probability
 _WIDTH = 16  # bits of a weight that is not quantised, as most checkpoints store it
 _HEADS, _KEYS = "num_attention_heads", "num_key_value_heads"
@@ -43,7 +43,7 @@ _SHARED = {
 }
 
 
-def check_files(jobs: Iterable[CheckpointJob]) -> dict[str, str]:
+def check_files(jobs: Jobs) -> dict[str, str]:
     """Why checkpoints cannot be used, by name, as far as their directories show it:
     before transformers is imported."""
     refused = {}
@@ -60,7 +60,7 @@ def check_files(jobs: Iterable[CheckpointJob]) -> dict[str, str]:
 
 
 def engine_of(
-    engine: EngineConfig, jobs: Iterable[CheckpointJob], *, here: bool
+    engine: EngineConfig, jobs: Jobs, *, here: bool
 ) -> tuple[EngineConfig, tuple[str, ...]]:
     """The engine in the dtype that `auto` is for the whole run, and a line on it.
     Raises InputError for checkpoints, made or to be made, that the engine certainly
@@ -99,8 +99,8 @@ def engine_of(
 
 def check_jobs(
     engine: EngineConfig,
-    jobs: Sequence[CheckpointJob],
-    dense: Mapping[str, CheckpointInfo],
+    jobs: Jobs,
+    dense: Infos,
     tasks: Iterable[PreparedTask],
     held_out: Mapping[str, str],
 ) -> None:
@@ -118,7 +118,7 @@ def check_jobs(
 
 
 def _check_compression(
-    job: CheckpointJob, dense: Mapping[str, CheckpointInfo], held_out: Mapping[str, str]
+    job: CheckpointJob, dense: Infos, held_out: Mapping[str, str]
 ) -> None:
     """Raises InputError for an impossible job, made or not, or calibration text that
     contains a context of a task. Imports torch where something is made."""
@@ -142,7 +142,7 @@ def _check_compression(
             check_disjoint(manifest.calibration.passages, held_out)
 
 
-def check_environments(jobs: Sequence[CheckpointJob]) -> None:
+def check_environments(jobs: Jobs) -> None:
     """Raises InputError if the environment of a quantisation cannot be made. The
     first time, this takes minutes."""
     for job in jobs:
@@ -167,7 +167,7 @@ def bytes_of(made: PruneConfig | QuantiseConfig | None, dense: int) -> int:
     return int(dense * bits / _WIDTH)
 
 
-def keeps_references(job: CheckpointJob, jobs: Sequence[CheckpointJob]) -> bool:
+def keeps_references(job: CheckpointJob, jobs: Jobs) -> bool:
     """Whether a checkpoint keeps its distributions: other checkpoints, or later runs
     of itself, need them."""
     return (job.base is None and not job.is_made) or any(
@@ -191,11 +191,7 @@ def reference_bytes(
 
 
 def served_here(
-    engine: EngineConfig,
-    jobs: Sequence[CheckpointJob],
-    dense: Mapping[str, CheckpointInfo],
-    *,
-    here: bool,
+    engine: EngineConfig, jobs: Jobs, dense: Infos, *, here: bool
 ) -> tuple[str, ...]:
     """Notes on how the engine serves the checkpoints; stand-ins replace those to be
     quantised. Raises InputError."""
@@ -217,9 +213,7 @@ def served_here(
             raise InputError(message) from error
 
 
-def other_tokens(
-    dense: Mapping[str, CheckpointInfo], asked: Mapping[str, Sequence[PreparedTask]]
-) -> Iterator[str]:
+def other_tokens(dense: Infos, asked: Asked) -> Iterator[str]:
     """Notes on GGUF files whose own tokenizer makes other tokens of this run's
     questions. Starts their server. Raises InputError."""
     from evaluator.engine.endpoint.prepare import other_texts  # httpx
@@ -247,7 +241,7 @@ def remarks(
             yield f"{info.name}: {note}"
 
 
-def calibration_notes(jobs: Iterable[CheckpointJob]) -> Iterable[str]:
+def calibration_notes(jobs: Jobs) -> Iterable[str]:
     """Notes on calibration texts, each once."""
     notes: dict[str, None] = {}
     for job in jobs:
@@ -258,9 +252,7 @@ def calibration_notes(jobs: Iterable[CheckpointJob]) -> Iterable[str]:
 
 
 def differences_of(
-    jobs: Iterable[CheckpointJob],
-    dense: Mapping[str, CheckpointInfo],
-    tokenizers: Mapping[str, Any],
+    jobs: Jobs, dense: Infos, tokenizers: Tokenizers
 ) -> dict[str, list[str]]:
     """How existing checkpoints differ from their bases beside weights, by name."""
     differing = {}
@@ -283,9 +275,7 @@ def difference_notes(differing: Mapping[str, Sequence[str]]) -> Iterator[str]:
             yield f"{name}: differs from its base beside weights: {'; '.join(lines)}"
 
 
-def _stand_ins(
-    jobs: Sequence[CheckpointJob], dense: Mapping[str, CheckpointInfo], folder: Path
-) -> Iterator[CheckpointInfo]:
+def _stand_ins(jobs: Jobs, dense: Infos, folder: Path) -> Iterator[CheckpointInfo]:
     """A one-layer checkpoint, rounded to nearest, for each model and quantisation,
     under the job's name."""
     from evaluator.checkpoints.first_layer import first_layer
@@ -311,7 +301,7 @@ def _stand_ins(
         yield inspect_checkpoint(made, job.name)
 
 
-def check_distinct(jobs: Sequence[CheckpointJob]) -> None:
+def check_distinct(jobs: Jobs) -> None:
     """Raises InputError if two sparsities round to the same removed parts, and so
     make the same checkpoint."""
     first: dict[str, str] = {}
@@ -330,7 +320,7 @@ def check_distinct(jobs: Sequence[CheckpointJob]) -> None:
             )
 
 
-def check_divided(engine: EngineConfig, jobs: Sequence[CheckpointJob]) -> None:
+def check_divided(engine: EngineConfig, jobs: Jobs) -> None:
     """Raises InputError if the engine's GPUs or a scheme's groups do not divide a
     size."""
     prunings = {job.name: job.prune for job in jobs}
@@ -351,7 +341,7 @@ def check_divided(engine: EngineConfig, jobs: Sequence[CheckpointJob]) -> None:
             raise InputError(f"{place} {reason}")
 
 
-def _among_gpus(engine: EngineConfig, sizes: Mapping[str, Any]) -> Iterator[str]:
+def _among_gpus(engine: EngineConfig, sizes: Document) -> Iterator[str]:
     """The rules of an engine that shares a model among GPUs. It may also repeat
     key-value heads."""
     gpus = engine.tensor_parallel if ENGINES[engine.kind].shares_models else 1
@@ -363,9 +353,7 @@ def _among_gpus(engine: EngineConfig, sizes: Mapping[str, Any]) -> Iterator[str]
             yield f"{count} {what}, which engine.tensor_parallel {gpus} does not divide"
 
 
-def _in_groups(
-    quantise: QuantiseConfig | None, sizes: Mapping[str, Any]
-) -> Iterator[str]:
+def _in_groups(quantise: QuantiseConfig | None, sizes: Document) -> Iterator[str]:
     if quantise is None or quantise.scheme not in SCHEMES:
         return
     group = quantise.group_size or SCHEMES[quantise.scheme].group or 1
@@ -379,11 +367,7 @@ def _in_groups(
             )
 
 
-def check_dtypes(
-    engine: EngineConfig,
-    jobs: Sequence[CheckpointJob],
-    dense: Mapping[str, CheckpointInfo],
-) -> None:
+def check_dtypes(engine: EngineConfig, jobs: Jobs, dense: Infos) -> None:
     """Raises InputError for the first checkpoint whose dtype differs from its
     base's; a made one has its source's."""
     fixed = engine.dtype != "auto" or ENGINES[engine.kind].auto_dtype(None) != "auto"
@@ -409,7 +393,7 @@ def manifest_of(job: CheckpointJob) -> JobManifest | None:
     return read_manifest(job.path, kind)
 
 
-def damaged(jobs: Iterable[CheckpointJob]) -> dict[str, str]:
+def damaged(jobs: Jobs) -> dict[str, str]:
     """Why made checkpoints cannot be used, by name; reads no weights, whose digest
     the evaluation checks."""
     found = {}

@@ -16,7 +16,7 @@ from evaluator.asking.questions import Posed, Question, Window
 from evaluator.asking.template_checks import try_prompts, try_template
 from evaluator.asking.thoughts import FORMATS
 from evaluator.core.document import digest
-from evaluator.core.errors import Document, InputError
+from evaluator.core.errors import Document, InputError, Json
 from evaluator.core.records import Item
 from evaluator.probes.config import SHORTEST_PROMPT, EvalConfig
 from evaluator.probes.item import Budget
@@ -104,6 +104,10 @@ class PreparedTask:
         )
 
 
+Asked = Mapping[str, Sequence[PreparedTask]]  # by the checkpoint's name
+Tokenizers = Mapping[str, Any]  # by the model's name
+
+
 def _key(content: Sequence[str], settings: Document) -> str:
     name, data, *windows = content
     return digest([name, data, settings, *windows])
@@ -128,7 +132,7 @@ class TaskPreparation:
     """Makes the tasks of checkpoints. Reads data once; equal tasks are one object."""
 
     _positions: int  # the fewest of any model
-    _tokenizers: Mapping[str, Any]  # by the name of the dense model
+    _tokenizers: Tokenizers  # by the name of the dense model
     _day: date = DATE  # of the run
     _data: dict[tuple[object, ...], TaskData] = field(default_factory=dict)
     _tasks: dict[tuple[str, str | None], PreparedTask] = field(default_factory=dict)
@@ -166,7 +170,7 @@ class TaskPreparation:
             )
             self.notes[note] = None
 
-    def _lengths(self, settings: EvalConfig) -> dict[str, Any]:
+    def _lengths(self, settings: EvalConfig) -> Json:
         """The lengths that fit every model's positions. Raises InputError."""
         room = self._positions - settings.max_new_tokens
         if settings.length and settings.length + SHORTEST_PROMPT > room:
@@ -206,14 +210,14 @@ class TaskPreparation:
             )
         return budget
 
-    def _of_template(self, settings: EvalConfig, model: str) -> dict[str, Any]:
+    def _of_template(self, settings: EvalConfig, model: str) -> Json:
         """What the chat template decides: the form of thoughts, and the date if
         another one would change a prompt. Raises InputError for a template that is
         missing or changes a turn's text."""
         tokenizer = self._tokenizers[model]
         try_template(tokenizer, thinking=settings.thinks)
         day = settings.date or self._day
-        prompters = []
+        prompts = []
         for some in (day, *_OTHER_DAYS):
             prompter = Prompter(
                 tokenizer,
@@ -223,20 +227,17 @@ class TaskPreparation:
                 thinking=settings.thinks,
                 date=some,
             )
-            prompters.append(prompter)
-        prompts = [prompter.build(_SHORT, "open") for prompter in prompters]
-        opened = (
-            prompts[0].text.rstrip().endswith(tuple(each.start for each in FORMATS))
-        )
-        if opened and not settings.thinks:
+            prompts.append(prompter.build(_SHORT, "open"))
+        starts = tuple(each.start for each in FORMATS)
+        if prompts[0].text.rstrip().endswith(starts) and not settings.thinks:
             note = (
                 f"{model}: the chat template opens a thought: --thinking lets the model"
                 " end it"
             )
             self.notes[note] = None
-        decided: dict[str, Any] = {"date": day if len({*prompts}) > 1 else None}
-        if prompters[0].thoughts is not None:
-            decided["thought_format"] = prompters[0].thoughts.format.name
+        decided: Json = {"date": day if len({*prompts}) > 1 else None}
+        if prompter.thoughts is not None:
+            decided["thought_format"] = prompter.thoughts.format.name
         return decided
 
     def _load(self, config: EvalConfig, name: str) -> TaskData:
@@ -256,12 +257,7 @@ class TaskPreparation:
         self, questions: Sequence[Question], config: EvalConfig, model: str
     ) -> None:
         """Raises InputError if no item can have a context of the wanted length."""
-        prompter = Prompter(
-            self._tokenizers[model],
-            chat=False,
-            prompt_tokens=1,
-            one_shot_prompt_tokens=1,
-        )
+        prompter = prompter_of(self._tokenizers[model], config)
         reasons = set()
         for question in questions:
             if question.excluded:

@@ -8,17 +8,15 @@ from contextlib import suppress
 from typing import Any
 
 from evaluator.asking.questions import Question
-from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.errors import InputError, counted
 from evaluator.probes.planning import prompter_of
 from launch.sweep.models import vocabulary_of
-from launch.sweep.prepared_tasks import PreparedTask
+from launch.sweep.preflight_checks import Infos
+from launch.sweep.prepared_tasks import Asked, PreparedTask, Tokenizers
 
 
 def refused_by_tokens(
-    infos: Mapping[str, CheckpointInfo],
-    tokenizers: Mapping[str, Any],
-    asked: Mapping[str, Iterable[PreparedTask]],
+    infos: Infos, tokenizers: Tokenizers, asked: Asked
 ) -> tuple[dict[str, str], list[str]]:
     """Why checkpoints cannot answer this run's prompts, by name; and notes on tokens
     that no prompt has."""

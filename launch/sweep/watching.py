@@ -78,19 +78,20 @@ class Watch:
         self._looks += 1
         before, self._seen = self._seen, {}
         ready: list[Path] = []
-        for path in self._found():
+        for path, pattern in self._found().items():
             states = self._whole(path)
             if states is None or states == self._refused.get(path):
                 continue
             self._seen[path] = states
             new = states != self._taken.get(path)
-            if new and states == before.get(path) and self._named(path):
+            if new and states == before.get(path) and self._named(path, pattern):
                 ready.append(path)
         for path in self._taken:
             if not path.is_dir():
                 self._once(path, "has vanished; its records stay")
         if self._alone:
-            ready = sorted(ready, key=self._age)[:1]
+            ready.sort(key=self._newest, reverse=True)
+            del ready[1:]
         self._last = ready
         self._taken |= {path: self._seen[path] for path in ready}
         return self._sweep() if ready else None
@@ -136,15 +137,14 @@ class Watch:
             return None
         return states
 
-    def _age(self, path: Path) -> int:
-        """Of the newest file; the smallest is the newest."""
-        return -max(modified for _, modified in self._seen[path].values())
+    def _newest(self, path: Path) -> int:
+        """When its newest file was written."""
+        return max(modified for _, modified in self._seen[path].values())
 
-    def _named(self, path: Path) -> bool:
+    def _named(self, path: Path, pattern: str) -> bool:
         """Give a checkpoint its name, unless another has it, which is told once."""
         if path not in self._names:
-            text = f"{self._found()[path]}-{path.name}"
-            name = re.sub(r"[^A-Za-z0-9._-]", "-", text)
+            name = re.sub(r"[^A-Za-z0-9._-]", "-", f"{pattern}-{path.name}")
             if name in {*self._names.values(), *self._config.models}:
                 self._once(path, f"left out: another checkpoint is named {name!r}")
                 return False

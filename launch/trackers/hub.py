@@ -3,7 +3,7 @@ manifest, and a model card."""
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import yaml
 from evaluator.checkpoints.files import digest_of_file
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.checkpoints.manifests import PruneManifest, read_manifest
-from evaluator.core.errors import InputError, Json, one_line, rows_at
+from evaluator.core.errors import Document, InputError, Json, one_line, rows_at
 from evaluator.metrics.fates import FATES
 
 _REPOSITORY = re.compile(
@@ -33,7 +33,6 @@ _READ = (
 )
 _REASON = 300  # characters of the hub's error
 CARD = "README.md"
-Row = Mapping[str, Any]
 
 
 def check_repository(name: str) -> None:
@@ -70,7 +69,7 @@ def push(
     manifest: PruneManifest,
     *,
     base: str | None,
-    fates: Sequence[Row],
+    fates: Sequence[Document],
 ) -> str:
     """Upload a checkpoint (`whole`) in one commit; returns its address. Raises
     InputError if that fails."""
@@ -147,7 +146,7 @@ def base_of(manifest: PruneManifest) -> str | None:
     return None if cached is None else f"{cached[1]}/{cached[2]}@{cached[3]}"
 
 
-def fates_of(directory: Path, run: Path) -> Sequence[Row]:
+def fates_of(directory: Path, run: Path) -> Sequence[Document]:
     """This checkpoint's rows of a run's `fates`, found by its weights. Raises
     InputError if there are none."""
     import pandas as pd
@@ -210,7 +209,10 @@ def _said(error: Exception) -> str:
 
 
 def model_card(
-    repository: str, manifest: PruneManifest, base: str | None, fates: Sequence[Row]
+    repository: str,
+    manifest: PruneManifest,
+    base: str | None,
+    fates: Sequence[Document],
 ) -> str:
     """README.md of a repository. `base`: the dense model's hub id, if any; `fates`:
     rows of the table `fates`."""
@@ -269,7 +271,7 @@ def model_card(
     return "\n".join([*lines, *_fates(fates)]) + "\n"
 
 
-def _fates(rows: Sequence[Row]) -> list[str]:
+def _fates(rows: Sequence[Document]) -> list[str]:
     """The section on the dense model's known answers, in the words of the report."""
     if not rows:
         return []

@@ -7,13 +7,13 @@ import os
 import shlex
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evaluator.core.errors import InputError, one_line
 from evaluator.core.isolated import run_isolated
-from launch.run.events import GaveUp, Judged
+from launch.run.events import GaveUp, Judged, Tell
 
 if TYPE_CHECKING:
     from launch.run.events import End, Event
@@ -40,9 +40,7 @@ class Notifying:
     """Can neither delay a run, but for `_PATIENCE` at its end, nor fail it: a
     failure is only a warning."""
 
-    def __init__(
-        self, command: Sequence[str], run_dir: Path, warn: Callable[[str], None]
-    ) -> None:
+    def __init__(self, command: Sequence[str], run_dir: Path, warn: Tell) -> None:
         self._command, self._run_dir, self._warn = command, run_dir, warn
         self.verdict = ""  # of the gate, once the report is written
         # runs the command for the first failure

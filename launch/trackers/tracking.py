@@ -35,7 +35,7 @@ from evaluator.core.errors import (
     unknown,
 )
 from evaluator.core.files import write_atomically
-from launch.run.events import Ended, Event
+from launch.run.events import Ended, Event, Tell
 from launch.run.state import RunState
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class Tracking:
         run_dir: Path,
         checkpoints: Sequence[Tracked],
         parameters: Parameters,
-        warn: Callable[[str], None],
+        warn: Tell,
     ) -> None:
         self.name = tracker.name
         self.results: Sequence[Path] | None = None
@@ -372,11 +372,7 @@ class Tracking:
 
 
 def tracking_of(
-    tracker: Tracker,
-    run_dir: Path,
-    prepared: Prepared,
-    config: SweepConfig,
-    warn: Callable[[str], None],
+    tracker: Tracker, run_dir: Path, prepared: Prepared, config: SweepConfig, warn: Tell
 ) -> Tracking:
     """What sends the checkpoints of a sweep; without controls, which are no results."""
     rows = []

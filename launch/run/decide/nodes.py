@@ -3,9 +3,8 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from evaluator.core.errors import InputError, counted
+from evaluator.core.errors import Document, InputError, Json, counted
 
 _PER_CORE = 4  # engines at most: one that waits for its core only uses memory
 _SPARE = 1  # cores of the driver's node that engines on CPUs leave free
@@ -15,7 +14,7 @@ _PARTS = 10_000  # of a GPU: Ray counts no smaller ones
 GPU_SHARE = "RESURFACE_GPU_SHARE"
 # Options of a process without a GPU. Since Ray 2.60, such a process otherwise sees all
 # GPUs of its node.
-NO_GPUS: Mapping[str, Any] = {
+NO_GPUS: Document = {
     "num_gpus": 0,
     "runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}},
 }
@@ -203,9 +202,7 @@ class FreeGpus:
             self._free[node_id] += count
 
 
-def compress_options(
-    *, gpu: bool, sharing: int = 1, memory: float = 1.0
-) -> dict[str, Any]:
+def compress_options(*, gpu: bool, sharing: int = 1, memory: float = 1.0) -> Json:
     """The arguments of `ray.remote` for a prune task. Of a shared GPU it has the part
     of one engine.
 

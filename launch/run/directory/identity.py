@@ -7,7 +7,7 @@ items, and run seeds. What it leaves out stays in the run."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from evaluator.core.errors import Document, InputError, Json, mapping_at, rows_at
@@ -17,9 +17,8 @@ from evaluator.tasks.base import plain_task, task_and_prompt
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from launch.sweep.prepared_tasks import PreparedTask
+    from launch.sweep.prepared_tasks import Asked, PreparedTask
 
-Asked = Mapping[str, Sequence["PreparedTask"]]  # by checkpoint
 _Prepared = dict[tuple[str, str], "PreparedTask"]  # by checkpoint and task
 # settings of a task
 _GROWING = ("items", "languages", "probes", "sample_seeds")

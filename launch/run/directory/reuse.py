@@ -3,9 +3,10 @@ prompts, versions and machine. Whatever differs is evaluated, and named once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from msgspec.structs import asdict
@@ -22,30 +23,33 @@ from evaluator.store.schema import RECORD_COLUMNS, RECORDS
 from launch.provenance import provenance
 from launch.run.decide.assignments import Key, call_after, key_of, origin_of, shard_of
 from launch.run.directory.identity import differences, settings_differ
+from launch.run.events import Tell
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.prepared_tasks import PreparedTask
 
+if TYPE_CHECKING:
+    from launch.sweep.preflight import Prepared
+
 _WEIGHTS = ("weights_digest", "architecture", "kv_cache")
 _MACHINE = ("versions", "commit", "processor", "device")
-Tell = Callable[[str], None]
 
 
 class Reuse:
     """Copies records of `runs` into a store. `rows` is their origin, for run.json."""
 
     def __init__(
-        self, runs: Sequence[Path], engine: Document, store: RecordStore, tell: Tell
+        self, runs: Sequence[Path], prepared: Prepared, store: RecordStore, tell: Tell
     ) -> None:
         self._store, self._tell = store, tell
+        self._trust = prepared.engine.trust_remote_code
         self.rows: list[Json] = []
         self._runs: dict[Path, Document] = {}
         here = provenance()
         for path in runs:
             run = read_run(path)
-            there = mapping_at(run, "provenance")
-            problems = [
-                *differences("engine", mapping_at(run, "identity", "engine"), engine)
-            ]
+            there, engine = mapping_at(run, "provenance"), prepared.identity["engine"]
+            earlier = mapping_at(run, "identity", "engine")
+            problems = [*differences("engine", earlier, engine)]
             for name in _MACHINE:
                 problems += differences(name, there.get(name), here[name])
             if problems:
@@ -54,32 +58,27 @@ class Reuse:
                 self._runs[path] = run
 
     def into(
-        self, job: CheckpointJob, info: CheckpointInfo, task: PreparedTask, trust: bool
+        self, job: CheckpointJob, info: CheckpointInfo, task: PreparedTask
     ) -> None:
         """Copy what this cell lacks and another run has. Raises InputError for a
         damaged part."""
         for path, run in self._runs.items():
             for row in rows_at(run, "checkpoints"):
                 same = all(row.get(name) == getattr(info, name) for name in _WEIGHTS)
-                settings = mapping_at(
-                    run, "identity", "task_settings", row.get("name"), task.name
-                )
+                name, known = str(row.get("name")), mapping_at(run, "identity")
+                settings = mapping_at(known, "task_settings", name, task.name)
                 if not same or not settings or info.served:
                     continue
-                name = str(row["name"])
-                if problem := _problem(run, name, settings, task):
-                    self._tell(
-                        f"{path}: {name}, task {task.name}: not reused: {problem}"
-                    )
+                if problem := _problem(known, name, settings, task):
+                    cell = f"{name}, task {task.name}"
+                    self._tell(f"{path}: {cell}: not reused: {problem}")
                     continue
-                probes = _free(
-                    job, task, mapping_at(run, "identity", "bases").get(name)
-                )
-                items = self._copy(path, name, job, info, task, probes, trust)
-                if items:
-                    told = {"run": str(path.resolve()), "from": name}
-                    told |= {"checkpoint": job.name, "task": task.name}
-                    self.rows.append({**told, "items": items, "probes": sorted(probes)})
+                probes = _free(job, task, mapping_at(known, "bases").get(name))
+                if items := self._copy(path, name, job, info, task, probes):
+                    copied: Json = {"run": str(path.resolve()), "from": name}
+                    copied |= {"checkpoint": job.name, "task": task.name}
+                    copied |= {"items": items, "probes": sorted(probes)}
+                    self.rows.append(copied)
 
     def _copy(
         self,
@@ -89,7 +88,6 @@ class Reuse:
         info: CheckpointInfo,
         task: PreparedTask,
         probes: Collection[str],
-        trust: bool,
     ) -> int:
         """The number of items with copied records."""
         answered = self._store.finished(job.name, task.name)
@@ -98,27 +96,26 @@ class Reuse:
         for probe in probes:
             due.update((probe, seed) for seed in PROBES[probe].seeds(task.config))
         wanted = {key: due - answered.get(key, frozenset()) for key in places}
-        if not any(wanted.values()):
+        parts = RecordStore(path).parts(name, task.name)
+        if not parts or not any(wanted.values()):
             return 0
-        prompts: _Prompts | None = None
+        prompts = _Prompts(info.path, task, self._trust)
         copied: set[Key] = set()
-        for part in RecordStore(path).parts(name, task.name):
+        for part in parts:
             table = read_part(part, RECORDS.names, RECORD_COLUMNS)
             rows = table.select(_CHECKED).to_pylist()
-            prompts = prompts or _Prompts(info.path, task, trust)
-            bad = {_cell(row) for row in rows if not prompts.agree(row)}
-            kept: dict[Key, list[int]] = {}
+            bad = {(_key(row), row["probe"]) for row in rows if not prompts.agree(row)}
+            kept: defaultdict[Key, list[int]] = defaultdict(list)
+            drawn: defaultdict[Key, set[Drawn]] = defaultdict(set)
             for place, row in enumerate(rows):
-                lacks = (row["probe"], row["seed"]) in wanted.get(_key(row), ())
-                if lacks and _cell(row) not in bad:
-                    kept.setdefault(_key(row), []).append(place)
+                key, its = _key(row), (row["probe"], row["seed"])
+                if its in wanted.get(key, ()) and (key, row["probe"]) not in bad:
+                    kept[key].append(place)
+                    drawn[key].add(its)
             # all items of a part must have the same probes (`RecordStore.finished`)
-            alike: dict[frozenset[Drawn], list[Key]] = {}
-            for key, chosen in kept.items():
-                drawn = {
-                    (rows[place]["probe"], rows[place]["seed"]) for place in chosen
-                }
-                alike.setdefault(frozenset(drawn), []).append(key)
+            alike: defaultdict[frozenset[Drawn], list[Key]] = defaultdict(list)
+            for key, draws in drawn.items():
+                alike[frozenset(draws)].append(key)
             for keys in alike.values():
                 names = [each.stem for each in self._store.parts(job.name, task.name)]
                 positions = tuple(sorted(places[key] for key in keys))
@@ -133,12 +130,8 @@ class Reuse:
 _CHECKED = ["language", "item_id", "probe", "seed", "format", "status", "prompt_digest"]
 
 
-def _key(row: Mapping[str, Any]) -> Key:
+def _key(row: Document) -> Key:
     return row["language"], row["item_id"]
-
-
-def _cell(row: Mapping[str, Any]) -> tuple[Key, str]:
-    return _key(row), row["probe"]
 
 
 class _Prompts:
@@ -153,7 +146,7 @@ class _Prompts:
             for form, prompt in ready.prompts.items():
                 self._digests[key_of(posed.item), form] = prompt.digest
 
-    def agree(self, row: Mapping[str, Any]) -> bool:
+    def agree(self, row: Document) -> bool:
         """Whether a record is measured, and has this prompt if it has any."""
         digest = row["prompt_digest"]
         if row["status"] == "engine_error":
@@ -161,16 +154,14 @@ class _Prompts:
         return digest in (None, self._digests.get((_key(row), row["format"])))
 
 
-def _problem(run: Document, name: str, settings: Document, task: PreparedTask) -> str:
-    """Why the records of one cell cannot be reused; empty: they can."""
+def _problem(known: Document, name: str, settings: Document, task: PreparedTask) -> str:
+    """Why the records of one cell cannot be reused; empty: they can. `known`: the
+    identity of their run."""
     if problems := settings_differ(settings, task.config.identifying()):
         return problems[0]
     if task.config.thinks:
         return "thoughts are evaluated again"
-    if (
-        task.key_under(settings)
-        != mapping_at(run, "identity", "tasks", name)[task.name]
-    ):
+    if task.key_under(settings) != mapping_at(known, "tasks", name)[task.name]:
         return "its data differ"
     for item, there, here in task.moved_examples(settings["items"]):
         return f"the one_shot example of {item!r} is {there!r} there, {here!r} here"
@@ -188,7 +179,7 @@ def _free(job: CheckpointJob, task: PreparedTask, base: object) -> set[str]:
     }
 
 
-def _owned(table: pa.Table, origin: Mapping[str, Any]) -> pa.Table:
+def _owned(table: pa.Table, origin: Document) -> pa.Table:
     """Records as those of another name and base."""
     for name, value in origin.items():
         place = table.schema.get_field_index(name)

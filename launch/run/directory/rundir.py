@@ -4,6 +4,7 @@ are moved aside."""
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -38,14 +39,15 @@ from evaluator.store.run_json import (
 from evaluator.store.schema import CONTROL_COLUMNS, VERDICT_COLUMNS
 from launch.provenance import provenance
 from launch.run.decide.assignments import BaseSource, key_of
-from launch.run.directory.identity import Asked, continued
+from launch.run.directory.identity import continued
 from launch.run.directory.lock import nearest_existing
-from launch.run.events import Part, State
+from launch.run.events import Part, State, Tell
 from launch.sweep.config import SCHEMA_VERSION
-from launch.sweep.jobs import CheckpointJob
+from launch.sweep.jobs import CheckpointJob, Jobs
 
 if TYPE_CHECKING:
     from launch.sweep.preflight import Prepared
+    from launch.sweep.prepared_tasks import Asked
 
 REFERENCES = "references"
 _NAMED = 3  # damaged parts in a warning
@@ -179,15 +181,12 @@ class RunDirectory:
         rows = [*self._earlier_rows, *self._served]
         self._document |= {"state": state, "engine_stats": rows}
         able = {}
-        for earlier in self._earlier_rows:
-            able[earlier.get("checkpoint")] = earlier.get("abilities")
-        for row in self._served:
+        for row in (*self.earlier_served, *self._served):
             able[row.checkpoint] = row.abilities
-        engines = [
-            {"checkpoint": name, "abilities": found}
-            for name, found in able.items()
-            if found
-        ]
+        engines = []
+        for name, found in able.items():
+            if found:
+                engines.append({"checkpoint": name, "abilities": found})
         if engines:
             self._document["engines"] = engines
         for name, value in more.items():
@@ -215,24 +214,26 @@ class RunDirectory:
         self._lock.need_unlost()
 
 
-def _planned(before: Any, now: Mapping[str, Mapping[str, int]]) -> Json:
-    """The items of each cell's task: those of this call, then what it leaves out."""
-    items = {task: count for tasks in now.values() for task, count in tasks.items()}
-    planned: Json = {name: {**tasks} for name, tasks in now.items()}
+def _with_cells(before: Any, now: Mapping[str, Document]) -> Json:
+    """A value for each cell's task: those of this call, then what it leaves out."""
+    joined: Json = {name: {**tasks} for name, tasks in now.items()}
     for name, tasks in mapping_at(before).items():
-        for task, count in mapping_at(tasks).items():
-            fewer = min(count, items.get(task, count))
-            planned.setdefault(name, {}).setdefault(task, fewer)
-    return planned
+        for task, value in mapping_at(tasks).items():
+            joined.setdefault(name, {}).setdefault(task, value)
+    return joined
 
 
-def _seeds(before: Any, now: Mapping[str, Document]) -> Json:
-    """The run seeds of each cell's task: those of this call, then what it leaves
-    out."""
-    seeds: Json = {name: {**tasks} for name, tasks in now.items()}
+def _planned(before: Any, now: Mapping[str, Document]) -> Json:
+    """The items of each cell's task. A cell that this call leaves out has no more than
+    the most that it asks: a control asks fewer."""
+    most: Counter[str] = Counter()
+    for tasks in now.values():
+        most |= Counter(tasks)
+    earlier: Json = {}
     for name, tasks in mapping_at(before).items():
-        seeds[name] = {**tasks, **seeds.get(name, {})}
-    return seeds
+        counts = mapping_at(tasks).items()
+        earlier[name] = {task: min(n, most[task] or n) for task, n in counts}
+    return _with_cells(earlier, now)
 
 
 def _with_others(*key: str) -> Callable[[Any, Sequence[Any]], list[Any]]:
@@ -253,7 +254,7 @@ def _with_others(*key: str) -> Callable[[Any, Sequence[Any]], list[Any]]:
 # fields of run.json that keep what a call leaves out
 _KEPT: Mapping[str, Callable[[Any, Any], Any]] = {
     "planned": _planned,
-    "seeds": _seeds,
+    "seeds": _with_cells,
     "differences": lambda before, now: {**mapping_at(before), **now},
     "checkpoints": _with_others("name"),
     "screening": _with_others("task", "checkpoint"),
@@ -308,11 +309,7 @@ def _need_version(file: Path, existing: Document) -> None:
 
 
 def references_of(
-    run_dir: Path,
-    job: CheckpointJob,
-    task: str,
-    base: BaseSource | None,
-    jobs: Sequence[CheckpointJob],
+    run_dir: Path, job: CheckpointJob, task: str, base: BaseSource | None, jobs: Jobs
 ) -> References:
     """The distributions of a checkpoint on one task. `base` as in Assignment;
     `jobs`: all of the run."""
@@ -401,7 +398,7 @@ def set_damaged_aside(
     prepared: Prepared,
     store: RecordStore,
     run_dir: Path,
-    warn: Callable[[str], None] = lambda text: None,
+    warn: Tell = lambda text: None,
 ) -> None:
     """Move unreadable parts aside, with a warning. Raises InputError, or
     ResurfaceError if another driver took over."""
@@ -435,9 +432,7 @@ def set_damaged_aside(
     warn(text)
 
 
-def set_verdicts_aside(
-    run_dir: Path, matcher: str, warn: Callable[[str], None]
-) -> None:
+def set_verdicts_aside(run_dir: Path, matcher: str, warn: Tell) -> None:
     """Move aside a matcher's unreadable verdicts, which it then judges again. Raises
     InputError on OSError."""
     kinds = (("verdicts", VERDICT_COLUMNS), ("controls", CONTROL_COLUMNS))

@@ -29,7 +29,7 @@ from evaluator.checkpoints.files import changed_file, file_states
 from evaluator.checkpoints.info import CheckpointInfo, verify_unchanged
 from evaluator.checkpoints.tensors import PROVEN, Proof
 from evaluator.core.controls import change_of
-from evaluator.core.errors import EngineError
+from evaluator.core.errors import Document, EngineError, Json
 from evaluator.core.garbage import collect_rarely
 from evaluator.core.lease import Held
 from evaluator.core.liveness import HEARTBEAT
@@ -92,7 +92,7 @@ class EngineActor:
         """Serve a checkpoint. Raises InputError if its files have changed since it
         was inspected."""
         if self._engine is None:
-            changes: dict[str, Any] = {"kv_cache": checkpoint.kv_cache}
+            changes: Json = {"kv_cache": checkpoint.kv_cache}
             if checkpoint.served:
                 spent = f"spent-{checkpoint.weights_digest[:16]}.json"
                 changes |= {"kind": ENDPOINT.name, "spending": self._logs / spent}
@@ -246,7 +246,7 @@ def start_actor(actor: type, setup: EngineSetup, **options: Any) -> Any:
     place = setup.place
     if "OMP_NUM_THREADS" in os.environ:  # the user's, which the process inherits
         place = replace(place, threads=None)
-    devices: Mapping[str, Any] = NO_GPUS
+    devices: Document = NO_GPUS
     if place.gpus:
         devices = {"num_gpus": place.gpus * part_of_gpu(place.sharing)}
     return ray.remote(

@@ -33,6 +33,7 @@ from evaluator.core.liveness import Owner, sight, this_process
 from launch import provenance
 from launch.process import check_stop, noting_stop
 from launch.run.decide.nodes import Node
+from launch.run.events import Tell
 from launch.sweep.plugins import VARIABLE
 
 # shards and questions are small; Ray's default takes 30 % of the memory
@@ -140,9 +141,7 @@ def lives(node_id: str) -> bool:
 
 
 @contextmanager
-def cluster(
-    log_dir: Path, again: Callable[[str], None] = lambda text: None
-) -> Iterator[Cluster]:
+def cluster(log_dir: Path, again: Tell = lambda text: None) -> Iterator[Cluster]:
     """Connect to Ray within the block; a local one's logs go to `log_dir`/ray. Raises
     ClusterError if there is none. On a busy machine a node may time out: the start is
     tried again, and `again` receives why.

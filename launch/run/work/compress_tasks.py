@@ -8,7 +8,6 @@ failed.
 import json
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from evaluator.checkpoints.tensors import PROVEN
-from evaluator.core.errors import InputError
+from evaluator.core.errors import Document, InputError
 from evaluator.core.liveness import HangWatch, Hung
 from evaluator.store.run_json import Failure
 from launch.provenance import provenance
@@ -30,7 +29,7 @@ from launch.run.events import Made, Making, Report, Retried
 from launch.run.work.actors import end_process, make_checkpoint
 from launch.run.work.cluster import lives
 from launch.run.work.logs import last_words, size
-from launch.sweep.jobs import CheckpointJob
+from launch.sweep.jobs import CheckpointJob, Jobs
 from launch.sweep.preflight import Prepared
 
 _POLL_SECONDS = 2.0  # between two checks of the tasks' progress
@@ -91,12 +90,12 @@ class CompressTasks:
 
     def __init__(
         self,
-        jobs: Sequence[CheckpointJob],
+        jobs: Jobs,
         prepared: Prepared,
         log_dir: Path,
         *,
         free: FreeGpus | None,
-        options: Mapping[str, Any],
+        options: Document,
         ledger: Ledger,
         report: Report,
     ) -> None:

@@ -18,7 +18,7 @@ import ray
 from rich.console import Console
 
 from evaluator.checkpoints.info import CheckpointInfo
-from evaluator.core.errors import EngineError, InputError, counted, mapping_at
+from evaluator.core.errors import EngineError, InputError, counted
 from evaluator.core.lease import LeaseLost
 from evaluator.probes import PROBES
 from evaluator.store.records import RecordStore
@@ -75,7 +75,7 @@ from launch.run.work.cluster import Cluster, cluster, least_gpu_memory, remove_l
 from launch.run.work.compress_tasks import CompressTasks
 from launch.run.work.fleet import Fleet
 from launch.run.work.workers import EngineWorker
-from launch.sweep.jobs import CheckpointJob
+from launch.sweep.jobs import CheckpointJob, Jobs
 from launch.sweep.preflight import Inspections, Prepared
 from launch.sweep.preflight_checks import manifest_of
 from launch.sweep.prepared_tasks import PreparedTask
@@ -127,12 +127,7 @@ def run_sweep(
         directory.mark("running", planned=planned, seeds=seeds, differences=differences)
         directory.note_failures(failures)
         bus.report(Planned(items, tuple(failures)))
-        reusing = Reuse(
-            reuse,
-            mapping_at(prepared.identity, "engine"),
-            store,
-            lambda text: bus.report(Noted(text)),
-        )
+        reusing = Reuse(reuse, prepared, store, lambda text: bus.report(Noted(text)))
         run = _Run(prepared, directory, store, bus.report, live, failures, reusing)
         try:
             with captured(console, run_dir / "logs" / "driver.log"):
@@ -270,10 +265,7 @@ class _Run:
     # ---- the loop
 
     def _work_until_done(
-        self,
-        machines: Cluster,
-        to_make: Sequence[CheckpointJob],
-        inspected: Inspections,
+        self, machines: Cluster, to_make: Jobs, inspected: Inspections
     ) -> None:
         """Make and evaluate checkpoints until nothing is left."""
         engine = self._prepared.config.engine
@@ -502,9 +494,8 @@ class _Run:
         base = self._base_of(job, info)
         assignments = []
         for task in self._prepared.asked[job.name]:
-            trust = self._prepared.engine.trust_remote_code
             if not job.change:  # a control has records of its own
-                self._reuse.into(job, info, task, trust)
+                self._reuse.into(job, info, task)
             answered = self._store.finished(job.name, task.name, info.weights_digest)
             groups = lacking(task, answered)
             done = sum(key_of(each.item) in answered for each in task.questions)

@@ -8,7 +8,7 @@ stays locked meanwhile, as it does for its driver.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import date
@@ -33,7 +33,7 @@ from launch.run.decide.board import Board
 from launch.run.decide.failures import Ledger
 from launch.run.decide.nodes import Placement
 from launch.run.directory.rundir import set_verdicts_aside
-from launch.run.events import Advanced, Event, Starting, Warned
+from launch.run.events import Advanced, Event, Starting, Tell, Warned
 from launch.run.work.cluster import Cluster, cluster
 from launch.run.work.fleet import Fleet
 from launch.run.work.workers import EngineWorker
@@ -46,7 +46,6 @@ _PROMPT_TOKENS = 2048  # room for long references; a response has some tens of t
 _VERDICT_TOKENS = 8
 _POLL_SECONDS = 0.2  # between two checks of the engine
 
-Tell = Callable[[str], None]
 CheckedJudge = tuple[CheckpointInfo, JudgeConfig]
 
 

@@ -18,7 +18,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from evaluator.checkpoints.info import CheckpointInfo
-from evaluator.core.errors import EngineError, InputError, ResurfaceError
+from evaluator.core.errors import EngineError, InputError, Json, ResurfaceError
 from evaluator.core.liveness import HangWatch, Hung
 from evaluator.engine.base import EngineStats, LoadReport
 from evaluator.store.records import RecordStore
@@ -457,7 +457,7 @@ class EngineWorker(Worker):
         """A row for each load and checkpoint."""
         rows = []
         for (_, name), (where, report, stats, items) in list(self.tallies.items()):
-            shares: dict[str, Any] = stats.shares()
+            shares: Json = stats.shares()
             rows.append(
                 Served(
                     engine=self.number,

@@ -335,6 +335,17 @@ def test_absent_checkpoints_stay(tmp_path: Path) -> None:
     assert [row["name"] for row in document["checkpoints"]] == ["a", "b"]
 
 
+def test_absent_checkpoints_keep_their_items(tmp_path: Path) -> None:
+    """A control of the next call asks fewer: else the gate would not miss an absent
+    checkpoint's unjudged items."""
+    with opened(tmp_path, _of("b"), {}, 0) as directory:
+        directory.mark("finished", planned={"b": {"t": 200}})
+    now = {"a": {"t": 100}, "a-control-order": {"t": 50}}
+    with opened(tmp_path, _of("a"), {}, 0) as directory:
+        directory.mark("running", planned=now)
+    assert _document(tmp_path)["planned"] == {**now, "b": {"t": 100}}
+
+
 # ---- damaged parts
 
 
