@@ -22,7 +22,7 @@ from evaluator.engine.config import AUTO_CACHE, ENGINES
 from evaluator.engine.processor import usable_cores
 from evaluator.probes.config import EvalConfig
 from evaluator.store.run_json import need_run
-from launch.commands.dry_run import print_estimate
+from launch.commands.dry_run import explanation, lines_of, print_estimate
 from launch.commands.options import (
     DTYPES,
     Chat,
@@ -570,8 +570,6 @@ def sweep(
     file = find_recipe(recipe)
     config = load_sweep(file)
     if explain:
-        from launch.commands.explain import explanation, lines_of
-
         about = explanation(file, config)
         for line in lines_of(about):
             print_plain(line)

@@ -1,17 +1,20 @@
-"""What `--dry-run` prints: the cost of a sweep, or of one checkpoint."""
+"""What `--dry-run` prints: the cost of a sweep, or of one checkpoint. And `--explain`: a
+recipe's question, what it fills of the paper, its cost in answers, and what it cannot
+measure. Neither starts anything."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from evaluator.core.errors import counted, lasting
+from evaluator.core.errors import InputError, Json, counted, lasting
 from evaluator.probes import PROBES
 from launch.commands.terminal import console, empty_table, print_json, print_plain
-from launch.documents import Cost, Estimate, JobCost
-from launch.sweep.config import SweepConfig
+from launch.documents import Cost, Estimate, Explanation, JobCost
+from launch.sweep.config import SweepConfig, bundled_recipes
 from launch.sweep.jobs import check_screening, screened_groups
 from launch.sweep.machines import Machine, machine_of
 from pruning.config import PruneConfig
@@ -208,3 +211,47 @@ def _disk_space(estimates: Sequence[JobEstimate]) -> Iterator[str]:
         if sizes:
             known = sum(filter(None, sizes.values())) / 2**30
             yield f"{what}: about {known:.2f} GiB{more}"
+
+
+def explanation(file: Path, config: SweepConfig) -> Explanation:
+    """Raises InputError for a file that is no bundled recipe."""
+    from evaluator.metrics.published import paper
+    from launch.sweep.estimate import estimate, total_of
+
+    recipes: Json = paper()["recipes"]
+    names = {path: name for name, path in bundled_recipes().items()}
+    name = names.get(file, "")
+    full = name.removeprefix("small/")
+    if full not in recipes:
+        raise InputError(
+            f"--explain: {file} is no bundled recipe ({', '.join(recipes)}); --dry-run"
+            " estimates any sweep"
+        )
+    about = recipes[full]
+    estimates = estimate(config, machine_of(None))
+    total = total_of(estimates)
+    return Explanation(
+        recipe=name,
+        question=about["question"],
+        fills=f"{about['fills']} ({paper()['paper']})",
+        stand_in=full != name,
+        checkpoints=len(estimates),
+        made=sum(row.job.is_made for row in estimates),
+        items=total.items,
+        requests=total.requests,
+        excludes=about.get("excludes") if full == name else None,
+    )
+
+
+def lines_of(about: Explanation) -> Iterator[str]:
+    yield f"question: {about.question}"
+    yield f"fills: {about.fills}"
+    if about.stand_in:
+        yield "The bundled model and items stand in for the paper's: no number compares."
+    yield f"checkpoints: {about.checkpoints}, {about.made} of them made by the sweep"
+    yield (
+        f"cost: {about.items:,} items over all checkpoints, {about.requests:,} requests;"
+        " --dry-run estimates the time"
+    )
+    if about.excludes:
+        yield f"excludes: {about.excludes}"

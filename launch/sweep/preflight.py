@@ -46,7 +46,6 @@ from launch.sweep.prepared_tasks import (
     Tokenizers,
     today,
 )
-from launch.sweep.vocabulary import refused_by_tokens
 from pruning.calibration import text_digest
 
 # A generous measured size of one record in a part, for the estimate of disk space; more
@@ -289,7 +288,7 @@ def prepare(
     )
     every, (jobs, _) = jobs, _sound(jobs, refused)
     config, asked, task_notes = _asked_of(config, jobs, positions, tokenizers, run_dir)
-    strange, token_notes = refused_by_tokens(dense, tokenizers, asked)
+    strange, token_notes = checks.refused_by_tokens(dense, tokenizers, asked)
     jobs, unusable = _sound(every, refused | strange)
     dense = {name: info for name, info in dense.items() if name not in strange}
     asked = {job.name: asked[job.name] for job in jobs}

@@ -1,5 +1,5 @@
 """The checks of a sweep's jobs before anything starts: quantisations, sizes, dtypes,
-probes, damaged checkpoints.
+tokens, probes, damaged checkpoints.
 
 An hour of GPTQ should not end with "no kernel". So the engine rehearses each scheme
 on the model's first layer, rounded to nearest."""
@@ -9,7 +9,9 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from evaluator.asking.questions import Question
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.heads import head_of
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
@@ -18,10 +20,11 @@ from evaluator.checkpoints.quantisation import ONLINE
 from evaluator.checkpoints.served import read_served
 from evaluator.checkpoints.shapes import text_model
 from evaluator.checkpoints.stated import differences, other_ends
-from evaluator.core.errors import Document, InputError
+from evaluator.core.errors import Document, InputError, counted
 from evaluator.engine.config import ENGINES, EngineConfig, check_served, engine_under
 from evaluator.probes.base import PROBES
 from evaluator.probes.config import EvalConfig
+from evaluator.probes.planning import prompter_of
 from launch.sweep.compress import SOURCES
 from launch.sweep.jobs import CheckpointJob, Jobs
 from launch.sweep.models import no_directory, vocabulary_of
@@ -224,6 +227,56 @@ def other_tokens(dense: Infos, asked: Asked) -> Iterator[str]:
         texts = [text for task in asked.get(name, ()) for text in task.texts]
         if note := other_texts(info.path, [*dict.fromkeys(texts)]):
             yield f"{name}: {note}"
+
+
+def refused_by_tokens(
+    infos: Infos, tokenizers: Tokenizers, asked: Asked
+) -> tuple[dict[str, str], list[str]]:
+    """Why checkpoints cannot answer this run's prompts, by name; and notes on tokens
+    that no prompt has: such tokens are common and harmless."""
+    refused, notes = {}, []
+    for name, info in infos.items():
+        rows, known = vocabulary_of(info.path), tokenizers[name].get_vocab()
+        beyond = {at: token for token, at in known.items() if at >= rows}
+        if info.served or not rows or not beyond:
+            continue
+        if stray := _stray(asked.get(name, ()), tokenizers[name], beyond):
+            refused[name] = (
+                f"checkpoint {info.path}: {stray} is beyond the {rows} rows of the model"
+                " (config.json: vocab_size): the tokenizer is another model's"
+            )
+        else:
+            notes.append(
+                f"{name}: no prompt has {counted(len(beyond), 'token')} of its tokenizer"
+                f" beyond the model's {rows} rows, as {beyond[min(beyond)]!r}"
+            )
+    return refused, notes
+
+
+def _stray(
+    tasks: Iterable[PreparedTask], tokenizer: Any, beyond: Mapping[int, str]
+) -> str:
+    """The first token of a prompt that has no row, in words; empty for none."""
+    for task in tasks:
+        for item, ids in _asked(task, tokenizer):
+            if found := beyond.keys() & set(ids):
+                return f"token {min(found)} ({beyond[min(found)]!r}) of {item}"
+    return ""
+
+
+def _asked(task: PreparedTask, tokenizer: Any) -> Iterator[tuple[str, Iterable[int]]]:
+    """The tokens of each open prompt, and of its options; in words, what they are of."""
+    for window in task.windows:
+        yield f"task {task.name!r}", map(int, window.token_ids)
+    prompter = prompter_of(tokenizer, task.config)
+    for question in task.questions:
+        if not isinstance(question, Question):
+            continue
+        name = f"item {question.item.item_id!r} of task {task.name!r}"
+        with suppress(InputError):  # the run leaves it out
+            yield name, prompter.build(question.item, "open").token_ids
+        for text in question.option_texts:
+            yield name, tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
 def remarks(

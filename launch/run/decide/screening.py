@@ -10,9 +10,10 @@ resumed run makes the same ones."""
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -54,8 +55,7 @@ class _Held:
     look: int = 0
     # checks that were within their thresholds at an earlier look
     passed: tuple[tuple[str, str], ...] = ()
-    # given: the board received the items of `look`
-    state: Literal["held", "given"] = "held"
+    given: bool = False  # the board received the items of `look`
 
 
 @dataclass(slots=True)
@@ -66,7 +66,6 @@ class _Group:
     task: str
     names: tuple[str, ...]  # all in the sweep's plan
     held: dict[str, _Held] = field(default_factory=dict)
-    over: set[str] = field(default_factory=set)  # decided, or given up
 
 
 class Screening:
@@ -108,11 +107,8 @@ class Screening:
         if task.name not in self._looks:
             self._looks[task.name] = self._looks_of(task)
         looks = self._looks[task.name]
-        last = max(
-            (place for place, key in enumerate(looks.order) if key in finished),
-            default=0,
-        )
-        first = next(look for look, size in enumerate(looks.sizes) if size > last)
+        places = [n for n, key in enumerate(looks.order) if key in finished]
+        first = bisect_right(looks.sizes, max(places, default=0))
         group.held[name] = _Held(assignment, task, {*finished}, looks, first)
         return True
 
@@ -123,19 +119,14 @@ class Screening:
 
     def poll(self) -> None:
         """Give the board the items that are due, and store the decisions."""
-        groups = [
-            group
-            for group in self._groups.values()
-            if len(group.over) < len(group.names)
-        ]
-        if not groups:
+        if not self.open:
             return
         known = len(self.rows)
         # before the failures: these include what leaves the board in between
         unfinished = self._board.unfinished
         failures = tuple(self._board.failures)
         lost = {(each.checkpoint, each.task) for each in failures if each.lost}
-        for group in groups:
+        for group in self._groups.values():
             self._step(group, unfinished, lost)
         if len(self.rows) > known:
             self._mark("running", screening=self.rows)
@@ -147,15 +138,10 @@ class Screening:
         items = [question.item for question in task.questions]
         contexts = np.unique([each.cluster for each in items], return_inverse=True)[1]
         languages = np.array([each.language for each in items], dtype=object)
-        order = in_order(
-            contexts,
-            languages,
-            np.random.default_rng([self._rule.seed, zlib.crc32(task.name.encode())]),
-        )
-        return _Looks(
-            tuple(key_of(items[place]) for place in order),
-            looks(contexts[order], self._rule.items),
-        )
+        seeds = [self._rule.seed, zlib.crc32(task.name.encode())]
+        order = in_order(contexts, languages, np.random.default_rng(seeds))
+        keys = tuple(key_of(items[place]) for place in order)
+        return _Looks(keys, looks(contexts[order], self._rule.items))
 
     def _step(
         self, group: _Group, unfinished: Collection[Part], lost: set[Part]
@@ -166,10 +152,9 @@ class Screening:
         def gone(name: str) -> bool:
             return not lost.isdisjoint({(name, group.task), (name, "")})
 
-        for name in group.names:
-            if name not in group.over and gone(name):
-                group.over.add(name)
-                group.held.pop(name, None)
+        for name in list(group.held):
+            if gone(name):
+                del group.held[name]
         # the base has no answers to compare with: evaluate all items
         if gone(group.base):
             for name, held in group.held.items():
@@ -179,11 +164,10 @@ class Screening:
                 )
                 self._report(Noted(text))
                 self._give(held, -1)
-                group.over.add(name)
             group.held.clear()
         for name, held in list(group.held.items()):
-            if held.state == "held":
-                held.state = "given"
+            if not held.given:
+                held.given = True
                 if self._give(held, held.look):
                     continue  # else an earlier call has evaluated the whole look
             parts = {(name, group.task), (group.base, group.task)}
@@ -239,7 +223,6 @@ class Screening:
             if self._give(held, held.look):
                 return
         self.rows.append(row)
-        group.over.add(name)
         del group.held[name]
         self._board.add([])
         if row.early:

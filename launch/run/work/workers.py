@@ -215,11 +215,8 @@ class EngineWorker(Worker):
         remedy = self.board.failed(self.number, failure)
         if assignment.part in self.board.unfinished:
             self._report(events.Retried(engine=self.number, checkpoint=name, task=task))
-        self._apply(
-            remedy,
-            "it failed with one checkpoint after another, last with"
-            f" {name!r}: {failure.reason}",
-        )
+        why = "it failed with one checkpoint after another, last with"
+        self._apply(remedy, f"{why} {name!r}: {failure.reason}")
 
     def _outcome(self, seconds: float) -> Exception | None:
         return outcome_of_actor(self._actor, self.node_id, seconds, self._over)
@@ -392,10 +389,9 @@ class EngineWorker(Worker):
 
     def _answers_of_base(self, assignment: Assignment) -> BaseAnswers | None:
         """They are complete: the board holds the assignment back until then."""
-        source = assignment.base
+        source, table = assignment.base, None
         if source is None:
             return None
-        table = None
         if source.name is not None:
             table = self._store.greedy_answers(source.name, assignment.task)
         return BaseAnswers(source, table)
