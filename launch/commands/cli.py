@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 from pydantic import ValidationError
-from rich.markup import escape
 from typer.exceptions import TyperException
 
 from evaluator.core.errors import InputError, ResurfaceError, one_line, unknown
@@ -30,7 +29,7 @@ from launch.commands.render import render_files
 from launch.commands.report import export, report
 from launch.commands.status import pause, resume, status, stop
 from launch.commands.tasks import methods, probes, show_prompt, tasks
-from launch.commands.terminal import closing, errors, only_json
+from launch.commands.terminal import closing, errors, only_json, print_error
 from launch.process import (
     any_output,
     end,
@@ -181,11 +180,7 @@ def main() -> None:
             print(closing.pop(0))
         sys.stdout.flush()
         if failed := output_failed():
-            errors.print(
-                "[red]error:[/red] the output is incomplete:"
-                f" {escape(one_line(failed))}",
-                highlight=False,
-            )
+            print_error(f"the output is incomplete: {one_line(failed)}")
             code = code or 1
     if code == _SIGTERM:
         end_by_sigterm()
@@ -236,8 +231,7 @@ def _explain(error: BaseException) -> int:
         name = "" if expected else f"{type(error).__name__}: "
         hint = "" if expected else " (run again with --debug for the traceback)"
         message = message.replace(str(BUNDLED_MODEL), BUNDLED)  # as the user typed it
-        line = f"{name}{escape(one_line(message, len(message)))}{hint}"
-        errors.print(f"[red]error:[/red] {line}", highlight=False)
+        print_error(f"{name}{one_line(message, len(message))}{hint}")
     return 2 if isinstance(error, InputError | TyperException) else 1
 
 

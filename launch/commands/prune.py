@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar, get_args
 
 import typer
-from rich.markup import escape
 
 from evaluator.checkpoints.info import little_text
 from evaluator.core.errors import Document, InputError, lasting
@@ -28,6 +27,7 @@ from launch.commands.terminal import (
     AsJson,
     console,
     errors,
+    print_error,
     print_json,
     print_plain,
     warn,
@@ -141,16 +141,10 @@ def prune(
     if push is None and (run is not None or public):
         raise InputError("--run and --public go with --push")
     if verify is not None:
-        more = {
-            "MODEL": model,
-            "--out": out,
-            "--push": push,
-            "--dry-run": dry_run or None,
-        }
-        if (
-            ignored := [name for name, value in more.items() if value is not None]
-            + changed
-        ):
+        more = {"MODEL": model, "--out": out, "--push": push, "--dry-run": dry_run}
+        given = [name for name, value in more.items() if value not in (None, False)]
+        ignored = given + changed
+        if ignored:
             raise InputError(
                 f"--verify takes no {', '.join(ignored)}: it only checks an existing"
                 " checkpoint"
@@ -211,27 +205,22 @@ def run_prune(
 
         def progress(done: int, total: int) -> None:
             status.update(f"pruning: {done}/{total} layers")
-            if not console.is_terminal and (
-                done == total or done % max(1, total // _LINES) == 0
-            ):
-                console.print(f"pruning: {done}/{total} layers", highlight=False)
+            due = done == total or done % max(1, total // _LINES) == 0
+            if due and not console.is_terminal:
+                print_plain(f"pruning: {done}/{total} layers")
 
         manifest = make(
             config, out, sources=SOURCES, provenance=provenance(), progress=progress
         )
-    of = (
-        "of the pruned matrices"
-        if manifest.removed is None
-        else "of the weights in the layers' matrices"
-    )
+    removed, of = manifest.removed, "of the pruned matrices"
+    if removed is not None:
+        of = "of the weights in the layers' matrices"
     lines = [
         f"{_method_of(manifest)}: measured sparsity"
         f" {manifest.measured_sparsity:.6f} {of}, {lasting(manifest.seconds)}"
     ]
-    if manifest.removed is not None and manifest.removed.unit == "layers":
-        lines.append(
-            f"removed layers: {manifest.removed.gone[0]} of {manifest.removed.of}"
-        )
+    if removed is not None and removed.unit == "layers":
+        lines.append(f"removed layers: {removed.gone[0]} of {removed.of}")
     print_made(lines, manifest.calibration, out, as_json=as_json)
 
 
@@ -326,23 +315,20 @@ def run_verify(directory: Path, *, as_json: bool = False) -> int:
         )
     result = examine(directory)
     for problem in result.problems:
-        errors.print(f"[red]error:[/red] {escape(problem)}", highlight=False)
+        print_error(problem)
     if as_json:
         print_json(Made(checkpoint=str(directory), problems=result.problems))
     if result.problems:
         return 1
     what = f"{len(manifest.matrices)} matrices"
     if manifest.removed is not None:
-        what = (
-            "source not found here"
-            if result.source is None
-            else f"the rest equals {result.source}"
-        )
-    sound = (
+        what = f"the rest equals {result.source}"
+        if result.source is None:
+            what = "source not found here"
+    print_plain(
         f"{directory}: sound: {len(manifest.files)} files, {what},"
-        f" {_method_of(manifest)}"
+        f" {_method_of(manifest)}, measured sparsity {manifest.measured_sparsity:.6f}"
     )
-    print_plain(f"{sound}, measured sparsity {manifest.measured_sparsity:.6f}")
     return 0
 
 

@@ -56,9 +56,7 @@ def report(
         from evaluator.report.paper_page import write_paper_page
 
         page = write_paper_page(run, results)
-        console.print(
-            f"the paper's figures: {escape(str(page))}", highlight=False, soft_wrap=True
-        )
+        print_plain(f"the paper's figures: {page}")
     if as_json:
         from evaluator.deciding.verdict_text import in_short
         from evaluator.metrics.columns import plain_rows
@@ -229,8 +227,6 @@ def _truncation(accuracy: pd.DataFrame) -> None:
     table.title = "contexts cut to fit the prompt's token cap"
     table.title_justify = "left"
     for row in rates.to_dict("records"):
-        table.add_row(
-            *(escape(row[name]) for name in keys),
-            f"{rounded(100 * row['truncation'], 1)} %",
-        )
+        share = f"{rounded(100 * row['truncation'], 1)} %"
+        table.add_row(*(escape(row[name]) for name in keys), share)
     console.print(table)

@@ -91,6 +91,10 @@ def warn(text: str, console: Console = console) -> None:
     )
 
 
+def print_error(text: str) -> None:
+    errors.print(f"[red]error:[/red] {escape(text)}", highlight=False)
+
+
 def print_plain(text: str) -> None:
     """Print one line as it is, however long: without markup, colours and wrapping."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)

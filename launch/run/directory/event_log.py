@@ -67,8 +67,10 @@ def read_history(run_dir: Path) -> History:
     damaged, or anybody's."""
     counts: Counter[str] = Counter()
     spans: dict[int, list[datetime]] = {}  # by call: its first and its last event's
-    loading = 0.0
-    for line in _lines(run_dir / "logs" / "events.jsonl"):
+    loading, lines = 0.0, list[bytes]()
+    with suppress(OSError):
+        lines = (run_dir / "logs" / "events.jsonl").read_bytes().splitlines()
+    for line in lines:
         with suppress(ValueError, TypeError, KeyError, RecursionError):
             row = mapping_at(json.loads(line))
             time = datetime.fromisoformat(row["time"]).astimezone(UTC)
@@ -77,25 +79,18 @@ def read_history(run_dir: Path) -> History:
             spans.setdefault(counts["started"], [time, time])[1] = time
             if kind in ("placed", "loaded"):
                 loading += float(row.get("seconds", 0.0))
-    seconds = [
-        max(0.0, (last - first).total_seconds()) for first, last in spans.values()
-    ]
+    seconds = 0.0
+    for first, last in spans.values():
+        seconds += max(0.0, (last - first).total_seconds())
     began = min((first for first, _ in spans.values()), default=None)
+    if not 0 <= loading < _MOST:
+        loading = 0.0
     return History(
         began=None if began is None else began.isoformat(timespec="seconds"),
-        seconds=sum(seconds),
+        seconds=seconds,
         counts=dict(counts),
-        load_seconds=(
-            loading / max(1, counts["loaded"]) if 0 <= loading < _MOST else 0.0
-        ),
+        load_seconds=loading / max(1, counts["loaded"]),
     )
-
-
-def _lines(path: Path) -> list[bytes]:
-    try:
-        return path.read_bytes().splitlines()
-    except OSError:
-        return []
 
 
 def time_of_day() -> str:
