@@ -70,10 +70,8 @@ def compare(
     for path in (run_a, run_b):
         if not path.exists():
             raise InputError(f"{path}: no such file or directory{meant(path)}")
-    pairs, task_pairs = (
-        _pairs("--pair", pair or []),
-        _pairs("--pair-task", pair_task or []),
-    )
+    pairs = _pairs("--pair", pair or [])
+    task_pairs = _pairs("--pair-task", pair_task or [])
     from evaluator.deciding.comparison import compare as compared
     from evaluator.report.notebook import side_at
 
@@ -114,12 +112,9 @@ def _print(found: Compared) -> None:
         for name, (ours, theirs) in settings.items():
             about.setdefault(f"{name}: {ours} | {theirs}", []).append(checkpoint)
     for what, names in about.items():
-        where = (
-            ""
-            if len(names) == len(found.differences)
-            else f" ({', '.join(dict.fromkeys(names))})"
-        )
-        print_plain(f"{what}{where}")
+        if len(names) < len(found.differences):
+            what = f"{what} ({', '.join(dict.fromkeys(names))})"
+        print_plain(what)
     if not about:
         console.print("no setting that both state differs")
     for note in found.notes:
@@ -135,10 +130,8 @@ def _print(found: Compared) -> None:
         console.print(f"prompts differ on up to {int(prompts)} items of a measure")
     if not found.moved.empty:
         rows = found.moved[found.moved["language"] == "all"].to_dict("records")
-        moved = (
-            ", ".join(f"{row['checkpoint']} {row['measure']}" for row in rows)
-            or "single languages only"
-        )
+        moved = ", ".join(f"{row['checkpoint']} {row['measure']}" for row in rows)
+        moved = moved or "single languages only"
         print_plain(
             f"Moved by more than noise: {moved} (McNemar exact, Holm; B minus A)."
         )
@@ -154,21 +147,15 @@ def _table(frame: pd.DataFrame) -> Table:
     texts = ("checkpoint", "measure", "where")
     table = empty_table([*texts, "n", "A", "B", "only A", "only B", "p", ""], texts)
     for row in rows_of(frame):
-        where = (
-            row["task"]
-            if row["language"] == "all"
-            else f"{row['task']}, {row['language']}"
-        )
+        where = row["task"]
+        if row["language"] != "all":
+            where = f"{where}, {row['language']}"
         cells = [
             escape(str(each)) for each in (row["checkpoint"], row["measure"], where)
         ]
-        numbers = [
-            row["n"],
-            *(f"{float(str(row[name])):.3f}" for name in ("a", "b")),
-            row["only_a"],
-            row["only_b"],
-        ]
-        cells += ["" if str(each) in _NULL else str(each) for each in numbers]
+        scores = [f"{float(str(row[name])):.3f}" for name in ("a", "b")]
+        for each in (row["n"], *scores, row["only_a"], row["only_b"]):
+            cells.append("" if str(each) in _NULL else str(each))
         ps = [float(str(row[name])) for name in ("holm_p", "mcnemar_p", "t_p")]
         # the first that is not missing
         p = next((each for each in ps if each == each), None)

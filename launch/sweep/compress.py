@@ -27,6 +27,7 @@ from quantising.schemes import SCHEMES
 
 # The names of calibration sources, for help texts.
 KINDS = (*PASSAGE_KINDS, "gazetteer", "gazetteer:LANG")
+_IN_NAMES = str.maketrans({":": "of", "-": "to", ",": "_"})
 # the end of a name
 _REPAIRED: Mapping[Repair, str] = {"none": "", "least_squares": "+ls"}
 
@@ -73,18 +74,11 @@ def prunings(
             observing = needs_calibration(
                 cell["method"], cell["allocation"], cell["repair"]
             )
-            calibration = (
-                spelled_source(setting.calibration or grid.calibration)
-                if observing
-                else None
-            )
+            calibration = None
+            if observing:
+                calibration = spelled_source(setting.calibration or grid.calibration)
             config = PruneConfig(
-                **{
-                    **cell,
-                    "source": source,
-                    "seed": grid.seed,
-                    "calibration": calibration,
-                }
+                source=source, seed=grid.seed, calibration=calibration, **cell
             )
             own_group = config.model_copy(update={"group": None})
             # the method's own group gives the same job as none
@@ -92,11 +86,7 @@ def prunings(
                 config = own_group
             how_much = str(config.sparsity)
             if config.sparsity is None:  # "2:4", or a list of layers: "20-25,28"
-                how_much = (
-                    config.pattern.replace(":", "of")
-                    .replace("-", "to")
-                    .replace(",", "_")
-                )
+                how_much = config.pattern.translate(_IN_NAMES)
             words = [config.method, how_much]
             words += [] if config.allocation == "uniform" else [config.allocation]
             words += [] if config.group is None else [config.group]
@@ -114,20 +104,18 @@ def quantisations(
             continue
         place = f"compress.{number}"
         method = METHODS[setting.method]
-        recipe, named = (
-            (None, []) if setting.recipe is None else read_recipe(setting.recipe, place)
-        )
+        recipe, named = None, list[str]()
+        if setting.recipe is not None:
+            recipe, named = read_recipe(setting.recipe, place)
         if not setting.scheme and setting.recipe is not None and len(named) != 1:
             found = (
                 f"its schemes are {', '.join(named) or 'none'}: choose the one to serve"
                 " (scheme: W4A16)"
             )
             raise InputError(f"{place}: recipe: {setting.recipe}: {found}")
-        calibration = (
-            spelled_source(setting.calibration or grid.calibration)
-            if method.needs_calibration
-            else None
-        )
+        calibration = None
+        if method.needs_calibration:
+            calibration = spelled_source(setting.calibration or grid.calibration)
         schemes = setting.scheme or named or ("",)
         for scheme, share in product(schemes, setting.experts or (None,)):
             wanted: Json = {
@@ -136,26 +124,18 @@ def quantisations(
                 "recipe": recipe,
                 "experts": share,
                 "seed": grid.seed,
+                "calibration": calibration,
             }
-            wanted |= {
-                name: getattr(setting, name)
-                for name in ("method", "group_size", "ignore")
-            }
-            config = validated(
-                QuantiseConfig, wanted | {"calibration": calibration}, place
-            )
-            if (
-                config.scheme in SCHEMES
-                and config.group_size == SCHEMES[config.scheme].group
-            ):
+            for name in ("method", "group_size", "ignore"):
+                wanted[name] = getattr(setting, name)
+            config = validated(QuantiseConfig, wanted, place)
+            known = SCHEMES.get(config.scheme)
+            if known is not None and config.group_size == known.group:
                 # the same job as with none
                 config = config.model_copy(update={"group_size": None})
             words = [config.method, config.scheme.lower() or str(share)]
             if setting.recipe is not None:
-                words = [
-                    re.sub(r"[^A-Za-z0-9]+", "_", setting.recipe.stem).strip("_")
-                    or "recipe"
-                ]
+                words = [_word(setting.recipe.stem) or "recipe"]
             words += [] if config.group_size is None else [f"g{config.group_size}"]
             words += _label(setting.label, config.calibration, usual)
             for after in setting.after:
@@ -176,7 +156,11 @@ def _label(
         return [label]
     if calibration is None or calibration == usual:
         return []
-    return [re.sub(r"[^A-Za-z0-9]+", "_", calibration.source).strip("_")]
+    return [_word(calibration.source)]
+
+
+def _word(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_")
 
 
 def given(grid: SweepConfig) -> Iterator[tuple[str, str, str]]:
@@ -186,11 +170,9 @@ def given(grid: SweepConfig) -> Iterator[tuple[str, str, str]]:
         if setting.checkpoint is None or setting.label is None:
             continue
         place = f"compress.{number}"
-        base = (
-            setting.base
-            or grid.base
-            or (next(iter(grid.models)) if len(grid.models) == 1 else None)
-        )
+        base = setting.base or grid.base
+        if base is None and len(grid.models) == 1:
+            (base,) = grid.models
         if base is None:
             raise InputError(
                 f"{place}: base: several models need one to be named:"

@@ -31,6 +31,7 @@ from launch.run.decide.assignments import (
     BaseSource,
     EngineSetup,
     Key,
+    Lacking,
     Outcome,
     Shard,
     call_after,
@@ -202,11 +203,8 @@ class _Run:
         for failure in self._prepared.unusable:
             self._board.abandon(failure)
         self._note_failures()
-        to_make = [
-            job
-            for job in self._prepared.jobs
-            if job.is_made and manifest_of(job) is None
-        ]
+        made = [job for job in self._prepared.jobs if job.is_made]
+        to_make = [job for job in made if manifest_of(job) is None]
         self._to_make = {job.name for job in to_make}
         self._enqueue_existing()
         if to_make or self._board.has_work:
@@ -274,7 +272,7 @@ class _Run:
         fleet = Fleet(
             machines.nodes(),
             self._board,
-            partial(self._worker, questions=questions),
+            partial(self._worker, questions),
             tensor_parallel=engine.tensor_parallel,
             wanted=self._resources.engines,
             remote=min(_REMOTE, len(self._board.ledger.remote)),
@@ -399,7 +397,7 @@ class _Run:
         return sharing
 
     def _worker(
-        self, number: int, place: Placement, questions: Mapping[str, Any]
+        self, questions: Mapping[str, Any], number: int, place: Placement
     ) -> EngineWorker:
         """The worker of an engine, not started. `questions`: task key -> object
         reference of its questions."""
@@ -425,11 +423,8 @@ class _Run:
     def _enqueue_existing(self) -> None:
         """Put the checkpoints that exist on the board. Preflight has compared them with
         their manifests and settings."""
-        there = [
-            job
-            for job in self._prepared.jobs
-            if job.name not in self._to_make and not job.is_variant
-        ]
+        jobs = [job for job in self._prepared.jobs if not job.is_variant]
+        there = [job for job in jobs if job.name not in self._to_make]
         made = [job for job in there if job.name not in self._prepared.dense]
         if made:
             text = f"reading the weights of existing checkpoints: {len(made)}"
@@ -522,10 +517,9 @@ class _Run:
                 text = f"{counted(done, 'item')} already done"
                 self._report(Noted(f"{job.name} {task.name}: {text}"))
             # an item may be in several groups, and so first in parts of each
-            for number, group in enumerate(groups.items(), int(call or "1")):
-                (probes, seeds), items = group
+            for number, lacks in enumerate(groups, int(call or "1")):
                 completing = self._completing(
-                    assignment, task, probes, seeds, items, number
+                    assignment, task, lacks, groups[lacks], number
                 )
                 assignments.append(completing)
             if not self._screening.hold(assignment, task, answered):
@@ -537,20 +531,18 @@ class _Run:
         self,
         whole: Assignment,
         task: PreparedTask,
-        probes: tuple[str, ...],
-        seeds: tuple[int, ...],
+        lacks: Lacking,
         items: Collection[Key],
         number: int,
     ) -> Assignment:
-        """The `probes` that items with records lack, drawn under `seeds`. Another one
-        goes along without records where all of these are blind."""
-        also = [PROBES[name] for name in task.config.probes if name not in probes]
-        companions = [each.name for each in also if not each.blind]
-        names = [*probes]
-        if all(PROBES[name].blind for name in probes):
-            names += companions[:1]
-        update = {"probes": tuple(names), "seeds": seeds}
-        config = task.config.model_copy(update=update)
+        """The probes that items with records lack. Another one goes along without
+        records where all of these are blind."""
+        probes, seeds = lacks
+        seeing = [name for name in task.config.probes if not PROBES[name].blind]
+        names = probes
+        if not set(seeing) & set(probes):
+            names += tuple(seeing[:1])
+        config = task.config.model_copy(update={"probes": names, "seeds": seeds})
         others = {key_of(each.item) for each in task.questions} - {*items}
         size = self._resources.shard_items
         return replace(
