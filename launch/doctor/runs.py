@@ -63,19 +63,18 @@ class Cases:
 def cases_for(checkpoint: Path) -> Cases:
     """The cases in a checkpoint's tokens: the same for all checkpoints with its
     tokenizer."""
-    from evaluator.asking.prompts import Prompter
     from evaluator.checkpoints.tokenizer import load_tokenizer
     from evaluator.probes.config import EvalConfig
-    from evaluator.probes.planning import questions_of, tokenised
+    from evaluator.probes.planning import prompter_of, questions_of, tokenised
     from evaluator.tasks import load_task
 
-    config = EvalConfig(task="gazetteer", items=1, probes=("greedy", "choice"))
-    prompter = Prompter(
-        load_tokenizer(checkpoint),
-        chat=False,
+    config = EvalConfig(
+        task="gazetteer",
+        items=1,
+        probes=("greedy", "choice"),
         prompt_tokens=PROMPT_TOKENS,
-        one_shot_prompt_tokens=PROMPT_TOKENS,
     )
+    prompter = prompter_of(load_tokenizer(checkpoint), config)
     asked = questions_of(load_task(config.task, None), config)[:_LANGUAGES]
     scores: list[Score] = []
     greedy: list[Generate] = []

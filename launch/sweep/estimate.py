@@ -37,7 +37,7 @@ from evaluator.tasks.loading import (
 )
 from launch.sweep.config import SweepConfig
 from launch.sweep.controls import with_controls
-from launch.sweep.jobs import CheckpointJob, expand_here, models_of
+from launch.sweep.jobs import CheckpointJob, expand, models_of
 from launch.sweep.machines import Machine
 from launch.sweep.models import ModelValue, is_served, local_directory
 from launch.sweep.preflight_checks import bytes_of, keeps_references, reference_bytes
@@ -131,7 +131,7 @@ def estimate(config: SweepConfig, machine: Machine) -> list[JobEstimate]:
     values, sharing = models_of(config), shared_by(config, machine)
     work_once = cache(work_of)  # several checkpoints have one task
     estimates = []
-    jobs = with_controls(expand_here(config), config, on_gpus=machine.gpus > 0)
+    jobs = with_controls(expand(config, fetch=False), config, on_gpus=machine.gpus > 0)
     for job in jobs:
         works = {}
         for name, task in job.tasks.items():

@@ -5,7 +5,7 @@ one job with merged tasks. Tasks that differ only in formats, probes and seeds
 become one task with the union of each list. So no prompt is computed twice. A joined
 sweep may run a little more than its parts, but never less."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -119,24 +119,24 @@ Jobs = Sequence[CheckpointJob]
 
 
 def expand(
-    config: SweepConfig,
-    run_dir: Path,
-    resolve: Callable[[str], Path] = resolve_model,
-    serve: Callable[[ModelValue, Path], Path] = resolve_served,
+    config: SweepConfig, run_dir: Path = Path("RUN"), *, fetch: bool = True
 ) -> tuple[CheckpointJob, ...]:
     """Each model, of `only` if given, and its compressed versions, with complete
-    tasks. Raises InputError, also if joined sweeps disagree."""
+    tasks. Without `fetch`, needs no network. Raises InputError, also if joined sweeps
+    disagree."""
     grids = list(_grids(config))
     values = _wanted(config, grids)
     bases = _served_bases(grids)
-    sources = {
-        name: resolve(value)
-        for name, value in values.items()
-        if not isinstance(value, Endpoint) and name not in bases
-    }
+    sources = {}
+    for name, value in values.items():
+        if not isinstance(value, Endpoint) and name not in bases:
+            here = None if fetch else local_directory(value) or Path(value)
+            sources[name] = here or resolve_model(value)
     for name, base in bases.items():
         if name in values:
-            sources[name] = serve(values[name], sources[base])
+            sources[name] = sources[base]
+            if fetch:
+                sources[name] = resolve_served(values[name], sources[base])
     jobs: dict[str, CheckpointJob] = {}
     for grid in grids:
         tasks = list(_posed_tasks(grid))
@@ -159,18 +159,6 @@ def expand(
     need_tasks(as_policy(config.gate), known, "gate")
     order = list(values)
     return tuple(sorted(jobs.values(), key=lambda job: order.index(job.model)))
-
-
-def expand_here(
-    config: SweepConfig, run_dir: Path = Path("RUN")
-) -> tuple[CheckpointJob, ...]:
-    """The jobs without network. Raises InputError."""
-    return expand(
-        config,
-        run_dir,
-        resolve=lambda value: local_directory(value) or Path(value),
-        serve=lambda value, base: base,
-    )
 
 
 def _served_bases(grids: Sequence[SweepConfig]) -> dict[str, str]:
@@ -414,7 +402,7 @@ def _check_bases(jobs: Iterable[CheckpointJob]) -> None:
 def parts_of(config: SweepConfig) -> tuple[tuple[str, ...], ...]:
     """The parts of a sweep whose models share bases, by first model. Fetches
     nothing. Raises InputError as `expand`."""
-    jobs = expand_here(config)
+    jobs = expand(config, fetch=False)
     model_of = {job.name: job.model for job in jobs}
     part = {model: model for model in model_of.values()}  # by the first of its models
     order = list(part)

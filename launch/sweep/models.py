@@ -103,15 +103,11 @@ def resolve_model(value: str) -> Path:
     # No network, an unknown name, a gated model: each raises another library's
     # exceptions.
     except Exception as error:
-        mirrored = _mirrored(value)
-        neither = (
-            f"no such directory, none at {mirrored}"
-            if mirrored
-            else "no such directory"
-        )
-        why = textwrap.shorten(
-            str(error).strip().partition("\n")[0], 160, placeholder=" ..."
-        )
+        neither = "no such directory"
+        if mirrored := _mirrored(value):
+            neither += f", none at {mirrored}"
+        first = str(error).strip().partition("\n")[0]
+        why = textwrap.shorten(first, 160, placeholder=" ...")
         raise InputError(
             f"checkpoint {value}: {neither}, and the hub does not give it"
             f" ({one_line(why)}); with {MIRROR}=DIR it may be at DIR/{value}"
@@ -157,11 +153,10 @@ def names_of(
 def same_model(one: str, other: str) -> bool:
     if one == other:
         return True
-    directories = (local_directory(one), local_directory(other))
-    return (
-        None not in directories
-        and len({each.resolve() for each in directories if each is not None}) == 1
-    )
+    ours, theirs = local_directory(one), local_directory(other)
+    if ours is None or theirs is None:
+        return False
+    return ours.resolve() == theirs.resolve()
 
 
 def _mirrored(value: str) -> Path | None:

@@ -29,14 +29,7 @@ from launch.provenance import count_gpus
 from launch.sweep import preflight_checks as checks
 from launch.sweep.config import SweepConfig
 from launch.sweep.controls import with_controls
-from launch.sweep.jobs import (
-    CheckpointJob,
-    Jobs,
-    check_screening,
-    expand,
-    expand_here,
-    models_of,
-)
+from launch.sweep.jobs import CheckpointJob, Jobs, check_screening, expand, models_of
 from launch.sweep.models import is_served, local_directory
 from launch.sweep.preflight_checks import Infos, keeps_references, reference_bytes
 from launch.sweep.prepared_tasks import (
@@ -243,7 +236,7 @@ def jobs_here(
     and the models and tasks that cannot. Raises InputError as `expand` does."""
     models, jobs = models_of(config), []
     absent: dict[str, None] = {}
-    for job in expand_here(config, run_dir):
+    for job in expand(config, run_dir, fetch=False):
         away = []
         for name in {job.model, job.base or job.model}:
             value = models[name]

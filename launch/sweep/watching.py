@@ -6,6 +6,7 @@ file of it changes, it is left out, until it is whole again and taken anew."""
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -89,9 +90,8 @@ class Watch:
         for path in self._taken:
             if not path.is_dir():
                 self._once(path, "has vanished; its records stay")
-        if self._alone:
-            ready.sort(key=self._newest, reverse=True)
-            del ready[1:]
+        if self._alone and ready:
+            ready = [max(ready, key=self._newest)]
         self._last = ready
         self._taken |= {path: self._seen[path] for path in ready}
         return self._sweep() if ready else None
@@ -158,24 +158,20 @@ class Watch:
 
 
 def rounds(
-    watch: Watch,
-    ended: Callable[[], bool],
-    idle_hours: float | None,
-    *,
-    sleep: Callable[[float], None] = time.sleep,
-    now: Callable[[], float] = time.monotonic,
+    watch: Watch, ended: Callable[[], bool], idle_hours: float | None
 ) -> Iterator[SweepConfig]:
     """The sweep each time that it has grown, until it has `ended`, or nothing new came
     for `idle_hours`."""
-    since = now()
+    seconds = math.inf if idle_hours is None else idle_hours * _HOUR
+    since = time.monotonic()
     while not ended():
         if config := watch.look():
             yield config
-            since = now()
-        elif idle_hours is not None and now() - since >= idle_hours * _HOUR:
+            since = time.monotonic()
+        elif time.monotonic() - since >= seconds:
             return
         else:
-            sleep(LOOK_SECONDS)
+            time.sleep(LOOK_SECONDS)
 
 
 def _in_order(path: Path) -> list[tuple[int, str]]:

@@ -18,7 +18,7 @@ def expanded(document: dict[str, Any]) -> dict[str, CheckpointJob]:
     """The jobs of a sweep by name, without the hub."""
     return {
         job.name: job
-        for job in expand(validated(SweepConfig, document, "s.yaml"), RUN, resolve=Path)
+        for job in expand(validated(SweepConfig, document, "s.yaml"), RUN, fetch=False)
     }
 
 

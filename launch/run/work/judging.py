@@ -17,7 +17,6 @@ from pathlib import Path
 
 import ray
 
-from evaluator.asking.prompts import Prompter
 from evaluator.asking.template_checks import try_template
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
@@ -26,6 +25,7 @@ from evaluator.core.errors import EngineError, InputError
 from evaluator.core.lease import Lease
 from evaluator.engine.config import EngineConfig, check_served
 from evaluator.judging.matcher import Claim, JudgeConfig, posed, prompt_of
+from evaluator.probes.planning import prompter_of
 from evaluator.store.reading import day_of
 from evaluator.store.verdicts import Verdicts, control_pairs, responses, write_fit_only
 from launch.run.decide.assignments import Assignment, EngineSetup, origin_of, shards_of
@@ -123,19 +123,16 @@ def _checked(
         unknown=_PROMPT_TOKENS + _VERDICT_TOKENS, least=_VERDICT_TOKENS + 1
     )
     room = min(_PROMPT_TOKENS, positions - _VERDICT_TOKENS)
-    prompter = Prompter(
-        tokenizer, chat=chat, prompt_tokens=room, one_shot_prompt_tokens=room, date=day
-    )
+    config = JudgeConfig.of(chat=chat, prompt_tokens=room, day=day)
     shortest = Claim(question="x", answers=("x",), response="x")
-    if prompt_of(posed([shortest])[0].item, prompter) is None:
+    if prompt_of(posed([shortest])[0].item, prompter_of(tokenizer, config)) is None:
         raise InputError(
             f"{info.path / 'config.json'}: field 'max_position_embeddings' leaves a"
             f" prompt {room} tokens, in which not even a response of one letter can"
             " be judged"
         )
     # engines run in other directories
-    info = replace(info, path=info.path.absolute())
-    return info, JudgeConfig.of(chat=chat, prompt_tokens=room, day=day)
+    return replace(info, path=info.path.absolute()), config
 
 
 def _judge(

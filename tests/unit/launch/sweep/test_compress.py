@@ -184,11 +184,11 @@ def test_recipe_names_its_scheme(tmp_path):
     (tmp_path / "my gptq.yaml").write_text(yaml.safe_dump(recipe))
     sweep = {**MAIN, "compress": [{"method": "recipe", "recipe": "my gptq.yaml"}]}
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep))
-    *_, job = expand(load_sweep(tmp_path / "sweep.yaml"), RUN, resolve=Path)
+    *_, job = expand(load_sweep(tmp_path / "sweep.yaml"), RUN, fetch=False)
     assert (job.name, job.quantise.scheme) == ("my_gptq", "W4A16")
     modifier["QuantizationModifier"] = {"scheme": "W8A8"}
     (tmp_path / "my gptq.yaml").write_text(yaml.safe_dump(recipe))
-    told = refused(expand, load_sweep(tmp_path / "sweep.yaml"), RUN, resolve=Path)
+    told = refused(expand, load_sweep(tmp_path / "sweep.yaml"), RUN, fetch=False)
     assert "its schemes are W4A16, W8A8: choose the one to serve" in told
 
 

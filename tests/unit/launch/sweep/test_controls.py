@@ -35,7 +35,7 @@ SERVED = {"dense": "bundled", "api": {"url": "http://localhost:1", "dialect": "v
 
 def jobs(more, *, on_gpus=False):
     config = validated(SweepConfig, MAIN | more, "s.yaml")
-    plain = expand(config, RUN, serve=lambda value, base: base)
+    plain = expand(config, RUN, fetch=False)
     return with_controls(plain, config, on_gpus=on_gpus)
 
 

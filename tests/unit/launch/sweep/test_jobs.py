@@ -245,7 +245,7 @@ def sweep(**changes):
 
 
 def groups(**changes: Any) -> dict[tuple[str, str], tuple[str, ...]]:
-    return screened_groups(expand(grouped(**changes), RUN, resolve=Path))
+    return screened_groups(expand(grouped(**changes), RUN, fetch=False))
 
 
 def part_of(config):
@@ -284,10 +284,10 @@ def test_policy_of_a_sweep():
     whole = grouped(gate={**policy, "required": ["later"]})
     stored = whole.model_dump(mode="json")["gate"]
     assert as_policy(grouped(gate=stored).gate) == as_policy(whole.gate)
-    assert expand(whole, RUN, resolve=Path)
+    assert expand(whole, RUN, fetch=False)
     assert as_policy(flat.gate).of("gazetteer").max_drop == 3
     policy["tasks"]["gazeteer"] = {}
-    told = refused(expand, grouped(gate=policy), RUN, resolve=Path)
+    told = refused(expand, grouped(gate=policy), RUN, fetch=False)
     assert told.startswith("gate: unknown task of `tasks` 'gazeteer'; did you mean")
 
 
@@ -297,7 +297,7 @@ def test_screened_groups_have_open_answers():
     choice = [{"task": "gazetteer", "items": 40, "probes": ["choice"]}]
     assert groups(tasks=choice) == {}
     told = refused(
-        check_screening, expand(grouped(tasks=choice), RUN, resolve=Path), Screen()
+        check_screening, expand(grouped(tasks=choice), RUN, fetch=False), Screen()
     )
     assert told.startswith(
         "screen: there is nothing to screen: no compressed checkpoint and its base"
@@ -396,8 +396,7 @@ PAPER = (
 
 def recipe_jobs(name):
     return {
-        job.name: job
-        for job in expand(load_sweep(find_recipe(name)), RUN, resolve=Path)
+        job.name: job for job in expand(load_sweep(find_recipe(name)), RUN, fetch=False)
     }
 
 

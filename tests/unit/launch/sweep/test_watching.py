@@ -3,6 +3,7 @@
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -168,7 +169,7 @@ def test_unwatchable_sweep_is_refused(model, tmp_path: Path, more, told) -> None
     assert told in refused(Watched, tmp_path, sweep(model, **more))
 
 
-def test_idle_hours_end_the_watch(model, tmp_path: Path) -> None:
+def test_idle_hours_end_the_watch(model, tmp_path: Path, monkeypatch) -> None:
     """Each new checkpoint begins them again; so does nothing else."""
     shutil.copytree(model, tmp_path / "ckpts" / "step-1")
     hours: list[float] = [0.0]
@@ -176,8 +177,10 @@ def test_idle_hours_end_the_watch(model, tmp_path: Path) -> None:
     def sleep(seconds: float) -> None:
         hours[0] += 0.25
 
+    clock = SimpleNamespace(sleep=sleep, monotonic=lambda: hours[0] * 3600)
+    monkeypatch.setattr("launch.sweep.watching.time", clock)
     watch = Watched(tmp_path, sweep(model)).watch
-    sweeps = rounds(watch, lambda: False, 1, sleep=sleep, now=lambda: hours[0] * 3600)
+    sweeps = rounds(watch, lambda: False, 1)
     assert [list(each.models) for each in sweeps] == [["m", "run-step-1"]]
     assert hours == [1.25]
     assert list(rounds(watch, lambda: True, None)) == []
