@@ -46,7 +46,7 @@ def print_estimate(
         cells = _cells(row.work, row.compress_hours, row.evaluation_hours)
         if not row.job.is_made:
             cells[4] = ""
-        costs.add_row(escape(row.job.name), *cells)
+        costs.add_row(escape(row.checkpoint), *cells)
     costs.add_section()
     longest = max(
         (row.compress_hours or 0.0) + (row.evaluation_hours or 0.0) for row in estimates
@@ -67,19 +67,8 @@ def print_estimate(
     for text in texts:
         print_plain(text)
     if as_json:
-        costs_of = [*map(_cost_of, estimates)]
+        costs_of = [Cost.model_validate(row, from_attributes=True) for row in estimates]
         print_json(Estimate(machine=machine.name, checkpoints=costs_of, notes=texts))
-
-
-def _cost_of(row: JobEstimate) -> Cost:
-    return Cost(
-        checkpoint=row.job.name,
-        work=row.work,
-        compress_hours=row.compress_hours,
-        evaluation_hours=row.evaluation_hours,
-        disk_bytes=row.disk,
-        reference_bytes=row.references,
-    )
 
 
 def spelled_hours(hours: float, machine: Machine, longest: float = 0.0) -> str:
@@ -115,7 +104,7 @@ def _questions(estimates: Sequence[JobEstimate]) -> Iterator[str]:
     asked: dict[str, list[str]] = {}  # by task and settings: the checkpoints
     for row in estimates:
         for name, task in row.job.tasks.items():
-            asked.setdefault(f"{name}: {_described(task)}", []).append(row.job.name)
+            asked.setdefault(f"{name}: {_described(task)}", []).append(row.checkpoint)
     for what, names in asked.items():
         yield f"{what}; {counted(len(names), 'checkpoint')}: {', '.join(names)}"
 
@@ -160,7 +149,7 @@ def _controls(estimates: Sequence[JobEstimate]) -> Iterator[str]:
     for row in estimates:
         if row.job.change:
             yield (
-                f"{row.job.name}: {row.job.base} again, as a control ({row.job.change}): what"
+                f"{row.checkpoint}: {row.job.base} again, as a control ({row.job.change}): what"
                 " differs is noise; --control none leaves it out"
             )
 
@@ -199,9 +188,9 @@ def _disk_space(estimates: Sequence[JobEstimate]) -> Iterator[str]:
     made, kept = {}, {}
     for row in estimates:
         if row.job.is_made:
-            made[row.job.name] = row.disk
-        if row.references != 0:
-            kept[row.job.name] = row.references
+            made[row.checkpoint] = row.disk_bytes
+        if row.reference_bytes != 0:
+            kept[row.checkpoint] = row.reference_bytes
     for what, sizes in {
         "compressed checkpoints in RUN/checkpoints, weights in bfloat16": made,
         "distributions of bases in RUN/references until the run is finished": kept,

@@ -112,9 +112,13 @@ class JobEstimate:
     works: Mapping[str, Work]  # by task
     evaluation_hours: float | None = None
     compress_hours: float | None = None  # to prune or to quantise it
-    disk: int | None = None  # bytes of the checkpoint, if the run makes it
+    disk_bytes: int | None = None  # bytes of the checkpoint, if the run makes it
     # bytes of distributions that it keeps for others; None: its vocabulary is unknown
-    references: int | None = 0
+    reference_bytes: int | None = 0
+
+    @property
+    def checkpoint(self) -> str:
+        return self.job.name
 
     @property
     def work(self) -> Work:
@@ -138,16 +142,16 @@ def estimate(config: SweepConfig, machine: Machine) -> list[JobEstimate]:
             works[name] = work_once(task).of(job.most)
         row = JobEstimate(job=job, works=works)
         if keeps_references(job, jobs):
-            row.references = _references(job, works, config.engine.dtype)
+            row.reference_bytes = _references(job, works, config.engine.dtype)
         size = parameters_of(values[job.model])
         if size is not None:
             row.evaluation_hours = evaluation_hours(size, row.work, machine, sharing)
         made = job.quantise or job.prune
         if made is None:
-            row.compress_hours = row.disk = 0
+            row.compress_hours = row.disk_bytes = 0
         elif size is not None:
             row.compress_hours = compress_hours(size, made, machine)
-            row.disk = bytes_of(made, int(2 * size))  # of a bfloat16 model
+            row.disk_bytes = bytes_of(made, int(2 * size))  # of a bfloat16 model
         estimates.append(row)
     return estimates
 

@@ -65,20 +65,11 @@ def live_of(state: RunState, served: Sequence[Served], now: float) -> Live:
     last = {row.engine: row for row in served}
     engines = []
     for number, engine in sorted(state.engines.items()):
-        row = last.get(number)
-        status = EngineStatus(
-            engine=number,
-            gpu=engine.gpu,
-            state=engine.state,
-            checkpoint=engine.checkpoint,
-            task=engine.task,
-            items=engine.items,
-            done=engine.done,
-            seconds=round(now - engine.since, 1),
-            idle_share=None if row is None else row.idle_share,
-            waiting_share=None if row is None else row.waiting_share,
-        )
-        engines.append(status)
+        shown, row = asdict(engine), last.get(number)
+        shown["seconds"] = round(now - shown.pop("since"), 1)
+        if row is not None:
+            shown |= {"idle_share": row.idle_share, "waiting_share": row.waiting_share}
+        engines.append(EngineStatus(engine=number, **shown))
     pruning = state.compressed
     return Live(
         seconds=round(now - state.started, 1),

@@ -213,14 +213,7 @@ class EngineActor:
     @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
     def where(self) -> Where:
         """Return this process's place. Ray queues the call until the process has it."""
-        node_id = ray.get_runtime_context().get_node_id()
-        return Where(
-            node=platform.node(),
-            node_id=node_id,
-            device=device(),
-            pid=os.getpid(),
-            gpu=self._gpu,
-        )
+        return _here(device(), self._gpu)
 
     @ray.method(concurrency_group=AHEAD)  # type: ignore[untyped-decorator]
     def read_ahead(self, checkpoint: Path) -> None:
@@ -265,6 +258,13 @@ def start_actor(actor: type, setup: EngineSetup, **options: Any) -> Any:
     )(actor).remote(replace(setup, place=place))
 
 
+def _here(device: str = "", gpu: str = "") -> Where:
+    """The place of this process."""
+    node_id = ray.get_runtime_context().get_node_id()
+    pid, node = os.getpid(), platform.node()
+    return Where(node=node, node_id=node_id, device=device, pid=pid, gpu=gpu)
+
+
 def end_process(where: Where) -> None:
     """Kill a process of this run on any node; no error if it is already gone."""
     kill = ray.remote(num_cpus=0, max_retries=0)(_kill)
@@ -289,11 +289,7 @@ def _kill(pid: int) -> None:
 def showing_life(path: Path) -> Iterator[None]:
     """Within the block, a thread writes place and heartbeats to `path`, which the
     driver reads (`TaskWatch`)."""
-    node_id = ray.get_runtime_context().get_node_id()
-    where = asdict(
-        Where(node=platform.node(), node_id=node_id, device="", pid=os.getpid())
-    )
-    ended = threading.Event()
+    where, ended = asdict(_here()), threading.Event()
 
     def write() -> None:
         written = None

@@ -285,12 +285,20 @@ def test_estimate_of_documented_sweep():
         SweepConfig, {**MAIN, "compress": yaml.safe_load(lines)}, "s.yaml"
     )
     by_name = {each.job.name: each for each in estimate(document, machine_of("H100"))}
-    dense = by_name["wanda-0.5"].disk
-    assert by_name["dense"].disk == 0
-    assert by_name["reap-0.25"].disk == dense
-    assert by_name["rtn-fp8_dynamic"].disk == by_name["gptq-w8a8"].disk == dense // 2
-    assert dense // 4 < by_name["gptq-w4a16"].disk < dense // 3
-    assert by_name["online-mxfp8"].disk == by_name["online-mxfp8"].compress_hours == 0
+    dense = by_name["wanda-0.5"].disk_bytes
+    assert by_name["dense"].disk_bytes == 0
+    assert by_name["reap-0.25"].disk_bytes == dense
+    assert (
+        by_name["rtn-fp8_dynamic"].disk_bytes
+        == by_name["gptq-w8a8"].disk_bytes
+        == dense // 2
+    )
+    assert dense // 4 < by_name["gptq-w4a16"].disk_bytes < dense // 3
+    assert (
+        by_name["online-mxfp8"].disk_bytes
+        == by_name["online-mxfp8"].compress_hours
+        == 0
+    )
     assert (
         by_name["gptq-w4a16"].compress_hours
         > by_name["rtn-fp8_dynamic"].compress_hours

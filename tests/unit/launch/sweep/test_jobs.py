@@ -250,7 +250,12 @@ def groups(**changes: Any) -> dict[tuple[str, str], tuple[str, ...]]:
 
 def part_of(config):
     asked = []
-    expanded = expand(config, RUN, lambda value: asked.append(value) or Path(value))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "launch.sweep.jobs.resolve_model",
+            lambda value: asked.append(value) or Path(value),
+        )
+        expanded = expand(config, RUN)
     return {job.name: job for job in expanded}, asked
 
 

@@ -92,11 +92,13 @@ def test_estimate_counts_distributions(tmp_path):
         for each in (TASK, without)
     ]
     of_base, of_pruned = estimate(sweeps[0], machine_of("cpu"))
-    assert (of_base.references, of_pruned.references) == (POSITIONS * BYTES, 0)
-    assert [each.references for each in estimate(sweeps[1], machine_of("cpu"))] == [
+    assert (of_base.reference_bytes, of_pruned.reference_bytes) == (
+        POSITIONS * BYTES,
         0,
-        0,
-    ]
+    )
+    assert [
+        each.reference_bytes for each in estimate(sweeps[1], machine_of("cpu"))
+    ] == [0, 0]
     disk = [prepare(sweep, tmp_path).disk_bytes for sweep in sweeps]
     assert disk[0] - disk[1] == POSITIONS * BYTES
 
