@@ -272,7 +272,7 @@ class _Run:
         fleet = Fleet(
             machines.nodes(),
             self._board,
-            partial(self._worker, questions),
+            partial(self._worker, questions=questions),
             tensor_parallel=engine.tensor_parallel,
             wanted=self._resources.engines,
             remote=min(_REMOTE, len(self._board.ledger.remote)),
@@ -397,7 +397,7 @@ class _Run:
         return sharing
 
     def _worker(
-        self, questions: Mapping[str, Any], number: int, place: Placement
+        self, number: int, place: Placement, questions: Mapping[str, Any]
     ) -> EngineWorker:
         """The worker of an engine, not started. `questions`: task key -> object
         reference of its questions."""

@@ -14,6 +14,7 @@ from launch.sweep.config import SweepConfig, load_sweep
 from launch.sweep.estimate import estimate
 from launch.sweep.jobs import expand
 from launch.sweep.machines import machine_of
+from launch.sweep.models import BUNDLED_MODEL
 from launch.sweep.preflight import prepare
 from pruning.config import PruneConfig
 from pruning.run import prune
@@ -98,7 +99,7 @@ def test_quantisations_are_a_product():
         None,
         None,
     )
-    assert plain.quantise.source == Path("bundled")
+    assert plain.quantise.source == BUNDLED_MODEL
     assert plain.path == RUN / "checkpoints" / "rtn-fp8_dynamic"
     assert (after.base, after.after, after.prune) == ("dense", "wanda-0.5", None)
     assert after.quantise.source == made["wanda-0.5"].path
