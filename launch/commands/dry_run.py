@@ -4,7 +4,7 @@ measure. Neither starts anything."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from quantising.config import QuantiseConfig
 
 if TYPE_CHECKING:
     from evaluator.probes.config import EvalConfig
-    from launch.sweep.estimate import JobEstimate, Work
+    from launch.sweep.estimate import Estimates, Work
 
 
 def print_estimate(
@@ -99,7 +99,7 @@ def print_job(
         print_json(JobCost(machine=machine.name, hours=hours, disk_bytes=disk))
 
 
-def _questions(estimates: Sequence[JobEstimate]) -> Iterator[str]:
+def _questions(estimates: Estimates) -> Iterator[str]:
     """What is asked, and of which checkpoints."""
     asked: dict[str, list[str]] = {}  # by task and settings: the checkpoints
     for row in estimates:
@@ -120,7 +120,7 @@ def _described(task: EvalConfig) -> str:
     return words
 
 
-def _counts(estimates: Sequence[JobEstimate], total: Work, time: str) -> Iterator[str]:
+def _counts(estimates: Estimates, total: Work, time: str) -> Iterator[str]:
     jobs = sum(len(row.job.tasks) for row in estimates)
     yield (
         f"{counted(len(estimates), 'checkpoint')}, {counted(jobs, 'job')} (checkpoint x"
@@ -136,7 +136,7 @@ def _counts(estimates: Sequence[JobEstimate], total: Work, time: str) -> Iterato
         )
 
 
-def _unknown_sizes(estimates: Sequence[JobEstimate]) -> Iterator[str]:
+def _unknown_sizes(estimates: Estimates) -> Iterator[str]:
     models = dict.fromkeys(
         row.job.model for row in estimates if row.evaluation_hours is None
     )
@@ -145,7 +145,7 @@ def _unknown_sizes(estimates: Sequence[JobEstimate]) -> Iterator[str]:
         yield f"not in the times, because their size is unknown here: {names}"
 
 
-def _controls(estimates: Sequence[JobEstimate]) -> Iterator[str]:
+def _controls(estimates: Estimates) -> Iterator[str]:
     for row in estimates:
         if row.job.change:
             yield (
@@ -165,7 +165,7 @@ def _cells(work: Work, *hours: float | None) -> list[str]:
     return [*cells, *shown]
 
 
-def _screened(config: SweepConfig, estimates: Sequence[JobEstimate]) -> Iterator[str]:
+def _screened(config: SweepConfig, estimates: Estimates) -> Iterator[str]:
     """The fewest and the most items of a screened sweep. Raises InputError if
     nothing can stop early."""
     if config.screen is None:
@@ -183,7 +183,7 @@ def _screened(config: SweepConfig, estimates: Sequence[JobEstimate]) -> Iterator
     )
 
 
-def _disk_space(estimates: Sequence[JobEstimate]) -> Iterator[str]:
+def _disk_space(estimates: Estimates) -> Iterator[str]:
     """The disk space of compressed checkpoints, and of the bases' distributions."""
     made, kept = {}, {}
     for row in estimates:

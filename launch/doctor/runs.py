@@ -33,7 +33,7 @@ from evaluator.engine.base import (
 from evaluator.engine.beam import BeamSearch, Hypothesis
 from evaluator.engine.config import EngineConfig, build_engine
 from evaluator.engine.processor import usable_cores
-from launch.doctor.results import RunResult
+from launch.doctor.results import Beams, RunResult
 
 PROMPT_TOKENS = 384  # longest prompt: several cache blocks, the last one partly filled
 BEAM_WIDTH, BEAM_TOKENS = 5, 16
@@ -151,7 +151,7 @@ class Inputs:
     logs: Path  # folder of the processes' output
     dtype: str  # "auto"; after the run `served`, its engine's dtype
     # found by the run `served`
-    beams: Mapping[str, tuple[Hypothesis, ...]] = field(default_factory=dict)
+    beams: Beams = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +283,7 @@ def _answered(run: Run, inputs: Inputs) -> RunResult:
             for stage, path in paths.items()
         }
     answers: dict[str, Mapping[str, Response]] = {}
-    beams: Mapping[str, tuple[Hypothesis, ...]] = {}
+    beams: Beams = {}
     reports = []
     for stage, path in paths.items():
         reports.append(engine.load(path))
@@ -319,7 +319,7 @@ def _answers(engine: Engine, requests: Iterable[Request]) -> dict[str, Response]
     }
 
 
-def search(engine: Engine, cases: Cases) -> dict[str, tuple[Hypothesis, ...]]:
+def search(engine: Engine, cases: Cases) -> Beams:
     """Beam search from several prompts at once."""
     searches = {
         name: BeamSearch(
@@ -340,7 +340,7 @@ def search(engine: Engine, cases: Cases) -> dict[str, tuple[Hypothesis, ...]]:
     return {name: search.hypotheses() for name, search in searches.items()}
 
 
-def scores_of(beams: Mapping[str, tuple[Hypothesis, ...]], cases: Cases) -> list[Score]:
+def scores_of(beams: Beams, cases: Cases) -> list[Score]:
     """Requests that score beams, each as `NAME/NUMBER`."""
     return [
         Score(
@@ -353,9 +353,7 @@ def scores_of(beams: Mapping[str, tuple[Hypothesis, ...]], cases: Cases) -> list
     ]
 
 
-def _transformers_beams(
-    inputs: Inputs, dtype: str, cases: Cases
-) -> dict[str, tuple[Hypothesis, ...]]:
+def _transformers_beams(inputs: Inputs, dtype: str, cases: Cases) -> Beams:
     """transformers' own beam search."""
     import torch
     from transformers import AutoModelForCausalLM

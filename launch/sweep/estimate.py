@@ -15,7 +15,7 @@ bfloat16 weight once. The hours show which of two sweeps is larger, and whether 
 a morning or a week.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, reduce
 from pathlib import Path
@@ -125,7 +125,10 @@ class JobEstimate:
         return reduce(Work.plus, self.works.values(), Work())
 
 
-def total_of(estimates: Iterable[JobEstimate]) -> Work:
+Estimates = Sequence[JobEstimate]
+
+
+def total_of(estimates: Estimates) -> Work:
     return reduce(Work.plus, (row.work for row in estimates), Work())
 
 

@@ -60,6 +60,9 @@ class Shard:
     call: str = ""  # as `shard_of` takes it
 
 
+Shards = tuple[Shard, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseSource:
     """The source of the base's answers: the records of checkpoint `name`, or why
@@ -85,7 +88,7 @@ class Assignment:
     task_key: str  # identifies questions + config: the key for tokenised plans
     config: EvalConfig
     origin: Origin
-    shards: tuple[Shard, ...]
+    shards: Shards
     # the probes whose records are kept; empty: all of its `config`
     kept: tuple[str, ...] = ()
     # The source of the greedy answers that its probes read; None: no probe reads any,
@@ -170,7 +173,7 @@ def key_of(item: Item) -> Key:
 
 def shards_of(
     task: PreparedTask, finished: Collection[Key], size: int, call: str = ""
-) -> tuple[Shard, ...]:
+) -> Shards:
     """The questions without records, cut into shards of `size` short answers, or of
     as many fewer long ones."""
     tokens = task.config.max_new_tokens + task.config.expected_thought
@@ -229,7 +232,7 @@ def lacking(
     return groups
 
 
-def begun(shards: Sequence[Shard], items: int) -> tuple[Shard, ...]:
+def begun(shards: Sequence[Shard], items: int) -> Shards:
     """The unfinished shards, in order, that an engine with `items` in flight may
     have begun."""
     found: list[Shard] = []

@@ -25,7 +25,7 @@ from evaluator.asking.questions import Posed
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.probes.stream import IN_FLIGHT
 from evaluator.store.run_json import Failure
-from launch.run.decide.assignments import Assignment, Shard, distance
+from launch.run.decide.assignments import Assignment, Shard, Shards, distance
 from launch.run.decide.failures import Ledger, Remedy
 from launch.run.events import Part
 
@@ -250,7 +250,7 @@ class Board:
         with self._changed:
             self.ledger.loaded(engine, checkpoint)
 
-    def begin(self, engine: int, hand_back: HandBack) -> tuple[Shard, ...]:
+    def begin(self, engine: int, hand_back: HandBack) -> Shards:
         """The shards to evaluate now: the assignment's, without those that other
         engines have taken over. Waits while the run is paused."""
         with self._changed:

@@ -30,7 +30,7 @@ from typing import Literal
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.errors import InputError
 from evaluator.store.run_json import Failure
-from launch.run.decide.assignments import Shard, begun, shard_of
+from launch.run.decide.assignments import Shard, Shards, begun, shard_of
 from launch.run.events import Part
 
 Remedy = Literal["go on", "probe", "retire"]  # for an engine after a failure
@@ -249,7 +249,7 @@ class Ledger:
 
     def examine(
         self, part: Part, left: Sequence[Shard], items: int
-    ) -> tuple[Guilty, tuple[Shard, ...]]:
+    ) -> tuple[Guilty, Shards]:
         """Count a death with the unfinished shards `left`, and with `items` in
         flight at most.
 

@@ -36,6 +36,9 @@ class Node:
         return self.gpus * self.sharing
 
 
+Nodes = Sequence[Node]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """The place of one engine: its node, GPUs and threads."""
@@ -63,7 +66,7 @@ def part_of_gpu(sharing: int) -> float | int:
 
 
 def place_engines(
-    nodes: Sequence[Node], tensor_parallel: int, wanted: int | None
+    nodes: Nodes, tensor_parallel: int, wanted: int | None
 ) -> tuple[Placement, ...]:
     """A place for each engine, on the nodes in turn; `wanted` None: as many engines
     as fit.
@@ -121,7 +124,7 @@ def place_engines(
 
 
 def missing_places(
-    nodes: Sequence[Node],
+    nodes: Nodes,
     standing: Mapping[str, int],
     retired: Mapping[str, int],
     first: Placement,
@@ -156,7 +159,7 @@ def missing_places(
     return tuple(missing[: max(0, room)])
 
 
-def _gpus_of(nodes: Sequence[Node], rooms: Sequence[int] | None = None) -> str:
+def _gpus_of(nodes: Nodes, rooms: Sequence[int] | None = None) -> str:
     """Each node's GPUs, and how many engines fit there, for an error message."""
     texts = [f"{counted(node.gpus, 'GPU')} on {node.name}" for node in nodes]
     if rooms is not None:
@@ -170,11 +173,11 @@ class FreeGpus:
     """The GPUs of each node, or parts of shared ones, that no prune task and no
     engine of this run has."""
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Nodes) -> None:
         self._free: dict[str, int] = {}
         self.follow(nodes)
 
-    def follow(self, nodes: Sequence[Node]) -> None:
+    def follow(self, nodes: Nodes) -> None:
         self._free = {
             node.node_id: self._free.get(node.node_id, node.rooms) for node in nodes
         }

@@ -16,7 +16,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -32,7 +32,7 @@ from evaluator.core.files import need_unfenced
 from evaluator.core.liveness import Owner, sight, this_process
 from launch import provenance
 from launch.process import check_stop, noting_stop
-from launch.run.decide.nodes import Node
+from launch.run.decide.nodes import Node, Nodes
 from launch.run.events import Tell
 from launch.sweep.plugins import VARIABLE
 
@@ -115,7 +115,7 @@ class Cluster:
                 self._raylet_died = self._raylet_died or not alive.get(self._node, True)
 
 
-def least_gpu_memory(nodes: Sequence[Node]) -> int | None:
+def least_gpu_memory(nodes: Nodes) -> int | None:
     """The bytes of the smallest GPU of all nodes, as a process on each finds them;
     None if one does not know."""
     ask = ray.remote(num_cpus=0)(provenance.least_gpu_memory)

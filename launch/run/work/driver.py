@@ -33,7 +33,7 @@ from launch.run.decide.assignments import (
     Key,
     Lacking,
     Outcome,
-    Shard,
+    Shards,
     call_after,
     key_of,
     lacking,
@@ -42,7 +42,7 @@ from launch.run.decide.assignments import (
 )
 from launch.run.decide.board import Board
 from launch.run.decide.failures import Ledger
-from launch.run.decide.nodes import Node, Placement, compress_options
+from launch.run.decide.nodes import Nodes, Placement, compress_options
 from launch.run.decide.screening import Screening
 from launch.run.directory.live import LiveFiles
 from launch.run.directory.lock import PAUSE, STOP
@@ -180,7 +180,7 @@ class _Run:
         self._remembered = self._looked = time.monotonic()
         self._items = 0
         self._to_make: set[str] = set()
-        self._whole: dict[str, tuple[Shard, ...]] = {}  # a task's shards, by its key
+        self._whole: dict[str, Shards] = {}  # a task's shards, by its key
         self._board = Board(
             Ledger(attempts=self._resources.attempts),
             questions={task.key: task.questions for task in prepared.tasks},
@@ -381,7 +381,7 @@ class _Run:
         elif board.paused:
             board.go_on()
 
-    def _sharing(self, nodes: Sequence[Node]) -> int:
+    def _sharing(self, nodes: Nodes) -> int:
         """The number of engines on each GPU, also in run.json."""
         wanted, gpus = self._resources.engines_per_gpu, sum(node.gpus for node in nodes)
         if wanted == 1 or not gpus:
@@ -556,7 +556,7 @@ class _Run:
 
     def _shards(
         self, task: PreparedTask, finished: Collection[Key], call: str
-    ) -> tuple[Shard, ...]:
+    ) -> Shards:
         """Checkpoints without finished items share their shards: there may be 1,000
         checkpoints of 100 shards each."""
         if finished:

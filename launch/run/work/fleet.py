@@ -10,7 +10,7 @@ import itertools
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from evaluator.core.errors import EngineError, ResurfaceError
@@ -20,6 +20,7 @@ from launch.run.decide.failures import Ledger
 from launch.run.decide.nodes import (
     FreeGpus,
     Node,
+    Nodes,
     Placement,
     missing_places,
     place_engines,
@@ -68,7 +69,7 @@ class Fleet(Generic[AnyWorker]):
 
     def __init__(
         self,
-        nodes: Sequence[Node],
+        nodes: Nodes,
         board: Board,
         make: Callable[[int, Placement], AnyWorker],
         *,
@@ -130,7 +131,7 @@ class Fleet(Generic[AnyWorker]):
         alive = next((each for each in self.workers if each.is_alive()), None)
         time.sleep(seconds) if alive is None else alive.join(timeout=seconds)
 
-    def follow(self, nodes: Sequence[Node]) -> list[Node]:
+    def follow(self, nodes: Nodes) -> list[Node]:
         """Adapt the engines to the current nodes; returns the new nodes."""
         before = {node.node_id for node in self._nodes}
         there = {node.node_id for node in nodes}
