@@ -197,9 +197,9 @@ def test_last_line_names_first_checkpoints():
 
 
 def test_watched_sweeps_run_in_turn(tmp_path: Path, monkeypatch) -> None:
-    """The last tells what failed; only the first round's error ends it."""
+    """The last tells what failed; only an error of what is there at the start ends it."""
     refused: list[str] = []
-    watch = SimpleNamespace(refuse=refused.append, fresh=())
+    watch = SimpleNamespace(refuse=refused.append, fresh=(), at_start=False)
     watched = call.Watched(watch, None)  # type: ignore[arg-type]
     ends = {1: None, 2: None, 3: InputError("no"), 4: typer.Exit(3)}
     monkeypatch.setattr("launch.sweep.watching.rounds", lambda *_: iter(ends))
@@ -216,5 +216,6 @@ def test_watched_sweeps_run_in_turn(tmp_path: Path, monkeypatch) -> None:
         watched.run(made)
     assert (ran, refused) == ([1, 2, 3, 4], ["no"])
     ends[1] = InputError("first")
+    watch.at_start = True
     with pytest.raises(InputError, match="first"):
         watched.run(made)
