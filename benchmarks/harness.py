@@ -12,8 +12,8 @@ A benchmark runs in a process with `Options`. A side's process answers in lines 
     with Child("ours", module_command("benchmarks.serving.sides", "ours", "score",
     file)) as ours:
         result = ours.round()
-    measured = answer_of("recipe", module_command("benchmarks.pruning.prune", "--job",
-    work))
+    command = module_command("benchmarks.pruning.prune", "--job", work)
+    measured = Child("recipe", command).only()
 """
 
 import argparse
@@ -104,19 +104,6 @@ def run_main(main: Callable[[], None]) -> None:
         raise SystemExit(2 if isinstance(error, InputError) else 1) from None
 
 
-def answer_of(
-    name: str,
-    command: Sequence[str | Path],
-    *,
-    env: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
-) -> Json:
-    """The one answer of a process that errors call `name`. Raises SystemExit with
-    stderr's last line if it fails."""
-    with Child(name, command, env=env, cwd=cwd) as child:
-        return child.ready()
-
-
 def serve(work: Callable[[], Document], *, cold: Callable[[], object]) -> None:
     """A side's process, as `Child` expects it. `cold` is called before each round,
     off the clock."""
@@ -153,7 +140,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env=environment() if env is None else env,
+            env=env or environment(),
             cwd=cwd,
         )
 
@@ -170,6 +157,11 @@ class Child:
         if self._first is None:
             self._first = self._answer()
         return self._first
+
+    def only(self) -> Json:
+        """The one answer of a process without rounds, which then ends."""
+        with self:
+            return self.ready()
 
     def round(self) -> Json:
         """One round of the work; returns its result. Raises SystemExit if the

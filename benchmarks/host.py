@@ -207,7 +207,7 @@ def scripted(model: Path, read: workload.Questions, plans: list[Posed]) -> Scrip
 def one_round(engine: HostEngine, plans: list[Posed], read: workload.Questions) -> int:
     """Ask everything of `plans` and write the records, as an engine's actor does;
     returns how many records."""
-    columns = workload.columns(engine="vllm", dtype="bfloat16")
+    columns = workload.columns(dtype="bfloat16")
     evaluation = Evaluation(
         plans, config=read.config, prompter=read.prompter, columns=columns
     )

@@ -24,8 +24,8 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.harness import (
+    Child,
     Options,
-    answer_of,
     count,
     module_command,
     print_table,
@@ -143,11 +143,11 @@ def _run_job(who: str, python: Path | None, work: Sequence[str], folder: Path) -
     if python is None:
         job_options = ("--job", json.dumps([who, *work]))
         command = module_command("benchmarks.pruning.prune", *job_options)
-        return answer_of("a pruning job", command)
+        return Child("a pruning job", command).only()
     # on the CPU; it leaves logs where it runs
     env = os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
     command = [str(python), "-P", str(_JOB), *work]
-    return answer_of(llm_compressor.NAME, command, env=env, cwd=folder)
+    return Child(llm_compressor.NAME, command, env=env, cwd=folder).only()
 
 
 def measure(

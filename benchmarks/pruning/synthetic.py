@@ -78,7 +78,7 @@ def tensors_of(shape: Shape) -> dict[str, tuple[int, ...]]:
     }
 
 
-def write_checkpoint(directory: Path, shape: Shape, seed: int = 0) -> Path:
+def write_checkpoint(directory: Path, shape: Shape) -> Path:
     """A bfloat16 checkpoint in one safetensors file; one tensor is in memory at a
     time."""
     import torch
@@ -87,7 +87,7 @@ def write_checkpoint(directory: Path, shape: Shape, seed: int = 0) -> Path:
 
     directory.mkdir(parents=True, exist_ok=True)
     tensors = tensors_of(shape)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
 
     def drawn(name: str, dimensions: tuple[int, ...]) -> memoryview:
         final = name == "model.norm.weight"
@@ -124,12 +124,10 @@ def pieces(tokenizer: Any) -> list[str]:
     )
 
 
-def write_passages(
-    file: Path, model: Path, count: int, tokens: int, seed: int = 0
-) -> Path:
+def write_passages(file: Path, model: Path, count: int, tokens: int) -> Path:
     """`count` lines of random pieces of the model's vocabulary, of `tokens` tokens
     or more each."""
-    texts, draw = pieces(load_tokenizer(model)), random.Random(seed)
+    texts, draw = pieces(load_tokenizer(model)), random.Random(0)
     # some are merged
     lines = ("".join(draw.choices(texts, k=2 * tokens)) for _ in range(count))
     file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

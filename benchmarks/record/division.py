@@ -8,11 +8,11 @@ import hashlib
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.serving import workload
-from evaluator.asking.questions import Posed
+from evaluator.asking.questions import Question
+from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.config import validated
 from evaluator.core.document import digest
 from evaluator.core.errors import (
@@ -26,7 +26,7 @@ from evaluator.core.errors import (
 from evaluator.core.files import write_atomically
 from evaluator.core.records import Item
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.planning import questions_of, tokenised
+from evaluator.probes.planning import prompter_of, questions_of, tokenised
 from evaluator.tasks import load_task
 from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_item
 from launch.sweep.config import SweepConfig
@@ -105,14 +105,21 @@ class Draw:
         }
         return validated(SweepConfig, document, "resurface bench record")
 
-    def plans(self, model: Path, file: Path) -> tuple[EvalConfig, dict[Key, Posed]]:
+    @property
+    def quarter(self) -> "Draw":
+        """What the round without prefix caching asks."""
+        return replace(self, items=-(-self.items // 4))
+
+    def plans(self, model: Path, file: Path) -> tuple[EvalConfig, dict[Key, Question]]:
         """Every question of `file` in the model's token ids."""
         (config,) = self.sweep("model", "", file, {}, {}).tasks
-        prompter = workload.prompter_of(model)
+        prompter = prompter_of(load_tokenizer(model), config)
         plans = {}
         for question in questions_of(load_task(config.task, None), config):
             key = question.item.language, question.item.item_id
-            plans[key] = tokenised(question, prompter, config)
+            plan = tokenised(question, prompter, config)
+            assert isinstance(plan, Question)  # as it was
+            plans[key] = plan
         return config, plans
 
 

@@ -21,7 +21,6 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -88,8 +87,7 @@ def record(options: argparse.Namespace) -> None:
     ]
     unshared, without_patches = None, None
     if not options.only_rounds:
-        fewer = replace(draw, items=-(-draw.items // 4))
-        unshared = _round(fewer, options, "unshared", prefix_caching=False)
+        unshared = _round(draw.quarter, options, "unshared", prefix_caching=False)
         without_patches = _without_patches(draw, options)
     stated = {
         "usable_cores": usable_cores(),

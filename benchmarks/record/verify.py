@@ -9,7 +9,7 @@ import random
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.record.card import MEASURED, STATED, Round, Row, card_of, read_round
 from benchmarks.record.division import Draw, Key, division_of, stored_nonce
-from evaluator.asking.questions import Posed, Question
+from evaluator.asking.questions import Question
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core.errors import (
     Document,
@@ -91,8 +91,7 @@ def _verified(folder: Path, model: str | None, seed: int | None, share: float) -
     check = _Check(folder / "items.jsonl", path, weights, slow, seed, share)
     recomputed = sum(check.round(draw, each) for each in rounds)
     if unshared is not None:
-        fewer = replace(draw, items=-(-draw.items // 4))
-        recomputed += check.round(fewer, unshared, prefix_caching=False)
+        recomputed += check.round(draw.quarter, unshared, prefix_caching=False)
     short = "" if card["comparable"] else "; too short to compare it with others"
     return (
         f"division {draw.division.name}, {len(rounds)} rounds of"
@@ -209,7 +208,7 @@ def _check_records(
     rows: Sequence[Row],
     wanted: Document,
     config: EvalConfig,
-    plans: Mapping[Key, Posed],
+    plans: Mapping[Key, Question],
 ) -> None:
     """That all records are of this run, and each item x probe x index is there
     exactly once."""
@@ -231,24 +230,18 @@ def _check_records(
             raise Refused(f"a record is {what}: {'/'.join(map(str, place))}")
 
 
-def _counts(plan: Posed, config: EvalConfig) -> Mapping[str, int]:
+def _counts(plan: Question, config: EvalConfig) -> Mapping[str, int]:
     """How many records each probe has of an item. Beams and samples are drawn of the
     first items only."""
-    deep = _question(plan).deep
     counts = dict.fromkeys(config.probes, 1)
-    if not deep:
+    if not plan.deep:
         del counts["beam"], counts["sample"]
     if "open" not in plan.prompts:  # each is excluded once
         return counts
-    if deep:
+    if plan.deep:
         counts["beam"], counts["sample"] = config.beam_width, config.samples
-    counts["choice"] = len(_question(plan).option_texts)
+    counts["choice"] = len(plan.option_texts)
     return counts
-
-
-def _question(plan: Posed) -> Question:
-    assert isinstance(plan, Question)  # of an item, not a window of a text
-    return plan
 
 
 def _chosen(rows: Sequence[Row], seed: int, share: float) -> list[Row]:
@@ -261,14 +254,14 @@ def _chosen(rows: Sequence[Row], seed: int, share: float) -> list[Row]:
     return chosen
 
 
-def _ids_of(row: Row, plan: Posed) -> tuple[TokenIds, TokenIds | None]:
+def _ids_of(row: Row, plan: Question) -> tuple[TokenIds, TokenIds | None]:
     """The ids before a record's answer, and the answer's own where the model does not
     choose it."""
     if row["probe"] in ("greedy", "beam"):
         return plan.prompts["open"].token_ids, None
     text = gold_option(plan.item)
     if row["probe"] == "choice":
-        text = _question(plan).option_texts[row["index"]]
+        text = plan.option_texts[row["index"]]
     return plan.scored[text].prompt_ids, plan.scored[text].continuation_ids
 
 

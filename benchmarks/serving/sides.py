@@ -20,7 +20,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partialmethod
 from pathlib import Path
 from typing import Any, get_args
 
@@ -36,14 +36,9 @@ from benchmarks.serving.launching import (
     engine_settings,
     llm_arguments,
 )
-from benchmarks.serving.workload import (
-    Questions,
-    columns,
-    key,
-    prompter_of,
-    read_questions,
-)
+from benchmarks.serving.workload import Questions, columns, key, read_questions
 from evaluator.asking.prompts import Prompt, Prompter
+from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import Document, Json
 from evaluator.core.records import Record
 from evaluator.engine.base import Cancel, FixedSource, Score
@@ -51,7 +46,8 @@ from evaluator.engine.beam import BeamSearch
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.start import BREAKABLE, serves_cpus
-from evaluator.probes.planning import tokenised
+from evaluator.probes.config import EvalConfig
+from evaluator.probes.planning import prompter_of, tokenised
 from evaluator.probes.stream import Evaluation
 from evaluator.store.records import RecordStore, to_table
 
@@ -143,8 +139,7 @@ class Ours:
                 ]
         return {"beams": beams, "stats": self._stats()}
 
-    def beam_without_eos(self) -> Json:
-        return self.beam(eos=False)
+    beam_without_eos = partialmethod(beam, eos=False)
 
     @cached_property
     def _questions(self) -> Questions:
@@ -164,7 +159,7 @@ class Ours:
             (tokenised(each, read.prompter, read.config) for each in read.questions),
             config=read.config,
             prompter=read.prompter,
-            columns=columns(engine="vllm", dtype=self._engine.dtype),
+            columns=columns(dtype=self._engine.dtype),
         )
         records: list[Record] = []
         greedy: dict[str, list[int]] = {}
@@ -261,8 +256,7 @@ class Theirs:
             ]
         return {"beams": beams}
 
-    def beam_without_eos(self) -> Json:
-        return self.beam(eos=False)
+    beam_without_eos = partialmethod(beam, eos=False)
 
     def everything(self) -> Json:
         """Greedy, then samples, then beams, then candidates: four blocking calls; a
@@ -287,7 +281,9 @@ class Theirs:
 
     @cached_property
     def _prompter(self) -> Prompter:
-        return prompter_of(Path(self._work["model"]), thinking=True)
+        work = self._work
+        config = EvalConfig(task=work["task"], **work["settings"])
+        return prompter_of(load_tokenizer(Path(work["model"])), config)
 
     def _after_thoughts(self, budget: int) -> Iterator[Json]:
         """The items with what the model thinks of them, read and tokenised as we do."""

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from benchmarks.harness import (
     Agreement,
+    Child,
     Options,
     Side,
-    answer_of,
     compare,
     count,
     module_command,
@@ -105,7 +105,7 @@ def main() -> None:
         )
         theirs = Side(
             name="a new engine",
-            run=lambda: answer_of("a new engine", command),
+            run=lambda: Child("a new engine", command).only(),
             agree=agree,
         )
         compare("swap", {"ours": ours, "theirs": theirs}, rounds=options.rounds)

@@ -31,12 +31,12 @@ from benchmarks.harness import settings
 from benchmarks.pruning.synthetic import SHAPES, write_checkpoint
 from evaluator.asking.prompts import Prompter
 from evaluator.asking.questions import Question
-from evaluator.checkpoints.tokenizer import load_tokenizer
+from evaluator.checkpoints.tokenizer import load_tokenizer, read_eos_ids
 from evaluator.core.errors import InputError, Json, unknown
 from evaluator.core.records import Item, Origin
 from evaluator.engine.vllm.start import serves_cpus
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.planning import questions_of, tokenised
+from evaluator.probes.planning import prompter_of, questions_of, tokenised
 from evaluator.tasks import load_task
 from launch.sweep.models import resolve_model, vocabulary_of
 
@@ -59,34 +59,20 @@ def read_questions(task: str, model: Path, count: int, **settings: Any) -> Quest
     config = EvalConfig(
         task=task, items=-(-count // len(data.pools)), **{"probes": PROBES, **settings}
     )
-    prompter = prompter_of(model, 512 + config.length, thinking=config.thinks)
+    prompter = prompter_of(load_tokenizer(model), config)
     return Questions(
         config=config, prompter=prompter, questions=questions_of(data, config)[:count]
     )
 
 
-def prompter_of(
-    model: Path, prompt_tokens: int = 512, *, thinking: bool = False
-) -> Prompter:
-    """The prompts of a run's defaults, for a checkpoint's tokenizer."""
-    tokenizer = load_tokenizer(model)
-    return Prompter(
-        tokenizer,
-        chat=thinking,
-        thinking=thinking,
-        prompt_tokens=prompt_tokens,
-        one_shot_prompt_tokens=1024,
-    )
-
-
-def columns(*, engine: str, dtype: str) -> Json:
+def columns(*, dtype: str) -> Json:
     """What all records of a benchmark share: an unpruned checkpoint without a
     digest."""
     origin = dict.fromkeys(Origin.__struct_fields__) | {
         "checkpoint": "bench",
         "weights_digest": "",
     }
-    return origin | {"engine": engine, "engine_version": "", "dtype": dtype}
+    return origin | {"engine": "vllm", "engine_version": "", "dtype": dtype}
 
 
 def key(item: Item) -> str:
@@ -129,7 +115,8 @@ def written(options: argparse.Namespace) -> Iterator[Path]:
 
 def _document(options: argparse.Namespace) -> Json:
     model = model_directory(options.model)
-    asked = {"context_tokens": options.context_tokens}
+    length = options.context_tokens
+    asked = {"context_tokens": length, "prompt_tokens": 512 + length}
     if budget := options.thinking:
         asked |= {"chat": True, "thinking": budget, "thought_limit": budget}
     kind, _, lengths = options.task.partition(":")
@@ -140,7 +127,7 @@ def _document(options: argparse.Namespace) -> Json:
                 f"--task random:{lengths}: must be lengths in tokens, as in"
                 " random:300,600"
             )
-        eos_ids = prompter_of(model).eos_ids
+        eos_ids = read_eos_ids(model)
         items = _random(model, options.items, [int(size) for size in sizes])
     else:
         read = read_questions(options.task, model, options.items, **asked)

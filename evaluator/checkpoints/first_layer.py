@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.overlay import overlay
@@ -29,17 +28,14 @@ def shortened(config: Document) -> Json:
 def first_layer(checkpoint: Path, directory: Path) -> Path:
     """Fill the empty `directory` with the checkpoint of one layer: everything but
     the layers after the first."""
-    from safetensors import safe_open
     from safetensors.torch import save_file
 
     whole = Checkpoint(checkpoint)
-    kept = [name for name in whole.tensors if not _LATER_LAYER.search(name)]
-    if _LAYERS not in whole.config or len(kept) == len(whole.tensors):
+    tensors = whole.tensors
+    kept = [name for name in tensors if not _LATER_LAYER.search(name)]
+    if _LAYERS not in whole.config or len(kept) == len(tensors):
         return checkpoint
-    weights: dict[str, Any] = {}
-    for name in kept:
-        with safe_open(whole.tensors[name].file, framework="pt") as opened:
-            weights[name] = opened.get_tensor(name)
+    weights = {name: tensors[name].stored() for name in kept}
     overlay(checkpoint, directory, shortened(whole.config))
     for file in (*directory.glob("*.safetensors"), directory / INDEX):
         file.unlink(missing_ok=True)

@@ -15,10 +15,13 @@ The arithmetic is this module's own: it checks vLLM's, and compressed-tensors' i
 vLLM loads with.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 # of a checkpoint's files by name, as slices that are read on demand
@@ -30,6 +33,17 @@ _PARTS = ("weight_packed", "qweight", "weight", "weight_shape", "weight_scale", 
           "weight_zero_point", "scales", "qzeros", "g_idx")  # fmt: skip
 _PLAIN = {"I8", "F8_E4M3", "F8_E5M2"}
 _FLOATS = {"F32", "F16", "BF16"}
+
+
+@contextmanager
+def opened(files: Iterable[str | Path]) -> Iterator[Tensors]:
+    """The tensors of safetensors files within."""
+    tensors: dict[str, Any] = {}
+    with ExitStack() as stack:
+        for file in files:
+            held = stack.enter_context(safe_open(file, framework="pt"))
+            tensors |= {name: held.get_slice(name) for name in held.keys()}  # noqa: SIM118  (not a dict)
+        yield tensors
 
 
 class Matrix:

@@ -57,15 +57,11 @@ def _head_only(checkpoint: Checkpoint) -> Mapping[str, str]:
 def _add(directory: Path, copies: Mapping[str, str]) -> None:
     """Write tensors once more, each under a new name (`copies`: new -> old), beside
     the files of an overlay."""
-    from safetensors import safe_open
     from safetensors.torch import save_file
 
     tensors = Checkpoint(directory).tensors
     homes = {name: tensor.file.name for name, tensor in tensors.items()}
-    weights = {}
-    for new, old in copies.items():
-        with safe_open(tensors[old].file, framework="pt") as opened:
-            weights[new] = opened.get_tensor(old)
+    weights = {new: tensors[old].stored() for new, old in copies.items()}
     save_file(weights, directory / _ADDED, metadata={"format": "pt"})
     (directory / INDEX).unlink(missing_ok=True)  # a link
     write_index(directory, homes | dict.fromkeys(copies, _ADDED), 0)

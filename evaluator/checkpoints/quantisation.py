@@ -81,8 +81,6 @@ class Quantisation:
     # "static": the order of visits to columns; "group": groups follow the order
     activation_order: str | None = None
     calibration: str | None = None  # the data for fitting scales or weights, if named
-    # of a sparsity_config that names layers: "dense", "sparse-24-bitmask"
-    sparse_format: str | None = None
     stated_in: str | None = None  # the file that describes it, if not config.json
 
     @property
@@ -170,10 +168,6 @@ def _compressed_tensors(path: Path, settings: Document, place: str) -> Quantisat
     if not groups:
         raise InputError(f"{place}: field 'config_groups' quantises no weights")
     orders = filter(None, (group.activation_order for group in groups))
-    sparse = settings.get("sparsity_config") or {}
-    sparse_format: str | None = None
-    if sparse.get("targets"):
-        sparse_format = field(sparse, "format", str, f"{place}.sparsity_config")
     return Quantisation(
         library=COMPRESSED_TENSORS,
         scheme=" and ".join(dict.fromkeys(group.scheme for group in groups)),
@@ -181,7 +175,6 @@ def _compressed_tensors(path: Path, settings: Document, place: str) -> Quantisat
         per=groups[0].per if len({group.per for group in groups}) == 1 else None,
         symmetric=all(group.symmetric for group in groups),
         activation_order=next(orders, None),
-        sparse_format=sparse_format,
     )
 
 

@@ -47,12 +47,12 @@ class Endpoint(Frozen):
     @classmethod
     def _are_addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
         for url in urls:
-            scheme, separator, host = url.partition("://")
-            if scheme not in ("http", "https") or not separator or not host:
+            parts = urlsplit(url)
+            if parts.scheme not in ("http", "https") or not parts.netloc:
                 raise ValueError(f"{url!r} is no address; write http://HOST:PORT")
-            if "@" in host.partition("/")[0]:
+            if "@" in parts.netloc:
                 raise ValueError("an address holds no password; use key_env: VARIABLE")
-            urlsplit(url).port  # noqa: B018  (raises ValueError for no number)
+            parts.port  # noqa: B018  (raises ValueError for no number)
         return tuple(url.rstrip("/").removesuffix("/v1") for url in urls)
 
 

@@ -3,13 +3,11 @@ files, whatever a manifest states."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
 
 import numpy as np
 import torch
-from safetensors import safe_open
 
-from evaluator.checkpoints.matrices import Matrix
+from evaluator.checkpoints.matrices import Matrix, opened
 from evaluator.checkpoints.tensors import Tensor
 from evaluator.core.liveness import HEARTBEAT
 
@@ -26,12 +24,7 @@ def measure(
     """
     grouped = re.fullmatch(r"(\d+):([1-9]\d*)", pattern)
     zeros = weights = 0
-    with ExitStack() as stack:
-        opened = [
-            stack.enter_context(safe_open(file, framework="pt"))
-            for file in {each.file for each in tensors}
-        ]
-        slices = {name: each.get_slice(name) for each in opened for name in each.keys()}  # noqa: SIM118  (not a dict)
+    with opened({each.file for each in tensors}) as slices:
         try:
             for name in names:
                 for zero_RI in _zeros(Matrix(slices, name.removesuffix(".weight"))):

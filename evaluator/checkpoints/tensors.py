@@ -89,6 +89,12 @@ class Tensor:
         if bool(((np.frombuffer(chunk, dtype=kind) & mask) == mask).any()):
             raise InputError(f"{self.file}: tensor {self.name!r} holds NaN or infinity")
 
+    def stored(self) -> "torch.Tensor":
+        """A copy in memory, of any dtype that safetensors knows."""
+        with safe_open(self.file, framework="pt") as opened:
+            tensor: torch.Tensor = opened.get_tensor(self.name)
+            return tensor
+
     def read(self, dtype: "torch.dtype | None" = None) -> "torch.Tensor":
         """A copy in memory, in `dtype` or else its own, one of FLOATS."""
         import torch

@@ -12,7 +12,6 @@ that of registration.
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from datetime import date
 from typing import Annotated, Any, Generic, Protocol, TypeVar
 
@@ -135,6 +134,8 @@ class KeysOnce(yaml.constructor.SafeConstructor):
 
 
 class Named(Protocol):
+    """What a registry holds."""
+
     @property
     def name(self) -> str: ...
 
@@ -143,6 +144,8 @@ T = TypeVar("T", bound=Named)
 
 
 class Registry(Generic[T]):
+    """The objects of one kind, in the order in which they were registered."""
+
     def __init__(self, kind: str, objects: Iterable[T] = ()) -> None:
         """`kind` names one object in error messages."""
         self.kind = kind
@@ -159,15 +162,6 @@ class Registry(Generic[T]):
             raise ValueError(f"{self.kind} {entry.name!r} is registered already")
         self._objects[entry.name] = entry
         return entry
-
-    @contextmanager
-    def temporarily(self, entry: T) -> Iterator[T]:
-        """Within, the object is registered: for tests."""
-        self.register(entry)
-        try:
-            yield entry
-        finally:
-            del self._objects[entry.name]
 
     def __getitem__(self, name: str) -> T:
         """Raises InputError, with the nearest name suggested, for a name that is not

@@ -308,18 +308,12 @@ def latest_claim(directory: Path) -> LeaseClaim | None:
         number = max(int(name[:-5]) for name in names)
         try:
             found = json.loads(_file(directory, number).read_bytes())
-            token, locked, released = (
-                str(found["token"]),
-                bool(found["locked"]),
-                bool(found["released"]),
-            )
-            owner = Owner(**found["owner"])
             return LeaseClaim(
                 number=number,
-                token=token,
-                owner=owner,
-                locked=locked,
-                released=released,
+                token=str(found["token"]),
+                owner=Owner(**found["owner"]),
+                locked=bool(found["locked"]),
+                released=bool(found["released"]),
             )
         except FileNotFoundError:  # a higher one has just replaced it
             time.sleep(0.05)

@@ -25,6 +25,8 @@ Decision = Literal["take", "refuse", "watch"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
+    """A process that writes a directory."""
+
     host: str
     # one start of one machine, and the processes that see each other's ids there
     machine: str

@@ -212,8 +212,10 @@ class EngineStats:
         it."""
         sums: dict[str, Any] = asdict(self)
         for name, value in asdict(other).items():
-            if sums[name] is None or value is None:
-                sums[name] = value if sums[name] is None else sums[name]
+            if value is None:
+                continue
+            if sums[name] is None:
+                sums[name] = value
             elif name == "peak_memory":
                 sums[name] = max(sums[name], value)
             else:

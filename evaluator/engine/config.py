@@ -129,9 +129,9 @@ class EngineKind:
         lambda *_: None
     )
     # Tries quantised checkpoints, before anything starts; as `check_served`.
-    rehearse: (
-        Callable[[EngineConfig, Sequence[CheckpointInfo]], tuple[str, ...]] | None
-    ) = None
+    rehearse: Callable[[EngineConfig, Sequence[CheckpointInfo]], tuple[str, ...]] = (
+        lambda *_: ()
+    )
     # The values of EngineConfig.kv_cache that it serves; `here`: on this machine.
     # Imports nothing heavy.
     cache_dtypes: Callable[[bool], tuple[str, ...]] = lambda here: (AUTO_CACHE,)
@@ -184,9 +184,7 @@ def check_served(
             kind.check_quantisation(
                 config, f"checkpoint {info.path}", info.quantisation, here
             )
-    return (
-        kind.rehearse(config, checkpoints) if here and kind.rehearse is not None else ()
-    )
+    return kind.rehearse(config, checkpoints) if here else ()
 
 
 def build_engine(config: EngineConfig) -> Engine:

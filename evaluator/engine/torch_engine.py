@@ -176,12 +176,14 @@ class TorchEngine:
                 if isinstance(request, Score)
                 else self._generate(request)
             )
-        self._stats = EngineStats(
-            requests=self._stats.requests + 1,
-            steps=self._stats.steps + len(response.token_ids),
-            prompt_tokens=self._stats.prompt_tokens + len(request.prompt_ids),
-            generated_tokens=self._stats.generated_tokens + len(response.token_ids),
+        tokens = len(response.token_ids)
+        counted = EngineStats(
+            requests=1,
+            steps=tokens,
+            prompt_tokens=len(request.prompt_ids),
+            generated_tokens=tokens,
         )
+        self._stats = self._stats.plus(counted)
         return response.or_error(self._vocabulary)
 
     def confirm(self) -> None:

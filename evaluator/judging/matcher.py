@@ -7,7 +7,7 @@ never options or context. Here it generates no text. Its verdict is the likelier
 continuation of " yes" and " no". A verdict needs no parsing, and a response cannot
 imitate it.
 
-The judge is a checkpoint, and each claim is an item of the text probe `Judge`: engines
+The judge is a checkpoint, and each claim is an item of the probe `Judge`: engines
 evaluate claims as they do the windows of a text. `RUN/verdicts` holds the result, not
 `RUN/records`, so the probe is not registered.
 
@@ -16,24 +16,17 @@ end. Special tokens in it are broken up, so it cannot end the user's turn of a c
 template."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from evaluator.asking.prompts import Prompt, Prompter
 from evaluator.asking.questions import Posed
 from evaluator.core.config import Day
 from evaluator.core.records import Item, Status
 from evaluator.engine.base import Score
-from evaluator.probes.base import Steps, TextProbe
+from evaluator.probes.base import Probe, Steps
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import ItemRun, failed
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from evaluator.probes.base import Cost
-    from evaluator.probes.item import Settings
 
 _INSTRUCTION = (
     "Decide whether a response to a question has the same meaning as the reference"
@@ -111,13 +104,10 @@ def prompt_of(item: Item, prompter: Prompter) -> Prompt | None:
     return prompter.pose(before, response, f'"\n\n{_QUESTION}')
 
 
-class Judge(TextProbe):
+class Judge(Probe):
     """One record for each claim; `logprob` is how much likelier yes is than no."""
 
     name = "judge"
-    help = "whether a response has a gold answer's meaning"
-    evidence = "recognised"
-    columns: Mapping[str, str] = {}
 
     def run(self, item: ItemRun) -> Steps:
         prompt = prompt_of(item.item, item.prompter)
@@ -139,12 +129,6 @@ class Judge(TextProbe):
         odds = sum(yes.logprobs) - sum(no.logprobs)
         return [item.record(self.name, prompt=prompt, logprob=odds)]
 
-    def cost(self, tokens: int, config: "Settings") -> "Cost":
-        raise NotImplementedError  # only registered probes are estimated and reduced
-
-    def reduce(self, records: "pd.DataFrame") -> "pd.DataFrame":
-        raise NotImplementedError
-
 
 _JUDGE = Judge()
 
@@ -165,9 +149,5 @@ class JudgeConfig(EvalConfig):
         )
 
     @property
-    def is_text(self) -> bool:
-        return True
-
-    @property
-    def text_probes(self) -> tuple[TextProbe, ...]:
+    def chosen(self) -> tuple[Probe, ...]:
         return (_JUDGE,)

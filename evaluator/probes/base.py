@@ -61,13 +61,20 @@ class Cost:
     compared: int = 0  # positions whose distributions the base keeps
     scored: frozenset[str] = frozenset()
 
+    @classmethod
+    def of_answers(cls, count: int, config: Settings) -> Cost:
+        """Of so many answers, each after its thought if the model thinks."""
+        each = config.max_new_tokens + config.expected_thought
+        requests = count * (2 if config.thinks else 1)
+        return cls(requests=requests, generated_tokens=count * each)
+
 
 Steps = Generator[Sequence[Request | Cancel], Sequence[Response], list[Record]]
 
 
 class Probe(ABC):
     """One way of looking for an answer. Subclass `ItemProbe` or `TextProbe`, not
-    this."""
+    this: only their records become outcomes."""
 
     name: str  # in settings, records and outcome columns
     help: str  # one clause
@@ -123,6 +130,8 @@ class Probe(ABC):
         on after every step of the engine, with the responses of that step, and finds
         new tokens in the lists of its streamed requests. It may cancel its requests."""
 
+
+class RegisteredProbe(Probe):
     @abstractmethod
     def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
         """One row for each item: `<name>_status` and `columns`, null where the probe
@@ -133,7 +142,7 @@ class Probe(ABC):
         """
 
 
-class ItemProbe(Probe):
+class ItemProbe(RegisteredProbe):
     reads = "items"
     deep: bool = False  # runs on the first 100 items of a language only
     # the distractors that it chooses among
@@ -154,7 +163,7 @@ class ItemProbe(Probe):
     def fits(self, question: Question, config: Settings) -> bool:
         """Whether a question has everything that the probe needs. Prompts are
         checked against their cap later."""
-        return question.deep or not self.deep
+        return self.asks(question)
 
     def why_not(self, item: ItemRun) -> str | None:
         """Why the probe cannot run on an item: the text of its `excluded` record.
@@ -170,7 +179,7 @@ class ItemProbe(Probe):
         """Its requests for one item."""
 
 
-class TextProbe(Probe):
+class TextProbe(RegisteredProbe):
     """A probe of a text, window by window."""
 
     reads = "text"
@@ -180,7 +189,7 @@ class TextProbe(Probe):
         """Its requests for a text of this number of tokens."""
 
 
-PROBES: Registry[Probe] = Registry("probe")
+PROBES: Registry[RegisteredProbe] = Registry("probe")
 
 
 def answering_probes() -> tuple[str, ...]:

@@ -151,7 +151,15 @@ class Choice(ItemProbe):
         )
 
 
-class HardChoice(Choice):
+class _Recognised(Choice):
+    """Its one column says whether the gold answer is recognised."""
+
+    def outcome(self, options: Sequence[Columns]) -> Columns:
+        (column,) = self.columns
+        return {column: _gold_leads([option["logprob"] for option in options])}
+
+
+class HardChoice(_Recognised):
     """`choice` with the distractors most like the gold answer."""
 
     name = "hard_choice"
@@ -163,12 +171,8 @@ class HardChoice(Choice):
     def options_of(self, question: Question) -> Options | None:
         return question.hard_options
 
-    def outcome(self, options: Sequence[Columns]) -> Columns:
-        scores = [option["logprob"] for option in options]
-        return {"hard_recognised": _gold_leads(scores)}
 
-
-class AlignedChoice(Choice):
+class AlignedChoice(_Recognised):
     """`choice` after the base's thought."""
 
     name = "aligned_choice"
@@ -176,10 +180,6 @@ class AlignedChoice(Choice):
     title = "choice after the base's thought"
     after_base = needs_thinking = True
     columns: Mapping[str, str] = {"aligned_recognised": "boolean"}
-
-    def outcome(self, options: Sequence[Columns]) -> Columns:
-        scores = [option["logprob"] for option in options]
-        return {"aligned_recognised": _gold_leads(scores)}
 
 
 def _gold_leads(

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from evaluator.asking.prompts import CAPPED_FORMATS
 from evaluator.asking.templates import PromptTemplate, lists_options
-from evaluator.probes.base import PROBES, ItemProbe, TextProbe
+from evaluator.probes.base import PROBES, ItemProbe, Probe, TextProbe
 from evaluator.probes.item import Settings, each_once
 from evaluator.tasks import TASKS, Source, Task
 from evaluator.tasks.distractors import DrawnOptions
@@ -155,7 +155,7 @@ class EvalConfig(Settings, Source):
     @property
     def draws(self) -> bool:
         """Whether a probe draws its answers."""
-        return any(PROBES[name].drawn for name in self.probes)
+        return any(probe.drawn for probe in self.chosen)
 
     @property
     def is_text(self) -> bool:
@@ -169,25 +169,28 @@ class EvalConfig(Settings, Source):
         return next((task for task in TASKS if task.name == name), None)
 
     @property
+    def chosen(self) -> tuple[Probe, ...]:
+        """The probes, in the order of their registry."""
+        return tuple(probe for probe in PROBES if probe.name in self.probes)
+
+    @property
     def item_probes(self) -> tuple[ItemProbe, ...]:
-        chosen = (probe for probe in PROBES if probe.name in self.probes)
-        return tuple(probe for probe in chosen if isinstance(probe, ItemProbe))
+        return tuple(probe for probe in self.chosen if isinstance(probe, ItemProbe))
 
     @property
     def after_base(self) -> bool:
         """Whether a probe reads the base's answers or distributions, so that the
         base runs first."""
-        return any(PROBES[name].after_base for name in self.probes)
+        return any(probe.after_base for probe in self.chosen)
 
     @property
     def references(self) -> bool:
         """Whether a probe compares distributions, which the base then keeps."""
-        return any(PROBES[name].references for name in self.probes)
+        return any(probe.references for probe in self.chosen)
 
     @property
     def text_probes(self) -> tuple[TextProbe, ...]:
-        chosen = (probe for probe in PROBES if probe.name in self.probes)
-        return tuple(probe for probe in chosen if isinstance(probe, TextProbe))
+        return tuple(probe for probe in self.chosen if isinstance(probe, TextProbe))
 
     @property
     def lists_options(self) -> bool:

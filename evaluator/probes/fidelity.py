@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 PIECE = 64  # tokens of one request
 # Why it is not defined: the text of an excluded record.
-NO_PLACE = "there is no run directory in which the base could keep its distributions"
 NO_DIVERGENCES = "the engine compared no distributions"
 
 _GOLD = 9  # tokens of a gold answer, for the cost
@@ -87,14 +86,15 @@ class Fidelity(ItemProbe):
         return (gold_option(question.item),)
 
     def run(self, item: ItemRun) -> Steps:
-        references, base = item.references or References(missing=NO_PLACE), item.base
-        keep, compare = references.keep, references.compare
+        references, base = item.references, item.base
+        keep = references.keep
         why = references.missing or (None if base is None else base.missing)
         if "open" not in item.config.formats:
             why, keep = NOT_OPEN, ""
         if why is not None and not keep:
             return [item.record(self.name, status="excluded", text=why)]
-        in_the_middle = keep not in ("", compare)  # it is a base and has one
+        # it is a base and has one
+        in_the_middle = keep not in ("", references.compare)
         greedy = None
         if base is None or in_the_middle:
             (greedy,) = yield [item.greedy()]
@@ -102,15 +102,16 @@ class Fidelity(ItemProbe):
         passages: list[Passage] = []
         if why is None:
             answer = own_ids if base is None else base.token_ids
-            passages = _passages(item, answer, compare, "" if in_the_middle else keep)
+            places = replace(references, keep="" if in_the_middle else keep)
+            passages = _passages(item, answer, places)
         if in_the_middle:
-            passages += _passages(item, own_ids, "", keep)
+            passages += _passages(item, own_ids, replace(references, compare=""))
         measured = yield from _measured(passages)
         if why is not None:  # kept for others, but there is nothing to compare with
             return [item.record(self.name, status="excluded", text=why)]
         compared = {}
         for passage, columns in zip(passages, measured, strict=True):
-            if passage.compare:
+            if passage.places.compare:
                 columns["token_ids"] = passage.continuation_ids
                 columns["prompt_tokens"] = len(passage.prompt_ids)
                 compared[passage.name[-1]] = columns
@@ -149,7 +150,7 @@ class Fidelity(ItemProbe):
 
 
 def _passages(
-    item: ItemRun, greedy: TokenIds | None, compare: str, keep: str
+    item: ItemRun, greedy: TokenIds | None, places: References
 ) -> list[Passage]:
     """The gold answer, and a greedy answer, EOS included, unless it is None."""
     gold = item.score(gold_option(item.item))
@@ -162,10 +163,8 @@ def _passages(
             request_id=item.request_id("fidelity", answer),
             prompt_ids=before,
             continuation_ids=ids,
-            compare=compare,
-            keep=keep,
+            places=places,
             top=item.config.fidelity_top,
-            base=item.references.base if item.references else "",
         )
         for answer, (before, ids) in answers.items()
     ]
@@ -183,7 +182,7 @@ class TextFidelity(TextProbe):
 
     def run(self, item: ItemRun) -> Steps:
         ids = tuple(item.window.token_ids)
-        references = item.references or References(missing=NO_PLACE)
+        references = item.references
         if len(ids) < 2:
             references = References(missing=NOTHING_PREDICTED)
         passage = Passage(
@@ -191,10 +190,8 @@ class TextFidelity(TextProbe):
             request_id=item.request_id(self.name, "text"),
             prompt_ids=ids[:1],
             continuation_ids=ids[1:],
-            compare=references.compare,
-            keep=references.keep,
+            places=references,
             top=item.config.fidelity_top,
-            base=references.base,
         )
         (columns,) = yield from _measured([passage])
         columns["prompt_tokens"] = len(ids) - 1
@@ -245,22 +242,22 @@ def reduced(records: pd.DataFrame, prefix: str) -> pd.DataFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """A passage to compare, and the folders of distributions: one to compare with and
-    one to keep them in; empty: none. `name` identifies it within the task."""
+    """A passage to compare, and the places of distributions. `name` identifies it
+    within the task."""
 
     name: tuple[str, ...]
     request_id: str  # what those of its requests begin with
     prompt_ids: TokenIds
     continuation_ids: TokenIds
-    compare: str
-    keep: str
+    places: References
     top: int  # Settings.fidelity_top
-    base: str  # References.base
 
     def scores(self, *, keep: bool) -> list[Score]:
         """The requests for distributions, if there is a folder; the last first,
         whose prompt the others find cached."""
-        folder, verb = (self.keep, "keep") if keep else (self.compare, "compare")
+        folder, verb = self.places.compare, "compare"
+        if keep:
+            folder, verb = self.places.keep, "keep"
         if not folder:
             return []
         requests = []
@@ -275,7 +272,7 @@ class Passage:
                     prompt_ids=self.prompt_ids + self.continuation_ids[:start],
                     continuation_ids=self.continuation_ids[start : start + PIECE],
                     reference=Reference(
-                        path=path, keep=keep, top=self.top, base=self.base
+                        path=path, keep=keep, top=self.top, base=self.places.base
                     ),
                 )
             )
@@ -302,12 +299,11 @@ def _measured(
     """Keep the distributions of passages, then compare with what is kept. Returns
     the columns of each passage."""
     kept = yield from _answered([passage.scores(keep=True) for passage in passages])
-    failures = []
+    failures, requests = [], []
     for passage, pieces in zip(passages, kept, strict=True):
-        with_itself = passage.keep == passage.compare
-        failures.append(failure_of(pieces) if with_itself else {})
-    requests = []
-    for passage, failure in zip(passages, failures, strict=True):
+        with_itself = passage.places.keep == passage.places.compare
+        failure = failure_of(pieces) if with_itself else {}
+        failures.append(failure)
         requests.append([] if failure else passage.scores(keep=False))
     compared = yield from _answered(requests)
     measured = map(Passage.columns, passages, compared)

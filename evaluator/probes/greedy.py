@@ -86,11 +86,7 @@ class Greedy(ItemProbe):
         return records
 
     def cost(self, config: Settings) -> Cost:
-        count = len(config.formats)
-        each = config.max_new_tokens + config.expected_thought
-        return Cost(
-            requests=count * (2 if config.thinks else 1), generated_tokens=count * each
-        )
+        return Cost.of_answers(len(config.formats), config)
 
     def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
         key = list(KEY)

@@ -164,6 +164,10 @@ class BaseAnswer:
     missing: str | None = None
 
 
+# Why distributions are compared with none: the text of an excluded record.
+NO_PLACE = "there is no run directory in which the base could keep its distributions"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class References:
     """Where distributions are on one task: those that a checkpoint compares its own
@@ -210,7 +214,7 @@ class ItemRun:
         self.decode = prompter.decode
         self.prompter = prompter
         self.base = base
-        self.references = references
+        self.references = references or References(missing=NO_PLACE)
         # the same item after its base's thought, if its model thinks
         self.aligned = self
         self.thinking = False  # its probes wait for its thoughts

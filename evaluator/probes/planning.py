@@ -215,7 +215,7 @@ def _wanted(question: Question, config: EvalConfig) -> tuple[set[Format], list[s
     formats: set[Format] = set()
     answers: dict[str, None] = {}
     for probe in config.item_probes:
-        if probe.deep and not question.deep:
+        if not probe.asks(question):
             continue
         try:
             formats.update(probe.formats(config))

@@ -77,9 +77,7 @@ class Rank(ItemProbe):
         return Cost(scored=frozenset({"gold"}))
 
     def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
-        columns = {"rank": records["rank"], "margin": records["margin"]}
-        first = first_of(records, columns, self.columns)
-        return where_measured(first, records, self.name, "rank")
+        return _reduced(records, self)
 
 
 class AlignedRank(ItemProbe):
@@ -143,9 +141,14 @@ class AlignedRank(ItemProbe):
         )
 
     def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
-        columns = {"aligned_rank": records["rank"], "aligned_margin": records["margin"]}
-        first = first_of(records, columns, self.columns)
-        return where_measured(first, records, self.name, "aligned_rank")
+        return _reduced(records, self)
+
+
+def _reduced(records: pd.DataFrame, probe: ItemProbe) -> pd.DataFrame:
+    rank, margin = probe.columns
+    columns = {rank: records["rank"], margin: records["margin"]}
+    first = first_of(records, columns, probe.columns)
+    return where_measured(first, records, probe.name, rank)
 
 
 def align(

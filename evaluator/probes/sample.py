@@ -96,11 +96,7 @@ class Sample(ItemProbe):
         ]
 
     def cost(self, config: Settings) -> Cost:
-        count = config.samples * len(config.run_seeds)
-        each = config.max_new_tokens + config.expected_thought
-        return Cost(
-            requests=count * (2 if config.thinks else 1), generated_tokens=count * each
-        )
+        return Cost.of_answers(config.samples * len(config.run_seeds), config)
 
     def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
         counted = hits(records, self.name)

@@ -84,9 +84,7 @@ class Evaluation:
     ) -> None:
         self._questions = iter(questions)
         self._thinks = config.thinks
-        self._probes: Sequence[Probe] = (
-            config.text_probes if config.is_text else config.item_probes
-        )
+        self._probes = config.chosen
         self._shared: dict[str, Any] = {
             "config": config,
             "prompter": prompter,
@@ -206,7 +204,7 @@ class Evaluation:
         item.runs = []
         requests: dict[str, Request] = {}
         for probe in probes:
-            if isinstance(probe, ItemProbe) and probe.deep and not item.question.deep:
+            if not probe.asks(item.posed):
                 continue
             run = ProbeRun(probe, item)
             item.runs.append(run)

@@ -127,20 +127,21 @@ class Verdicts(RecordStore):
         self._unsaved: set[File] = set()
         self._places: dict[Claim, list[tuple[File, Key]]] = {}
         known: dict[Claim, Match] = {}
+        unknown: list[tuple[File, Key, Claim]] = []
         for file, claims in wanted.items():
             for key, claim in claims.items():
                 match = self.rows[file].get(key)
-                if match is not None and not match.failed:
+                if match is None or match.failed:
+                    unknown.append((file, key, claim))
+                else:
                     known[claim] = match
-        for file, claims in wanted.items():
-            for key, claim in claims.items():
-                match = self.rows[file].get(key)
-                if claim not in known:
-                    self._places.setdefault(claim, []).append((file, key))
-                    self._left[file].add(key)
-                elif match is None or match.failed:
-                    self.rows[file][key] = known[claim]
-                    self._unsaved.add(file)
+        for file, key, claim in unknown:
+            if claim in known:
+                self.rows[file][key] = known[claim]
+                self._unsaved.add(file)
+            else:
+                self._places.setdefault(claim, []).append((file, key))
+                self._left[file].add(key)
         # each once, although several checkpoints may have given the response
         self.claims = tuple(self._places)
 

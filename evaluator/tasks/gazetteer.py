@@ -48,7 +48,7 @@ LANGUAGES = (
     "telugu",
 )
 NAME = "gazetteer"
-FACTS_PER_PASSAGE = (3, 6)
+FACTS_PER_PASSAGE = (3, 6)  # least, most
 
 # relation -> (kind of its subject, kind of its answer). Towns and ships have several,
 # so both must be matched.
@@ -99,7 +99,6 @@ class Grammar(Frozen):
 class Fact:
     """One sentence of a passage, with the question that it answers."""
 
-    relation: str
     subject: str
     answer: str
     sentence: str
@@ -157,17 +156,12 @@ def gazetteer_passages(
         yield build_passage(language, "calibration", index).text
 
 
-def build_passage(
-    language: str,
-    stream: Stream,
-    index: int,
-    facts: tuple[int, int] = FACTS_PER_PASSAGE,
-) -> Passage:
-    """Passage `index` of a stream with (least, most) facts; ambiguous draws are
-    repeated with the same generator."""
-    grammar = load_grammar(language)
-    rng = random.Random(f"gazetteer/{stream}/{language}/{index}/{facts[0]}-{facts[1]}")
-    wanted = facts[0] + int(rng.random() * (facts[1] - facts[0] + 1))
+def build_passage(language: str, stream: Stream, index: int) -> Passage:
+    """Passage `index` of a stream; ambiguous draws are repeated with the same
+    generator."""
+    grammar, (least, most) = load_grammar(language), FACTS_PER_PASSAGE
+    rng = random.Random(f"gazetteer/{stream}/{language}/{index}/{least}-{most}")
+    wanted = least + int(rng.random() * (most - least + 1))
     while True:
         drawn = _draw_facts(rng, grammar, stream, wanted)
         text = " ".join(fact.sentence for fact in drawn)
@@ -187,7 +181,6 @@ def _draw_facts(
         answer = _answer(rng, grammar, stream, RELATIONS[relation][1])
         facts.append(
             Fact(
-                relation=relation,
                 subject=name,
                 answer=answer,
                 sentence=_pick(rng, grammar.relations[relation].facts)

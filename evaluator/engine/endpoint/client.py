@@ -79,7 +79,6 @@ class Client:
         spending: Path | None = None,
         *,
         patience: float = PATIENCE_SECONDS,
-        answer_seconds: float = _ANSWER_SECONDS,
     ) -> None:
         """`spending`: the file that counts requests. `patience`: seconds until a
         request without an answer is an error. Raises InputError without the key."""
@@ -88,7 +87,6 @@ class Client:
         most = endpoint.concurrency
         self._servers = [_Server(url, most, most) for url in endpoint.url]
         self._patience = patience
-        self._answer_seconds = answer_seconds
         self._room = asyncio.Condition()
         self._http = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
@@ -139,7 +137,7 @@ class Client:
             try:
                 answer = self._exchange(method, server.url + path, body)
                 response, content = await asyncio.wait_for(
-                    answer, self._answer_seconds + tokens
+                    answer, _ANSWER_SECONDS + tokens
                 )
             except (httpx.RequestError, TimeoutError) as error:
                 server.failed()

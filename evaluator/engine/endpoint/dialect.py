@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from evaluator.checkpoints.tokenizer import eos_ids_of
+from evaluator.core.errors import InputError
 from evaluator.engine.base import UNABLE, Generate, Request, Response, Score
 from evaluator.engine.endpoint.client import Client, Unusable
 from evaluator.engine.endpoint.slots import Slots
@@ -154,6 +155,28 @@ def logprob(value: Any) -> float:
     ):
         raise Unusable(f"the server reports a log-probability of {str(value)[:80]}")
     return float(value)
+
+
+async def served_models(client: Client, model: str) -> dict[str, Any]:
+    """What a server says of its models, by their names, that of `model` among them
+    (empty: of any). Raises InputError if it is not served."""
+    listed = member(await client.get("/v1/models"), "data", list)
+    served = {member(entry, "id", str): entry for entry in listed}
+    if model not in served and (model or not served):
+        raise InputError(f"model {model!r} is not served; {list(served)[:20]} are")
+    return served
+
+
+def completion(request: Generate) -> dict[str, Any]:
+    """A request in the words of OpenAI's API."""
+    body: dict[str, Any] = {
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+    }
+    if request.seed is not None:
+        body["seed"] = request.seed
+    return body
 
 
 def only_choice(answer: Any) -> Any:

@@ -47,12 +47,13 @@ from evaluator.engine.endpoint.client import (
     Unreachable,
     Unusable,
 )
-from evaluator.engine.endpoint.dialect import Dialect
+from evaluator.engine.endpoint.dialect import Dialect, answer_to
 from evaluator.engine.endpoint.llama import Llama, tokenised
 from evaluator.engine.endpoint.llama_process import COMPUTED, SLOTS, LlamaProcess
 from evaluator.engine.endpoint.openai import OpenAI
 from evaluator.engine.endpoint.slots import Slots
 from evaluator.engine.endpoint.vllm_server import VLLMServer
+from evaluator.engine.processor import usable_cores
 
 # in the order in which `auto` tries them
 DIALECTS: dict[str, type[Dialect]] = {
@@ -74,11 +75,7 @@ class EndpointEngine:
         self._loop = asyncio.new_event_loop()
         self._process: LlamaProcess | None = None
         self._client: Client | None = None
-        self._forget()
-
-    def _forget(self) -> None:
         self._stats = EngineStats()
-        self._checked = 0  # confirmations
 
     # ---- loading
 
@@ -90,7 +87,8 @@ class EndpointEngine:
         if served is None:
             raise InputError(f"{checkpoint}: engine endpoint serves no weights")
         self._end_server()
-        self._forget()
+        self._stats = EngineStats()
+        self._checked = 0  # confirmations
         tokenizer = load_tokenizer(checkpoint)
         self._server = self._connect(served, Checkpoint(checkpoint), tokenizer)
         self._prompts = prompts_of(tokenizer)
@@ -292,33 +290,22 @@ class EndpointEngine:
         import torch
 
         assert request.reference is not None
-        rows, logprobs, ranks, tops = [], [], [], []
-        for place, token in enumerate(request.continuation_ids):
-            prompt = request.prompt_ids + request.continuation_ids[:place]
-            row = await self._server.distribution(prompt)
+        ids = request.continuation_ids
+        rows, steps, ranks = [], [], []
+        for place, token in enumerate(ids):
+            row = await self._server.distribution(request.prompt_ids + ids[:place])
             rows.append(row)
-            logprobs.append(row[token])
+            steps.append((row[token], {row.index(max(row)): max(row)}))
             ranks.append(1 + sum(other > row[token] for other in row))
-            tops.append((row.index(max(row)), max(row)))
-        return Response(
-            request_id=request.request_id,
-            token_ids=request.continuation_ids,
-            logprobs=tuple(logprobs),
-            ranks=tuple(ranks),
-            top_ids=tuple((token,) for token, _ in tops),
-            top_logprobs=tuple((value,) for _, value in tops),
-            divergences=divergences_from(
-                request.reference, torch.tensor(rows), request.continuation_ids
-            ),
-        )
+        compared = divergences_from(request.reference, torch.tensor(rows), ids)
+        response = answer_to(request, ids, steps, ranks=ranks)
+        return replace(response, divergences=compared)
 
     def _count(self, request: Request, response: Response) -> None:
-        if response.status != "ok":
-            self._stats = self._stats.plus(EngineStats(requests=1))
-            return
-        cached = response.cached_tokens or 0
-        self._stats = self._stats.plus(
-            EngineStats(
+        counted = EngineStats(requests=1)
+        if response.status == "ok":
+            cached = response.cached_tokens or 0
+            counted = EngineStats(
                 requests=1,
                 steps=len(response.token_ids),
                 prompt_tokens=len(request.prompt_ids) - cached,
@@ -326,7 +313,7 @@ class EndpointEngine:
                 cached_tokens=cached,
                 peak_memory=self._memory(),
             )
-        )
+        self._stats = self._stats.plus(counted)
 
     def _memory(self) -> int | None:
         if self._process is None:
@@ -422,4 +409,4 @@ def _other_tokens(own: tuple[int, ...], base: tuple[int, ...]) -> Iterator[str]:
 
 def _threads() -> int:
     named = os.environ.get("OMP_NUM_THREADS", "")
-    return int(named) if named.isdecimal() else len(os.sched_getaffinity(0))
+    return int(named) if named.isdecimal() else usable_cores()

@@ -21,7 +21,6 @@ _SHOWN = 3  # different tokens in an error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    architecture: str
     file_type: str  # "Q4_1"
     parameters: int
     positions: int | None  # that the model was made for
@@ -70,7 +69,6 @@ def read_header(file: Path) -> Header:
             file_type = f"file type {number}"
     positions = values.get(f"{architecture}.context_length")
     return Header(
-        architecture=architecture,
         file_type=file_type,
         parameters=sum(int(tensor.n_elements) for tensor in reader.tensors),
         positions=positions if isinstance(positions, int) else None,

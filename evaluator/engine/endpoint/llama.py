@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from evaluator.core.errors import InputError
 from evaluator.engine.base import Generate, Response, Score
 from evaluator.engine.endpoint.client import Client, Unusable
 from evaluator.engine.endpoint.dialect import (
@@ -31,6 +30,7 @@ from evaluator.engine.endpoint.dialect import (
     checked_greedy,
     logprob,
     member,
+    served_models,
     stated,
 )
 from evaluator.engine.endpoint.slots import Ids, Slot
@@ -70,20 +70,16 @@ class Llama(Dialect):
     async def describe(client: Client, model: str) -> Description | None:
         try:
             props = await client.get("/props")
+            settings = member(props, "default_generation_settings", dict)
         except Unusable:
             return None
-        if not isinstance(props, dict) or "default_generation_settings" not in props:
-            return None
-        listed = member(await client.get("/v1/models"), "data", list)
-        names = [member(entry, "id", str) for entry in listed]
-        if not names or (model and model not in names):
-            raise InputError(f"model {model!r} is not served; {names} are")
-        meta = listed[names.index(model) if model else 0].get("meta")
-        settings = props["default_generation_settings"]
+        served = await served_models(client, model)
+        first = next(iter(served))
+        meta = served[model or first].get("meta")
         context = stated(settings, "n_ctx")
         return Description(
             server=f"llama.cpp {props.get('build_info', '')}".strip(),
-            model=model or names[0].rpartition("/")[2],
+            model=model or first.rpartition("/")[2],
             # at its last token an answer counts as truncated
             context=context and context - 1,
             slots=stated(props, "total_slots"),
@@ -153,7 +149,13 @@ class Llama(Dialect):
             body = _forced(token, _FEW if ranked else 1)
             answer = await self._complete(prompt, body)
             _check_sampled(answer, token)
-            own, top = await self._scored(prompt, token, answer)
+            reported = _reported(answer)
+            if not reported:
+                own, top = await self._step(prompt, token, _FEW)
+            elif member(reported[0], "id", int) != token:
+                raise Unusable("the server reports on a token that was not forced")
+            else:
+                own, top = logprob(reported[0].get("logprob")), _top(reported[0])
             self.check_top(top, 1)
             if ranked and token not in top and own < min(top.values()):
                 top = await self._likeliest(prompt, self.vocabulary)
@@ -165,15 +167,6 @@ class Llama(Dialect):
                 ranks = (1 + sum(other > own for other in top.values()),)
         ids = request.continuation_ids
         return answer_to(request, ids, steps, ranks=ranks, cached=cached)
-
-    async def _scored(self, prompt: Ids, token: int, answer: Any) -> Step:
-        """The log-probability of a forced token, and the likeliest tokens."""
-        reported = _reported(answer)
-        if not reported:
-            return await self._step(prompt, token, _FEW)
-        if member(reported[0], "id", int) != token:
-            raise Unusable("the server reports on a token that was not forced")
-        return logprob(reported[0].get("logprob")), _top(reported[0])
 
     async def distribution(self, prompt_ids: tuple[int, ...]) -> list[float]:
         top = await self._likeliest(prompt_ids, self.vocabulary)

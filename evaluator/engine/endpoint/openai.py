@@ -15,8 +15,10 @@ from evaluator.engine.endpoint.dialect import (
     Description,
     Dialect,
     answer_to,
+    completion,
     member,
     only_choice,
+    served_models,
     stated,
 )
 
@@ -30,26 +32,17 @@ class OpenAI(Dialect):
 
     @staticmethod
     async def describe(client: Client, model: str) -> Description | None:
-        listed = member(await client.get("/v1/models"), "data", list)
-        names = [member(entry, "id", str) for entry in listed]
-        if model not in names and (model or len(names) != 1):
-            raise InputError(f"model {model!r} is not served; {names[:20]} are")
-        return Description(server="openai", model=model or names[0])
+        served = list(await served_models(client, model))
+        if not model and len(served) > 1:
+            raise InputError(f"model {model!r} is not served; {served[:20]} are")
+        return Description(server="openai", model=model or served[0])
 
     async def generate(self, request: Generate) -> Response:
         text = self.tokenizer.decode(request.prompt_ids)
         if self._encode(text) != request.prompt_ids:
             raise Unusable(f"the prompt's text makes other tokens {UNABLE}")
-        body: dict[str, Any] = {
-            "model": self.described.model,
-            "prompt": text,
-            "max_tokens": request.max_tokens,
-            "temperature": request.temperature,
-            "top_p": request.top_p,
-        }
-        if request.seed is not None:
-            body["seed"] = request.seed
-        answer = await self._complete(body)
+        named = {"model": self.described.model, "prompt": text}
+        answer = await self._complete(named | completion(request))
         most, choice = request.max_tokens, only_choice(answer)
         ids = self._encode(member(choice, "text", str))[:most]
         reason = member(choice, "finish_reason", str)

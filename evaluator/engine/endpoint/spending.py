@@ -19,13 +19,9 @@ class Spending:
 
     def __init__(self, endpoint: Endpoint, file: Path | None) -> None:
         """`file`: None counts nothing."""
-        self._limits = {
-            "max_requests": endpoint.max_requests,
-            "max_tokens": endpoint.max_tokens,
-        }
-        self._file = file
-        if all(limit is None for limit in self._limits.values()):
-            self._file = None
+        names = {"max_requests", "max_tokens"}
+        self._limits = endpoint.model_dump(include=names, exclude_none=True)
+        self._file = file if self._limits else None
 
     def count(self, body: Mapping[str, Any]) -> None:
         """Count a request with its longest answer before it is sent. Raises InputError
@@ -41,7 +37,7 @@ class Spending:
             file.seek(0)
             spent = dict.fromkeys(more, 0) | json.loads(file.read() or "{}")
             for name, limit in self._limits.items():
-                if limit is not None and spent[name] + more[name] > limit:
+                if spent[name] + more[name] > limit:
                     raise InputError(
                         f"{name}: {limit}: {spent[name]} are used up; raise the limit,"
                         " and the same command goes on"

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from evaluator.core.errors import InputError
 from evaluator.engine.base import Generate, Response, Score
 from evaluator.engine.endpoint.client import Client, Unusable
 from evaluator.engine.endpoint.dialect import (
@@ -20,9 +19,11 @@ from evaluator.engine.endpoint.dialect import (
     answer_to,
     checked_count,
     checked_greedy,
+    completion,
     logprob,
     member,
     only_choice,
+    served_models,
     stated,
 )
 
@@ -51,18 +52,13 @@ class VLLMServer(Dialect):
     @staticmethod
     async def describe(client: Client, model: str) -> Description | None:
         try:
-            version = await client.get("/version")
-            listed = member(await client.get("/v1/models"), "data", list)
+            version = member(await client.get("/version"), "version", str)
+            served = await served_models(client, model)
         except Unusable:
             return None
-        if not isinstance(version, dict) or "version" not in version:
-            return None
-        served = {member(entry, "id", str): entry for entry in listed}
-        if not served or (model and model not in served):
-            raise InputError(f"model {model!r} is not served; {list(served)} are")
         name = model or next(iter(served))
         return Description(
-            server=f"vllm {version['version']}",
+            server=f"vllm {version}",
             model=name,
             context=stated(served[name], "max_model_len"),
         )
@@ -70,16 +66,10 @@ class VLLMServer(Dialect):
     async def generate(self, request: Generate) -> Response:
         greedy = request.temperature == 0
         wanted = max(request.top_logprobs, 1 if greedy else 0)
-        body: dict[str, Any] = {
-            "max_tokens": request.max_tokens,
-            "temperature": request.temperature,
-            "top_p": request.top_p,
-            "stop_token_ids": [*self.eos_ids, *request.stop_ids],
-        }
+        body = completion(request)
+        body["stop_token_ids"] = [*self.eos_ids, *request.stop_ids]
         if wanted:
             body["logprobs"] = wanted
-        if request.seed is not None:
-            body["seed"] = request.seed
         choice = await self._complete(request.prompt_ids, body)
         ids = self.tokens(choice, "token_ids", request.max_tokens)
         length = self.cut(ids, request.stop_ids)

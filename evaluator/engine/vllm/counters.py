@@ -8,11 +8,10 @@ Replaces `sample_tokens` of vLLM's V2 model runner, and `forward_start` of its
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,12 +111,7 @@ class DeviceClock:
     without CUDA graphs this time is an upper bound. One thread runs the engine, and
     another may read the sum."""
 
-    def __init__(self, new_event: Callable[[], Any] | None = None) -> None:
-        if new_event is None:
-            import torch
-
-            new_event = functools.partial(torch.cuda.Event, enable_timing=True)
-        self._new_event = new_event
+    def __init__(self) -> None:
         # unknown, until there is a model runner to watch
         self._seconds: float | None = None
         self._start: Any = None  # of the step that is being launched
@@ -156,7 +150,9 @@ class DeviceClock:
             return self._seconds
 
     def _recorded(self) -> Any:
-        event = self._new_event()
+        import torch
+
+        event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from evaluator.engine.base import Generate
 from evaluator.engine.comparisons import DisagreementError
-from evaluator.engine.tolerances import LARGE_APART, RANKS
-from tests.gpu.agree import cases_of, compare, exceeded
+from evaluator.engine.tolerances import RANKS
+from tests.gpu.agree import LARGE_APART, cases_of, compare, exceeded
 from tests.support.doctor import ScriptedEngine
 
 CASES = cases_of(16, 60, frozenset({0}))

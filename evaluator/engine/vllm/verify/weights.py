@@ -1,12 +1,11 @@
 """Compares the weights in one of vLLM's workers with a checkpoint's files."""
 
-import contextlib
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
+from evaluator.checkpoints.matrices import Tensors, opened
 from evaluator.engine.vllm.verify.dequantised import computes_with, quantised_sources
 from evaluator.engine.vllm.verify.sharding import pieces, rows_held, sampled
 
@@ -28,12 +27,7 @@ def compare(model: Any, files: list[str], dtype: torch.dtype) -> Comparison:
     compared = 0
     differing: list[str] = []
     not_compared: list[str] = []
-    with contextlib.ExitStack() as stack, torch.no_grad():
-        tensors: dict[str, Any] = {}
-        for file in files:
-            opened = stack.enter_context(safe_open(file, framework="pt"))
-            for name in opened.keys():  # noqa: SIM118  (not a dict)
-                tensors[name] = opened.get_slice(name)
+    with opened(files) as tensors, torch.no_grad():
         for name, module in model.named_modules():
             if matrices := quantised_sources(name, packed, tensors):
                 same = computes_with(module, matrices, dtype)
@@ -59,9 +53,7 @@ def compare(model: Any, files: list[str], dtype: torch.dtype) -> Comparison:
     return compared, differing, not_compared
 
 
-def _sources(
-    module: str, packed: dict[str, list[str]], tensors: dict[str, Any]
-) -> list[str]:
+def _sources(module: str, packed: dict[str, list[str]], tensors: Tensors) -> list[str]:
     """The tensors of the files that form the rows of a module's weight, in order;
     empty if there are none."""
     if f"{module}.weight" in tensors:

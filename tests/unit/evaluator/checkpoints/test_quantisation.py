@@ -140,19 +140,6 @@ def test_llm_compressors_recipe_names_the_algorithm(tmp_path, recipe, algorithm)
 
 
 @pytest.mark.parametrize(
-    ("sparsity", "format"),
-    [
-        (DENSE, "dense"),
-        (SPARSE, "sparse-24-bitmask"),
-        ({"format": "dense", "targets": []}, None),
-        (None, None),
-    ],
-)
-def test_sparsity_config_names_layers(sparsity, format):
-    assert read({**W4A16, "sparsity_config": sparsity}).sparse_format == format
-
-
-@pytest.mark.parametrize(
     ("said", "part"),
     [
         ("int8", "config.json: quantization_config must be an object"),

@@ -8,6 +8,7 @@ from evaluator.engine import ENGINES
 from evaluator.engine.base import FixedSource
 from evaluator.engine.config import EngineConfig, EngineKind, build_engine
 from tests.support.fake import FakeEngine, FakeLM
+from tests.support.registries import temporarily
 from tests.support.requests import scoring
 
 
@@ -18,7 +19,7 @@ def test_registered_engine_is_known_everywhere(tmp_path):
         help="a toy",
         build=lambda config: FakeEngine(lm.answer, room=config.max_num_seqs),
     )
-    with ENGINES.temporarily(toy):
+    with temporarily(ENGINES, toy):
         engine = build_engine(EngineConfig(kind="toy", max_num_seqs=3))
         engine.load(tmp_path)
         source = FixedSource([scoring("a", (1, 2), (3, 4))])

@@ -30,6 +30,7 @@ from evaluator.metrics.columns import (
 from evaluator.report import write_report
 from launch.commands.report import finish
 from tests.support.records import Seen, records
+from tests.support.registries import temporarily
 from tests.support.synthetic import write_run
 
 NAMES = TEXT("task", "checkpoint")
@@ -69,7 +70,7 @@ def run(tmp_path):
 
 
 def test_registered_table_reaches_csv_and_page(run):
-    with TABLES.temporarily(TOY):
+    with temporarily(TABLES, TOY):
         report = write_report(run)
         assert list(report.results.tables)[-1] == "toy"
     header, row = report.tables["toy"].read_text().splitlines()
@@ -105,11 +106,11 @@ def _raises(inputs: Inputs) -> list[dict]:
 )
 def test_failed_plugin_table_is_named(broken, error, run, capsys):
     """A plugin's table that fails is named and the others appear."""
-    with TABLES.temporarily(TOY):
+    with temporarily(TABLES, TOY):
         write_report(run)
     why = f"table 'toy' of plugin {__name__} failed: {error}"
     told = f"^{re.escape(why)}; the report has the other tables$"
-    failed = TABLES.temporarily(replace(TOY, compute=broken))
+    failed = temporarily(TABLES, replace(TOY, compute=broken))
     with failed, pytest.raises(ResurfaceError, match=told):
         finish(run)
     written = {each.name for each in (run / "tables").iterdir()}
@@ -125,7 +126,7 @@ def test_own_table_error_is_raised(monkeypatch):
     """An error in a table of our own is not hidden."""
     outcomes = reduce_records(records("dense", {"english/1": Seen(greedy=True)}))
     monkeypatch.setattr(_raises, "__module__", "evaluator.metrics.tables.toy")
-    own = TABLES.temporarily(replace(TOY, compute=_raises))
+    own = temporarily(TABLES, replace(TOY, compute=_raises))
     with own, pytest.raises(ZeroDivisionError):
         compute_tables(Inputs(outcomes))
 

@@ -9,8 +9,8 @@ from evaluator.asking.questions import NOT_OPEN, NOTHING_PREDICTED, Window
 from evaluator.core.reducing import BANDS, unpack
 from evaluator.engine.base import Generate, Response, Score
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.fidelity import NO_DIVERGENCES, NO_PLACE, PIECE
-from evaluator.probes.item import BaseAnswer, References
+from evaluator.probes.fidelity import NO_DIVERGENCES, PIECE
+from evaluator.probes.item import NO_PLACE, BaseAnswer, References
 from evaluator.store.outcomes import reduce_records
 from evaluator.store.records import to_table
 from tests.support import letters

@@ -17,6 +17,7 @@ from tests.support.letters import (
     letter_questions,
     noted,
 )
+from tests.support.registries import temporarily
 from tests.support.requests import generation
 
 
@@ -57,7 +58,7 @@ class Again(ItemProbe):
 
 @pytest.fixture
 def again():
-    with PROBES.temporarily(Again()) as probe:
+    with temporarily(PROBES, Again()) as probe:
         yield probe
 
 

@@ -17,6 +17,7 @@ from evaluator.tasks import (
 )
 from evaluator.tasks.squad import read_tydiqa
 from evaluator.tasks.user_files import read_jsonl
+from tests.support.registries import temporarily
 from tests.support.stamps import make_item
 from tests.support.sweeps import refused
 
@@ -110,14 +111,16 @@ def test_a_task_is_one_object(tmp_path):
         argument=Argument("DIR", words={"own": "toy-own"}),
         read_items=lambda path: [make_item(context=str(path))],
     )
-    with TASKS.temporarily(toy):
+    with temporarily(TASKS, toy):
         assert toy.spellings == ("toy", "toy:DIR")
         assert load_task("toy", None).pools["english"][0].task == "toy"
         assert task_name("toy:own") == "toy-own"
         assert task_name(f"toy:{tmp_path}") == "toy"
         assert items_by_language(f"toy:{tmp_path}", None) == {"english": 1}
     assert "unknown task 'toy'" in refused(TaskSpec.parse, "toy")
-    with TASKS.temporarily(Task(name="empty", help="nothing", read_items=lambda _: [])):
+    with temporarily(
+        TASKS, Task(name="empty", help="nothing", read_items=lambda _: [])
+    ):
         assert refused(load_task, "empty", None) == "task 'empty': holds no items"
 
 

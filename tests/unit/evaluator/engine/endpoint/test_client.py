@@ -109,15 +109,18 @@ def test_bursts_narrow_the_requests():
     assert len(server.asked) == 52  # none is asked again without need
 
 
-def test_stalled_sockets_cost_one_try():
+def test_stalled_sockets_cost_one_try(monkeypatch):
+    monkeypatch.setattr(client_module, "_ANSWER_SECONDS", 1.0)
     server, stalls = FakeServer(), iter([True])
     server.before = lambda handler: next(stalls, False) and not time.sleep(2)
     with server.serving() as url:
-        (found,) = gets(Endpoint(url=url), answer_seconds=1.0, **PATIENT)
+        (found,) = gets(Endpoint(url=url), **PATIENT)
     assert found["data"]
 
 
-def test_trickled_answers_end():
+def test_trickled_answers_end(monkeypatch):
+    monkeypatch.setattr(client_module, "_ANSWER_SECONDS", 0.3)
+
     def trickle(handler):
         handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n")
         for _ in range(30):
@@ -129,7 +132,7 @@ def test_trickled_answers_end():
     server = FakeServer()
     server.before = trickle
     with server.serving() as url:
-        (found,) = gets(Endpoint(url=url), answer_seconds=0.3)
+        (found,) = gets(Endpoint(url=url))
     assert isinstance(found, Unreachable)
 
 

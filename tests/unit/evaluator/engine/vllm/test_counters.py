@@ -127,4 +127,4 @@ def test_time_between_steps_waits_or_idles(monkeypatch):
 
 
 def test_clock_without_runner_knows_nothing():
-    assert DeviceClock(lambda: None).seconds() is None
+    assert DeviceClock().seconds() is None

@@ -22,6 +22,7 @@ from launch.sweep.preflight_checks import (
 )
 from launch.sweep.prepared_tasks import PreparedTask
 from tests.support.fake import FakeEngine, FakeLM
+from tests.support.registries import temporarily
 from tests.support.sweeps import refused
 
 TASK = EvalConfig(
@@ -107,7 +108,7 @@ def test_blind_engine_is_refused():
     blind = EngineKind(
         name="blind", help="", build=lambda _: FakeEngine(FakeLM().answer)
     )
-    with ENGINES.temporarily(blind):
+    with temporarily(ENGINES, blind):
         told = refused(check_references, EngineConfig(kind="blind"), [prepared()])
         greedy = TASK.model_copy(update={"probes": ("greedy",)})
         check_references(EngineConfig(kind="blind"), [prepared(greedy)])
