@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -404,20 +403,20 @@ def _subjects(first: Sequence[Document], planned: Sequence[str]) -> list[Subject
         subjects[at] = msgspec.structs.replace(each, re_run=re_run)
     places = {name: place for place, name in enumerate(planned)}
 
-    def order(subject: Subject) -> tuple[Any, ...]:
-        return (
-            subject.task,
-            places.get(subject.checkpoint, len(places)),
-            subject.base is not None,
-            subject.base or "",
-            subject.method or "",
-            subject.pattern or "",
-            subject.requested or 0.0,
-            subject.calibration or "",
-            subject.checkpoint,
-        )
-
-    return sorted(subjects, key=order)
+    return sorted(
+        subjects,
+        key=lambda each: (
+            each.task,
+            places.get(each.checkpoint, len(places)),
+            each.base is not None,
+            each.base or "",
+            each.method or "",
+            each.pattern or "",
+            each.requested or 0.0,
+            each.calibration or "",
+            each.checkpoint,
+        ),
+    )
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def of_mean(name: str, mean: Mean, level: float = ALPHA) -> Row:
 
 def rate(name: str, values: npt.ArrayLike, items: Items) -> Row:
     """A rate with its interval; the values are from 0 to 1."""
-    return difference(name, values, items, low=0.0)
+    return of_mean(name, mean_of(values, items)) if len(items) else {}
 
 
 def difference(
