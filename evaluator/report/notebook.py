@@ -32,7 +32,7 @@ from evaluator.deciding.verdict_text import document, summary
 from evaluator.deciding.verdicts import judge, not_judged
 from evaluator.logs import read_logged
 from evaluator.metrics import headline, left_out, published
-from evaluator.metrics.columns import COUNT, TEXT, described, rows_of
+from evaluator.metrics.columns import COUNT, TEXT, Column, described, rows_of
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.table import FilledTable
 from evaluator.metrics.tables import TABLES, fill
@@ -107,8 +107,11 @@ class OpenRun:
             return described(published.published(rows, self._run), published.COLUMNS)
         if name == "failures":
             failures = failure_frame(failures_of(self._run))
-            texts = map(str, failures.columns.difference(["attempts"]))
-            return described(failures, [*TEXT(*texts), *COUNT("attempts")])
+            kinds = {"attempts": COUNT}
+            columns = [
+                Column(name, kinds.get(name, TEXT)) for name in map(str, failures)
+            ]
+            return described(failures, columns)
         raise unknown("table", name, (*TABLES.names, *_OTHERS))
 
     def figure(self, name: str, ax: Axes | None = None) -> list[Axes]:
@@ -182,8 +185,12 @@ class OpenRun:
         records = records.astype(
             {name: PANDAS[name] for name in records if name in PANDAS}
         )
-        units = {str(name): RECORD_COLUMNS[str(name)].meaning.unit for name in records}
-        records.attrs["units"] = {name: unit for name, unit in units.items() if unit}
+        units = {}
+        for name in map(str, records):
+            unit = RECORD_COLUMNS[name].meaning.unit
+            if unit:
+                units[name] = unit
+        records.attrs["units"] = units
         items = read_items(self.path)
         if items is not None:
             rows = rows_of(of_item(items))

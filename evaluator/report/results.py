@@ -61,10 +61,13 @@ class Results:
         """Names the checkpoints whose sparsity is not the requested one, which is
         part of their names."""
         column = TABLES["accuracy"].column("sparsity")
-        missed: dict[str, None] = {}
-        for row in self.tables["accuracy"].rows if "accuracy" in self.tables else ():
-            if column.missed(row):
-                missed[f"{row['checkpoint']} {column.shown(row)}"] = None
+        if "accuracy" not in self.tables:
+            return ""
+        missed = dict.fromkeys(
+            f"{row['checkpoint']} {column.shown(row)}"
+            for row in self.tables["accuracy"].rows
+            if column.missed(row)
+        )
         return f"Achieved sparsity: {'; '.join(missed)}" if missed else ""
 
     @property
