@@ -289,7 +289,7 @@ def test_item_that_kills_its_engine(tmp_path, monkeypatch):
     assert (failure["language"], failure["item"]) == ("english", "q3")
     assert (
         failure["reason"]
-        == "its process ended without a word: it was killed, or out of memory"
+        == "its process ended without a word: it was killed, or out of memory, or Ray's disk is full"
     )
     first = records(run)
     lost = first[first["item_id"] == "q3"]

@@ -1,9 +1,11 @@
 """Two nodes in a real Ray, and a network between them that fails: nothing is lost,
 nothing is there twice, and the run ends by itself."""
 
+import json
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,7 @@ QUICK = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "2000",
 }
+BALLAST = "/tmp/ray/ballast"
 GONE = "its node is gone; others do its work"
 
 
@@ -47,7 +50,8 @@ def _sweep(desk: Desk, **resources: int) -> Path:
     """With the engine that starts fastest, and a shard for each item."""
     file = desk.sweep(shard_items=1, **resources)
     document = yaml.safe_load(file.read_text(encoding="utf-8"))
-    document["tasks"][0]["items"] = 2
+    quick = {"items": 2, "probes": ["greedy", "sample"], "samples": 3}
+    document["tasks"][0] |= quick
     document["engine"] = {"kind": "torch"}
     file.write_text(yaml.safe_dump(document), encoding="utf-8")
     return file
@@ -117,12 +121,14 @@ def _resume(processes: list[psutil.Process]) -> None:
 
 
 @contextmanager
-def _machines(desk: Desk, name: str) -> Iterator[Machines]:
+def _machines(
+    desk: Desk, name: str, variables: Mapping[str, str] = QUICK
+) -> Iterator[Machines]:
     as_head = ("--head", "--port=6379", "--include-dashboard=false")
     joining = f"--address={ADDRESS}"
     with two_places(desk.directory) as (here, there):
-        head = here.start_ray(*as_head, "--num-cpus=4", variables=QUICK)
-        node = there.start_ray(joining, "--num-cpus=4", variables=QUICK)
+        head = here.start_ray(*as_head, "--num-cpus=4", variables=variables)
+        node = there.start_ray(joining, "--num-cpus=4", variables=variables)
         yield Machines(desk, desk.directory / name, here, there, head, node)
 
 
@@ -153,12 +159,19 @@ def test_wire_is_cut(desk: Desk, hears: bool, speaks: bool) -> None:
         assert _arrives(there, here)
 
 
-def test_partition_that_stays(desk: Desk, undisturbed: pd.DataFrame) -> None:
+@pytest.mark.parametrize(
+    ("hears", "speaks"), [(False, False), (True, False), (False, True)]
+)
+def test_partition_that_stays(
+    desk: Desk, undisturbed: pd.DataFrame, hears: bool, speaks: bool
+) -> None:
     """Its engine works on behind the partition, and nobody takes its results."""
-    with _machines(desk, "stays") as machines:
+    with _machines(desk, f"stays-{hears}-{speaks}") as machines:
         driver = machines.start(machines.here)
         with machines.stopped_in_a_shard(driver) as done:
-            machines.there.cut()
+            machines.there.cut(hears=hears, speaks=speaks)
+            _resume(family(machines.node, ENGINE))
+            machines.wait_for(GONE, driver)
         assert driver.wait() == 0, machines.log
     assert len(parts(machines.run)) > done, "it was over before the cut"
     assert GONE in machines.log
@@ -181,6 +194,60 @@ def test_partition_heals_after_the_verdict(
         assert driver.wait() == 0, machines.log
     assert len(parts(machines.run)) > done
     check_same(machines.run, undisturbed)
+
+
+@pytest.mark.parametrize(("seconds", "checks"), [(5, QUICK), (45, {}), (60, {})])
+def test_partition_heals_before_the_verdict(
+    desk: Desk, undisturbed: pd.DataFrame, seconds: int, checks: dict[str, str]
+) -> None:
+    """It only takes time. By default, Ray's verdict comes after some 65 s, and 60 s
+    are too long: TCP's next try comes after twice the time of the last one."""
+    with _machines(desk, f"heals-{seconds}", checks) as machines:
+        driver = machines.start(machines.here)
+        with machines.stopped_in_a_shard(driver):
+            machines.there.cut()
+            _resume(family(machines.node, ENGINE))
+            time.sleep(seconds)
+            machines.there.heal()
+        assert driver.wait() == 0, machines.log
+        if GONE in machines.log:
+            assert seconds == 60
+            assert machines.node.wait() == 1  # Ray ends a node that it takes for lost
+            check_same(machines.run, undisturbed)
+        else:
+            _check_undisturbed(machines, undisturbed)
+
+
+def test_slow_link(desk: Desk, undisturbed: pd.DataFrame) -> None:
+    with _machines(desk, "slow", {}) as machines:
+        machines.here.slow()
+        machines.there.slow()
+        driver = machines.start(machines.here)
+        with machines.stopped_in_a_shard(driver):
+            pass
+        assert driver.wait() == 0, machines.log
+    _check_undisturbed(machines, undisturbed)
+
+
+def test_full_disk_of_ray(desk: Desk, undisturbed: pd.DataFrame) -> None:
+    """On the head no process can start then, as Ray keeps its logs there. The other
+    node does it all."""
+    with _machines(desk, "full") as machines:
+        machines.here.run("sh", "-c", f"head --bytes=1G /dev/zero >{BALLAST} || true")
+        driver = machines.start(machines.here)
+        assert driver.wait() == 0, machines.log
+    check_same(machines.run, undisturbed)
+    assert "or Ray's disk is full" in machines.log
+    assert "is given no more work" in machines.log
+
+
+def _check_undisturbed(machines: Machines, undisturbed: pd.DataFrame) -> None:
+    """Both nodes took part, and nothing failed."""
+    check_same(machines.run, undisturbed)
+    served = json.loads((machines.run / "run.json").read_text())["engine_stats"]
+    assert len({row["node_id"] for row in served if row["items"]}) == 2
+    assert GONE not in machines.log
+    assert not (machines.run / "tables" / "failures.csv").exists()
 
 
 def test_driver_is_cut_off(desk: Desk, undisturbed: pd.DataFrame) -> None:

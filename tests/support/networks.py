@@ -3,6 +3,7 @@
     with two_places(folder) as (here, there):
         head = here.start_ray("--head", ...)      # a Ray node, its log in `folder`
         there.cut(hears=False)              # it still speaks
+        there.slow()
 
 Each place has an address, processes, a `/tmp/ray` and a `/dev/shm` of its own; both see
 all other files. A place ends with its first process, and the wire with the places.
@@ -24,7 +25,7 @@ from tests.support.kills import when
 from tests.support.runs import environment
 
 HERE, THERE = "10.79.0.1", "10.79.0.2"
-_NEEDED = ("ip", "nft", "unshare", "nsenter")
+_NEEDED = ("ip", "nft", "tc", "unshare", "nsenter")
 _APART = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child")
 # what nobody else ends is reaped by this shell
 _FIRST = "while :; do sleep 0.2; wait; done"
@@ -127,6 +128,11 @@ class Place:
     def heal(self) -> None:
         """The end of `cut`."""
         self.run("nft", "delete", "table", "inet", "cut")
+
+    def slow(self) -> None:
+        """From now on, it sends 1 Mbit/s."""
+        limit = ("rate", "1mbit", "burst", "32kbit", "latency", "400ms")
+        self.run("tc", "qdisc", "add", "dev", _WIRE, "root", "tbf", *limit)
 
 
 def _rule(hook: str, name: str) -> str:

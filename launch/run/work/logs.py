@@ -36,7 +36,8 @@ def last_words(error: Exception, log: Path, start: int) -> str:
             text = last_error(tail(log, start)) or text
     elif isinstance(cause, RayError):
         text = last_error(tail(log, start)) or (
-            "its process ended without a word: it was killed, or out of memory"
+            "its process ended without a word: it was killed, or out of memory, or"
+            " Ray's disk is full"
         )
     else:
         text = f"{type(cause).__name__}: {cause}"

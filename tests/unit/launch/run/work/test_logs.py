@@ -28,7 +28,7 @@ KILLED = (
         (
             DIED,
             "INFO fine\n",
-            "its process ended without a word: it was killed, or out of memory",
+            "its process ended without a word: it was killed, or out of memory, or Ray's disk is full",
         ),
         (
             OutOfMemoryError("OOM"),
