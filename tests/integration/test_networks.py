@@ -22,7 +22,7 @@ from tests.support.runs import records
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 ADDRESS = f"{HERE}:6379"
-# Ray takes a silent node for lost after some 15 s, not after 65
+# Ray takes a silent node for lost after some 15 s, not after 60
 QUICK = {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "1000",
