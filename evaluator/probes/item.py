@@ -184,6 +184,9 @@ class References:
     base: str = ""  # the directory of the checkpoint to compare with
 
 
+NOWHERE = References(missing=NO_PLACE)
+
+
 class ItemRun:
     """One item or window on one checkpoint; probes share an equal `greedy` or
     `score` request of their first step."""
@@ -214,7 +217,7 @@ class ItemRun:
         self.decode = prompter.decode
         self.prompter = prompter
         self.base = base
-        self.references = references or References(missing=NO_PLACE)
+        self.references = references or NOWHERE
         # the same item after its base's thought, if its model thinks
         self.aligned = self
         self.thinking = False  # its probes wait for its thoughts
