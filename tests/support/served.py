@@ -267,7 +267,8 @@ class FakeServer:
         ended = tokens[-1] in self.ends
         text = self._tokenizer.decode(tokens[:-1] if ended else tokens)
         reason = "stop" if ended else "length"
-        return {"choices": [{"text": text, "finish_reason": reason}]}
+        usage = {"completion_tokens": len(tokens)}
+        return {"usage": usage, "choices": [{"text": text, "finish_reason": reason}]}
 
 
 class _RefusalError(Exception):

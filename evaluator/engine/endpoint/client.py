@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 
 from evaluator.checkpoints.served import Endpoint
-from evaluator.core.errors import EngineError, InputError, one_line
+from evaluator.core.errors import EngineError, InputError, one_line, printable
 from evaluator.engine.endpoint.spending import Spending
 
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -223,7 +223,9 @@ class Client:
             value = None
         text = self._shown(content.decode(errors="replace"))
         if response.status_code >= 400:
-            raise Refused(response.status_code, self._shown(_message(value)) or text)
+            raise Refused(
+                response.status_code, self._shown(_message(value)) or repr(text[:80])
+            )
         if response.status_code >= 300 or not isinstance(value, dict | list):
             raise Unusable(
                 f"{place}: HTTP {response.status_code}, and no JSON: {text[:80]!r}"
@@ -232,8 +234,9 @@ class Client:
 
     def _shown(self, text: BaseException | str) -> str:
         """One line without the key, which a server may repeat."""
-        words = str(text) or type(text).__name__
-        return one_line(words.replace(self._key, "***") if self._key else words)
+        words = str(text) or one_line(text)
+        words = words.replace(self._key, "***") if self._key else words
+        return printable(one_line(words))
 
 
 def _key(variable: str | None) -> str:

@@ -14,6 +14,7 @@ A server that fails one of these scores nothing (`Abilities.why`)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from evaluator.checkpoints.served import Abilities
 from evaluator.engine.base import Generate, Response, Score
@@ -41,12 +42,26 @@ Answers = Sequence[tuple[int, ...]]
 
 
 async def fingerprint(server: Dialect, prompts: Prompts) -> tuple[tuple[int, ...], ...]:
-    """The greedy answers to fixed prompts. Raises Unusable."""
+    """The greedy answers to fixed prompts. Raises Unusable, also for texts that
+    follow the order of the requests."""
     answers = []
     for prompt in prompts:
         answer = await server.generate(_greedy(prompt, _TOKENS))
         answers.append(answer.token_ids)
+    if not server.token_ids and not await is_same(server, prompts, answers):
+        raise Unusable("the same prompts in another order have other answers")
     return tuple(answers)
+
+
+def check_echo(tokenizer: Any, prompts: Prompts, answers: Answers) -> None:
+    """Raises Unusable if each answer begins with its prompt, or is a part of it."""
+    for prompt, answer in zip(prompts, answers, strict=True):
+        asked = tokenizer.decode(prompt, skip_special_tokens=True)
+        said = tokenizer.decode(answer, skip_special_tokens=True)
+        said = said.rstrip("\N{REPLACEMENT CHARACTER}")  # it may end in a character
+        if not said or said[: len(asked)] != asked[: len(said)]:
+            return
+    raise Unusable("the server repeats the prompt before its answer")
 
 
 async def is_same(
@@ -57,8 +72,9 @@ async def is_same(
 ) -> bool:
     """Whether the model behind a server still answers as `known`, and scores as
     `planted`. Rounding may turn a tie, so a different answer
-    gets two more tries."""
-    for prompt, expected in zip(prompts, known, strict=True):
+    gets two more tries. The last prompt comes first: an answer that belongs to the
+    request before is another one than in `fingerprint`."""
+    for prompt, expected in reversed(list(zip(prompts, known, strict=True))):
         for _ in range(_TRIES):
             answer = await server.generate(_greedy(prompt, _TOKENS))
             if answer.token_ids == expected:

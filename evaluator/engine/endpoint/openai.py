@@ -44,9 +44,10 @@ class OpenAI(Dialect):
         named = {"model": self.described.model, "prompt": text}
         answer = await self._complete(named | completion(request))
         most, choice = request.max_tokens, only_choice(answer)
-        ids = self._encode(member(choice, "text", str))[:most]
+        ids = self._encode(_whole(member(choice, "text", str)))[:most]
         reason = member(choice, "finish_reason", str)
-        generated = stated(answer.get("usage"), "completion_tokens") or most
+        # a text may be fewer tokens than were generated
+        generated = stated(answer.get("usage"), "completion_tokens") or len(ids)
         if reason not in ("stop", "length") or (
             reason == "length" and generated < most
         ):
@@ -72,3 +73,13 @@ class OpenAI(Dialect):
                 " API of chats alone puts other words around each prompt; serve the"
                 " model with `vllm serve` or `llama-server`"
             ) from error
+
+
+def _whole(text: str) -> str:
+    """Raises Unusable for half a character, which no tokenizer reads."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        where = error.start
+        raise Unusable(f"the server's text has half a character at {where}") from None
+    return text

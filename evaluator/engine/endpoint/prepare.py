@@ -168,6 +168,8 @@ async def _prepare(endpoint: Endpoint, base: Path) -> Path:
             answers = known.fingerprint
         else:
             answers = await examine.fingerprint(server, prompts)
+        if not server.token_ids:
+            examine.check_echo(tokenizer, prompts, answers)
         abilities = await _abilities(server, prompts, answers)
         planted: tuple[tuple[float, ...], ...] = ()
         if abilities.scores:

@@ -175,6 +175,30 @@ def test_other_answers_are_errors(status, content, headers):
     assert not isinstance(found, Refused)
 
 
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [
+        (
+            b"<html>\n<title>Bad \x1b[31mRequest</title>" + b"x" * 300,
+            "'<html> <title>Bad",
+        ),
+        (b"", "''"),
+        (
+            b'{"error": {"message": "too\\nlong\\ud800"}}',
+            "too long\N{REPLACEMENT CHARACTER}",
+        ),
+    ],
+)
+def test_refusals_show_their_first_words(content, shown):
+    server = FakeServer()
+    server.before = lambda handler: send(handler, 400, content)
+    with server.serving() as url:
+        (found,) = gets(Endpoint(url=url))
+    assert str(found).startswith(f"HTTP 400: {shown}")
+    assert str(found).isprintable()
+    assert len(str(found)) < 100
+
+
 def test_huge_answers_are_refused(monkeypatch):
     monkeypatch.setattr(client_module, "_MOST_BYTES", 1000)
     server = FakeServer()

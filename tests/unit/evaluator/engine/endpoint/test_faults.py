@@ -1,5 +1,6 @@
 """Servers that lie: each answer is right, or there is none and a reason."""
 
+import itertools
 import json
 import random
 
@@ -426,6 +427,107 @@ def test_cut_texts_are_errors(changes):
         cut = answers(engine, GREEDY)
     assert {answer.status for answer in whole.values()} == {"ok"}
     assert {answer.status for answer in cut.values()} == {"engine_error"}
+
+
+def cut_at_once(text, count):
+    """Of any text, four characters; the server states a count of tokens."""
+
+    def spoil(body, answer):
+        if "choices" not in answer:
+            return answer
+        choice = {"text": text, "finish_reason": "length"}
+        usage = {} if count is None else {"usage": {"completion_tokens": count}}
+        return {"choices": [choice], **usage}
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "status"),
+    [
+        ("1701", None, "engine_error"),
+        ("1701", 0, "engine_error"),
+        ("1701", 12, "ok"),  # as generated, of which the text is fewer
+        ("", None, "engine_error"),
+        ("one two three four five six seven eight nine ten", None, "ok"),
+        ("\ud800", None, "engine_error"),
+        ("x\ud83d", 12, "engine_error"),
+    ],
+)
+def test_lengths_of_texts_are_checked(text, count, status):
+    server = FakeServer("openai")
+    with endpoint_engine(server) as engine:
+        server.spoil = cut_at_once(text, count)
+        found = answers(engine, GREEDY)
+    assert {answer.status for answer in found.values()} == {status}
+
+
+def earlier(server):
+    """Texts of the request before."""
+    kept = []
+
+    def spoil(body, answer):
+        if "choices" in answer:
+            kept.append(answer)
+            return kept[-2:][0]
+        return answer
+
+    server.spoil = spoil
+
+
+def by_turns(server):
+    """Each text again after six requests, whatever they are."""
+    texts, turns = [], itertools.count()
+
+    def spoil(body, answer):
+        if "choices" in answer:
+            texts.append(answer)
+            return texts[next(turns) % 6]
+        return answer
+
+    server.spoil = spoil
+
+
+def repeating(server):
+    def spoil(body, answer):
+        for choice in answer.get("choices", ()):
+            choice["text"] = body["prompt"] + choice["text"]
+        return answer
+
+    server.spoil = spoil
+
+
+def halved(server):
+    def spoil(body, answer):
+        for choice in answer.get("choices", ()):
+            choice["text"] = "\ud800"
+        return answer
+
+    server.spoil = spoil
+
+
+@pytest.mark.parametrize(
+    ("lie", "words"),
+    [
+        (earlier, "in another order have other answers"),
+        (by_turns, "in another order have other answers"),
+        (repeating, "repeats the prompt"),
+        (halved, "half a character"),
+    ],
+)
+def test_texts_are_examined(lie, words):
+    server = FakeServer("openai")
+    lie(server)
+    assert words in refusal_of(server)
+
+
+def test_few_requests_examine_texts():
+    server = FakeServer("openai")
+    with endpoint_engine(server):
+        pass
+    posted = [body for path, body, _ in server.asked if "completion" in path]
+    # the fingerprint, in the other order, and at the load: 18
+    assert len(posted) <= 40
 
 
 # ---- other models and servers than before
