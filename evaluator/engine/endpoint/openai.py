@@ -49,7 +49,7 @@ class OpenAI(Dialect):
         # a text may be fewer tokens than were generated
         generated = stated(answer.get("usage"), "completion_tokens") or len(ids)
         if reason not in ("stop", "length") or (
-            reason == "length" and generated < most
+            reason == "length" and (generated < most or not ids)
         ):
             raise Unusable(f"the server cut its answer off: {reason[:80]!r}")
         if reason == "stop" and self.eos_ids and len(ids) < most:

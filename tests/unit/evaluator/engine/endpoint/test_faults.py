@@ -449,6 +449,7 @@ def cut_at_once(text, count):
         ("1701", 0, "engine_error"),
         ("1701", 12, "ok"),  # as generated, of which the text is fewer
         ("", None, "engine_error"),
+        ("", 12, "engine_error"),
         ("one two three four five six seven eight nine ten", None, "ok"),
         ("\ud800", None, "engine_error"),
         ("x\ud83d", 12, "engine_error"),
