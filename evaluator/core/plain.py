@@ -8,9 +8,9 @@ and layout do not matter. Pure.
   and Syriac, tatweel, and stress marks on Cyrillic. Accents of Latin and Greek and the
   vowel signs of India stay. Digits of every script are one.
 - Numbers: thousands are joined, by the language's custom where a sign is ambiguous:
-  `1.000` is 1 in English and 1000 in German. Six signs stay where they belong to a
-  number: ⋅ (decimal), − (minus or range), ⁄ (fraction), ∶ (time), ×, ^. A usual unit
-  stands apart: `10km` is `10 km`.
+  `1.000` is 1 in English and 1000 in German. Seven signs stay where they belong to a
+  number: ⋅ (decimal), − (minus or range), ⁄ (fraction), ∶ (time), ×, ^, ±. A usual
+  unit or currency stands apart: `10km` is `10 km`. `1e3` is 1000, and `10**3` is 10^3.
 - Punctuation goes. Inside a word it becomes `'`, a joint: `e-mail`, `O'Brien`
   (`forms`). Between digits it is a space.
 - White space is single, and none stands between two characters of scripts that put no
@@ -19,6 +19,7 @@ and layout do not matter. Pure.
 
 import re
 import unicodedata
+from decimal import Decimal
 from functools import cache, partial
 
 from evaluator.core.text import (
@@ -29,7 +30,7 @@ from evaluator.core.text import (
     main_code,
 )
 
-SIGNS = frozenset("⋅−⁄∶×^+♯")  # of numbers, and of `C♯`
+SIGNS = frozenset("⋅−⁄∶×^+±♯")  # of numbers, and of `C♯`
 _TURKIC = frozenset(("tr", "az"))
 # Before NFKC, which would make an accent of an apostrophe, and lose how thousands,
 # powers and fractions look.
@@ -73,6 +74,16 @@ _BETWEEN = re.compile(r"(?<=\d)(?:[-.,/:~—×]|\.\.\.?)(?=\d)")
 _UNIT = re.compile(
     r"(?<=\d)(?=(?:[ap]m|[kcm]?m|[km]?g|m?l|mph|ft|lbs?|[kmg]?hz|[kmgt]b|[km]?w)\b)"
 )
+_CURRENCY = re.compile(
+    r"(?<![^\W_])(usd|eur|gbp|jpy|cny|inr|chf|cad|aud|rs)(?=\d)", re.IGNORECASE
+)
+_POWERED = re.compile(r"(?<=\d)\*\*(?=-?\d)")
+_EXPONENT = re.compile(r"(?<=\d[eE])-(?=\d)")
+# alone: no part of another number
+_SCIENTIFIC = re.compile(
+    r"(?<!\S)(?<!\d )([−±$€£¥₹]*)(\d+)(?:⋅(\d+))?[eE]([+−]?\d{1,2})(?! \d)(?!\S)"
+)
+_ERROR = re.compile(r"[ ']*±[ ']*(?=\d)")
 _NEGATIVE = re.compile(r"(?<!\w)-([$€£¥₹₩]?)(?=\d)")
 _POSITIVE = re.compile(r"(?<!\w)\+(?=\d)")
 _SIGN_OF = {
@@ -135,13 +146,16 @@ def plain(text: str, language: str, *, cased: bool = False) -> str:
         text = unicodedata.normalize("NFKC", text.casefold())
     text = unicodedata.normalize("NFKC", "".join(map(_kept, text)))
     text = _STRESS.sub("", text)
-    if _DIGIT.search(text):
+    if digits := _DIGIT.search(text):
+        text = _EXPONENT.sub("−", _POWERED.sub("^", _CURRENCY.sub(r"\1 ", text)))
         text = _UNIT.sub(" ", _numbers(text, code) if _MARKED.search(text) else text)
     if "." in text[:-1]:
         text = _INITIALS.sub(r"\1", text)
     if "#" in text:
         text = _SHARP.sub("♯", text)
     text = _WHOLE.sub("+", " ".join(_punctuation().sub(_joint, text).split()))
+    if digits:
+        text = _SCIENTIFIC.sub(_expanded, _ERROR.sub(" ±", text).strip())
     return _APART.sub("", text)
 
 
@@ -178,6 +192,13 @@ def _joined(found: re.Match[str], comma: bool) -> str:
         other.fullmatch(number) and number.count(decimal) > 1
     )
     return _digits(number) if grouped else number
+
+
+def _expanded(found: re.Match[str]) -> str:
+    """A number in scientific notation, written out."""
+    signs, whole, part, exponent = found.groups("")
+    value = Decimal(f"{whole}.{part}e{exponent.replace('−', '-')}")
+    return signs + f"{value.normalize():f}".replace(".", "⋅")
 
 
 def _digits(number: str) -> str:

@@ -255,6 +255,17 @@ english | 1/2 | 1 / 2
 english | 2 | 2*3
 english | Istanbul | İSTANBUL
 english | 5 | +5
+english | 5 | USD5
+english | USD5 | USD 5
+english | 1000 | 1e3
+english | 1,000 | It is 1E+3.
+english | 0.0015 | 1.5e-3
+english | 2,500,000 | 2.5e6km
+english | -1000 | -1e3
+english | 10^3 | 10**3
+english | 100 | 100±5
+english | 100±5 | 100 ± 5
+english | 10 | **10**
 english | 1e5 | 1e5
 english | H2O | H₂O
 english | 😀 | ok 😀!
@@ -357,6 +368,13 @@ english | 2.0 | version 2.0.1
 english | 5 | .5
 english | 23 | 2*3
 english | 10 | 10^2
+english | 10 | 10**2
+english | 2 | 10**2
+english | 1 | 1e3
+english | 1.5 | 1.5e-3
+english | 1000 | -1e3
+english | 5 | ±5
+english | 5 | 100 ± 5
 english | 10 | 10⁻²
 english | 510 | 5'10"
 english | TV | television
@@ -409,7 +427,9 @@ def test_paper_rule_is_plain_containment():
         grade("a", ["a"], "english", "loose")
 
 
-SIGNS = list("0123456789.,:/-'’+#^ aAbeİıIsßςσ٣٫٬²—–−。・東京กา한국\u0301\u064e\u200d")
+SIGNS = list(
+    "0123456789.,:/-'’+±*#^ aAbeİıIsßςσ٣٫٬²—–−。・東京กา한국\u0301\u064e\u200d"
+)
 written = st.text(
     alphabet=st.one_of(
         st.sampled_from(SIGNS), st.characters(exclude_categories=["Cs"])
