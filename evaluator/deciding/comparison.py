@@ -9,8 +9,8 @@ the greedy answer contains a gold answer. `choice`: the gold option scored highe
 Items pair by what was asked (`pairing.py`).
 
 A score moved if its paired test is significant after Holm's correction: McNemar's
-exact test for scores of 0 or 1, for other numbers a paired t-test that is robust to
-shared contexts. `same`: no item differs. `noise`: some items differ, but no more
+exact test for scores of 0 or 1, for other numbers and for repeated questions a paired
+t-test that is robust to shared contexts. `same`: no item differs. `noise`: some items differ, but no more
 than by chance.
 
 Holm's correction has one family for all rows pooled over languages. The single
@@ -443,7 +443,11 @@ def _moved(items: pd.DataFrame, *, alike: bool) -> Row:
     if np.isin([a, b], (0.0, 1.0)).all():
         row |= difference("difference", b - a, contexts)
         only_a, only_b = int((a > b).sum()), int((b > a).sum())
-        row |= {"only_a": only_a, "only_b": only_b, "mcnemar_p": mcnemar_p(a, b)}
+        row |= {"only_a": only_a, "only_b": only_b}
+        if items.loc[items["digest_a"] != "", "digest_a"].duplicated().any():
+            row["t_p"] = Unbounded.ratio(b - a, np.ones(len(items)), contexts).p
+        else:
+            row["mcnemar_p"] = mcnemar_p(a, b)
         row["differing"] = only_a + only_b
         row["flip_rate"] = row["differing"] / len(items)
         known = items["said_a"].notna() & items["said_b"].notna()

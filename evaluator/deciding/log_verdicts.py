@@ -4,7 +4,8 @@ A log feeds few criteria: accuracy lost and flips, of open answers or of options
 measure between 0 and 1 that is no yes or no (F1) is judged by the difference of its
 means. Others (perplexity) have no tolerance in points, and are not judged."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,6 +32,10 @@ from evaluator.metrics.measures import as_floats
 from evaluator.store.run_json import Failure
 
 _SIDES = ("_a", "_b")
+# metrics of which less is better
+_ERRORS = re.compile(
+    r"(^|_)([wct]er|mer|perplexity|ppl|brier\w*|loss|nll|bits_per_byte|errors?|distance)($|_)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +56,7 @@ def judge_logs(base: LoggedSide, candidate: LoggedSide, policy: Policy) -> LogVe
         names = f"{', '.join(ours)}; {', '.join(theirs)}"
         raise InputError(f"{base.name} and {candidate.name}: no common task ({names})")
     name_of_base, model = _model(base), _model(candidate)
+    policy = _by_task(policy, base.groups)
     pair = {name_of_base: model}
     verdicts: list[Verdict] = []
     failures: list[Failure] = []
@@ -64,8 +70,7 @@ def judge_logs(base: LoggedSide, candidate: LoggedSide, policy: Policy) -> LogVe
         items = _items(task)
         identical &= _identical(items)
         for measure, rows in items.groupby("measure", sort=False):
-            metric = str(measure).partition(",")[0]
-            better = base.more_is_better.get((task.task, metric), True)
+            better = _is_more_better(base, candidate, task, str(measure))
             verdict = _verdict(task, str(measure), rows, decisive, policy, better)
             if isinstance(verdict, Failure):
                 failures.append(verdict)
@@ -75,24 +80,17 @@ def judge_logs(base: LoggedSide, candidate: LoggedSide, policy: Policy) -> LogVe
             reason = f"{measure}: the candidate's log does not have it"
             failures.append(_failure(task.checkpoint_b, task.task, reason))
     verdicts = [replace(each, identical=identical) for each in verdicts]
-    for name in ours:
-        if name not in {task.task for task in pairs}:
-            reason = f"the candidate's log has no such task: {candidate.name}"
-            failures.append(_failure(model, name, reason))
+    for name in sorted({*ours} - {task.task for task in pairs}):
+        reason = f"the candidate's log has no such task: {candidate.name}"
+        failures.append(_failure(model, name, reason))
+    for name in sorted({*theirs} - {task.task_b for task in pairs}):
+        reason = f"the base's log has no such task: {base.name}"
+        failures.append(_failure(model, name, reason))
     for name, reason in base.unscored.items():
         if name not in ours:
             failures.append(_failure(model, name, reason))
-    for name in policy.required:
-        if name not in {verdict.task for verdict in verdicts}:
-            verdicts.append(
-                Verdict(
-                    task=name,
-                    checkpoint=model,
-                    base=name_of_base,
-                    outcome="BLOCK",
-                    unmet="it is not in both logs",
-                )
-            )
+    for name in sorted({*policy.required} - {verdict.task for verdict in verdicts}):
+        verdicts.append(_unmet(name, pair, failures))
     return LogVerdicts(
         models=pair,
         verdicts=verdicts,
@@ -110,6 +108,48 @@ def document_of(found: LogVerdicts, compared: Compared, policy: Policy) -> Json:
         "notes": list(compared.notes),
         "measures": plain_rows(compared.frame),
     }
+
+
+def _by_task(policy: Policy, groups: Mapping[str, Collection[str]]) -> Policy:
+    """A policy for groups of tasks, as one for their tasks."""
+    tasks, required = dict(policy.tasks), list[str]()
+    for group, members in groups.items():
+        for task in members:
+            if group in policy.tasks:
+                tasks.setdefault(task, policy.tasks[group])
+    for name in policy.required:
+        required += sorted(groups.get(name, [name]))
+    return policy.model_copy(update={"tasks": tasks, "required": tuple(required)})
+
+
+def _is_more_better(
+    base: LoggedSide, candidate: LoggedSide, task: PairedTask, measure: str
+) -> bool | None:
+    """As either log states it; None if they contradict each other, or neither states
+    it and the name is that of an error."""
+    metric = measure.partition(",")[0]
+    stated = set()
+    for side, name in ((base, task.task), (candidate, task.task_b)):
+        stated.add(side.more_is_better.get((name, metric)))
+    stated.discard(None)
+    if not stated:
+        return None if _ERRORS.search(metric) else True
+    return stated.pop() if len(stated) == 1 else None
+
+
+def _unmet(
+    task: str, models: Mapping[str, str], failures: Sequence[Failure]
+) -> Verdict:
+    """Of a required task that no measure judges."""
+    why = (f"not judged: {each.reason}" for each in failures if each.task == task)
+    ((base, model),) = models.items()
+    return Verdict(
+        task=task,
+        checkpoint=model,
+        base=base,
+        outcome="BLOCK",
+        unmet=next(why, "it is not in both logs"),
+    )
 
 
 def _model(side: LoggedSide) -> str:
@@ -143,7 +183,7 @@ def _verdict(
     rows: pd.DataFrame,
     decisive: Mapping[str, tuple[str, str]],
     policy: Policy,
-    better: bool,
+    better: bool | None,
 ) -> Verdict | Failure:
     """Of one measure: `rows` has its items. A Failure if no tolerance judges it."""
     base, own = (_finite(rows[f"value{side}"]) for side in _SIDES)
@@ -154,6 +194,9 @@ def _verdict(
     if known.min() < 0 or known.max() > 1:
         span = f"{known.min():g} to {known.max():g}"
         reason = f"{measure} is {span}: tolerances judge values from 0 to 1"
+        return _failure(task.checkpoint_b, task.task, reason)
+    if better is None:
+        reason = f"{measure}: the logs do not state whether more of it is better"
         return _failure(task.checkpoint_b, task.task, reason)
     if not better:
         base, own = 1 - base, 1 - own

@@ -1,7 +1,7 @@
 """Other programs' logs as a side of a comparison."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -23,13 +23,14 @@ Task = tuple[str, str]  # checkpoint and task
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LoggedSide(Side):
     """`answers` has `response` and `options` too. `decisive`: the settings without
-    which answers cannot be compared. `more_is_better`: by task and by measure without
-    its filter.
+    which answers cannot be compared, "unset" where a log states none. `more_is_better`:
+    by task and by measure without its filter. `groups`: the tasks of each group.
     `unscored`: by task, the metrics of which samples have no number."""
 
     decisive: Mapping[Task, Mapping[str, str]]
     more_is_better: Mapping[tuple[str, str], bool]
     unscored: Mapping[str, str]
+    groups: Mapping[str, Collection[str]]
 
 
 def side_of_logged(logged: Sequence[LoggedTask], name: str) -> LoggedSide:
@@ -39,13 +40,17 @@ def side_of_logged(logged: Sequence[LoggedTask], name: str) -> LoggedSide:
     Raises InputError if no metric is a number."""
     frames, notes = [], list[str]()
     settings, decisive, directions, unscored = {}, {}, {}, {}
+    groups = defaultdict[str, set[str]](set)
     others = defaultdict[str, Counter[str]](Counter)  # by task
     for log in logged:
         frame = _answers(log, others)
         notes += log.notes
         for task in frame["task"].unique():
-            settings[log.model, task] = as_texts(log.settings)
-            decisive[log.model, task] = as_texts(log.decisive)
+            own = {name: _stated(value) for name, value in log.decisive.items()}
+            settings[log.model, task] = as_texts(log.settings) | own
+            decisive[log.model, task] = own
+            for group in log.groups:
+                groups[group].add(task)
             for metric, better in log.more_is_better.items():
                 if isinstance(better, bool):
                     directions[task, _NAMES.get(metric, metric)] = better
@@ -66,6 +71,7 @@ def side_of_logged(logged: Sequence[LoggedTask], name: str) -> LoggedSide:
         decisive=decisive,
         more_is_better=directions,
         unscored=unscored,
+        groups=groups,
     )
 
 
@@ -78,11 +84,18 @@ def _answers(log: LoggedTask, others: Mapping[str, Counter[str]]) -> pd.DataFram
     own = frame[["measure", "language", "own_id"]]
     if (frame["own_id"] != "").all() and not own.duplicated().any():
         frame["item_id"] = frame["own_id"]
-    # of two engines that each count from 0
-    again = frame.groupby(KEY, sort=False).cumcount() + 1
-    numbered = frame["item_id"] + "#" + again.astype(str)
-    frame["item_id"] = frame["item_id"].where(again == 1, numbered)
+    # of two engines that each count from 0: the same number for every measure
+    ids = frame.groupby(["language", "item_id"], sort=False)
+    other = ids["digest"].transform(lambda digests: pd.factorize(digests)[0])
+    again = frame.groupby([*KEY, "digest"], sort=False).cumcount()
+    numbered = frame["item_id"] + "#" + (other + 1).astype(str)
+    numbered = numbered.where(again == 0, numbered + "." + (again + 1).astype(str))
+    frame["item_id"] = frame["item_id"].where((other == 0) & (again == 0), numbered)
     return frame.drop(columns=[*_ORDER])
+
+
+def _stated(value: object) -> str:
+    return "unset" if value is None else str(value)
 
 
 def _scored_rows(

@@ -49,7 +49,7 @@ def by_content(
     keys = zip(right["language"], right["item_id"], strict=True)
     renamed = right.assign(item_id=[names[key] for key in keys])
     data = {}
-    if waiting or only_b:
+    if only_a or only_b:
         data["data"] = _together(ours.values()), _together(theirs.values())
     return renamed, data, _remarks(only_a, only_b, a, b)
 

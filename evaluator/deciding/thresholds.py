@@ -19,9 +19,10 @@ from pydantic import (
 from evaluator.core.config import Frozen
 from evaluator.core.errors import Json
 
-Percent = Annotated[float, Field(ge=0, le=100)] | None
-Amount = Annotated[float, Field(ge=0)] | None
-Share = Annotated[float, Field(ge=0, le=1)] | None
+# strict: YAML's `yes` is no 1
+Percent = Annotated[float, Field(ge=0, le=100, strict=True)] | None
+Amount = Annotated[float, Field(ge=0, strict=True)] | None
+Share = Annotated[float, Field(ge=0, le=1, strict=True)] | None
 
 
 class Tolerances(Frozen):

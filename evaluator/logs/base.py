@@ -49,6 +49,7 @@ class LoggedTask:
     decisive: Document
     # metric -> whether more is better, as the log states it
     more_is_better: Document = field(default_factory=dict)
+    groups: tuple[str, ...] = ()  # of tasks, that it belongs to
     notes: tuple[str, ...] = ()
 
 

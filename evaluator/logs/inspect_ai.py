@@ -42,7 +42,9 @@ _MOST = 256 * 2**20  # bytes of one file in it: a larger one is an attack or a m
 _LETTERS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
 _GENERATION = (
     *("temperature", "top_p", "top_k", "seed", "max_tokens"),
-    *("stop_seqs", "system_message"),
+    *("stop_seqs", "system_message", "frequency_penalty", "presence_penalty"),
+    *("num_choices", "best_of", "logit_bias", "response_schema", "extra_body"),
+    *("reasoning_effort", "reasoning_tokens", "reasoning_history", "effort"),
 )
 _READING = (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError, ValueError)
 
@@ -140,9 +142,20 @@ def _sample_of(row: Json, where: str) -> Sample:
         ),
         scores=scores,
         others=others,
+        prompt=_prompt(row.get("messages")),
         cluster=str(own),
         options=len(options) if isinstance(options, list) else 0,
     )
+
+
+def _prompt(messages: Any) -> str:
+    """A digest of the messages before the model's first one."""
+    posed = []
+    for role, content in _plain(messages) or ():
+        if role == "assistant":
+            break
+        posed.append([role, content])
+    return digest(posed)
 
 
 def _plain(messages: Any) -> Any:

@@ -3,6 +3,7 @@
 DIR/details/<model>/<time>/details_<task>_<time>.parquet     a row for each document
 DIR/results/<model>/results_<time>.json                      its settings"""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,11 +49,14 @@ class Lighteval(Reader):
         tasks = []
         for (model, task), (*older, file) in newest.items():
             results = _results(file, model)
-            decisive = _decisive(results, task)
-            directions = {}
+            decisive = _decisive(results, task) if results else {}
+            directions: Json = {}
             for metric in rows_at(mapping_at(results, "config_tasks", task), "metrics"):
-                name = str(metric.get("metric_name"))
-                directions[name] = metric.get("higher_is_better")
+                better = metric.get("higher_is_better")
+                if isinstance(better, dict):  # of a group: by the name of each
+                    directions |= better
+                else:
+                    directions[str(metric.get("metric_name"))] = better
             tasks.append(
                 LoggedTask(
                     model=model,
@@ -125,7 +129,8 @@ def _sample_of(row: Document, number: int) -> Sample:
     options = 0 if response.get("text") else len(scores)
     answer: Any = response.get("text_post_processed") or response.get("text")
     if options:
-        answer = f"option {scores.index(max(scores))}"
+        known = [-math.inf if score is None else score for score in scores]
+        answer = f"option {known.index(max(known))}"
     metrics, others = numbers_of(mapping_at(row, "metric"))
     asked = [doc.get("query"), doc.get("choices")]
     return Sample(

@@ -1,6 +1,7 @@
 """The files of EleutherAI's lm-eval 0.4 (`--log_samples`):
 
     DIR/<model>/results_<time>.json                aggregated numbers and their settings
+                                                   (`--output_path NAME.json`: NAME_<time>)
     DIR/<model>/samples_<task>_<time>.jsonl        a line for each document and filter
 
 A line has `doc_id`, `doc`, `target`, `arguments`, `resps`, `filtered_resps`, `filter`,
@@ -81,13 +82,17 @@ def _tasks(folder: Path, files: Sequence[Path]) -> Iterator[LoggedTask]:
         # The task is between the first underscore and the last, as in lm-eval itself.
         task = file.stem.partition("_")[2].rpartition("_")[0]
         newest.setdefault(task, []).append(file)
-    summaries = sorted(folder.glob("results_*.json"), key=time_of)
     for task, (*older, file) in newest.items():
         results: Document = {}
-        if summaries:
-            same = [each for each in summaries if time_of(each) == time_of(file)]
-            results = object_in((same or summaries)[-1])
-        decisive = _decisive(results, task)
+        notes = [*map(replaced, older)]
+        for summary in folder.glob(f"*_{time_of(file)}.json"):
+            results = object_in(summary)
+        if not results:
+            notes.append(
+                f"{file}: no results file of its time: its settings are unknown, and"
+                " more of a metric counts as better"
+            )
+        decisive = _decisive(results, task) if results else {}
         listed = rows_at(mapping_at(results, "configs", task), "filter_list")
         yield LoggedTask(
             model=folder.name,
@@ -96,8 +101,17 @@ def _tasks(folder: Path, files: Sequence[Path]) -> Iterator[LoggedTask]:
             settings=_settings(results, task) | decisive,
             decisive=decisive,
             more_is_better=mapping_at(results, "higher_is_better", task),
-            notes=tuple(map(replaced, older)),
+            groups=tuple(_groups(mapping_at(results, "group_subtasks"), task)),
+            notes=tuple(notes),
         )
+
+
+def _groups(members: Document, name: str) -> Iterator[str]:
+    """The groups that hold a task or group, and the groups that hold these."""
+    for group, names in members.items():
+        if group != name and name in names:
+            yield group
+            yield from _groups(members, group)
 
 
 def _settings(results: Document, task: str) -> Json:
@@ -164,12 +178,13 @@ def _sample_of(row: Json, name: str, where: str) -> Sample:
     listed = responses if isinstance(responses, list) else []
     options = len(listed) if all(map(_is_likelihood, listed)) else 0
     told = mapping_at(row, "doc")
+    exported = str(told.get("resurface_task") or "")
     content = f"{LOGGED}{doc_hash}"
     if doc is not None:  # newer versions log every target as a text
         content = content_of(doc, str(row.get("target")))
     return Sample(
         number=row["doc_id"],
-        content=str(told.get("digest") or content),
+        content=str(told.get("digest") or content) if exported else content,
         answer=_answer(responses, options),
         response=digest([row.get("resps"), responses]),
         scores=scores,
@@ -179,7 +194,7 @@ def _sample_of(row: Json, name: str, where: str) -> Sample:
         own_id=str(told.get("id", "")),
         cluster=str(told.get("cluster") or ""),
         language=str(told.get("language") or ""),
-        task=str(told.get("resurface_task") or ""),
+        task=exported,
         options=options,
     )
 

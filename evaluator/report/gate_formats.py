@@ -127,6 +127,7 @@ def section(judged: Judged) -> str:
     for each in document["not_judged"]:
         what = f"{code(each['checkpoint'])} {code(each['task'])}"
         parts.append(f"Not judged: {what}: {code(each['why'])}")
+    parts += [f"Note: {code(note)}" for note in document.get("notes", ())]
     parts.append(f"Tolerances: {code(spelled(judged.policy))}")
     return "\n\n".join(parts)
 

@@ -133,7 +133,7 @@ def _print(found: Compared) -> None:
         moved = ", ".join(f"{row['checkpoint']} {row['measure']}" for row in rows)
         moved = moved or "single languages only"
         print_plain(
-            f"Moved by more than noise: {moved} (McNemar exact, Holm; B minus A)."
+            f"Moved by more than noise: {moved} (paired tests, Holm; B minus A)."
         )
     elif (found.frame["verdict"] == "noise").any():
         print_plain("Nothing moved by more than noise.")

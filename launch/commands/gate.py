@@ -160,7 +160,7 @@ def _judged_logs(
     ours = side_of_logged(read_logged(base), str(base))
     theirs = side_of_logged(read_logged(candidate), str(candidate))
     if file is not None:
-        need_tasks(policy, ours.names("task"), str(file))
+        need_tasks(policy, [*ours.names("task"), *ours.groups], str(file))
     found = judge_logs(ours, theirs, policy)
     document = document_of(found, compare(ours, theirs, found.models), policy)
     return Judged(candidate, policy, found.verdicts, document)

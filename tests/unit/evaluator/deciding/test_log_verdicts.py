@@ -140,6 +140,92 @@ def test_less_is_better_under_filter():
     assert (found, verdict.measure) == ("BLOCK", "wer")
 
 
+@pytest.mark.parametrize("stating", [0, 1])
+def test_either_log_states_direction(stating):
+    """The name of an error without a statement, or two statements, are no verdict."""
+    stated = {"more_is_better": {"wer": False}}
+    values, worse = [[1 - value for value in of] for of in (RIGHT, loses(40))]
+    base, own = ({}, stated) if stating else (stated, {})
+    candidate = log_of(worse, metric="wer", model="c", **own)
+    assert outcome(log_of(values, metric="wer", **base), candidate)[0] == "BLOCK"
+    other = {"more_is_better": {"wer": True}} if stating else {}
+    base = log_of(values, metric="wer", **other)
+    found = judged(base, log_of(worse, metric="wer", model="c", **own))
+    (failure,) = found.not_judged
+    assert "do not state whether more of it is better" in failure.reason
+    assert not found.verdicts
+
+
+def test_unset_is_a_setting():
+    """Unless a log has no settings at all."""
+    base = log_of(RIGHT, decisive={"temperature": None, "seed": None})
+    other = log_of(RIGHT, model="c", decisive={"temperature": 0.9, "seed": None})
+    _, verdict = outcome(base, other)
+    assert verdict.incomparable == "settings differ: temperature unset | 0.9"
+    assert outcome(log_of(RIGHT), other)[0] == "PASS"
+
+
+def test_policy_names_group():
+    """Its tolerances are those of its tasks, and each of them is required."""
+    logs = []
+    for model, values in (("m", RIGHT), ("c", loses(40))):
+        logs.append(log_of(values, task="mmlu_law", model=model, groups=("mmlu",)))
+    group = {"mmlu": {"tier": "advisory"}}
+    (verdict,) = judged(*logs, tasks=group, required=["mmlu"]).verdicts
+    assert (verdict.task, verdict.outcome) == ("mmlu_law", "WARN")
+
+
+def test_required_task_is_not_judged():
+    base, own = log_of([3.0, 20.0]), log_of([4.0, 21.0], model="c")
+    (verdict,) = judged(base, own, required=["t"]).verdicts
+    assert verdict.outcome == "BLOCK"
+    assert verdict.unmet.startswith("not judged: choice is 3 to 21")
+    alone = log_of(RIGHT, task="u", model="c")
+    (failure,) = judged(log_of(RIGHT), log_of(RIGHT, model="c")).not_judged or (None,)
+    assert failure is None
+    found = judge_logs(side(base), side(own, alone), Policy())
+    assert {each.task for each in found.not_judged} == {"t", "u"}
+
+
+def halves(model, *, gone):
+    """Two halves that each count from 0, under two filters of which one lacks items."""
+    samples = []
+    for half in range(2):
+        for number, value in enumerate(RIGHT[::-1]):
+            for metric in ("strict", "flex"):
+                if metric == "strict" and half == 0 and number in gone:
+                    continue
+                sample = log_of([value], metric=metric, model=model).samples[0]
+                content = f"log {half} {number}"
+                samples.append(replace(sample, number=number, content=content))
+    return replace(log_of([], model=model), samples=samples)
+
+
+def test_repeated_ids_pair_by_content():
+    sides = side(halves("m", gone={1, 2})), side(halves("c", gone={2, 250}))
+    found = compare(*sides, {"m": "c"})
+    assert set(found.frame["verdict"]) == {"same"}
+    assert list(found.frame["n"]) == [597, 600]
+    assert not any("changed" in note for note in found.notes)
+
+
+def test_repeats_of_a_question_are_no_evidence():
+    """One question of fifty flips in all its ten repeats."""
+    logs = []
+    for model, lost in (("m", ()), ("c", (7,))):
+        rows = log_of([], model=model)
+        samples = []
+        for number in range(500):
+            value = float(number % 50 not in lost)
+            sample = log_of([value], model=model).samples[0]
+            content = f"log {number % 50}"
+            samples.append(replace(sample, number=number, content=content))
+        logs.append(replace(rows, samples=samples))
+    row = only(compare(*map(side, logs), {"m": "c"}).frame, language="all")
+    assert (row["only_a"], row["only_b"], row["verdict"]) == (10, 0, "noise")
+    assert row["t_p"] > 0.3
+
+
 def test_settings_and_prompts():
     """A setting that differs blocks; other prompts never pass."""
     base = log_of(RIGHT, decisive={"n-shot": 0})

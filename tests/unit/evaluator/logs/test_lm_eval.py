@@ -104,3 +104,33 @@ def test_old_logs(tmp_path):
     assert (
         "jsonl:2: doc_id 0 again, and no field 'filter': lm-eval before 0.4.7" in told
     )
+
+
+def test_results_of_own_name(tmp_path):
+    """Of `--output_path out/base.json`: lm-eval puts the time after that name."""
+    folder = tmp_path / "out"
+    file = logged(folder, LINE)
+    (bare,) = read_logged(folder)
+    (note,) = bare.notes
+    assert note.startswith(f"{file}: no results file of its time")
+    assert bare.decisive == {}
+    task, groups = "gsm8k_cot", {"maths": ["school"], "school": ["gsm8k_cot"]}
+    results = {"n-shot": {task: 5}, "higher_is_better": {task: {"exact_match": True}}}
+    results["group_subtasks"] = groups | {task: []}
+    (folder / "base_2026-01-02T03-04-05.6.json").write_text(json.dumps(results))
+    (found,) = read_logged(folder)
+    assert (found.decisive["n-shot"], found.notes) == (5, ())
+    assert found.more_is_better == {"exact_match": True}
+    assert found.groups == ("school", "maths")
+
+
+def test_column_digest_is_data(tmp_path):
+    """Only a document that a run exported has the digest of its item."""
+    document = LINE["doc"] | {"digest": "a"}
+    exported = document | {"resurface_task": "t"}
+    changed = document | {"question": "Another?"}
+    rows = [LINE | {"doc": doc} for doc in (document, changed, exported)]
+    logged(tmp_path, *(row | {"doc_id": at} for at, row in enumerate(rows)))
+    plain, other, own = (sample.content for sample in samples_of(tmp_path))
+    assert plain != other
+    assert own == "a"

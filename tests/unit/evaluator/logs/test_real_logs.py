@@ -61,10 +61,34 @@ def test_inspect_epochs_are_one_cluster():
     row = found.iloc[0]
     assert (row["n"], row["only_a"], row["only_b"]) == (24, 4, 2)
     assert base.answers["cluster"].nunique() == 12
-    assert base.decisive["mockllm/model", "sums"] == {
-        "task_version": "0",
-        "epochs": "2",
-    }
+    decisive = base.decisive["mockllm/model", "sums"]
+    stated = {name: value for name, value in decisive.items() if value != "unset"}
+    assert stated == {"task_version": "0", "epochs": "2"}
+
+
+def test_inspect_prompts_are_seen():
+    """A system message of a solver makes another prompt; an answer does not."""
+    user, answer = ({"role": role, "content": "x"} for role in ("user", "assistant"))
+    system = {"role": "system", "content": "Talk like a pirate"}
+    sample = {"id": 1, "epoch": 1, "input": "x", "target": "a"}
+    prompts = []
+    for messages in ([user, answer], [user], [system, user]):
+        row = sample | {"messages": messages}
+        prompts.append(inspect_ai._sample_of(row, "here").prompt)
+    assert prompts[0] == prompts[1] != prompts[2]
+
+
+def test_lighteval_groups_state_directions(tmp_path):
+    """A metric of several values has a direction for each."""
+    shutil.copytree(LOGS / "lighteval", tmp_path, dirs_exist_ok=True)
+    (file,) = (tmp_path / "results" / "base").glob("*.json")
+    results = json.loads(file.read_text())
+    for task in results["config_tasks"].values():
+        grouped = {"em": False, "f1": True}
+        task["metrics"] = [{"metric_name": ["em", "f1"], "higher_is_better": grouped}]
+    file.write_text(json.dumps(results))
+    directions = side(tmp_path / "details" / "base").more_is_better
+    assert {metric: better for (_, metric), better in directions.items()} == grouped
 
 
 def test_ranks_and_missing_rows():

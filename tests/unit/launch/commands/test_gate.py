@@ -164,7 +164,7 @@ def test_compare_two_runs(run, tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "weights: digest of de | digest of wa" in said
     assert (
-        "Moved by more than noise: dense open, dense exact_match (McNemar exact, Holm"
+        "Moved by more than noise: dense open, dense exact_match (paired tests, Holm"
         in said
     )
     assert set(pd.read_csv(csv)["checkpoint_b"]) == {"wanda-0.6"}
