@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from evaluator.deciding.log_verdicts import document_of, judge_logs
 from evaluator.deciding.logged import side_of_logged
 from evaluator.deciding.policy import Policy
 from evaluator.logs.base import LoggedTask, Sample
+from evaluator.report.gate_formats import FORMATS, Judged
 from tests.support.sweeps import refused
 from tests.support.tables import only
 
@@ -332,6 +334,14 @@ def test_identical_candidate_is_warned_of():
     assert "perhaps the compression was never applied" in document["words"]
     assert document["measures"][0]["n"] == 300
     assert json.loads(json.dumps(document)) == document
+
+
+def test_markdown_has_the_notes():
+    base, own = side(log_of(RIGHT)), side(log_of(RIGHT[:299], model="c"))
+    found = judge_logs(base, own, Policy())
+    document = document_of(found, compare(base, own, {"m": "c"}), Policy())
+    judged_log = Judged(Path("c"), Policy(), found.verdicts, document)
+    assert "Note: `t: only in m (1): doc 299`" in FORMATS["markdown"]([judged_log])
 
 
 def test_impossible_pairs_are_one_line():

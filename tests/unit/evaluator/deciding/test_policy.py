@@ -82,6 +82,7 @@ def test_last_policy_counts(tmp_path, files):
         ("tasks: {a: {teir: advisory}}", "tasks.a.teir: unknown key 'teir'; did you mean 'tier'?"),
         ("tasks: {a: {tier: advisery}}", "tasks.a.tier: unknown value 'advisery'; did you mean 'advisory'?"),
         ("tasks: {a: {max_drop: 101}}", "tasks.a.max_drop: 101: "),
+        ("tasks: {a: {max_drop: yes}}", "tasks.a.max_drop: true: "),
         ("tasks: {a: {max_drop: 1}, a: {}}", "key 'a' appears here twice"),
         ("default: {max_drop_language: 3}\ntasks: {a: {max_drop: 4}}", "tasks.a: max_drop_language: 3 contradicts"),
         ("tasks: {a: {max_drop: null, max_mc_only: null, max_lost: null}}", "tasks.a: every threshold is null"),
