@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -54,9 +55,8 @@ def _watch(
         step = next(left, (folder / "run" / "STOP").touch)
         step()
 
-    monkeypatch.setattr(
-        watching.rounds, "__kwdefaults__", {"sleep": sleep, "now": float}
-    )
+    clock = SimpleNamespace(sleep=sleep, monotonic=float)
+    monkeypatch.setattr(watching, "time", clock)
     return typed(monkeypatch, "sweep", file, "--out", folder / "run", "--watch")
 
 
