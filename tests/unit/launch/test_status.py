@@ -299,7 +299,7 @@ def test_command_on_failed_run(tmp_path, monkeypatch, capsys):
     run = _planned(tmp_path / "run", "failed", error="pruning 'wanda-1' failed")
     assert typed(monkeypatch, "status", run) == 0
     said = capsys.readouterr().out
-    assert "run: failed: pruning 'wanda-1' failed" in said.replace("\n", "")
+    assert "failed: pruning 'wanda-1' failed" in " ".join(said.split())
     assert "2 checkpoints; tasks: 1 done, 1 waiting" in said
     assert "40 of 80 items" in said
     rows = [line.split() for line in said.splitlines() if "xquad" in line]
