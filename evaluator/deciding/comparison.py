@@ -10,8 +10,8 @@ Items pair by what was asked (`pairing.py`).
 
 A score moved if its paired test is significant after Holm's correction: McNemar's
 exact test for scores of 0 or 1, for other numbers and for repeated questions a paired
-t-test that is robust to shared contexts. `same`: no item differs. `noise`: some items differ, but no more
-than by chance.
+t-test that is robust to shared contexts. `same`: no item differs. `noise`: some items
+differ, but no more than by chance.
 
 Holm's correction has one family for all rows pooled over languages. The single
 languages form one family for each task, checkpoint and measure. A family contains

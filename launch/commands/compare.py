@@ -64,7 +64,7 @@ def compare(
 
     Items pair by language and by what was asked: changed questions never pair.
     McNemar's exact test compares scores of 0 or 1; a paired t-test compares other
-    numbers, and counts the items of one context as a group. The p values of two
+    numbers and repeated questions, and counts the items of one context as a group. The p values of two
     models' comparisons are corrected for their number (Holm). Also lists settings
     and data that differ. Exit code 0 whatever it finds."""
     for path in (run_a, run_b):
