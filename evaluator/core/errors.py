@@ -20,6 +20,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from evaluator.core.removed import REMOVED
+
 Json = dict[str, Any]  # an object of JSON
 Document = Mapping[str, Any]  # one that is only read
 # characters of an error's text that are told from its beginning, and from its end
@@ -121,8 +123,10 @@ def lasting(seconds: float) -> str:
 
 
 def unknown(what: str, value: str, known: Iterable[str]) -> InputError:
-    """The error for a name that is not one of `known`, with the nearest valid name
-    suggested; it lists at most 50."""
+    """The error for a name that is not one of `known`, with its replacement or the
+    nearest valid name; it lists at most 50."""
+    if value in REMOVED:
+        return InputError(f"{what} {value!r} was removed: {REMOVED[value]}")
     names = sorted(known)
     hint = nearest(value, names)
     listed = ", ".join(names[:_LISTED])

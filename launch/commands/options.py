@@ -22,6 +22,7 @@ from evaluator.core.errors import (
     unknown,
 )
 from evaluator.core.records import FORMATS
+from evaluator.core.removed import REMOVED
 from evaluator.deciding.thresholds import Thresholds
 from evaluator.engine.config import ENGINES, DType, EngineConfig, engines_help
 from evaluator.probes import PROBES, answering_probes
@@ -292,6 +293,9 @@ def match_request(probes: str, engine: Document) -> tuple[list[str], EngineConfi
 def explained(error: TyperException) -> str:
     """An error's text; for what is missing, with the words of its help."""
     message = error.format_message()
+    option = getattr(error, "option_name", "")
+    if option in REMOVED:
+        return f"option {option} was removed: {REMOVED[option]}"
     meaning = getattr(getattr(error, "param", None), "help", None)
     if not meaning or not message.startswith("Missing"):
         return message
