@@ -4,6 +4,7 @@ or as matplotlib's axes."""
 import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from textwrap import wrap
 from typing import Any
 
 import matplotlib as mpl
@@ -252,22 +253,17 @@ def _scatters(
         _scatter(axes, panel, part)
         low, high = min(0.0, frame[panel.y].min()) - 0.03, frame[panel.y].max() + 0.05
         axes.set_ylim(*((-0.04, 1.04) if panel.axis == "rates" else (low, high)))
-    titles = [title for _, title, _ in parts]
-    short = theme.in_two_lines(titles, _TITLE_CHARACTERS // len(parts))
-    for axes, title, lines in zip(panel_axes, titles, short, strict=True):
-        axes.set_title(lines, gid=theme.WHOLE + title)
+    for axes, (_, title, _) in zip(panel_axes, parts, strict=True):
+        axes.set_title("\n".join(wrap(title, _TITLE_CHARACTERS // len(parts))))
     panel_axes[0].set_ylabel(first.y_title)
     if any(first.labels) and frame[first.hollow].any():
         theme.legend(panel_axes[0])
-    # names stand beside dots in their final places
-    panel_axes[0].figure.draw_without_rendering()
     for axes, (panel, _, part) in zip(panel_axes, parts, strict=True):
-        if panel.each:
-            names = list(map(theme.short, part[panel.name]))
-        else:
-            names = list(map(rows.label, part["task"], part[panel.name]))
-        named = part.assign(text=names).groupby([panel.x, panel.y], sort=False)
-        theme.name_points(axes, named["text"].agg(", ".join).to_dict())
+        names = part[panel.name]
+        if not panel.each:
+            names = map(theme.shortened, map(rows.label, part["task"], names))
+        named = part.assign(text=list(names)).groupby([panel.x, panel.y], sort=False)
+        theme.number_points(axes, named["text"].agg(", ".join).to_dict())
     return panel_axes
 
 

@@ -13,9 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
-from itertools import cycle, product
-from os.path import commonprefix
-from textwrap import wrap
+from itertools import cycle
 from typing import Any
 
 import matplotlib as mpl
@@ -116,34 +114,19 @@ def figure(
     return list(panels)
 
 
-def in_two_lines(names: Sequence[str], width: int = 30) -> list[str]:
-    """Names in at most two lines, as longer ones would take the panel's space. They
-    lose the beginning that long ones share, then their middle."""
-    long = [name for name in names if len(wrap(name, width)) > 2]
-    shared = commonprefix(long) if len(long) > 1 else ""  # noqa: RUF071
-    shared = shared[: shared.rfind("-") + 1]
-    short = []
-    for name in names:
-        lines = wrap(name, width)
-        if len(lines) > 2 and shared:
-            lines = wrap(_MORE + name.removeprefix(shared), width)
-        if len(lines) > 2:
-            lines = [lines[0], _MORE + name[1 - width :]]
-        short.append("\n".join(lines))
-    return short
+def shortened(name: str, width: int = 36) -> str:
+    """A name without its middle if it is longer than `width` characters."""
+    if len(name) <= width:
+        return name
+    half = width // 2
+    return name[:half] + _MORE + name[-half:]
 
 
 def name_rows(panel: Axes, labels: Sequence[str]) -> None:
-    """Write a label left of each row. Each line is a text of its own, so that the
-    browser aligns it."""
-    panel.set_yticks(range(len(labels)), [])
-    for y, (label, short) in enumerate(zip(labels, in_two_lines(labels), strict=True)):
-        lines = short.splitlines()
-        for at, line in enumerate(lines):
-            panel.annotate(
-                line, (0, y), xycoords=panel.get_yaxis_transform(), xytext=(-5, 10.5 * ((len(lines) - 1) / 2 - at)),
-                textcoords="offset points", ha="right", va="center", gid=WHOLE + label,
-            )  # fmt: skip
+    """Write a label left of each row; the whole one is its tooltip."""
+    panel.set_yticks(range(len(labels)), list(map(shortened, labels)))
+    for tick, label in zip(panel.get_yticklabels(), labels, strict=True):
+        tick.set_gid(WHOLE + label)
 
 
 def percent_axis(panel: Axes, low: float, high: float) -> None:
@@ -215,94 +198,30 @@ def as_amount(value: float, _: object = None) -> str:
 def label_values(
     panel: Axes, *series: Sequence[float | None], text: Callable[[float], str]
 ) -> None:
-    """Write each value above its dot, apart, equal ones once. Call it when limits
-    and scale are final."""
-    panel.get_xlim()  # computes pending limits from the dots
-    placed = panel.transAxes.inverted().transform
-    room = _DIGIT * panel.figure.dpi / panel.get_window_extent().width
-    across = panel.get_yaxis_transform()
-    style = {"ha": "center", "va": "center", "fontsize": 7.3, "transform": across}
+    """Write each row's values right of it, in the order of its dots, equal ones
+    once."""
+    style = {"va": "center", "fontsize": 7.3, "color": COLOURS["muted"]}
     for y, row in enumerate(zip(*series, strict=True)):
-        labels: list[str] = []
-        spots: list[float] = []
-        widths = []
-        for value in sorted(value for value in row if value is not None):
-            x = float(placed(panel.transData.transform((value, y)))[0])
-            label = text(value)
-            if labels[-1:] == [label]:
-                spots[-1] = x
-                continue
-            labels.append(label)
-            spots.append(x)
-            widths.append(room * (len(label) + 0.8))
-        for label, x in zip(labels, spread(spots, widths), strict=True):
-            panel.text(x, y - 0.3, label, **style)
+        known = sorted(value for value in row if value is not None)
+        labels = dict.fromkeys(map(text, known))
+        panel.text(
+            1.01, y, "  ".join(labels), transform=panel.get_yaxis_transform(), **style
+        )
 
 
 # of a bar's parts: not everybody tells the colours apart
 _HATCHES = ("", "////", "....", "xxxx")
-_DIGIT = 0.062  # inches, of a digit in a value's label
-_NAME_HIGH = 9  # points, of a line of dots' names
-_NAME_LINES = (0, 1, -1, 2, -2, 3, -3)  # where a name may stand, from its dot
 
 
-def spread(spots: Sequence[float], widths: Sequence[float]) -> list[float]:
-    """Sorted positions for labels of these widths, moved as little as possible so
-    that they do not overlap."""
-    # positions wished for the first label, widths, start
-    groups: list[tuple[list[float], list[float], float]] = []
-    for spot, width in zip(spots, widths, strict=True):
-        wished, sizes, start = [spot], [width], spot - width / 2
-        while groups and groups[-1][2] + sum(groups[-1][1]) > start:
-            before, theirs, _ = groups.pop()
-            offset = sum(theirs) + (sizes[0] - theirs[0]) / 2
-            wished, sizes = before + [each - offset for each in wished], theirs + sizes
-            start = sum(wished) / len(wished) - sizes[0] / 2
-        groups.append((wished, sizes, start))
-    placed: list[float] = []
-    for _, sizes, left in groups:
-        for width in sizes:
-            placed.append(left + width / 2)
-            left += width
-    return placed
-
-
-def name_points(panel: Axes, points: Mapping[Any, str]) -> None:
-    """Write a text beside each point where there is room, else none. Call it after
-    the figure's layout."""
-    scale = 72 / panel.figure.dpi  # points, as all offsets
-    dots = panel.transData.transform(list(points)) * scale
-    taken = [(x - 4, x + 4, y - 4, y + 4) for x, y in dots]
-    left, bottom, right, top = panel.get_window_extent().extents * scale
-    names = in_two_lines(list(points.values()))
-    for point, name, (x, y) in zip(points, names, dots, strict=True):
-        lines = name.splitlines()
-        wide, high = 72 * _DIGIT * max(map(len, lines)), len(lines) * _NAME_HIGH / 2
-        for line, side in product(_NAME_LINES, (1, -1)):
-            middle = y + line * _NAME_HIGH
-            ends = sorted((x + 5 * side, x + side * (5 + wide)))
-            box = (*ends, middle - high, middle + high)
-            inside = (
-                left <= box[0]
-                and box[1] <= right
-                and bottom <= box[2]
-                and box[3] <= top
-            )
-            if inside and not any(_overlap(box, other) for other in taken):
-                break
-        else:
-            continue
-        taken.append(box)
-        panel.annotate(
-            name, point, xytext=(5 * side, line * _NAME_HIGH), textcoords="offset points", va="center",
-            ha="left" if side > 0 else "right", fontsize=7.3, color=COLOURS["muted"], in_layout=False,
-        )  # fmt: skip
-
-
-def _overlap(box: Sequence[float], other: Sequence[float]) -> bool:
-    """Whether two boxes (left, right, bottom, top) share an area."""
-    across = box[0] < other[1] and other[0] < box[1]
-    return across and box[2] < other[3] and other[2] < box[3]
+def number_points(panel: Axes, points: Mapping[Any, str]) -> None:
+    """Write a number beside each point, and the names of all below the panel."""
+    style = {"textcoords": "offset points", "fontsize": 7.3, "color": COLOURS["muted"]}
+    key = []
+    for number, (point, name) in enumerate(points.items(), start=1):
+        panel.annotate(str(number), point, xytext=(5, 0), va="center", **style)
+        key.append(f"{number}  {name}")
+    below = {"xycoords": "axes fraction", "xytext": (0, -34), "va": "top"}
+    panel.annotate("\n".join(key), (0, 0), **below, **style)
 
 
 def dots(

@@ -3,19 +3,15 @@ output stays text."""
 
 import html
 import importlib.util
-import random
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
-import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from evaluator.metrics import TABLES
 from evaluator.report import write_report
-from evaluator.report.figures import draw_each
 from tests.support.synthetic import HOSTILE, write_run
 
 BROWSER = next(
@@ -202,47 +198,6 @@ def measured(page: Path, folder: Path, script: str, *flags: str) -> str:
     )
     assert found is not None
     return html.unescape(found[1])
-
-
-@pytest.fixture(scope="module")
-def crowded(tmp_path_factory) -> Path:
-    """Many checkpoints with long names, in all languages, with equal and nearly
-    equal values."""
-    names = ("dense", *LONG, *(f"{LONG[1]}-seed-{number}" for number in range(12)))
-    return write_report(write_run(tmp_path_factory.mktemp("crowded"), 24, names)).page
-
-
-OVERLAPS = """
-      document.querySelectorAll("details").forEach((each) => { each.open = true; });
-      const all = [...document.querySelectorAll("svg.figure")].map((figure) =>
-        [...figure.querySelectorAll("text")].map((each) => [each.textContent, each.getBoundingClientRect()]));
-      const overlap = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 0.5
-        && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 0.15 * Math.min(a.height, b.height);
-      const pairs = all.flatMap((texts) => texts.flatMap(([one, a], at) =>
-        texts.slice(at + 1).filter(([, b]) => overlap(a, b)).map(([other]) => `${one} / ${other}`)));
-      return [all.length > 10 && all.every((texts) => texts[0][1].width > 0), ...pairs].join();"""
-
-
-@pytest.mark.parametrize("width", [360, 800, 1600])
-@pytest.mark.parametrize("run", ["page", "crowded"])
-def test_no_labels_of_a_figure_overlap(request, tmp_path, run, width):
-    page = request.getfixturevalue(run)
-    assert measured(page, tmp_path, OVERLAPS, f"--window-size={width},900") == "true"
-
-
-@pytest.mark.parametrize("distance", [0.0, 0.01, 0.3, 1.0])
-def test_no_names_of_dots_overlap(tmp_path, distance):
-    """At equal, close and distant places."""
-    rng, count = random.Random(0), 24
-    place = lambda start: [start * (1 + distance * rng.random()) for _ in range(count)]  # noqa: E731
-    cut = {"task": "t", "checkpoint": LONG[1], "unit": ["word", "character"] * 12}
-    cut |= {"language": [f"{number:02} language" for number in range(count)]}
-    cut |= {"fertility": place(2.0), "open_drop": place(0.1)}
-    (figure,) = draw_each(TABLES["fertility"], pd.DataFrame(cut))
-    assert ">00 " in figure
-    page = tmp_path / "page.html"
-    page.write_text(f"<body>{12 * figure}</body>", encoding="utf-8")
-    assert measured(page, tmp_path, OVERLAPS) == "true"
 
 
 def axe() -> str:

@@ -12,7 +12,7 @@ from evaluator.metrics.inputs import ALL
 from evaluator.metrics.table import Series
 from evaluator.report import theme
 from evaluator.report.figures import draw
-from evaluator.report.theme import COLOURS, in_two_lines, spread
+from evaluator.report.theme import COLOURS
 from tests.support.records import Seen, records
 from tests.support.tables import whole_inputs
 
@@ -78,12 +78,7 @@ def test_figures_without_a_base():
 
 
 def test_labels_are_readable():
-    """They are moved apart, and large numbers have plain digits."""
-    thirds, approx = [0.1, 0.1, 0.1], pytest.approx
-    assert spread([0.1, 0.5], [0.1, 0.1]) == approx([0.1, 0.5])
-    assert spread([0.50, 0.52, 0.9], thirds) == approx([0.46, 0.56, 0.9])
-    assert spread([0.94, 0.97, 0.99], [0.1, 0.1, 0.2]) == approx([0.85, 0.95, 1.1])
-    assert spread([], []) == []
+    """Large numbers have plain digits."""
     parts = []
     # exp(3) and exp(8.325) = 4,126
     for name, base, logprob in (("dense", None, -30.0), ("p", "dense", -83.25)):
@@ -94,21 +89,16 @@ def test_labels_are_readable():
     assert not re.search(r">[^<]*\de\+?\d[^<]*<", svg)
 
 
-def test_labels_keep_what_differs():
+def test_long_names_keep_their_ends():
     """The whole name is a tooltip."""
     model = "meta-llama-3.1-8b-instruct-wanda-0.5-balanced-"
     calibrated = [f"{model}{name} · tydiqa" for name in ("english", "swahili")]
-    assert in_two_lines(["dense", *calibrated]) == [
-        "dense",
-        "…english · tydiqa",
-        "…swahili · tydiqa",
-    ]
-    (alone,) = in_two_lines(calibrated[:1])
-    assert alone.splitlines()[1] == "…0.5-balanced-english · tydiqa"
     (panel,) = theme.figure(2, [1.0])
     theme.name_rows(panel, calibrated)
     svg = theme.to_svg(panel.figure, "name", "")
     assert re.findall("<title>(.*?)</title>", svg) == calibrated
+    assert len(set(map(theme.shortened, calibrated))) == 2
+    assert theme.shortened("dense") == "dense"
 
 
 @pytest.mark.parametrize("values", [[1.0, 0.0, 9.0], [0.0], []])
