@@ -3,6 +3,7 @@ sums, of which the base has ten right; the candidate loses two of them and gains
 
 import json
 import shutil
+import sys
 import zipfile
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from evaluator.deciding.comparison import compare
 from evaluator.deciding.logged import side_of_logged
-from evaluator.logs import inspect_ai, read_logged
+from evaluator.logs import read_logged
 from tests.support.sweeps import refused
 
 LOGS = Path(__file__).parents[3] / "data" / "logs"
@@ -63,19 +64,23 @@ def test_inspect_epochs_are_one_cluster():
     assert base.answers["cluster"].nunique() == 12
     decisive = base.decisive["mockllm/model", "sums"]
     stated = {name: value for name, value in decisive.items() if value != "unset"}
+    assert stated["solvers"].startswith("[{'solver': 'generate'")
+    del stated["solvers"]
     assert stated == {"task_version": "0", "epochs": "2"}
 
 
-def test_inspect_prompts_are_seen():
-    """A system message of a solver makes another prompt; an answer does not."""
-    user, answer = ({"role": role, "content": "x"} for role in ("user", "assistant"))
-    system = {"role": "system", "content": "Talk like a pirate"}
-    sample = {"id": 1, "epoch": 1, "input": "x", "target": "a"}
-    prompts = []
-    for messages in ([user, answer], [user], [system, user]):
-        row = sample | {"messages": messages}
-        prompts.append(inspect_ai._sample_of(row, "here").prompt)
-    assert prompts[0] == prompts[1] != prompts[2]
+def test_inspect_solvers_are_settings(tmp_path):
+    """A system message of a solver makes another prompt."""
+    solver = {"solver": "system_message", "params": {"template": "Talk like a pirate"}}
+    logs = []
+    for name, steps in (("plain", []), ("pirate", [solver])):
+        header = HEADER | {"plan": {"name": "plan", "steps": steps, "config": {}}}
+        files = {"header": header, "samples__1_epoch_1": SCORED}
+        logs.append(read_logged(of_inspect(tmp_path / name, **files))[0])
+    plain, pirate = logs
+    assert plain.decisive["solvers"] != pirate.decisive["solvers"]
+    prompts = {next(iter(log.samples)).prompt for log in logs}
+    assert len(prompts) == 2
 
 
 def test_lighteval_groups_state_directions(tmp_path):
@@ -129,13 +134,18 @@ def of_inspect(folder, **files):
     return folder / "a.eval"
 
 
-HEADER = {"eval": {"model": "m", "task": "t"}, "status": "error"}
+SPEC = {"model": "m", "task": "t", "created": "2026-11-27T08:00:00+00:00"}
+SPEC |= {"dataset": {}, "config": {}}
+HEADER = {"version": 2, "eval": SPEC, "status": "error"}
+HEADER |= {"plan": {"name": "plan", "steps": [], "config": {}}}
+SAMPLE = {"id": 1, "epoch": 1, "input": "q", "target": "a"}
+SCORED = SAMPLE | {"scores": {"match": {"value": "C"}}}
 
 
-def test_old_inspect_logs(tmp_path):
-    """Deflated; letters and several scores; unfinished, which is noted."""
+def test_scores_of_inspect(tmp_path):
+    """Letters and several scores; unfinished, which is noted."""
     scores = {"choice": {"value": "P"}, "judge": {"value": {"style": 2, "why": "x"}}}
-    sample = {"id": 1, "epoch": 1, "input": "q", "target": "a", "scores": scores}
+    sample = SAMPLE | {"scores": scores}
     file = of_inspect(tmp_path, header=HEADER, samples__1_epoch_1=sample)
     (log,) = read_logged(file)
     (found,) = log.samples
@@ -144,13 +154,16 @@ def test_old_inspect_logs(tmp_path):
     assert found.others == ("judge,why",)
 
 
-def test_failed_sample_is_counted(tmp_path):
-    """It has an error and no score."""
-    sample = {"id": 1, "epoch": 1, "input": "q", "target": "a"}
-    scored = sample | {"id": 2, "scores": {"match": {"value": "C"}}}
-    failed = sample | {"error": {"message": "planted"}}
-    files = {"header": HEADER, "samples__1_epoch_1": failed}
-    file = of_inspect(tmp_path, **files, samples__2_epoch_1=scored)
+@pytest.mark.parametrize("why", ["error", "invalidation"])
+def test_sample_without_a_score_is_counted(tmp_path, why):
+    """It failed, or somebody marked it as invalid."""
+    cause = {"error": {"message": "planted", "traceback": "", "traceback_ansi": ""}}
+    if why == "invalidation":
+        cause = {"invalidation": {"author": "x", "reason": "wrong question"}}
+    other = SCORED | cause | {"id": 2, "uuid": "2"}
+    header = HEADER | {"invalidated": why == "invalidation"}
+    files = {"header": header, "samples__2_epoch_1": other}
+    file = of_inspect(tmp_path, **files, samples__1_epoch_1=SCORED | {"uuid": "1"})
     found = side(file)
     assert "t: samples without a number: any (1)" in found.notes
     assert len(found.answers) == 1
@@ -158,21 +171,34 @@ def test_failed_sample_is_counted(tmp_path):
     assert told.endswith("is a number; t: samples without a number: any (1)")
 
 
-def test_damaged_inspect_logs(tmp_path, monkeypatch):
+def test_newest_inspect_log_by_instant(tmp_path):
+    """Not by its file's name, nor by the hour of its time zone."""
+    for name, created in (("z", "2026-11-27T09:00:00+09:00"), ("a", SPEC["created"])):
+        header = HEADER | {"eval": SPEC | {"created": created, "task_version": name}}
+        files = {"header": header, "samples__1_epoch_1": SCORED}
+        of_inspect(tmp_path / name, **files)
+    (log,) = read_logged(tmp_path)
+    assert log.decisive["task_version"] == "a"
+
+
+def test_damaged_inspect_logs(tmp_path):
     path = tmp_path / "b.eval"
     path.write_bytes(b"no zip")
-    assert "b.eval: no file of inspect's" in refused(read_logged, path)
-    assert "header.json is missing" in refused(read_logged, of_inspect(tmp_path / "c"))
-    listed = of_inspect(tmp_path / "d", header=[])
-    assert "header.json must be an object" in refused(read_logged, listed)
     (real,) = (LOGS / "inspect" / "base").glob("*.eval")
     content = bytearray(real.read_bytes())
     with zipfile.ZipFile(real) as archive:
         content[archive.getinfo("header.json").header_offset + 60] ^= 255
-    path.write_bytes(content)
-    assert "cannot be read" in refused(side, path)
-    monkeypatch.setattr(inspect_ai, "_MOST", 100)
-    assert "bytes; at most 100" in refused(read_logged, real)
+    (tmp_path / "c.eval").write_bytes(content)
+    files = [path, tmp_path / "c.eval", of_inspect(tmp_path / "d")]
+    files.append(of_inspect(tmp_path / "e", header=[]))
+    for file in files:
+        assert f"{file}: no log that inspect reads" in refused(read_logged, file)
+
+
+def test_inspect_reader_is_an_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "inspect_ai", None)
+    told = refused(read_logged, LOGS / "inspect" / "base")
+    assert "pip install 'resurface[logs]'" in told
 
 
 def test_other_formats_are_one_line(tmp_path):
