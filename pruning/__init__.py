@@ -10,5 +10,5 @@ Each module imports only from those listed before it:
     output         a job that is checked, and the checkpoint that it writes;
                    quantising shares these
     layers         observe a layer, prune it, run it for the inputs of the next
-    structured     whole layers, heads or channels taken out
+    structured     whole layers or experts taken out
     run, verify    a job is done; its checkpoint is compared with the manifest"""

@@ -27,15 +27,14 @@ from pruning.methods.patterns import (
 )
 
 Allocation = Literal["uniform", "owl"]
-Repair = Literal["none", "least_squares"]  # of the weights that stay (layers/repair.py)
 
 MethodName = Annotated[str, AfterValidator(METHODS.checked)]
 
 
-def needs_calibration(method: str, allocation: str, repair: str = "none") -> bool:
-    """Whether method, allocation by outliers or repair looks at text. Raises
-    InputError for an unknown method."""
-    return METHODS[method].needs_calibration or allocation == "owl" or repair != "none"
+def needs_calibration(method: str, allocation: str) -> bool:
+    """Whether method or allocation by outliers looks at text. Raises InputError for
+    an unknown method."""
+    return METHODS[method].needs_calibration or allocation == "owl"
 
 
 class CalibrationConfig(Frozen):
@@ -97,16 +96,13 @@ class PruneConfig(JobConfig):
     """One dense checkpoint, one method, one pattern."""
 
     method: MethodName
-    # "unstructured", "N:M"; of a method that takes whole parts out their name
-    # ("layers"), or the list of them ("20-25")
+    # "unstructured", "N:M"; of a method that takes layers out "layers", or the list of
+    # them ("20-25")
     pattern: str = UNSTRUCTURED
     sparsity: float | None = None  # the share that goes, unless the pattern says it
     group: Group | None = None  # what a weight is compared with; None: the method's own
     # "owl": a ratio for each layer, from its share of outliers
     allocation: Allocation = "uniform"
-    # How the weights that stay change. Left out where there is none: an older manifest
-    # then describes the same job.
-    repair: Repair = Field(default="none", exclude_if=lambda value: value == "none")
     device: str = "auto"  # "auto", "cpu", "cuda" or "cuda:N"
 
     @field_validator("device")
@@ -132,20 +128,15 @@ class PruneConfig(JobConfig):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         pattern = self.removed if self.removes else self.weights_pattern
-        if self.calibration is None and needs_calibration(
-            self.method, self.allocation, self.repair
-        ):
-            repair = "" if self.repair == "none" else f", repair {self.repair!r}"
+        looks = needs_calibration(self.method, self.allocation)
+        if self.calibration is None and looks:
             raise ValueError(
                 f"calibration: method {self.method!r}, allocation"
-                f" {self.allocation!r}{repair} needs a source"
+                f" {self.allocation!r} needs a source"
             )
         idle = []  # fields that mean nothing in this job
         if self.allocation != "uniform" and not isinstance(pattern, Unstructured):
             idle.append(f"allocation: {self.allocation!r}")
-        zero = isinstance(pattern, Unstructured) and pattern.ratio == 0
-        if self.repair != "none" and (self.removes or zero):
-            idle.append(f"repair: {self.repair!r}")
         takes_group = METHODS[self.method].takes_group
         if self.group is not None and not (
             takes_group and isinstance(pattern, Unstructured)
@@ -161,7 +152,7 @@ class PruneConfig(JobConfig):
 
     @property
     def removes(self) -> bool:
-        """Whether whole parts are taken out, and not weights set to zero."""
+        """Whether whole layers are taken out, and not weights set to zero."""
         return isinstance(METHODS[self.method], Removal)
 
     @property

@@ -16,7 +16,6 @@ import torch
 
 from evaluator.checkpoints.fit import check_fit
 from evaluator.checkpoints.manifests import PruneManifest, RemovedParts
-from evaluator.checkpoints.shapes import text_model
 from evaluator.core.errors import InputError, Json
 from evaluator.core.garbage import rare_collections
 from pruning.calibration import Calibration, Sources
@@ -96,16 +95,6 @@ def _decoder(job: Job[PruneConfig]) -> Decoder:
     return Decoder(job.checkpoint, device)
 
 
-def settings_after(config: PruneConfig) -> Json:
-    """The whole configuration of the model that remains when a job takes parts out.
-    Raises InputError."""
-    decoder = _decoder(Job(config, Path(), {}, {}))
-    return {
-        **decoder.config.to_dict(),
-        **text_model(mended(decoder, first_cut(decoder, config.removed))),
-    }
-
-
 def prune(
     config: PruneConfig,
     out: Path,
@@ -138,7 +127,7 @@ def prune(
         torch.no_grad(),
         memory.kept_when_freed(),
     ):
-        looks = needs_calibration(config.method, config.allocation, config.repair)
+        looks = needs_calibration(config.method, config.allocation)
         calibration = job.calibrate(tokenizer) if looks else None
         with _flow(decoder, calibration, target.partial) as flow:
             if config.removes:
@@ -157,7 +146,6 @@ def prune(
                 method=config.method,
                 pattern=config.pattern,
                 allocation=config.allocation,
-                repair=None if config.repair == "none" else config.repair,
                 config=config.model_dump(mode="json"),
                 calibration=None if calibration is None else calibration.manifest,
                 versions=_versions(),
@@ -213,20 +201,20 @@ def _take_out(cut: Cut, config: PruneConfig, decoder: Decoder, folder: Path) -> 
         weights += math.prod(shape)
         part = kept[name]
         left += 0 if part is None else math.prod(part.shape)
-    removed, gone = config.removed, cut.gone[0]
-    sparsity = removed.ratio if isinstance(removed, Share) else len(gone) / cut.of
-    of_layers = [sparsity] * len(decoder)
-    if cut.unit == "layers":
-        of_layers = [float(layer in gone) for layer in range(cut.of)]
+    removed = config.removed
+    sparsity = len(cut.gone) / cut.of
+    if isinstance(removed, Share):
+        sparsity = removed.ratio
+    of_layers = [float(layer in cut.gone) for layer in range(cut.of)]
     return {
         "sparsity": sparsity,
         "layer_sparsity": tuple(of_layers),
         "measured_sparsity": 1 - left / weights,
         "matrices": (),
         "removed": RemovedParts(
-            unit=cut.unit,
+            unit="layers",
             of=cut.of,
-            gone=tuple(map(format_ranges, cut.gone)),
+            gone=(format_ranges(cut.gone),),
             distances=cut.distances,
         ),
     }

@@ -18,7 +18,7 @@ from pruning.methods.patterns import NofM, Pattern, parse, read_numbers
 from pruning.model.decoder import Decoder
 from pruning.output import export
 from pruning.structured import experts
-from pruning.structured.cut import Cut, parts_of, slices
+from pruning.structured.cut import Cut, slices
 from pruning.structured.write import differences
 
 
@@ -90,25 +90,21 @@ def _verify_removed(
         return [f"{file}: removed.gone: {error}"]
     if removed.unit == "experts":
         return list(experts.problems(checkpoint, removed, source))
-    left = parts_of(Decoder(checkpoint, torch.device("cpu")), removed.unit)
-    if any(
-        left + len(numbers) != removed.of or numbers[-1] >= removed.of
-        for numbers in gone
-    ):
+    if len(gone) != 1:
+        return [f"{file}: removed.gone: {len(gone)} lists, not one of layers"]
+    numbers = gone[0]
+    left = len(Decoder(checkpoint, torch.device("cpu")))
+    if left + len(numbers) != removed.of or numbers[-1] >= removed.of:
         return [
-            f"{file}: removed: of {removed.of} {removed.unit} {left} are left, and"
-            " another number went"
+            f"{file}: removed: of {removed.of} layers {left} are left, and another"
+            " number went"
         ]
     if source is None:
         return []
     decoder = Decoder(source, torch.device("cpu"))
-    layers = 1 if removed.unit == "layers" else len(decoder)
-    if parts_of(decoder, removed.unit) != removed.of or len(gone) != layers:
-        return [
-            f"{file}: removed: {source.path} has another number of"
-            f" {removed.unit} or layers"
-        ]
-    cut = Cut(unit=removed.unit, of=removed.of, gone=gone)
+    if len(decoder) != removed.of:
+        return [f"{file}: removed: {source.path} has another number of layers"]
+    cut = Cut(of=removed.of, gone=numbers)
     return list(differences(checkpoint, source, slices(decoder, cut)))
 
 

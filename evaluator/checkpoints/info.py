@@ -21,11 +21,7 @@ from evaluator.checkpoints.manifests import (
     PruneManifest,
     QuantiseManifest,
 )
-from evaluator.checkpoints.quantisation import (
-    COMPRESSED_TENSORS,
-    Quantisation,
-    online_scheme,
-)
+from evaluator.checkpoints.quantisation import Quantisation, online_scheme
 from evaluator.checkpoints.served import read_served
 from evaluator.checkpoints.shapes import expert_field
 from evaluator.checkpoints.tensors import check_listed, count_weights, identity
@@ -34,7 +30,6 @@ from evaluator.core.errors import InputError
 
 # one sequence of the usual length; methods are published with 128 of them
 FEW_TOKENS = 2048
-_WITH_ZERO_POINTS = (COMPRESSED_TENSORS, "awq")  # layouts whose zero points are read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +46,7 @@ class CheckpointInfo:
     tensors: int  # how many
     bytes: int  # of all tensors
     dtype: str  # "bfloat16": the configuration's, or else that of most weights
-    # of pruning, of repair and of quantising, in their order ("wanda + least_squares +
-    # gptq")
+    # of pruning and of quantising, in their order ("wanda + gptq")
     method: str | None
     pattern: str | None  # "2:4", "W4A16 (gptq, group 128)", or both
     sparsity: float | None  # measured
@@ -267,12 +261,7 @@ def _sparsity(
     from evaluator.checkpoints.sparsity import measure  # torch
 
     names = [matrix.name for matrix in pruned.matrices]
-    readable = quantisation is None or quantisation.symmetric
-    if quantisation is not None and quantisation.library in _WITH_ZERO_POINTS:
-        readable = True
-    measured = None
-    if readable:
-        measured = measure(checkpoint.tensors.values(), names, pruned.pattern)
+    measured = measure(checkpoint, names, pruned.pattern)
     if measured == stated:
         return *stated, []
     line = (
@@ -289,7 +278,6 @@ def _sparsity(
 def _methods(checkpoint: Checkpoint) -> Iterator[str | None]:
     if checkpoint.pruned is not None:
         yield checkpoint.pruned.method
-        yield checkpoint.pruned.repair
     if checkpoint.quantisation is not None:
         yield checkpoint.quantisation.algorithm or "quantised"
 

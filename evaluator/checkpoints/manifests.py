@@ -15,11 +15,7 @@ from evaluator.core.config import Frozen
 from evaluator.core.errors import InputError, Json, read_bytes
 
 SCHEMA_VERSION = 1
-# what is taken out whole; heads go with those that share key and value
-Unit = Literal["layers", "heads", "channels"]
 
-# a manifest without such a field keeps its bytes
-_LATER = Field(default=None, exclude_if=lambda value: value is None)
 _Manifest = TypeVar("_Manifest", bound="JobManifest")
 
 
@@ -83,19 +79,13 @@ class MatrixRecord(Frozen):
     # SparseGPT: share of the Hessian's mean diagonal added to it
     damping: float | None = None
     solver_dtype: str | None = None  # SparseGPT: what the Hessian was factored in
-    # With a repair alone: squared output error on the calibration text as a share of
-    # the dense outputs' square, before it and after it, and how many steps it took.
-    pruned_error: float | None = _LATER
-    repaired_error: float | None = _LATER
-    repair_steps: int | None = _LATER
 
 
 class RemovedParts(Frozen):
     """The parts that were taken out, by their numbers in the dense model."""
 
-    # heads: key-value heads, each with the query heads that share it
-    unit: Unit | Literal["experts"]
-    of: int  # how many there were: layers, or heads, channels or experts of each layer
+    unit: Literal["layers", "experts"]
+    of: int  # how many there were: layers, or experts of each layer
     gone: tuple[str, ...]  # "20-25,28": of each layer; where layers went, one list
     # method `layers`: angular, of each block of so many layers by its first
     distances: tuple[float, ...] | None = None
@@ -131,7 +121,6 @@ class PruneManifest(JobManifest):
     # weights of all layers' matrices
     measured_sparsity: float
     allocation: str
-    repair: str | None = _LATER  # of the weights that stayed; None: there was none
     layer_sparsity: tuple[float, ...]  # requested of each layer
     matrices: tuple[MatrixRecord, ...]  # none where parts were taken out
     removed: RemovedParts | None = None  # None: weights were set to zero

@@ -2,59 +2,74 @@
 files, whatever a manifest states."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
-import numpy as np
 import torch
 
-from evaluator.checkpoints.matrices import Matrix, opened
-from evaluator.checkpoints.tensors import Tensor
+from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.quantisation import KEY
+from evaluator.checkpoints.tensors import FLOATS
 from evaluator.core.liveness import HEARTBEAT
 
-# weights that are dequantised: as many as torch leaves to one thread
-_AT_ONCE = 1 << 15
+# the tensors of a packed matrix
+_PARTS = ("weight_packed", "weight_shape", "weight_scale", "weight_zero_point")
+# With such values and no zero point, a weight is zero where its number is.
+_NUMBERS = {*FLOATS, "I8", "F8_E4M3", "F8_E5M2"}
 
 
 def measure(
-    tensors: Iterable[Tensor], names: Sequence[str], pattern: str
+    checkpoint: Checkpoint, names: Sequence[str], pattern: str
 ) -> tuple[float, str] | None:
-    """Zeros / weights over the matrices `names` ("....weight"), dequantised, and their
-    pattern: an N:M `pattern` that does not hold becomes "unstructured". None where
-    there is no matrix, one is missing, or its layout is not known.
-    """
+    """Zeros / weights over the matrices `names` ("....weight"), and their pattern: an
+    N:M `pattern` that does not hold becomes "unstructured". None where there is no
+    matrix, one is missing, or its layout is not known."""
     grouped = re.fullmatch(r"(\d+):([1-9]\d*)", pattern)
     zeros = weights = 0
-    with opened({each.file for each in tensors}) as slices:
-        try:
-            for name in names:
-                for zero_RI in _zeros(Matrix(slices, name.removesuffix(".weight"))):
-                    zeros += int(np.count_nonzero(zero_RI.numpy()))
-                    weights += zero_RI.numel()
-                    if grouped and not groups_hold(
-                        zero_RI, int(grouped[1]), int(grouped[2])
-                    ):
-                        pattern = "unstructured"
-        except (
-            ArithmeticError,
-            LookupError,
-            RuntimeError,
-            ValueError,
-        ):  # missing, or its parts do not fit
+    for name in names:
+        HEARTBEAT.beat()
+        zero_OI = _zeros(checkpoint, name)
+        if zero_OI is None or zero_OI.ndim != 2:
             return None
+        zeros += int(zero_OI.sum())
+        weights += zero_OI.numel()
+        if grouped and not groups_hold(zero_OI, int(grouped[1]), int(grouped[2])):
+            pattern = "unstructured"
     return (zeros / weights, pattern) if weights else None
 
 
-def _zeros(matrix: Matrix) -> Iterator[torch.Tensor]:
-    """Which weights are zero, some rows at a time. Raises LookupError for a layout
-    that is not known."""
-    rows, columns = matrix.shape
-    step = max(1, _AT_ONCE // columns)
-    for first in range(0, rows, step):
-        HEARTBEAT.beat()
-        weight_RI = matrix.rows(first, min(first + step, rows))
-        if weight_RI is None:
-            raise LookupError
-        yield weight_RI == 0
+def _zeros(checkpoint: Checkpoint, name: str) -> torch.Tensor | None:
+    """Which weights of a matrix are zero; None for a layout that is not known."""
+    tensors, base = checkpoint.tensors, name.removesuffix(".weight")
+    stored = {part: tensors.get(f"{base}.{part}") for part in _PARTS}
+    if stored["weight_packed"] is not None:
+        return _unpacked_zeros(
+            checkpoint, {part: each.stored() for part, each in stored.items() if each}
+        )
+    weight = tensors.get(name)
+    if weight is None or weight.dtype not in _NUMBERS or stored["weight_zero_point"]:
+        return None
+    return weight.stored().float() == 0
+
+
+def _unpacked_zeros(
+    checkpoint: Checkpoint, parts: dict[str, torch.Tensor]
+) -> torch.Tensor | None:
+    try:
+        from compressed_tensors.compressors.pack_quantized.base import (
+            PackedQuantizationCompressor,
+        )
+        from compressed_tensors.quantization import QuantizationScheme
+
+        [group] = checkpoint.config[KEY]["config_groups"].values()
+        scheme = QuantizationScheme.model_validate(group)
+        made = PackedQuantizationCompressor.decompress(parts, scheme)
+    except (
+        *(ImportError, ArithmeticError, AssertionError, AttributeError, LookupError),
+        *(RuntimeError, TypeError, ValueError),
+    ):  # it is not installed, or the parts do not fit
+        return None
+    zero_OI: torch.Tensor = made["weight"] == 0
+    return zero_OI
 
 
 def groups_hold(zero_OI: torch.Tensor, n: int, m: int) -> bool:

@@ -101,16 +101,15 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     method: Annotated[
         str | None,
         Meaning(
-            "how it was compressed: `wanda`, `gptq`, `wanda + gptq`, `wanda +"
-            " least_squares` (repaired), `quantised` (unknown); null for a dense one"
+            "how it was compressed: `wanda`, `gptq`, `wanda + gptq`,"
+            " `quantised` (unknown); null for a dense one"
         ),
     ]
     pattern: Annotated[
         str | None,
         Meaning(
-            "zeros (`unstructured`, `2:4`), removed parts (`layers`, `heads`,"
-            " `channels`, `experts`, `20-25,28`), scheme (`W4A16 (gptq, group 128)`),"
-            " or both"
+            "zeros (`unstructured`, `2:4`), removed parts (`layers`,"
+            " `experts`, `20-25,28`), scheme (`W4A16 (gptq, group 128)`), or both"
             " (`2:4 + FP8 (per channel)`); null for a dense one"
         ),
     ]

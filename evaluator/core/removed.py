@@ -8,5 +8,9 @@ from collections.abc import Mapping
 
 # A name as it was typed or written -> a sentence that names the replacement.
 REMOVED: Mapping[str, str] = {
-    "screen": "a run grows by `items:`; `resurface gate` judges it"
+    "screen": "a run grows by `items:`; `resurface gate` judges it",
+    "heads": "`drop` and `layers` take layers out, `reap` experts",
+    "channels": "`drop` and `layers` take layers out, `reap` experts",
+    "repair": "`sparsegpt` also updates the weights that stay",
+    "--repair": "`sparsegpt` also updates the weights that stay",
 }

@@ -128,7 +128,7 @@ class EngineKind:
     check_quantisation: Callable[[EngineConfig, str, Quantisation, bool], None] = (
         lambda *_: None
     )
-    # Tries quantised checkpoints, before anything starts; as `check_served`.
+    # Tries checkpoints before anything starts; as `check_served`.
     rehearse: Callable[[EngineConfig, Sequence[CheckpointInfo]], tuple[str, ...]] = (
         lambda *_: ()
     )

@@ -259,23 +259,20 @@ def prune_request(source: Path, options: Document) -> PruneConfig:
         raise InputError(
             f"give one of --sparsity (as 0.5) and --pattern (as 2:4): {given}"
         )
-    names = ("method", "allocation", "group", "repair", "seed", "sparsity", "pattern")
+    names = ("method", "allocation", "group", "seed", "sparsity", "pattern")
     wanted = {"source": source} | {name: options[name] for name in names}
     # the one that is not given has a default of its own
     del wanted["sparsity" if pattern is not None else "pattern"]
-    if needs_calibration(method, options["allocation"], options["repair"]):
+    if needs_calibration(method, options["allocation"]):
         calibration = {name: options[name] for name in ("samples", "sequence_length")}
         wanted["calibration"] = calibration | {"source": options["calibration"] or "c4"}
     config = validated(PruneConfig, wanted, "resurface prune", as_option)
     if config.calibration is None:
         return config
     if options["calibration"] is None and not METHODS[method].needs_calibration:
-        reason = f"--repair {config.repair}"
-        if config.allocation == "owl":
-            reason = "--allocation owl"
         raise InputError(
-            f"Missing option '--calibration': {reason} looks at text (c4, gazetteer,"
-            " text:FILE)"
+            "Missing option '--calibration': --allocation owl looks at text (c4,"
+            " gazetteer, text:FILE)"
         )
     return config.model_copy(update={"calibration": spelled_source(config.calibration)})
 

@@ -42,7 +42,7 @@ from launch.sweep.models import (
     resolve_model,
 )
 from pruning.calibration import check_named, wrapped
-from pruning.config import Allocation, JobConfig, Repair
+from pruning.config import Allocation, JobConfig
 from pruning.methods import METHODS
 from pruning.methods.patterns import Group
 
@@ -70,8 +70,7 @@ def prune(
         ),
     ] = None,
     sparsity: Annotated[
-        float | None,
-        removal(help="share of zeros, or of removed layers, heads or channels"),
+        float | None, removal(help="share of zeros, or of removed layers")
     ] = None,
     pattern: Annotated[
         str | None,
@@ -94,9 +93,6 @@ def prune(
             )
         ),
     ] = None,
-    repair: Annotated[
-        str, removal(help=f"fit what is left: {', '.join(get_args(Repair))}")
-    ] = "none",
     calibration: Calibration = None,
     samples: Samples = 128,
     sequence_length: SequenceLength = 2048,
@@ -333,5 +329,4 @@ def run_verify(directory: Path, *, as_json: bool = False) -> int:
 
 
 def _method_of(manifest: PruneManifest) -> str:
-    repair = "" if manifest.repair is None else f" + {manifest.repair}"
-    return f"{manifest.method}{repair}, {manifest.pattern}"
+    return f"{manifest.method}, {manifest.pattern}"

@@ -20,7 +20,7 @@ from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_passages
 from launch.sweep.config import DENSE, SweepConfig
 from pruning.calibration import KINDS as PASSAGE_KINDS
 from pruning.calibration import PassageSource
-from pruning.config import CalibrationConfig, PruneConfig, Repair, needs_calibration
+from pruning.config import CalibrationConfig, PruneConfig, needs_calibration
 from quantising.config import QuantiseConfig
 from quantising.methods import METHODS
 from quantising.schemes import SCHEMES
@@ -29,7 +29,6 @@ from quantising.schemes import SCHEMES
 KINDS = (*PASSAGE_KINDS, "gazetteer", "gazetteer:LANG")
 _IN_NAMES = str.maketrans({":": "of", "-": "to", ",": "_"})
 # the end of a name
-_REPAIRED: Mapping[Repair, str] = {"none": "", "least_squares": "+ls"}
 
 
 def gazetteer(
@@ -71,11 +70,8 @@ def prunings(
     the dense model's directory."""
     for setting in grid.prune:
         for cell in setting.cells():
-            observing = needs_calibration(
-                cell["method"], cell["allocation"], cell["repair"]
-            )
             calibration = None
-            if observing:
+            if needs_calibration(cell["method"], cell["allocation"]):
                 calibration = spelled_source(setting.calibration or grid.calibration)
             config = PruneConfig(
                 source=source, seed=grid.seed, calibration=calibration, **cell
@@ -91,7 +87,7 @@ def prunings(
             words += [] if config.allocation == "uniform" else [config.allocation]
             words += [] if config.group is None else [config.group]
             words += _label(setting.label, calibration, usual)
-            yield "-".join(words) + _REPAIRED[cell["repair"]], config
+            yield "-".join(words), config
 
 
 def quantisations(

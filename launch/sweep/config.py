@@ -35,7 +35,6 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
 
@@ -62,13 +61,7 @@ from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import Seed, each_once
 from launch.sweep.models import BUNDLED
 from launch.sweep.prompts import PromptFile, Prompts, problem_of
-from pruning.config import (
-    Allocation,
-    CalibrationConfig,
-    MethodName,
-    PruneConfig,
-    Repair,
-)
+from pruning.config import Allocation, CalibrationConfig, MethodName, PruneConfig
 from pruning.methods.patterns import Group
 from quantising.config import MethodName as QuantiseName
 from quantising.methods import METHODS
@@ -122,17 +115,13 @@ def _controls(value: Any) -> Any:
 
 
 class PruneSetting(Frozen):
-    """One line of the grid: a method with sparsities or patterns, and with repairs."""
+    """One line of the grid: a method with sparsities or patterns."""
 
     method: MethodName
     sparsity: OneOrMany[float] = ()
     pattern: OneOrMany[str] = ()
     allocation: Allocation = "uniform"
     group: Group | None = None  # None: the method's own
-    # Left out of the sweep's document by default, which keeps older digests.
-    repair: OneOrMany[Repair] = Field(
-        default=("none",), min_length=1, exclude_if=lambda value: value == ("none",)
-    )
     calibration: CalibrationConfig | None = None  # None: the sweep's
     # The end of its checkpoints' names; None: the calibration's source, unless it is
     # the usual one.
@@ -167,8 +156,8 @@ class PruneSetting(Frozen):
             "allocation": self.allocation,
             "group": self.group,
         }
-        for pattern, repair in product(patterns, self.repair):
-            yield {**shared, "repair": repair, **pattern}
+        for pattern in patterns:
+            yield shared | pattern
 
 
 class CompressSetting(Frozen):

@@ -246,13 +246,8 @@ def compress_hours(
     of a load."""
     if config.method == ONLINE:
         return 0.0
-    if isinstance(config, QuantiseConfig):
-        passes = QUANTISING[config.method].passes
-    else:
-        passes = METHODS[config.method].passes
-        if config.repair != "none":
-            # It needs the same Hessians, and products with them.
-            passes = max(passes, METHODS["sparsegpt"].passes) + 1
+    method = METHODS[config.method] if isinstance(config, PruneConfig) else None
+    passes = (method or QUANTISING[config.method]).passes
     tokens = 0
     if config.calibration is not None:
         tokens = config.calibration.samples * config.calibration.sequence_length

@@ -1,11 +1,6 @@
 """The checks of a sweep's jobs before anything starts: quantisations, sizes, dtypes,
-tokens, probes, damaged checkpoints.
+tokens, probes, damaged checkpoints."""
 
-An hour of GPTQ should not end with "no kernel". So the engine rehearses each scheme
-on the model's first layer, rounded to nearest."""
-
-import json
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,13 +9,13 @@ from typing import Any
 from evaluator.asking.questions import Question
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.heads import head_of
-from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
+from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.checkpoints.manifests import JobManifest, PruneManifest, read_manifest
 from evaluator.checkpoints.quantisation import ONLINE
 from evaluator.checkpoints.served import read_served
 from evaluator.checkpoints.shapes import text_model
 from evaluator.checkpoints.stated import differences, other_ends
-from evaluator.core.errors import Document, InputError, counted
+from evaluator.core.errors import InputError, counted
 from evaluator.engine.config import ENGINES, EngineConfig, check_served, engine_under
 from evaluator.probes.base import PROBES
 from evaluator.probes.config import EvalConfig
@@ -31,6 +26,7 @@ from launch.sweep.models import no_directory, vocabulary_of
 from launch.sweep.prepared_tasks import Asked, PreparedTask, Tokenizers
 from pruning.calibration import check_disjoint, wrapped
 from pruning.config import PruneConfig
+from pruning.methods.patterns import Share
 from quantising.config import QuantiseConfig
 from quantising.methods import METHODS
 from quantising.schemes import SCHEMES
@@ -39,11 +35,7 @@ Infos = Mapping[str, CheckpointInfo]  # by the checkpoint's name
 _LISTED_BYTES = 8  # bytes of one listed token: its id and its log-probability
 _WIDTH = 16  # bits of a weight that is not quantised, as most checkpoints store it
 _HEADS, _KEYS = "num_attention_heads", "num_key_value_heads"
-_SHARED = {
-    _HEADS: "attention heads",
-    _KEYS: "key-value heads",
-    "intermediate_size": "MLP channels",
-}
+_SHARED = {_HEADS: "attention heads", _KEYS: "key-value heads"}
 
 
 def check_files(jobs: Jobs) -> dict[str, str]:
@@ -196,24 +188,13 @@ def reference_bytes(
 def served_here(
     engine: EngineConfig, jobs: Jobs, dense: Infos, *, here: bool
 ) -> tuple[str, ...]:
-    """Notes on how the engine serves the checkpoints; stand-ins replace those to be
-    quantised. Raises InputError."""
+    """Notes on how the engine serves the checkpoints. Raises InputError."""
     served = [info for info in dense.values() if not info.served]
     for job in jobs:
         files = dense.get(job.after or "")
         if job.is_variant and not job.change and files is not None:
             served.append(files.with_cache(job.name, job.kv_cache))
-    with tempfile.TemporaryDirectory(prefix="resurface-stand-ins-") as folder:
-        stand_ins = list(_stand_ins(jobs, dense, Path(folder)))
-        try:
-            return check_served(engine, [*served, *stand_ins], here=here)
-        except InputError as error:
-            message = str(error)
-            for each in stand_ins:
-                message = message.replace(
-                    f"checkpoint {each.path}:", f"compress: {each.name}:"
-                )
-            raise InputError(message) from error
+    return check_served(engine, served, here=here)
 
 
 def other_tokens(dense: Infos, asked: Asked) -> Iterator[str]:
@@ -328,95 +309,42 @@ def difference_notes(differing: Mapping[str, Sequence[str]]) -> Iterator[str]:
             yield f"{name}: differs from its base beside weights: {'; '.join(lines)}"
 
 
-def _stand_ins(jobs: Jobs, dense: Infos, folder: Path) -> Iterator[CheckpointInfo]:
-    """A one-layer checkpoint, rounded to nearest, for each model and quantisation,
-    under the job's name."""
-    from evaluator.checkpoints.first_layer import first_layer
-
-    first: dict[tuple[object, ...], str] = {}
-    for job in jobs:
-        if job.quantise is None or job.quantise.quantisation is None:
-            continue
-        config = job.quantise
-        method = config.method if config.method == ONLINE else "rtn"
-        key = (job.model, method, config.scheme, config.group_size, config.ignore)
-        if first.setdefault(key, job.name) != job.name:
-            continue
-        shortened, made = folder / job.name / "layer", folder / job.name / "made"
-        shortened.mkdir(parents=True)
-        made.mkdir()
-        source = Checkpoint(first_layer(dense[job.model].path, shortened))
-        METHODS[method].write(source, made, config, ())
-        for file in source.path.iterdir():  # tokenizer, generation config
-            weights = file.suffix == ".safetensors"
-            if file.is_file() and not weights and not (made / file.name).exists():
-                (made / file.name).symlink_to(file.resolve())
-        yield inspect_checkpoint(made, job.name)
-
-
 def check_distinct(jobs: Jobs) -> None:
-    """Raises InputError if two sparsities round to the same removed parts, and so
+    """Raises InputError if two sparsities round to the same removed layers, and so
     make the same checkpoint."""
     first: dict[str, str] = {}
     for job in jobs:
         prune = job.prune
         if prune is None or not prune.removes or prune.sparsity is None:
             continue
-        from pruning.run import settings_after  # torch
-
-        settings = prune.model_dump_json(exclude={"sparsity"})
-        key = settings + json.dumps(settings_after(prune), default=str)
+        config = text_model(Checkpoint(prune.source).config)
+        removed = prune.removed
+        assert isinstance(removed, Share)
+        count = removed.count(config["num_hidden_layers"])
+        key = f"{prune.model_dump_json(exclude={'sparsity'})} {count}"
         if (other := first.setdefault(key, job.name)) != job.name:
             raise InputError(
                 f"{job.name}: {prune.method}: sparsity: {prune.sparsity} removes as"
-                f" many {prune.pattern} as {other}: both would be one checkpoint"
+                f" many layers as {other}: both would be one checkpoint"
             )
 
 
 def check_divided(engine: EngineConfig, jobs: Jobs) -> None:
-    """Raises InputError if the engine's GPUs or a scheme's groups do not divide a
-    size."""
-    prunings = {job.name: job.prune for job in jobs}
-    for job in jobs:
-        prune = job.prune or prunings.get(job.after or "")
-        if not job.is_made:
-            config = text_model(Checkpoint(job.path).config)
-            sizes = {key: config.get(key) for key in (_HEADS, _KEYS)}
-            place = f"{job.path / 'config.json'}: {job.name} has"
-        elif prune is not None and prune.pattern in ("heads", "channels"):
-            from pruning.run import settings_after  # torch
-
-            sizes = settings_after(prune)
-            place = f"{job.name}: {prune.method}: sparsity: {prune.sparsity} leaves"
-        else:
-            continue
-        for reason in (*_among_gpus(engine, sizes), *_in_groups(job.quantise, sizes)):
-            raise InputError(f"{place} {reason}")
-
-
-def _among_gpus(engine: EngineConfig, sizes: Document) -> Iterator[str]:
-    """The rules of an engine that shares a model among GPUs. It may also repeat
-    key-value heads."""
+    """Raises InputError if the engine's GPUs do not divide a model's heads."""
     gpus = engine.tensor_parallel if ENGINES[engine.kind].shares_models else 1
-    for key, what in _SHARED.items():
-        count = sizes.get(key)
-        if not isinstance(count, int) or count < 1:
+    for job in jobs:
+        if job.is_made:
             continue
-        if count % gpus and (key != _KEYS or gpus % count):
-            yield f"{count} {what}, which engine.tensor_parallel {gpus} does not divide"
-
-
-def _in_groups(quantise: QuantiseConfig | None, sizes: Document) -> Iterator[str]:
-    if quantise is None or quantise.scheme not in SCHEMES:
-        return
-    group = quantise.group_size or SCHEMES[quantise.scheme].group or 1
-    head = sizes.get("head_dim") or sizes["hidden_size"] // sizes[_HEADS]
-    columns = {"o_proj": sizes[_HEADS] * head, "down_proj": sizes["intermediate_size"]}
-    for name, count in columns.items():
-        if count % group:
-            yield (
-                f"{count} columns of {name}, which scheme {quantise.scheme}'s groups of"
-                f" {group} do not divide"
+        config = text_model(Checkpoint(job.path).config)
+        for key, what in _SHARED.items():
+            count = config.get(key)
+            if not isinstance(count, int) or count < 1 or count % gpus == 0:
+                continue
+            if key == _KEYS and gpus % count == 0:  # an engine repeats them
+                continue
+            raise InputError(
+                f"{job.path / 'config.json'}: {job.name} has {count} {what}, which"
+                f" engine.tensor_parallel {gpus} does not divide"
             )
 
 

@@ -236,7 +236,6 @@ def model_card(
         "requested sparsity": f"{manifest.sparsity:g}",
         "measured sparsity": f"{manifest.measured_sparsity:.6f} {of}",
         "ratio over layers": manifest.allocation,
-        **({} if manifest.repair is None else {"repair": manifest.repair}),
         "calibration": (
             "none"
             if calibration is None

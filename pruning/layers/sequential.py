@@ -3,7 +3,7 @@ again and forgotten.
 
 Statistics of a layer are gathered on inputs that the pruned layers before it produced.
 One dense pass observes all its Linear modules at once. Then all of them are pruned,
-perhaps repaired, and the layer runs again for the next one's inputs. Memory holds one
+and the layer runs again for the next one's inputs. Memory holds one
 layer's weights and statistics, and the calibration's activations (or one batch of
 them).
 
@@ -14,7 +14,6 @@ is that of one pass. `owl` divides the sparsity over layers.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +22,6 @@ from evaluator.checkpoints.manifests import MatrixRecord
 from evaluator.core.errors import InputError, JobError
 from pruning.config import PruneConfig
 from pruning.layers.flow import Flow, Gathered
-from pruning.layers.repair import LeastSquares
 from pruning.methods import METHODS
 from pruning.methods.base import Method, Statistic
 from pruning.methods.masks import check_counts, count_zeros
@@ -108,8 +106,6 @@ class LayerPruner:
     def run(self, patterns: Sequence[Pattern], report: Progress) -> list[MatrixRecord]:
         """Prune every layer by its pattern."""
         kinds = [] if self.method.statistic is None else [self.method.statistic]
-        if self.config.repair != "none" and Statistic.HESSIAN not in kinds:
-            kinds.append(Statistic.HESSIAN)
         # an allocation may have looked at a text that the method does not need
         flow = self.flow if kinds else None
         records: list[MatrixRecord] = []
@@ -129,28 +125,16 @@ class LayerPruner:
         linears = self.decoder.linears(index)
         weights_OI = (linears[name].weight.data for name in gathered.members)
         where = self.decoder.tensor_name(index, f"{gathered.members[0]}.weight")
-        statistics = gathered.take()
-        kind, least_squares = self.method.statistic, None
-        own = None if kind is None else statistics[kind]
-        if self.config.repair != "none" and gathered.tokens != 0:
-            hessian_II = statistics[Statistic.HESSIAN]
-            # the method may overwrite its own
-            hessian_II = hessian_II.clone() if hessian_II is own else hessian_II
-            least_squares = LeastSquares(hessian_II, where)
-            del hessian_II
-        del statistics
+        kind = self.method.statistic
+        own = None if kind is None else gathered.take()[kind]
         group = self.config.comparison
         pruned = self.method.prune(weights_OI, own, pattern, group, where)
         del own  # it can be gigabytes
         for name, matrix in zip(gathered.members, pruned, strict=True):
-            dense_OI = linears[name].weight.data
             dtype = self.decoder.checkpoint_dtype(index, name)
-            repair: dict[str, Any] = {}
-            if least_squares is None:
-                stored_OI = matrix.weight_OI.to(dtype)
-            else:
-                stored_OI, repair = least_squares.repair(matrix, dense_OI, dtype)
-            stored_OI = stored_OI + 0  # a weight that was or became -0.0 is +0.0
+            stored_OI = (
+                matrix.weight_OI.to(dtype) + 0
+            )  # a weight that was or became -0.0 is +0.0
             # later layers see exactly what was written
             self.decoder.replace(index, name, stored_OI)
             tensor = self.decoder.tensor_name(index, f"{name}.weight")
@@ -170,7 +154,6 @@ class LayerPruner:
                 dead_columns=None if gathered.tokens == 0 else matrix.dead_columns,
                 damping=matrix.damping,
                 solver_dtype=matrix.solver_dtype,
-                **repair,
             )
 
 

@@ -1,13 +1,11 @@
-"""A pruning method: `Method` sets weights to zero, `Removal` takes out whole layers,
-heads or channels.
+"""A pruning method: `Method` sets weights to zero, `Removal` takes out whole
+layers.
 
 Shapes: O output rows, I input columns. Matrices that read the same input share one
 statistic of it and are pruned together. Functions import torch where they work on
 tensors: names and help are read without it.
 
-A removal leaves the rest unchanged. Heads are removed in groups that share one key and
-value. Every layer loses the same number of heads or channels, since config.json has one
-number for all. `structured` finds parts in a checkpoint.
+A removal leaves the rest unchanged. `structured` finds layers in a checkpoint.
 """
 
 from __future__ import annotations
@@ -18,9 +16,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from evaluator.checkpoints.manifests import Unit
 from evaluator.core.errors import JobError
 from pruning.methods.patterns import (
+    LAYERS,
     Group,
     Listed,
     NofM,
@@ -125,13 +123,12 @@ class ScoringMethod(Method):
 
 
 class Removal(_Named):
-    """One way to choose which parts go."""
+    """One way to choose which layers go."""
 
-    unit: Unit
     listed: bool = False  # the user lists them
 
     def removed(self, pattern: str, sparsity: float | None) -> Removed:
-        """The parts that the fields `pattern` and `sparsity` describe. Raises
+        """The layers that the fields `pattern` and `sparsity` describe. Raises
         ValueError naming field and value."""
         if self.listed:
             if sparsity is not None:
@@ -140,20 +137,20 @@ class Removal(_Named):
                     " example '20-25,28'"
                 )
             return Listed(read_numbers(pattern))
-        if pattern != self.unit:
+        if pattern != LAYERS:
             raise ValueError(
-                f"pattern: {pattern!r}: of {self.unit} a share goes: give sparsity, for"
+                f"pattern: {pattern!r}: of {LAYERS} a share goes: give sparsity, for"
                 " example 0.25"
             )
         if sparsity is None or not 0 < sparsity < 1:  # also refuses NaN
             raise ValueError(
-                f"sparsity: {sparsity} is not a share of {self.unit} between 0 and 1"
+                f"sparsity: {sparsity} is not a share of {LAYERS} between 0 and 1"
             )
-        return Share(self.unit, float(sparsity))
+        return Share(float(sparsity))
 
     def spelled(self, pattern: object) -> object:
-        """The pattern of a job: one that was not given is the unit's name, and a
-        list is spelled in one way."""
+        """The pattern of a job: one that was not given is "layers", and a list is
+        spelled in one way."""
         if self.listed:
             return format_ranges(read_numbers(str(pattern or "")))
-        return self.unit if pattern is None else pattern
+        return LAYERS if pattern is None else pattern

@@ -1,5 +1,5 @@
 """Patterns: a share of a matrix's weights, N of every M neighbours in a row, or
-whole parts of a model."""
+whole layers of a model."""
 
 import itertools
 import re
@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from evaluator.checkpoints.manifests import Unit
-
 UNSTRUCTURED = "unstructured"
+LAYERS = "layers"  # the pattern of a share of them
 # what a ratio is taken of, and what a weight is compared with
 Group = Literal["row", "matrix"]
 _LIST = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
@@ -47,17 +46,14 @@ Pattern = Unstructured | NofM
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The share `ratio` in (0, 1) of a model's layers, or of each layer's heads or
-    channels, is taken out."""
+    """The share `ratio` in (0, 1) of a model's layers is taken out."""
 
-    unit: Unit
     ratio: float
 
-    def count(self, parts: int, step: int = 1) -> int:
-        """How many of `parts` go: rounded down to a multiple of `step`, and never
-        all."""
+    def count(self, layers: int) -> int:
+        """How many of `layers` go: rounded down, and never all."""
         # 0.29 * 100 is a little less than 29
-        return min(int(parts * self.ratio + 1e-9), parts - 1) // step * step
+        return min(int(layers * self.ratio + 1e-9), layers - 1)
 
 
 @dataclass(frozen=True, slots=True)

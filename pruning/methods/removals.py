@@ -1,5 +1,4 @@
-"""Whole layers, by their angular distance or by a list; heads or channels by the
-Wanda scores of their outputs."""
+"""Whole layers, by their angular distance or by a list."""
 
 from pruning.methods.base import Removal
 
@@ -21,7 +20,6 @@ class Layers(Removal):
         "removes the consecutive layers that change the hidden states least (angular"
         " distance)"
     )
-    unit = "layers"
     passes = 1
 
 
@@ -30,24 +28,4 @@ class Drop(Removal):
 
     name = "drop"
     help = "removes the layers in --pattern, e.g. 20-25,28; needs no calibration text"
-    unit = "layers"
     listed = True
-
-
-class Heads(Removal):
-    """Query heads, with the key and value that they share (Wanda-sp)."""
-
-    name = "heads"
-    help = (
-        "removes key-value heads, with their queries, by Wanda scores in o_proj"
-        " (Wanda-sp)"
-    )
-    unit = "heads"
-    passes = 2
-
-
-class Channels(Removal):
-    name = "channels"
-    help = "removes channels of the MLP by Wanda scores in down_proj (Wanda-sp)"
-    unit = "channels"
-    passes = 2

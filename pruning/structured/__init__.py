@@ -1,2 +1,1 @@
-"""Whole layers, heads or channels out: which go, what stays of each tensor, and the
-smaller checkpoint."""
+"""Whole layers or experts out: what stays of each tensor, and the smaller checkpoint."""

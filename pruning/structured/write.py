@@ -61,13 +61,10 @@ def write(
 
 def content(tensor: Tensor, part: Slice) -> Iterator[bytes | memoryview]:
     """The bytes of what stays of a tensor. Raises InputError for NaN and infinity."""
-    if part.rows is None and part.columns is None:
+    if part.rows is None:
         yield from tensor.chunks()
         return
-    weight = tensor.read()
-    for dimension, indices in enumerate((part.rows, part.columns)):
-        if indices is not None:
-            weight = weight.index_select(dimension, indices)
+    weight = tensor.read().index_select(0, part.rows)
     yield weight.contiguous().view(torch.uint8).numpy().reshape(-1).data
 
 
@@ -132,32 +129,18 @@ def write_safetensors(
 
 # Fields of a module that a cut changes, or that make no difference here. The last one
 # is for layers that share keys: no model that has them gets here.
-_CHANGED = {
-    *("layer_idx", "in_features", "out_features", "intermediate_size", "num_heads"),
-    *("num_attention_heads", "num_key_value_heads", "op_size", "training"),
-    "store_full_length_kv",
-}
+_CHANGED = {"layer_idx", "training", "store_full_length_kv"}
 
 
 def mended(decoder: Decoder, cut: Cut) -> Json:
-    """config.json with the sizes and layer lists of what stays."""
+    """config.json with the number and the lists of the layers that stay."""
     whole = copy.deepcopy(decoder.checkpoint.stored_config)
     section, config = whole, decoder.config
     if architecture_of(decoder.checkpoint).text_config:
         section = whole["text_config"]
     kept = cut.kept()
-    if cut.unit == "channels":
-        section["intermediate_size"] = len(kept)
-    elif cut.unit == "heads":
-        width = decoder.linears(0)["self_attn.o_proj"].in_features
-        heads = config.num_attention_heads
-        shared = heads // config.num_key_value_heads
-        section["num_attention_heads"] = len(kept) * shared
-        section["num_key_value_heads"] = len(kept)
-        section["head_dim"] = width // heads
-    else:
-        section["num_hidden_layers"] = len(kept)
-        section |= _of_layers(section, config, kept, cut.of)
+    section["num_hidden_layers"] = len(kept)
+    section |= _of_layers(section, config, kept, cut.of)
     return whole
 
 
@@ -206,23 +189,22 @@ def check_built(decoder: Decoder, cut: Cut, kept: Mapping[str, Slice | None]) ->
             separate(layers, architecture.experts)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         raise InputError(
-            f"{file}: with fewer {cut.unit} it is no model: {one_line(error)}"
+            f"{file}: with fewer layers it is no model: {one_line(error)}"
         ) from error
     shapes = {part.name: part.shape for part in kept.values() if part is not None}
-    sources = cut.kept() if cut.unit == "layers" else range(len(decoder))
-    for number, (source, layer) in enumerate(zip(sources, layers, strict=True)):
+    for number, (source, layer) in enumerate(zip(cut.kept(), layers, strict=True)):
         for name, tensor in layer.state_dict().items():
             written = decoder.tensor_name(number, name)
             if shapes.get(written) != tuple(tensor.shape):
                 raise InputError(
-                    f"{file}: with fewer {cut.unit}, {written} would be"
+                    f"{file}: with fewer layers, {written} would be"
                     f" {tuple(tensor.shape)}, and {shapes.get(written)} stays of it"
                 )
         before = _settings(decoder.modules[source])
         for place, value in _settings(layer).items():
             if before.get(place, value) != value:
                 raise InputError(
-                    f"{file}: with fewer {cut.unit}, layer {source} would be of"
+                    f"{file}: with fewer layers, layer {source} would be of"
                     f" another kind: {place} {value!r}, not {before[place]!r}"
                 )
 

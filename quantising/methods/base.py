@@ -128,4 +128,4 @@ def _sparsity(source: Checkpoint, folder: Path) -> tuple[float, str] | None:
     from evaluator.checkpoints.sparsity import measure
 
     names = [matrix.name for matrix in pruned.matrices]
-    return measure(Checkpoint(folder).tensors.values(), names, pruned.pattern)
+    return measure(Checkpoint(folder), names, pruned.pattern)

@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 
 from tests.support.engines import needs_vllm
+from tests.support.models import save_tiny_model
+from tests.support.quantised import compressed_tensors, integers, quantise
 from tests.support.runs import finish, records
 
 pytestmark = needs_vllm
@@ -30,11 +33,7 @@ def test_all_compressions_share_one_table(tmp_path: Path) -> None:
     own."""
     file, run = tmp_path / "sweep.yaml", tmp_path / "run"
     file.write_text(SWEEP, encoding="utf-8")
-    done = finish("sweep", file, "--out", run)
-    assert (
-        "wanda-0.5-rtn-fp8_dynamic: FP8 (rtn, per channel), computed in bfloat16 by "
-        in done.stdout
-    )
+    finish("sweep", file, "--out", run)
     first = records(run)
     columns = first.groupby("checkpoint")[
         ["base", "method", "pattern", "sparsity", "calibration"]
@@ -58,3 +57,29 @@ def test_all_compressions_share_one_table(tmp_path: Path) -> None:
     assert set(
         table.loc[table["checkpoint"] == "wanda-0.5-rtn-fp8_dynamic", "pattern"]
     ) == {both[2]}
+
+
+def test_refused_checkpoint_fails_alone(tmp_path: Path) -> None:
+    """vLLM refuses it at its load: one line, and the rest of the run goes on."""
+    dense = save_tiny_model(tmp_path / "dense", "qwen3_untied", dtype="bfloat16")
+    three_bits = compressed_tensors("pack-quantized", integers(3, "group", group=32))
+    quantise(dense, tmp_path / "odd", "w4a16", config=three_bits)
+    document = {
+        "models": {"dense": str(dense)},
+        "compress": [{"checkpoint": str(tmp_path / "odd"), "label": "odd"}],
+        "tasks": yaml.safe_load(SWEEP)["tasks"],
+        "controls": "none",
+        "engine": {"dtype": "bfloat16"},
+        "resources": {"attempts": 1},
+    }
+    file, run = tmp_path / "sweep.yaml", tmp_path / "run"
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    done = finish("sweep", file, "--out", run, code=3)
+    assert done.stderr.count("\n") == 1
+    failures = pd.read_csv(run / "tables" / "failures.csv").set_index("checkpoint")
+    assert failures["stage"].to_dict() == {"odd": "load"}
+    assert "vLLM could not start an engine" in failures["reason"]["odd"]
+    assert "\n" not in failures["reason"]["odd"]
+    found = records(run)
+    assert set(found["checkpoint"]) == {"dense"}
+    assert set(found["status"]) == {"ok"}

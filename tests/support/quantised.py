@@ -40,15 +40,26 @@ class Layout:
     store: Callable[[Any], Quantised]
 
 
-class Slice:
-    """A tensor as `Matrix` takes it from a file."""
+def dequantised(directory: Path) -> Callable[[str], Any]:
+    """The values of a matrix that our rounding wrote, by the module's name."""
+    from compressed_tensors.compressors.base import BaseCompressor
+    from compressed_tensors.quantization import QuantizationScheme
 
-    def __init__(self, tensor: Any) -> None:
-        self._tensor = tensor
-        self.get_shape = lambda: list(tensor.shape)
+    tensors = load_file(directory / WEIGHTS)
+    document = json.loads((directory / "config.json").read_text())
+    (group,) = document["quantization_config"]["config_groups"].values()
+    scheme = QuantizationScheme.model_validate(group)
 
-    def __getitem__(self, where: Any) -> Any:
-        return self._tensor[where]
+    def values(module: str) -> Any:
+        parts = {}
+        for name, tensor in tensors.items():
+            if name.startswith(f"{module}."):
+                parts[name.removeprefix(f"{module}.")] = tensor
+        format = "pack-quantized" if "weight_packed" in parts else "naive-quantized"
+        compressor = BaseCompressor.get_value_from_registry(format)
+        return compressor.decompress(parts, scheme)["weight"].float()
+
+    return values
 
 
 def quantise(

@@ -41,7 +41,7 @@ from evaluator.engine.self_check import disagreement, impossible, questions
 from evaluator.engine.tolerances import precision
 from evaluator.engine.vllm.arguments import FASTER_DECODE, cache_dtypes
 from evaluator.engine.vllm.counters import Counters
-from evaluator.engine.vllm.schemes import cpu_auto, longrope_remark
+from evaluator.engine.vllm.schemes import check_quantisation, cpu_auto, longrope_remark
 from evaluator.engine.vllm.start import (
     DEFAULTS,
     Started,
@@ -53,7 +53,6 @@ from evaluator.engine.vllm.start import (
     serves_cpus,
     start,
 )
-from evaluator.engine.vllm.verify.rehearsal import check_quantisation, rehearse_all
 
 
 class VLLMEngine:
@@ -128,14 +127,6 @@ class VLLMEngine:
             setup=self._setup,
             kv_scales=on_workers(self._started.llm, "kv_scales")[0],
         )
-
-    def quantised_kernels(self) -> tuple[str, ...]:
-        """vLLM's names of the kernels that compute with the loaded checkpoint's
-        quantised matrices."""
-        assert self._started is not None, "a checkpoint is loaded first"
-        names: set[str] = set()
-        names.update(*on_workers(self._started.llm, "quantised_kernels"))
-        return tuple(sorted(names))
 
     def run(self, source: RequestSource) -> Iterator[Response]:
         """Answer everything that the source gives. Raises EngineError if the engine
@@ -369,7 +360,6 @@ VLLM = EngineKind(
     shares_models=True,
     remark=longrope_remark,
     check_quantisation=check_quantisation,
-    rehearse=rehearse_all,
     cache_dtypes=lambda here: cache_dtypes(on_cpu=here and serves_cpus()),
     auto_dtype=lambda quantisation: cpu_auto(quantisation) if serves_cpus() else "auto",
 )

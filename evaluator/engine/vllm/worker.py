@@ -74,8 +74,7 @@ class WorkerExtension:
 
     def compare_weights(self, files: list[str]) -> Comparison:
         """Compare the weights in this worker with its part of the files."""
-        runner = self.model_runner
-        return compare(runner.get_model(), files, runner.model_config.dtype)
+        return compare(self.model_runner.get_model(), files)
 
     def logits_dtype(self) -> str:
         """What this worker's output head computes its logits in: "float32",
@@ -111,16 +110,6 @@ class WorkerExtension:
             if not layer._k_scale_float == layer._v_scale_float == 1.0:
                 return "from the checkpoint"
         return "none"
-
-    def quantised_kernels(self) -> list[str]:
-        """vLLM's names of the kernels that compute with this worker's quantised
-        matrices."""
-        names: set[str] = set()
-        for module in self.model_runner.get_model().modules():
-            for holder in ("scheme", "quant_method"):
-                attributes = getattr(getattr(module, holder, None), "__dict__", {})
-                names.update(type(value).__name__ for value in attributes.values())
-        return sorted(name for name in names if name.endswith("Kernel"))
 
     def peak_memory(self) -> int:
         """Bytes: torch's peak of reserved memory on this worker's GPU, or the peak

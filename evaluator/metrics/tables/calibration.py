@@ -72,13 +72,7 @@ def _combined(
     for language in inputs.languages(task):
         if checkpoint := calibrated.get(code_of(language)):
             items.append(in_language(inputs.outcomes_of(checkpoint, task), language))
-    by_share = first.pattern in (
-        "unstructured",
-        "layers",
-        "heads",
-        "channels",
-        "experts",
-    )
+    by_share = first.pattern in ("unstructured", "layers", "experts")
     setting = f"{first.method}-{first.requested if by_share else first.pattern}"
     together = replace(
         first, checkpoint=f"{setting} per language", calibration="each language's own"

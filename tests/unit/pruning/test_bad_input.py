@@ -52,12 +52,7 @@ def refused(config: PruneConfig, out: Path, message: str, *, by=check) -> None:
             {"sparsity": 0.5, "calibration": {"source": ""}},
             "calibration source is empty",
         ),
-        (
-            {"sparsity": 0.0, "repair": "least_squares"},
-            "repair: 'least_squares' means nothing with wanda, pattern"
-            " 'unstructured', sparsity 0.0",
-        ),
-        ({"method": "heads", "sparsity": 1}, "sparsity: 1.0 is not a share of heads"),
+        ({"method": "layers", "sparsity": 1}, "sparsity: 1.0 is not a share of layers"),
         (
             {"method": "layers", "pattern": "2:4"},
             "pattern: '2:4': of layers a share goes: give sparsity",
@@ -69,10 +64,6 @@ def refused(config: PruneConfig, out: Path, message: str, *, by=check) -> None:
         (
             {"method": "drop", "pattern": "1", "sparsity": 0.5},
             "sparsity: 0.5: which layers go is said by pattern",
-        ),
-        (
-            {"method": "layers", "sparsity": 0.5, "repair": "least_squares"},
-            "repair: 'least_squares' means nothing with layers",
         ),
     ],
 )

@@ -7,18 +7,16 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
-from safetensors.torch import load_file
 
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.checkpoints.manifests import QuantiseManifest, read_manifest
-from evaluator.checkpoints.matrices import Matrix
 from evaluator.core.errors import InputError
 from pruning.config import PruneConfig
 from pruning.run import prune
 from quantising.config import QuantiseConfig
 from quantising.methods import rounding
 from quantising.run import check, quantise
-from tests.support.quantised import Slice
+from tests.support.quantised import dequantised
 
 
 def config(source: Path, **changes) -> QuantiseConfig:
@@ -90,13 +88,10 @@ def test_manifest_states_what_was_written(source, tmp_path, scheme):
     manifest = quantise(
         config(pruned, scheme=scheme, group_size=16 if "16" in scheme else None), out
     )
-    made = {
-        name: Slice(tensor)
-        for name, tensor in load_file(out / "model.safetensors").items()
-    }
+    values_of = dequantised(out)
     zeros = weights = 0
     for each in before.matrices:
-        values = Matrix(made, each.name.removesuffix(".weight")).rows(0, each.rows)
+        values = values_of(each.name.removesuffix(".weight"))
         zeros, weights = zeros + int((values == 0).sum()), weights + values.numel()
     assert (manifest.pattern, manifest.measured_sparsity) == ("2:4", zeros / weights)
     info = inspect_checkpoint(out)

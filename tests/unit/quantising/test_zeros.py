@@ -9,10 +9,10 @@ from types import ModuleType
 import pytest
 import torch
 
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.checkpoints.manifests import PruneManifest, read_manifest
 from evaluator.checkpoints.sparsity import measure
-from evaluator.checkpoints.tensors import read_tensors
 from launch.sweep.compress import SOURCES
 from launch.sweep.models import BUNDLED_MODEL
 from pruning.config import PruneConfig
@@ -168,7 +168,7 @@ def test_real_methods_state_what_they_wrote(tmp_path, settings, pattern):
     assert manifest.pattern == pattern
     assert (manifest.measured_sparsity >= 0.5) == (pattern == "2:4")
     names = [each.name for each in read_manifest(pruned, PruneManifest).matrices]
-    assert measure(read_tensors(out), names, "2:4") == (
+    assert measure(Checkpoint(out), names, "2:4") == (
         manifest.measured_sparsity,
         pattern,
     )

@@ -1,12 +1,14 @@
 """Compares the weights in one of vLLM's workers with a checkpoint's files."""
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
-from evaluator.checkpoints.matrices import Tensors, opened
-from evaluator.engine.vllm.verify.dequantised import computes_with, quantised_sources
+from evaluator.checkpoints.tensors import FLOATS
 from evaluator.engine.vllm.verify.sharding import pieces, rows_held, sampled
 
 _FLOAT32_TOLERANCE = 1.0e-4  # relative; packed kernels sum in another order
@@ -15,28 +17,23 @@ _PLAIN = (torch.float32, torch.bfloat16, torch.float16)
 # how many matrices were compared, the names of those that differ (vectors as well), and
 # of matrices that cannot be compared
 Comparison = tuple[int, list[str], list[str]]
+# of a checkpoint's files by name, as slices that are read on demand
+Tensors = Mapping[str, Any]
 
 
-def compare(model: Any, files: list[str], dtype: torch.dtype) -> Comparison:
+def compare(model: Any, files: list[str]) -> Comparison:
     """Compare a sample of every matrix and vector of a worker's model with the files.
 
     The comparison uses a matrix's products if vLLM packed it for a CPU kernel and
-    dropped the original, or if it is quantised. Experts cannot be compared. With tensor parallelism,
-    the worker's shard is compared with its part of the files."""
+    dropped the original. Quantised matrices and experts cannot be compared; they are
+    never swapped. With tensor parallelism, the worker's shard is compared with its part
+    of the files."""
     packed: dict[str, list[str]] = getattr(model, "packed_modules_mapping", {})
     compared = 0
     differing: list[str] = []
     not_compared: list[str] = []
-    with opened(files) as tensors, torch.no_grad():
+    with _opened(files) as tensors, torch.no_grad():
         for name, module in model.named_modules():
-            if matrices := quantised_sources(name, packed, tensors):
-                same = computes_with(module, matrices, dtype)
-                if same is False:
-                    differing.append(f"the product of {name}")
-                elif same is None:
-                    not_compared.append(f"{name}.weight")
-                compared += same is not None
-                continue
             for own, parameter in module.named_parameters(recurse=False):
                 sources = _sources(name, packed, tensors) if own == "weight" else []
                 same = None
@@ -51,6 +48,17 @@ def compare(model: Any, files: list[str], dtype: torch.dtype) -> Comparison:
                     not_compared.append(f"{name}.{own}")
                 compared += same is not None and not is_vector
     return compared, differing, not_compared
+
+
+@contextmanager
+def _opened(files: Sequence[str]) -> Iterator[Tensors]:
+    """The tensors of safetensors files within."""
+    tensors: dict[str, Any] = {}
+    with ExitStack() as stack:
+        for file in files:
+            held = stack.enter_context(safe_open(file, framework="pt"))
+            tensors |= {name: held.get_slice(name) for name in held.keys()}  # noqa: SIM118  (not a dict)
+        yield tensors
 
 
 def _sources(module: str, packed: dict[str, list[str]], tensors: Tensors) -> list[str]:
@@ -75,6 +83,8 @@ def _same(module: Any, slices: list[Any]) -> bool | None:
     a packed copy are compared.
     """
     weight: Tensor = module.weight
+    if any(each.get_dtype() not in FLOATS for each in slices):
+        return None  # quantised: the values are known only together with scales
     shapes = [tuple(each.get_shape()) for each in slices]
     if len(shapes[0]) == 1:
         return (
@@ -82,7 +92,6 @@ def _same(module: Any, slices: list[Any]) -> bool | None:
             if weight.shape == shapes[0]
             else None
         )
-    # a quantised weight has the files' values only together with scales
     is_plain = weight.dtype in _PLAIN
     held = pieces(module, shapes) if is_plain and len(shapes[0]) == 2 else None
     if not held:

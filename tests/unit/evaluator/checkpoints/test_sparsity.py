@@ -8,10 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.checkpoints.manifests import PruneManifest
 from evaluator.checkpoints.sparsity import measure
-from evaluator.checkpoints.tensors import SINGLE, read_tensors
+from evaluator.checkpoints.tensors import SINGLE
 from pruning.config import PruneConfig
 from pruning.run import prune
 from tests.support.models import save_tiny_model
@@ -47,18 +48,28 @@ def changed(checkpoint, folder, change):
     return folder
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+OTHERS = ("gptq", "awq")
+
+
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name not in OTHERS])
 def test_every_layout_is_measured(pruned, tmp_path, layout):
     made = quantise(pruned, tmp_path / "made", layout, twin=tmp_path / "twin")
     values = load_file(tmp_path / "twin" / SINGLE)
     zeros = sum(int((values[name] == 0).sum()) for name in names(pruned))
     share = zeros / sum(values[name].numel() for name in names(pruned))
     assert 0.5 <= share < 0.6
-    assert measure(read_tensors(made), names(pruned), "2:4") == (share, "2:4")
-    assert measure(read_tensors(made), names(pruned), "3:4") == (share, "unstructured")
+    assert measure(Checkpoint(made), names(pruned), "2:4") == (share, "2:4")
+    assert measure(Checkpoint(made), names(pruned), "3:4") == (share, "unstructured")
     info = inspect_checkpoint(made)
     assert info.pattern == f"2:4 + {info.quantisation.label}"
     assert (info.sparsity, info.requested_sparsity) == (share, 0.5)
+
+
+@pytest.mark.parametrize("layout", OTHERS)
+def test_other_layouts_are_noted(pruned, tmp_path, layout):
+    info = inspect_checkpoint(quantise(pruned, tmp_path / "made", layout))
+    assert (info.sparsity, info.requested_sparsity) == (0.5, 0.5)
+    assert "could not be measured in the weights" in info.notes[0]
 
 
 def test_one_weight_breaks_a_pattern(pruned, tmp_path):
@@ -105,8 +116,8 @@ def test_what_cannot_be_measured_is_said(pruned, tmp_path, change):
             )
 
     made = changed(pruned, tmp_path / "made", spoil)
-    assert measure(read_tensors(made), names(pruned), "2:4") is None
-    assert measure(read_tensors(made), [], "2:4") is None
+    assert measure(Checkpoint(made), names(pruned), "2:4") is None
+    assert measure(Checkpoint(made), [], "2:4") is None
 
 
 def test_manifest_without_matrices_is_noted(pruned, tmp_path):

@@ -226,13 +226,13 @@ def test_absent_probe_and_table_are_named(copied, monkeypatch, capsys):
 def test_missed_sparsity_is_shown(tmp_path, monkeypatch, capsys):
     """The name says what was requested; no page, file or terminal shows .99 as what
     the checkpoint is."""
-    heads = {"method": "heads", "pattern": "heads", "harm": 0.5}
-    heads |= {"sparsity": 0.2, "requested_sparsity": 0.99}
-    monkeypatch.setitem(SETTINGS, "heads-0.99", heads)
-    names = ("dense", "heads-0.99", "wanda-0.6")
+    layers = {"method": "layers", "pattern": "layers", "harm": 0.5}
+    layers |= {"sparsity": 0.2, "requested_sparsity": 0.99}
+    monkeypatch.setitem(SETTINGS, "layers-0.99", layers)
+    names = ("dense", "layers-0.99", "wanda-0.6")
     run = write_run(tmp_path, 4, names, languages=LANGUAGES)
     report = write_report(run)
-    told = "Achieved sparsity: heads-0.99 0.2 (requested 0.99)"
+    told = "Achieved sparsity: layers-0.99 0.2 (requested 0.99)"
     assert told in section(report, "headline")
     assert "0.2 (requested 0.99)</td>" in section(report, "accuracy")
     finish(run)

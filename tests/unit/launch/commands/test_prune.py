@@ -35,10 +35,6 @@ def options(**changes):
             "Missing option '--method': one of magnitude, wanda, sparsegpt, ria",
         ),
         ({"method": "rya"}, "unknown --method 'rya'; did you mean 'ria'?"),
-        (
-            {"method": "heads", "repair": "least_squares"},
-            "resurface prune: repair: 'least_squares' means nothing with",
-        ),
         ({"sparsity": 1.5}, "resurface prune: sparsity: 1.5 is outside [0, 1)"),
         (
             {"sparsity": None},

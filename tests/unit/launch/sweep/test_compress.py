@@ -5,11 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core.config import validated
 from evaluator.engine import processor
-from evaluator.engine.vllm.verify import rehearsal
-from evaluator.engine.vllm.verify.rehearsal import Rehearsal
+from evaluator.engine.vllm import engine, schemes
 from launch.sweep.config import SweepConfig, load_sweep
 from launch.sweep.estimate import estimate
 from launch.sweep.jobs import expand
@@ -45,21 +43,11 @@ def model(tmp_path_factory):
     )
 
 
-@pytest.fixture
-def rehearsed(monkeypatch):
-    """Rehearsals take no engine: what was rehearsed, and the answer to give by the
-    scheme's name."""
-    asked, answers = [], {}
-
-    def rehearse(checkpoint, config):
-        label = inspect_checkpoint(checkpoint).pattern
-        asked.append((label, config.dtype))
-        return Rehearsal(reason=answers.get(label), dtype="float32")
-
-    monkeypatch.setattr(rehearsal, "rehearse", rehearse)
-    monkeypatch.setattr(rehearsal, "serves_cpus", lambda: True)
+@pytest.fixture(autouse=True)
+def on_a_processor(monkeypatch):
+    for module in (schemes, engine):
+        monkeypatch.setattr(module, "serves_cpus", lambda: True)
     monkeypatch.setattr(processor, "instruction_sets", lambda: ("avx2", "avx512f"))
-    return asked, answers
 
 
 def prepared(model, tmp_path, *lines, **changes):
@@ -193,48 +181,31 @@ def test_recipe_names_its_scheme(tmp_path):
     assert "its schemes are W4A16, W8A8: choose the one to serve" in told
 
 
-def test_each_scheme_is_rehearsed_once(model, tmp_path, rehearsed):
-    asked, _ = rehearsed
+def test_one_dtype_serves_all(model, tmp_path):
     lines = [
         {**RTN, "after": ["dense", "wanda-0.5"]},
         {"method": "online", "scheme": "fp8_per_channel"},
     ]
     plan = prepared(model, tmp_path, *lines)
-    assert sorted(label for label, _ in asked) == [
-        "FP8 (online, per channel)",
-        "FP8 (rtn, per channel)",
-    ]
-    served = [
-        "dtype auto: this run computes every checkpoint in bfloat16",
-        "rtn-fp8_dynamic: FP8 (rtn",
-        "online-fp8_per_channel: FP8 (online",
-    ]
-    assert [line.partition(",")[0] for line in plan.served] == served
+    (line,) = plan.served
+    assert line.startswith("dtype auto: this run computes every checkpoint in bfloat16")
     assert [each for each in plan.identity["checkpoints"] if "quantise" in each][1][
         "after"
     ] == "wanda-0.5"
-    # What cannot be served is refused before it is quantised.
-    _, answers = rehearsed
-    answers["W4A16 (rtn, group 16)"] = "no kernel"
-    told = refused(
-        prepared,
-        model,
-        tmp_path,
-        {"method": "rtn", "scheme": "W4A16", "group_size": 16},
-    )
-    assert told == (
-        "compress: rtn-w4a16-g16: W4A16 (rtn, group 16): no kernel; it needs a GPU"
-    )
 
 
-def test_removed_experts_are_prepared(tmp_path, rehearsed, monkeypatch):
-    """Nothing is rehearsed, and a made one is read."""
+def test_unserved_scheme_is_refused_before_it_is_made(model, tmp_path):
+    told = refused(prepared, model, tmp_path, {"method": "rtn", "scheme": "W8A8"})
+    assert told.startswith("compress: rtn-w8a8: W8A8 (per channel)")
+    assert "vLLM has no kernel for this scheme here; it needs a processor" in told
+
+
+def test_removed_experts_are_prepared(tmp_path, monkeypatch):
     monkeypatch.setattr(METHODS["reap"], "check_here", lambda: None)
     line = {"method": "reap", "experts": 0.25}
     build("olmoe", tmp_path / "olmoe", clip_qkv=None, hidden_size=128)
     plan = prepared(tmp_path / "olmoe", tmp_path, line)
     assert [job.name for job in plan.jobs if job.quantise] == ["reap-0.25"]
-    assert rehearsed[0] == []
     told = refused(prepared, tmp_path / "olmoe", tmp_path, line | {"experts": 0.9})
     assert told.startswith("reap-0.9: experts: 0.9 removes 7 of 8 experts")
 
@@ -250,9 +221,7 @@ def test_removed_experts_are_prepared(tmp_path, rehearsed, monkeypatch):
         ),
     ],
 )
-def test_damaged_checkpoint_is_set_aside(
-    model, tmp_path, rehearsed, file, content, why
-):
+def test_damaged_checkpoint_is_set_aside(model, tmp_path, file, content, why):
     line = {**RTN, "after": ["magnitude-0.5", "dense"]}
     changes = {"prune": [{"method": "magnitude", "sparsity": 0.5}], "controls": "none"}
     made = tmp_path / "run" / "checkpoints" / "magnitude-0.5"

@@ -77,10 +77,6 @@ ENGLISH = "calibration: {source: 'gazetteer:english', samples: 8}"
             f"[{{{WANDA}, allocation: owl}}, {{{WANDA}, group: matrix}}]",
             "wanda-0.5-owl wanda-0.5-matrix",
         ),
-        (
-            "[{method: wanda, sparsity: [0.5, 0.6], repair: [none, least_squares]}]",
-            "wanda-0.5 wanda-0.5+ls wanda-0.6 wanda-0.6+ls",
-        ),
     ],
 )
 def test_checkpoint_is_named_after_setting(settings, names):
@@ -95,16 +91,11 @@ def test_checkpoint_is_named_after_setting(settings, names):
         ("method: drop, pattern: 1-3", None),
         # outliers are seen in text
         (f"{MAGNITUDE}, allocation: owl", "gazetteer"),
-        # the repair looks at text
-        (f"{MAGNITUDE}, repair: least_squares", "gazetteer"),
     ],
 )
 def test_what_looks_at_text_is_calibrated(setting, source):
     _, job = jobs({**MAIN, "prune": [yaml.safe_load(f"{{{setting}}}")]}).values()
     assert (job.prune.calibration and job.prune.calibration.source) == source
-    # without a repair a job, and with it a run's identity, is what it was before there
-    # were any
-    assert ("repair" in job.prune.model_dump()) == ("repair" in setting)
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,7 @@ import yaml
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core.config import validated
 from evaluator.engine import processor
-from evaluator.engine.vllm import engine
-from evaluator.engine.vllm.verify import rehearsal
-from evaluator.engine.vllm.verify.rehearsal import Rehearsal
+from evaluator.engine.vllm import engine, schemes
 from launch.sweep import preflight
 from launch.sweep.config import SweepConfig
 from launch.sweep.jobs import CheckpointJob
@@ -294,14 +292,12 @@ def test_options_are_identity(models, tmp_path):
 
 
 @pytest.mark.usefixtures("any_tensors")  # plain ones
-def test_quantised_checkpoint_is_rehearsed(models, tmp_path, monkeypatch):
+def test_quantised_checkpoint_decides_the_dtype(models, tmp_path, monkeypatch):
     small = shutil.copytree(models / "a", tmp_path / "small")
     with_quantisation(small, LAYOUTS["w4a16"].config)
     monkeypatch.setattr(processor, "instruction_sets", lambda: ("avx2", "avx512f"))
-    for module in (rehearsal, engine):
+    for module in (schemes, engine):
         monkeypatch.setattr(module, "serves_cpus", lambda: True)
-    found = Rehearsal(dtype="bfloat16", kernels=("SomeKernel",))
-    monkeypatch.setattr(rehearsal, "rehearse", lambda *_: found)
     sweep = f"""
     models: {{a: {models}/a, small: {small}}}
     base: a
@@ -313,16 +309,12 @@ def test_quantised_checkpoint_is_rehearsed(models, tmp_path, monkeypatch):
         "dtype auto: this run computes every checkpoint in bfloat16, because of small"
         " (W4A16 (group 32))"
     )
-    served = "small: W4A16 (group 32), computed in bfloat16 by SomeKernel"
     few = (
         "gazetteer: 18 items: a PASS (open accuracy lost: at most 2.0 pp) needs at least"
         " 149 contexts, and there are 18"
     )
-    assert list(plan.notes()) == [(few, True), (chosen, False), (served, False)]
+    assert list(plan.notes()) == [(few, True), (chosen, False)]
     assert plan.engine.dtype == plan.identity["engine"]["dtype"] == "bfloat16"
-    found = Rehearsal(reason="out of order")
-    told = refused(prepared, tmp_path, sweep)
-    assert "small: W4A16 (group 32): out of order; it needs a GPU" in told
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     # a cluster has other processors
     assert prepared(tmp_path, sweep).served == (chosen,)
@@ -358,7 +350,7 @@ def test_cut_contexts_are_told(models, tmp_path, cap, chat, cut):
 
 def test_all_unserved_are_named(models, tmp_path, monkeypatch):
     monkeypatch.setattr(processor, "instruction_sets", lambda: ("avx2",))
-    for module in (rehearsal, engine):
+    for module in (schemes, engine):
         monkeypatch.setattr(module, "serves_cpus", lambda: True)
     sweep = f"""
     models: {{a: {models}/a}}

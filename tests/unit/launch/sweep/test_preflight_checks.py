@@ -168,63 +168,38 @@ def test_removing_nothing_is_refused(dense, tmp_path):
     other = {"calibration": {"source": "gazetteer", "samples": 5}, "label": "more"}
     config = sweep(
         dense,
-        {"method": "heads", "sparsity": 0.4},
-        {"method": "heads", "sparsity": 0.45, **other},
+        {"method": "layers", "sparsity": 0.4},
+        {"method": "layers", "sparsity": 0.45, **other},
     )
     jobs = expand(config, tmp_path / "run")
     check_distinct(jobs)
-    assert [job.name for job in jobs] == ["dense", "heads-0.4", "heads-0.45-more"]
+    assert [job.name for job in jobs] == ["dense", "layers-0.4", "layers-0.45-more"]
 
 
-@pytest.mark.parametrize(
-    ("method", "other", "same"), [("heads", 0.49, True), ("channels", 0.27, True)]
-)
-def test_equal_removals_are_refused(dense, method, other, same, tmp_path):
-    config = sweep(
-        dense,
-        {"method": method, "sparsity": [0.26 if method == "channels" else 0.4, other]},
-    )
+def test_equal_removals_are_refused(dense, tmp_path):
+    config = sweep(dense, {"method": "layers", "sparsity": [0.4, 0.45]})
     jobs = expand(config, tmp_path / "run")
     message = (
-        rf"^{method}-{other}: {method}: sparsity: {other} removes as many {method} as"
-        rf" {jobs[1].name}: both would"
+        r"^layers-0.45: layers: sparsity: 0.45 removes as many layers as layers-0.4:"
+        r" both would"
     )
-    with pytest.raises(InputError, match=message) if same else nullcontext():
+    with pytest.raises(InputError, match=message):
         check_distinct(jobs)
 
 
 @pytest.mark.parametrize(
-    ("setting", "gpus", "left"),
+    ("gpus", "left"),
     [
-        (None, 8, None),  # each of the 4 key-value heads on two GPUs
+        (8, None),  # each of the 4 key-value heads on two GPUs
         (
-            None,
             3,
-            (
-                "/dense/config.json: dense has 8 attention heads, which"
-                " engine.tensor_parallel 3 does not divide"
-            ),
-        ),
-        (
-            {"method": "heads", "sparsity": 0.25},
-            2,
-            "3 key-value heads, which engine.tensor_parallel 2 does not divide",
-        ),
-        # one key and value, on both GPUs
-        ({"method": "heads", "sparsity": 0.75}, 2, None),
-        (
-            {"method": "channels", "sparsity": 0.48},
-            8,
-            "100 MLP channels, which engine.tensor_parallel 8",
+            "/dense/config.json: dense has 8 attention heads, which"
+            " engine.tensor_parallel 3 does not divide",
         ),
     ],
 )
-def test_gpus_divide_heads(dense, setting, gpus, left, tmp_path):
-    config = sweep(
-        dense,
-        *filter(None, [setting]),
-        engine={"kind": "vllm", "tensor_parallel": gpus},
-    )
+def test_gpus_divide_heads(dense, gpus, left, tmp_path):
+    config = sweep(dense, engine={"kind": "vllm", "tensor_parallel": gpus})
     jobs = expand(config, tmp_path / "run")
     check_divided(config.engine.model_copy(update={"kind": "torch"}), jobs)
     with nullcontext() if left is None else pytest.raises(InputError, match=left):

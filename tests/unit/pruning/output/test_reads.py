@@ -74,7 +74,7 @@ def _size(directory: Path) -> int:
     return sum(file.stat().st_size for file in directory.glob("*.safetensors"))
 
 
-@pytest.mark.parametrize("name", ["magnitude", "wanda", "heads", "W4A16_ASYM", "W8A8"])
+@pytest.mark.parametrize("name", ["magnitude", "wanda", "layers", "W4A16_ASYM", "W8A8"])
 def test_weights_are_digested_once(name, source, passages, tmp_path, reads):
     """Of the source before the job, which needs no read for it then, and of the new
     checkpoint, whose inspection needs none."""

@@ -1,5 +1,5 @@
-"""Whole jobs that take layers, heads or channels out of tiny models, against the
-brute force; how many go."""
+"""Whole jobs that take layers out of tiny models, against the brute force; how many
+go."""
 
 import json
 import re
@@ -16,7 +16,6 @@ from evaluator.checkpoints.manifests import PruneManifest
 from pruning.methods.patterns import Share, format_ranges, read_numbers
 from pruning.model.decoder import Decoder
 from pruning.run import check, prune
-from pruning.structured.cut import _step
 from pruning.verify import examine
 from tests.support import brute_force, structured
 from tests.support import pruning as tiny
@@ -112,41 +111,6 @@ def test_the_stillest_block_of_layers_goes(name, checkpoints, passages, tmp_path
     )
 
 
-HEADS = architectures("qwen3", "phi3", without=("qwen2", *tiny.MORE))
-CHANNELS = architectures("llama", "phi3", without=tiny.MIXTURES)
-
-
-@pytest.mark.parametrize(
-    ("unit", "name"),
-    [pytest.param("heads", *each.values, marks=each.marks) for each in HEADS]
-    + [pytest.param("channels", *each.values, marks=each.marks) for each in CHANNELS],
-)
-def test_the_weakest_heads_and_channels_go(unit, name, checkpoints, passages, tmp_path):
-    source, out = checkpoints(name, torch.float32), tmp_path / "out"
-    texts = sequences(source)
-    # 24.96 channels: in steps of 2
-    sparsity, of, count = {"heads": (0.5, 2, 1), "channels": (0.26, 96, 24)}[unit]
-    manifest = prune(config(source, passages, unit, sparsity=sparsity), out)
-    gone = structured.lowest(load_model(source), texts, unit, count)
-    removed = manifest.removed
-    assert (removed.unit, removed.of) == (unit, of)
-    assert [read_numbers(text) for text in removed.gone] == gone
-    left = (
-        {"num_attention_heads": 2, "num_key_value_heads": 1}
-        if unit == "heads"
-        else {"intermediate_size": 72}
-    )
-    assert left.items() <= json.loads((out / "config.json").read_text()).items()
-    without = (
-        structured.without_heads if unit == "heads" else structured.without_channels
-    )
-    assert_answers(
-        out, structured.logits(without(load_model(source), gone), texts), texts
-    )
-    assert examine(out).problems == []
-    assert (manifest.sparsity, inspect_checkpoint(out).pattern) == (sparsity, unit)
-
-
 def test_listed_layers_go(checkpoints, tmp_path):
     """Of shards, one loses all that it held; the index and the numbers of the others
     are new."""
@@ -211,36 +175,31 @@ def test_gemma4_keeps_full_attention_last(checkpoints, tmp_path):
     assert "'full_attention'" in told.partition("layer 1 would be of another kind: ")[2]
 
 
-def test_gemma3_loses_layers_and_channels(passages, tmp_path):
+def test_gemma3_loses_layers(tmp_path):
     source = tmp_path / "gemma3"
     tiny.build_gemma3(source)
     assert_dropped(source, tmp_path / "out", (1,))
-    prune(config(source, passages, "channels", sparsity=0.5), tmp_path / "half")
-    settings = json.loads((tmp_path / "half" / "config.json").read_text())
-    assert settings["text_config"]["intermediate_size"] == 48
-    assert examine(tmp_path / "half").problems == []
+    settings = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert settings["text_config"]["num_hidden_layers"] == 2
 
 
-def test_verify_compares_with_the_source(checkpoints, passages, tmp_path):
+def test_verify_compares_with_the_source(checkpoints, tmp_path):
     source = shutil.copytree(checkpoints("qwen3"), tmp_path / "source")
     out = tmp_path / "out"
-    prune(config(source, passages, "channels", sparsity=0.5), out)
+    prune(drop(source, "1"), out)
     assert examine(out).source == source
     file = out / PruneManifest.FILE
     manifest = file.read_text()
-    gone = json.loads(manifest)["removed"]["gone"][0]
-    first = read_numbers(gone)
-    stays = next(number for number in range(96) if number not in first)
-    other = format_ranges(sorted([*first[1:], stays]))
-    file.write_text(manifest.replace(gone, other, 1))
+    gone = '"gone":["1"]' if '"gone":["1"]' in manifest else '"1"\n'
+    assert manifest.count(gone) == 1
+    file.write_text(manifest.replace(gone, gone.replace("1", "2")))
     problems = examine(out).problems
-    assert len(problems) == 3  # gate, up and down of the first layer
+    assert problems
     for problem in problems:
-        assert "model.layers.0.mlp" in problem
-        assert "is not what stays of" in problem
-    file.write_text(manifest.replace(gone, "0-46", 1))
-    message = "of 96 channels 48 are left, and another number went"
-    assert message in examine(out).problems[0]
+        assert "model.layers.1." in problem
+        assert "is not what stays of model.layers.1." in problem
+    file.write_text(manifest.replace(gone, gone.replace("1", "0-1")))
+    assert "of 3 layers 2 are left, and another number went" in examine(out).problems[0]
     file.write_text(manifest)
     shutil.rmtree(source)
     assert (examine(out).problems, examine(out).source) == ([], None)
@@ -251,21 +210,9 @@ def test_verify_compares_with_the_source(checkpoints, passages, tmp_path):
     [
         (
             "qwen3",
-            "heads",
-            {"sparsity": 0.4},
-            "sparsity: 0.4: of the 2 heads of .* none would go",
-        ),
-        (
-            "qwen3",
-            "channels",
-            {"sparsity": 0.02},
-            r"of the 96 channels \(in steps of 2\) of .* none would go",
-        ),
-        (
-            "qwen2",
-            "heads",
-            {"sparsity": 0.5},
-            "heads cannot be taken out of model_type 'qwen2': the size of a head",
+            "layers",
+            {"sparsity": 0.3},
+            "sparsity: 0.3: of the 3 layers of .* none would go",
         ),
         ("qwen3", "drop", {"pattern": "1-3"}, "pattern: 1-3: .* has layers 0 to 2"),
         ("qwen3", "drop", {"pattern": "0-2"}, "pattern: 0-2: .* one must stay"),
@@ -312,21 +259,13 @@ def test_another_text_is_refused(text, message):
 
 
 @pytest.mark.parametrize(
-    ("ratio", "parts", "step", "count"),
+    ("ratio", "layers", "count"),
     [
-        (0.25, 30, 1, 7),
-        (0.29, 100, 1, 29),  # 28.999999999999996 in floating point
-        (0.25, 4864, 128, 1152),  # of 1216
-        (0.25, 3, 1, 0),
-        (1 - 1e-12, 4, 1, 3),  # a model without layers is none
+        (0.25, 30, 7),
+        (0.29, 100, 29),  # 28.999999999999996 in floating point
+        (0.25, 3, 0),
+        (1 - 1e-12, 4, 3),  # a model without layers is none
     ],
 )
-def test_shares_are_rounded_down(ratio, parts, step, count):
-    assert Share("layers", ratio).count(parts, step) == count
-
-
-@pytest.mark.parametrize(
-    ("channels", "step"), [(96, 2), (97, 1), (448, 8), (11008, 128)]
-)
-def test_channels_go_in_steps(channels, step):
-    assert _step(channels) == step
+def test_shares_are_rounded_down(ratio, layers, count):
+    assert Share(ratio).count(layers) == count

@@ -1,5 +1,4 @@
-"""What is said of quantised checkpoints before anything starts, with rehearsals that
-were written by hand."""
+"""What is said of quantised checkpoints before anything starts."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -13,8 +12,6 @@ from evaluator.core.errors import InputError
 from evaluator.engine import processor
 from evaluator.engine.config import EngineConfig, check_served
 from evaluator.engine.vllm import schemes
-from evaluator.engine.vllm.verify import rehearsal
-from evaluator.engine.vllm.verify.rehearsal import Rehearsal
 from tests.support.checkpoint_files import write
 from tests.support.quantised import (
     LAYOUTS,
@@ -27,22 +24,17 @@ pytestmark = pytest.mark.usefixtures("any_tensors")
 
 AVX2, AVX512 = ("avx2", "fma"), ("avx2", "avx512f", "avx512_vnni")
 AMX = (*AVX512, "amx_tile", "amx_int8")
-SERVED = Rehearsal(dtype="bfloat16", kernels=("CPUInt8ScaledMMLinearKernel",))
 
 
 @pytest.fixture
 def checked(tmp_path, monkeypatch) -> Callable[..., tuple[str, ...]]:
-    """Check a checkpoint with this quantization_config, whose rehearsal finds
-    `found`."""
+    """Check a checkpoint with this quantization_config."""
 
     def check(
-        layout: Any, instructions=AVX512, *, found=None, here=True, **settings: Any
+        layout: Any, instructions=AVX512, *, here=True, **settings: Any
     ) -> tuple[str, ...]:
         monkeypatch.setattr(processor, "instruction_sets", lambda: instructions)
-        monkeypatch.setattr(rehearsal, "serves_cpus", lambda: True)
-        monkeypatch.setattr(
-            rehearsal, "rehearse", lambda *_: found or pytest.fail("is rehearsed")
-        )
+        monkeypatch.setattr(schemes, "serves_cpus", lambda: True)
         dense = inspect_checkpoint(write(tmp_path / "base"))
         config = LAYOUTS[layout].config if isinstance(layout, str) else layout
         small = with_quantisation(write(tmp_path / "small"), config)
@@ -52,31 +44,10 @@ def checked(tmp_path, monkeypatch) -> Callable[..., tuple[str, ...]]:
     return check
 
 
-def test_rehearsal_names_scheme_dtype_kernel(checked):
-    note = "small: W8A8 (per channel), computed in bfloat16 by"
-    assert checked("w8a8", found=SERVED) == (f"{note} CPUInt8ScaledMMLinearKernel",)
-    assert checked("w8a8", here=False) == ()
-
-
 def test_one_group_needs_no_order(checked):
     """With one group to a row, GPTQ's order changes nothing."""
     config = {"quant_method": "gptq", "bits": 4, "group_size": -1, "desc_act": True}
-    assert len(checked(config, found=SERVED)) == 1
-
-
-def test_failed_rehearsal_gives_its_reason(checked, tmp_path):
-    """In short; whole with --debug."""
-    with pytest.raises(InputError) as caught:
-        checked("w8a8", AVX2[:0], found=Rehearsal(reason="words " * 100))
-    shown = "words " * 49 + "..."
-    assert str(caught.value) == (
-        f"checkpoint {tmp_path / 'small'}: W8A8 (per channel): {shown}; it needs"
-        " a processor with VNNI instructions (int8 products overflow without them), or"
-        " a GPU"
-    )
-    assert str(caught.value.__cause__) == "words " * 100
-    with pytest.raises(InputError, match=r"no kernel; it needs a GPU$"):
-        checked("w8a8", AVX512, found=Rehearsal(reason="no kernel"))
+    assert checked(config) == checked("w8a8") == ()
 
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": True}
@@ -136,7 +107,7 @@ def test_unserved_scheme_says_remedy(checked, layout, settings, processor, said)
 
 
 @pytest.mark.parametrize(
-    # with AVX2, with AVX-512 and VNNI, and with AMX; None: a rehearsal tells
+    # with AVX2, with AVX-512 and VNNI, and with AMX; None: the load tells
     ("layout", "settled"),
     [
         ("fp8", (None, None, None)),
@@ -150,7 +121,7 @@ def test_unserved_scheme_says_remedy(checked, layout, settings, processor, said)
         ("mxfp4", ((), (), None)),
     ],
 )
-def test_documented_table_needs_no_rehearsal(layout, settled, tmp_path, monkeypatch):
+def test_table_is_the_documented_one(layout, settled, tmp_path, monkeypatch):
     layouts = {layout: SimpleNamespace(config=None)} | LAYOUTS
     config = layouts[layout].config or {"quant_method": "online", "scheme": layout}
     quantisation = read_quantisation(tmp_path, {"quantization_config": config})
