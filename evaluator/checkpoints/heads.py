@@ -53,13 +53,12 @@ class Head:
         import torch
 
         states_TH = states_TH.to(dtype)
-        vocabulary, parts = self.weight.shape[0], []
-        for first in range(0, vocabulary, _ROWS):
-            rows = torch.arange(first, min(first + _ROWS, vocabulary))
-            parts.append(states_TH @ self.weight.read_rows(rows).to(states_TH).T)
+        weight_VH, parts = self.weight.stored(), []
+        for first in range(0, len(weight_VH), _ROWS):
+            parts.append(states_TH @ weight_VH[first : first + _ROWS].to(states_TH).T)
         logits_TV = torch.cat(parts, 1)
         if self.bias is not None:
-            logits_TV += self.bias.read().to(logits_TV)
+            logits_TV += self.bias.stored().to(logits_TV)
         if self.cap is not None:
             logits_TV = torch.tanh(logits_TV / self.cap) * self.cap
         return logits_TV * self.scale

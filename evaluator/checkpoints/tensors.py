@@ -1,9 +1,9 @@
 """The safetensors files of a checkpoint, checked byte by byte before anything is loaded
 from them.
 
-The safetensors package checks the header, but does not tell a tensor's position, which
-is read here. The format: the header's length in 8 bytes, little-endian; the header as
-JSON; the tensors' bytes, without gaps.
+The safetensors package checks a file as a whole. It does not tell a tensor's position,
+which is read here, as bytes are digested in their order. The format: the header's
+length in 8 bytes, little-endian; the header as JSON; the tensors' bytes.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -90,37 +90,17 @@ class Tensor:
             raise InputError(f"{self.file}: tensor {self.name!r} holds NaN or infinity")
 
     def stored(self) -> "torch.Tensor":
-        """A copy in memory, of any dtype that safetensors knows."""
+        """As it lies in the file, which is mapped: resident memory grows only by what
+        is read of it."""
         with safe_open(self.file, framework="pt") as opened:
             tensor: torch.Tensor = opened.get_tensor(self.name)
             return tensor
 
     def read(self, dtype: "torch.dtype | None" = None) -> "torch.Tensor":
-        """A copy in memory, in `dtype` or else its own, one of FLOATS."""
-        import torch
-
+        """A copy in memory, in `dtype` or else its own."""
         HEARTBEAT.beat()
-        mapped = torch.from_numpy(self._mapped()).view(
-            getattr(torch, FLOATS[self.dtype])
-        )
-        return mapped.view(self.shape).to(dtype or mapped.dtype, copy=True)
-
-    def read_rows(self, ids: "torch.Tensor") -> "torch.Tensor":
-        """Copies of the rows `ids` of a matrix: an embedding is never held whole."""
-        import torch
-
-        table = self._mapped().reshape(self.shape[0], -1)
-        rows = torch.from_numpy(np.array(table[ids.numpy()]))
-        return rows.view(getattr(torch, FLOATS[self.dtype])).view(len(ids), -1)
-
-    def _mapped(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """The bytes, unmapped again at once, so that resident memory stays small."""
-        if self.size == 0:
-            return np.empty(0, dtype=np.uint8)
-        # Copy-on-write: torch takes no array that cannot be written.
-        return np.memmap(
-            self.file, dtype=np.uint8, mode="c", offset=self.start, shape=(self.size,)
-        )
+        stored = self.stored()
+        return stored.to(dtype or stored.dtype, copy=True)
 
 
 def read_tensors(checkpoint: Path) -> list[Tensor]:

@@ -229,7 +229,7 @@ class Decoder:
         config.pad_token_id = None
         with warnings.catch_warnings(action="ignore"):
             skeleton = AutoModel.from_config(config, dtype=self.dtype).eval()
-        rows = self.checkpoint.tensors[self._table].read_rows(unique)
+        rows = self.checkpoint.tensors[self._table].stored()[unique]
         skeleton.embed_tokens.weight = nn.Parameter(
             rows.to(self.dtype), requires_grad=False
         )

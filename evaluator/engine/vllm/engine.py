@@ -41,7 +41,8 @@ from evaluator.engine.self_check import disagreement, impossible, questions
 from evaluator.engine.tolerances import precision
 from evaluator.engine.vllm.arguments import FASTER_DECODE, cache_dtypes
 from evaluator.engine.vllm.counters import Counters
-from evaluator.engine.vllm.schemes import check_quantisation, cpu_auto, longrope_remark
+from evaluator.engine.vllm.quantised import check_quantisation
+from evaluator.engine.vllm.schemes import cpu_auto, longrope_remark
 from evaluator.engine.vllm.start import (
     DEFAULTS,
     Started,

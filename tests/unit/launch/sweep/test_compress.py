@@ -7,7 +7,7 @@ import yaml
 
 from evaluator.core.config import validated
 from evaluator.engine import processor
-from evaluator.engine.vllm import engine, schemes
+from evaluator.engine.vllm import engine, quantised
 from launch.sweep.config import SweepConfig, load_sweep
 from launch.sweep.estimate import estimate
 from launch.sweep.jobs import expand
@@ -45,7 +45,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def on_a_processor(monkeypatch):
-    for module in (schemes, engine):
+    for module in (quantised, engine):
         monkeypatch.setattr(module, "serves_cpus", lambda: True)
     monkeypatch.setattr(processor, "instruction_sets", lambda: ("avx2", "avx512f"))
 

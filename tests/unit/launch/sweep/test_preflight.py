@@ -14,7 +14,7 @@ import yaml
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core.config import validated
 from evaluator.engine import processor
-from evaluator.engine.vllm import engine, schemes
+from evaluator.engine.vllm import engine, quantised
 from launch.sweep import preflight
 from launch.sweep.config import SweepConfig
 from launch.sweep.jobs import CheckpointJob
@@ -296,7 +296,7 @@ def test_quantised_checkpoint_decides_the_dtype(models, tmp_path, monkeypatch):
     small = shutil.copytree(models / "a", tmp_path / "small")
     with_quantisation(small, LAYOUTS["w4a16"].config)
     monkeypatch.setattr(processor, "instruction_sets", lambda: ("avx2", "avx512f"))
-    for module in (schemes, engine):
+    for module in (quantised, engine):
         monkeypatch.setattr(module, "serves_cpus", lambda: True)
     sweep = f"""
     models: {{a: {models}/a, small: {small}}}
@@ -350,7 +350,7 @@ def test_cut_contexts_are_told(models, tmp_path, cap, chat, cut):
 
 def test_all_unserved_are_named(models, tmp_path, monkeypatch):
     monkeypatch.setattr(processor, "instruction_sets", lambda: ("avx2",))
-    for module in (schemes, engine):
+    for module in (quantised, engine):
         monkeypatch.setattr(module, "serves_cpus", lambda: True)
     sweep = f"""
     models: {{a: {models}/a}}

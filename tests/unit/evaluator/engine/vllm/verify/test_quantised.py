@@ -11,7 +11,7 @@ from evaluator.checkpoints.quantisation import read_quantisation
 from evaluator.core.errors import InputError
 from evaluator.engine import processor
 from evaluator.engine.config import EngineConfig, check_served
-from evaluator.engine.vllm import schemes
+from evaluator.engine.vllm import quantised, schemes
 from tests.support.checkpoint_files import write
 from tests.support.quantised import (
     LAYOUTS,
@@ -34,7 +34,7 @@ def checked(tmp_path, monkeypatch) -> Callable[..., tuple[str, ...]]:
         layout: Any, instructions=AVX512, *, here=True, **settings: Any
     ) -> tuple[str, ...]:
         monkeypatch.setattr(processor, "instruction_sets", lambda: instructions)
-        monkeypatch.setattr(schemes, "serves_cpus", lambda: True)
+        monkeypatch.setattr(quantised, "serves_cpus", lambda: True)
         dense = inspect_checkpoint(write(tmp_path / "base"))
         config = LAYOUTS[layout].config if isinstance(layout, str) else layout
         small = with_quantisation(write(tmp_path / "small"), config)
