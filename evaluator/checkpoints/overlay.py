@@ -1,10 +1,8 @@
-"""A directory with links to a checkpoint's files, a config.json of its own and, if
-necessary, one more tensor.
+"""A directory with links to a checkpoint's files and one more tensor.
 
-It is served if the installed readers refuse a field that changes nothing, or read a
-tied matrix under one name only. The user's own files stay unchanged."""
+It is served where vLLM reads a tied matrix under another name than the files have. The
+user's own files stay unchanged."""
 
-import copy
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,12 +11,6 @@ from pathlib import Path
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.files import write_json
 from evaluator.checkpoints.fit import check_fit
-from evaluator.checkpoints.quantisation import (
-    COMPRESSED_TENSORS,
-    KEY,
-    STATED_IN,
-    online_scheme,
-)
 from evaluator.checkpoints.shapes import text_model
 from evaluator.checkpoints.tensors import INDEX, write_index
 from evaluator.core.errors import Document
@@ -30,14 +22,13 @@ _ADDED = "resurface-tied.safetensors"
 def served_directory(checkpoint: Checkpoint) -> Iterator[Path]:
     """The directory that an engine loads for a checkpoint: the checkpoint itself, or
     an overlay."""
-    config, head_only = served_config(checkpoint.config), _head_only(checkpoint)
-    if config is checkpoint.config and not head_only:
+    head_only = _head_only(checkpoint)
+    if not head_only:
         yield checkpoint.path
         return
     with tempfile.TemporaryDirectory(prefix="resurface-overlay-") as folder:
-        directory = overlay(checkpoint.path, Path(folder), config)
-        if head_only:
-            _add(directory, head_only)
+        directory = overlay(checkpoint.path, Path(folder), checkpoint.stored_config)
+        _add(directory, head_only)
         yield directory
 
 
@@ -75,35 +66,3 @@ def overlay(checkpoint: Path, directory: Path, config: Document) -> Path:
             (directory / file.name).symlink_to(file.resolve())
     write_json(directory / "config.json", config)
     return directory
-
-
-def served_config(config: Document) -> Document:
-    """The configuration without fields that change no computation but prevent serving.
-    Without any, the same object.
-
-    - `sparsity_config` of format "dense": a tool's view of the zeros in tensors that it
-      stored whole. vLLM 0.32 refuses every such field that names layers.
-    - `actorder: static` with one scale for a row: the order of a tool's visits to
-      columns. Some versions of compressed-tensors refuse it without groups.
-    - `quant_method: online`: the weights are plain. The engine gets the scheme
-      separately.
-
-    A quantisation that another file describes is in it, as engines look for it there.
-    """
-    served = copy.deepcopy(dict(config))
-    settings = served.get(KEY)
-    if not settings:
-        return config
-    if online_scheme(config) is not None:
-        del served[KEY]
-    elif STATED_IN in settings:
-        del settings[STATED_IN]
-    elif settings.get("quant_method", COMPRESSED_TENSORS) == COMPRESSED_TENSORS:
-        if (settings.get("sparsity_config") or {}).get("format") == "dense":
-            del settings["sparsity_config"]
-        for group in (settings.get("config_groups") or {}).values():
-            weights = group.get("weights") or {}
-            visits = weights.get("actorder") in ("static", "weight")
-            if weights.get("strategy") == "channel" and visits:
-                weights["actorder"] = None
-    return config if served == config else served

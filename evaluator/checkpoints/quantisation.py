@@ -11,6 +11,7 @@ Most do not name the algorithm; llm-compressor leaves it in a `recipe.yaml` besi
 This module does not decide what can be served.
 """
 
+import copy
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -328,3 +329,35 @@ def _by_size(size: object) -> str | None:
     if type(size) is not int:
         return None
     return f"group {size}" if size > 0 else "channel"
+
+
+def overrides(config: Document) -> Json:
+    """What vLLM is to read in place of config.json's quantisation; empty: nothing.
+
+    These fields change no computation, but prevent serving:
+
+    - `sparsity_config` of format "dense": a tool's view of the zeros in tensors that it
+      stored whole. vLLM 0.32 refuses every such field that names layers.
+    - `actorder: static` with one scale for a row: the order of a tool's visits to
+      columns. Some versions of compressed-tensors refuse it without groups.
+    - `quant_method: online`: the weights are plain. The engine gets the scheme
+      separately.
+
+    A quantisation that another file describes is passed on, too.
+    """
+    if not config.get(KEY):
+        return {}
+    if online_scheme(config) is not None:
+        return {KEY: None}
+    settings = copy.deepcopy(dict(config[KEY]))
+    if STATED_IN in settings:
+        del settings[STATED_IN]
+    elif settings.get("quant_method", COMPRESSED_TENSORS) == COMPRESSED_TENSORS:
+        if (settings.get("sparsity_config") or {}).get("format") == "dense":
+            del settings["sparsity_config"]
+        for group in (settings.get("config_groups") or {}).values():
+            weights = group.get("weights") or {}
+            visits = weights.get("actorder") in ("static", "weight")
+            if weights.get("strategy") == "channel" and visits:
+                weights["actorder"] = None
+    return {} if settings == config[KEY] else {KEY: settings}

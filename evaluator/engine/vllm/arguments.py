@@ -23,7 +23,7 @@ is built from its configuration would get 2,048."""
 from pathlib import Path
 
 from evaluator.checkpoints.checkpoint import Checkpoint
-from evaluator.checkpoints.quantisation import online_scheme
+from evaluator.checkpoints.quantisation import online_scheme, overrides
 from evaluator.checkpoints.shapes import text_model
 from evaluator.core.errors import Document, Json
 from evaluator.engine.config import AUTO_CACHE, EngineConfig, Graphs
@@ -99,6 +99,7 @@ def of_device(
     else:  # vLLM's own "auto" computes float32 checkpoints in bfloat16
         own = checkpoint.dtype if checkpoint.dtype in _COMPUTED_IN else "auto"
     arguments["dtype"] = dtype = own if config.dtype == "auto" else config.dtype
+    changed = overrides(checkpoint.config)
     # Logits in float32 from a half-precision model: at logits of 16 to 32, bfloat16 has
     # a resolution of 1/8, which makes ties and moves a token by 0.06 nats. This
     # bypasses vLLM's batch-invariant kernels.
@@ -107,7 +108,9 @@ def of_device(
         and not config.deterministic
         and _has_plain_head(checkpoint)
     ):
-        arguments["hf_overrides"] = {"head_dtype": "float32"}
+        changed["head_dtype"] = "float32"
+    if changed:
+        arguments["hf_overrides"] = changed
     return arguments
 
 

@@ -2,15 +2,17 @@
 out of it to be served."""
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evaluator.checkpoints.overlay import overlay, served_config
-from evaluator.checkpoints.quantisation import Quantisation, read_quantisation
-from tests.support.checkpoint_files import CONFIG, write
+from evaluator.checkpoints.quantisation import (
+    Quantisation,
+    overrides,
+    read_quantisation,
+)
+from tests.support.checkpoint_files import CONFIG
 from tests.support.quantised import compressed_tensors, floats, integers
 from tests.support.sweeps import refused
 
@@ -181,7 +183,7 @@ def test_unclear_configuration_is_one_line(said, part):
 def test_harmless_fields_are_left_out(said, served):
     config = {**CONFIG, "quantization_config": said}
     before = copy.deepcopy(config)
-    assert served_config(config) == {**CONFIG, "quantization_config": served}
+    assert overrides(config) == {"quantization_config": served}
     assert config == before
 
 
@@ -197,18 +199,4 @@ def test_harmless_fields_are_left_out(said, served):
 )
 def test_other_configurations_are_served(said):
     config = {**CONFIG, "quantization_config": said}
-    assert served_config(config) is config
-
-
-def test_overlay_links_the_files(tmp_path):
-    checkpoint = write(tmp_path / "checkpoint")
-    (checkpoint / "tokenizer.json").write_text("{}")
-    before = {file.name: file.read_bytes() for file in checkpoint.iterdir()}
-    (tmp_path / "over").mkdir()
-    made = overlay(checkpoint, tmp_path / "over", {"model_type": "other"})
-    assert json.loads((made / "config.json").read_text()) == {"model_type": "other"}
-    assert {file.name: file.read_bytes() for file in checkpoint.iterdir()} == before
-    assert {file.name for file in made.iterdir()} == set(before)
-    assert all(
-        file.is_symlink() for file in made.iterdir() if file.name != "config.json"
-    )
+    assert overrides(config) == {}
