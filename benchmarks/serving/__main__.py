@@ -10,10 +10,7 @@ same prompts.
 score    Candidate log-likelihoods: forced decoding on one shared context, against one
          prompt-log-probability request per context and option.
 beam     Beam search, 5 beams and 32 tokens: streamed rollouts without a barrier,
-         against `LLM.beam_search`. That lets every beam's EOS finish a hypothesis and
-         divides scores by prompt and answer together, so with EOS the two keep
-         different beams by definition. So they are compared with EOS ignored. The
-         timed rounds match a user's runs: EOS ends an answer.
+         against `LLM.beam_search`.
 pass     Every probe of 100 items as one stream, records written, against greedy, then
          samples, then `LLM.beam_search`, then prompt log-probabilities, each as one
          blocking call. All `--sides` start together. Then they work in turn.
@@ -30,7 +27,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.harness import (
-    Agree,
+    Agreement,
     Child,
     Options,
     Results,
@@ -41,7 +38,6 @@ from benchmarks.harness import (
     settings,
 )
 from benchmarks.serving import lm_eval, workload
-from benchmarks.serving.agreement import AGREE
 from benchmarks.serving.launching import OURS, THEIRS, Work, start
 from evaluator.core.errors import Document, InputError, Json, json_text, unknown
 from evaluator.core.files import write_atomically
@@ -130,14 +126,14 @@ def chosen(options: argparse.Namespace) -> list[str]:
     return sorted(sides, key=_SIDES.index)
 
 
-def beams_agreement(path: Path) -> Agree:
-    """How the sides of `beam` agree: measured once, with EOS ignored."""
-    with (
-        start("ours", "beam_without_eos", path) as ours,
-        start("theirs", "beam_without_eos", path) as theirs,
-    ):
-        agreement = AGREE["beam_without_eos"](ours.round(), theirs.round())
-    return lambda *_: agreement
+def answered(ours: Document, theirs: Document) -> Agreement:
+    """Whether both sides answered the same items. What they answer, the oracle test
+    (tests/integration/test_engine_oracle.py) and the control `engine:torch` compare."""
+    kinds = [kind for kind in _ANSWERS if kind in ours and kind in theirs]
+    same = all(ours[kind].keys() == theirs[kind].keys() for kind in kinds)
+    return Agreement(
+        holds=same, how=f"answers of {'the same' if same else 'other'} items"
+    )
 
 
 def facts_of(ours: Child) -> Json:
@@ -155,10 +151,9 @@ def compare_sides(
     begins its warm-up, which is not timed, when it is up: ours is written, whatever
     becomes of the others."""
     benchmark = BENCHMARKS[name]
-    agree = beams_agreement(path) if name == "beam" else AGREE[benchmark.work]
     peers = {}
     if options.peer is not None:
-        peers = lm_eval.beside(stack, path, agree, generate=name == "pass")
+        peers = lm_eval.beside(stack, path, answered, generate=name == "pass")
     described = workload.facts(options, path)
     children: dict[str, Child] = {}
     for key in chosen(options):
@@ -169,7 +164,7 @@ def compare_sides(
         does = benchmark.ours if key in OURS else benchmark.theirs
         if key not in ("ours", "theirs"):
             does = f"{key}: {does}"
-        sides[key] = Side(name=does, run=child.round, agree=agree if sides else None)
+        sides[key] = Side(name=does, run=child.round, agree=answered if sides else None)
     key, ours = next(iter(children.items()))
     if key in OURS:
         facts = lambda: {**described, **facts_of(ours)}  # noqa: E731

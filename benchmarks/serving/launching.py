@@ -33,7 +33,7 @@ THEIRS: Mapping[str, Document] = {
 }
 _GPU = {"gpu_memory_utilization": 0.1, "max_num_seqs": 256}  # a cache's size is given
 
-Work = Literal["score", "beam", "beam_without_eos", "everything"]
+Work = Literal["score", "beam", "everything"]
 
 
 def start(side: str, work: Work, workload: Path, log: Path | None = None) -> Child:

@@ -20,7 +20,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from functools import cached_property, partialmethod
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
@@ -101,9 +101,9 @@ class Ours:
                 scores.setdefault(item_id, {})[option_number] = sum(response.logprobs)
         return {"scores": scores, "dtype": self._engine.dtype, "stats": self._stats()}
 
-    def beam(self, eos: bool = True) -> Json:
-        """Beam search of every item, all at once; `eos` ends an answer."""
-        ends = frozenset(self._work["eos_ids"]) if eos else frozenset()
+    def beam(self) -> Json:
+        """Beam search of every item, all at once."""
+        ends = frozenset(self._work["eos_ids"])
         searches: dict[str, BeamSearch] = {}
         queue: list[Any] = []
         for number, item in enumerate(self._work["items"]):
@@ -138,8 +138,6 @@ class Ours:
                     [list(beam.token_ids), beam.logprob] for beam in hypotheses
                 ]
         return {"beams": beams, "stats": self._stats()}
-
-    beam_without_eos = partialmethod(beam, eos=False)
 
     @cached_property
     def _questions(self) -> Questions:
@@ -236,15 +234,12 @@ class Theirs:
             scores[item["id"]] = {str(number): next(value) for number in options}
         return {"scores": scores}
 
-    def beam(self, eos: bool = True, only_deep: bool = False) -> Json:
-        """Beam search of every item, or of those that are asked in depth; `eos` ends
-        an answer."""
+    def beam(self, only_deep: bool = False) -> Json:
+        """Beam search of every item, or of those that are asked in depth."""
         from vllm.sampling_params import BeamSearchParams
 
         items = [item for item in self._items if item["deep"] or not only_deep]
-        parameters = BeamSearchParams(
-            beam_width=WIDTH, max_tokens=TOKENS, ignore_eos=not eos
-        )
+        parameters = BeamSearchParams(beam_width=WIDTH, max_tokens=TOKENS)
         prompts = [{"prompt_token_ids": item["prompt"]} for item in items]
         results = self._llm.beam_search(prompts, parameters)
         beams = {}
@@ -255,8 +250,6 @@ class Theirs:
                 for beam in result.sequences
             ]
         return {"beams": beams}
-
-    beam_without_eos = partialmethod(beam, eos=False)
 
     def everything(self) -> Json:
         """Greedy, then samples, then beams, then candidates: four blocking calls; a
