@@ -107,7 +107,9 @@ class VLLMEngine:
                     self._started = start(self._config, stored, served)
                 else:
                     self._swap(self._started, files)
-                notes = self._verify(self._started, files)
+                notes: tuple[str, ...] = ()
+                if stored.quantisation is None:
+                    notes = self._verify(self._started, files)
             on_workers(self._started.llm, "note_head", str(checkpoint))
             self._served, self._eos_ids = stored, sorted(eos_ids)
             self.dtype = self._started.dtype

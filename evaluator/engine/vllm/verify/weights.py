@@ -8,7 +8,6 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from evaluator.checkpoints.tensors import FLOATS
 from evaluator.engine.vllm.verify.sharding import pieces, rows_held, sampled
 
 _FLOAT32_TOLERANCE = 1.0e-4  # relative; packed kernels sum in another order
@@ -25,9 +24,8 @@ def compare(model: Any, files: list[str]) -> Comparison:
     """Compare a sample of every matrix and vector of a worker's model with the files.
 
     The comparison uses a matrix's products if vLLM packed it for a CPU kernel and
-    dropped the original. Quantised matrices and experts cannot be compared; they are
-    never swapped. With tensor parallelism, the worker's shard is compared with its part
-    of the files."""
+    dropped the original. Experts cannot be compared; they are never swapped. With
+    tensor parallelism, the worker's shard is compared with its part of the files."""
     packed: dict[str, list[str]] = getattr(model, "packed_modules_mapping", {})
     compared = 0
     differing: list[str] = []
@@ -83,8 +81,6 @@ def _same(module: Any, slices: list[Any]) -> bool | None:
     a packed copy are compared.
     """
     weight: Tensor = module.weight
-    if any(each.get_dtype() not in FLOATS for each in slices):
-        return None  # quantised: the values are known only together with scales
     shapes = [tuple(each.get_shape()) for each in slices]
     if len(shapes[0]) == 1:
         return (

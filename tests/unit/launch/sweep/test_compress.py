@@ -196,7 +196,7 @@ def test_one_dtype_serves_all(model, tmp_path):
 
 def test_unserved_scheme_is_refused_before_it_is_made(model, tmp_path):
     told = refused(prepared, model, tmp_path, {"method": "rtn", "scheme": "W8A8"})
-    assert told.startswith("compress: rtn-w8a8: W8A8 (per channel)")
+    assert told.startswith("compress: rtn-w8a8: W8A8 (rtn, per channel)")
     assert "vLLM has no kernel for this scheme here; it needs a processor" in told
 
 
