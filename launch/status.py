@@ -38,8 +38,6 @@ from launch.run.state import (
     advance,
 )
 
-WORKING = ("running", "paused")  # states of a run with a driver
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
@@ -62,7 +60,7 @@ class RunStatus:
     """All that the files show about a run."""
 
     run: str
-    # running, paused, finished, finished_with_failures, failed, interrupted; stale: running
+    # running, finished, finished_with_failures, failed, interrupted; stale: running
     # without a driver
     state: str
     why: str  # only for a stale or failed run
@@ -156,8 +154,6 @@ def summarise(
     status, why = run.state, run.error or ""
     if driver is not None and not running:
         status, why = "stale", f"{driver.why}; the same command resumes"
-    elif live.paused:
-        status = "paused"
     compressed = live.pruning or {}
     errors = [*live.errors, *map(_error_line, failures)]
     return RunStatus(

@@ -13,4 +13,7 @@ REMOVED: Mapping[str, str] = {
     "channels": "`drop` and `layers` take layers out, `reap` experts",
     "repair": "`sparsegpt` also updates the weights that stay",
     "--repair": "`sparsegpt` also updates the weights that stay",
+    "pause": "`resurface stop RUN`; the same command resumes",
+    "resume": "the run's own command resumes it",
+    "screen": "a run grows by `items:`; `resurface gate` judges it",
 }

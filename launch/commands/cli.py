@@ -27,7 +27,7 @@ from launch.commands.options import Command, explained
 from launch.commands.prune import prune
 from launch.commands.render import render_files
 from launch.commands.report import export, report
-from launch.commands.status import pause, resume, status, stop
+from launch.commands.status import status, stop
 from launch.commands.tasks import methods, probes, show_prompt, tasks
 from launch.commands.terminal import closing, errors, only_json, print_error
 from launch.process import (
@@ -107,8 +107,6 @@ COMMANDS: Mapping[str, tuple[Callable[..., None], str]] = {
     "report": (report, "runs/demo"),
     "status": (status, "runs/demo --watch"),
     "stop": (stop, "runs/demo"),
-    "pause": (pause, "runs/demo"),
-    "resume": (resume, "runs/demo"),
     "render": (
         render_files,
         "slurm sweep.yaml --out /shared/runs/grid --nodes 2 --gpus 8",

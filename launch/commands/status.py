@@ -1,12 +1,11 @@
-"""`resurface status`: the progress of a run, from its files alone; `stop`, `pause` and
-`resume`: requests to its driver, by files too."""
+"""`resurface status`: the progress of a run, from its files alone; `stop`: a request to
+its driver, by a file too."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,7 +23,7 @@ from launch.commands.terminal import (
     print_plain,
 )
 from launch.process import lost_output
-from launch.run.directory.lock import PAUSE, STOP
+from launch.run.directory.lock import STOP
 
 if TYPE_CHECKING:
     from launch.status import RunStatus
@@ -51,7 +50,7 @@ def status(
     command resumes it."""
     from rich.live import Live
 
-    from launch.status import WORKING, read_status
+    from launch.status import read_status
 
     found = read_status(run)
     live = watch and console.is_terminal and not as_json
@@ -63,7 +62,7 @@ def status(
                 shown.update(_page(found), refresh=True)
             else:
                 console.print(_page(found))
-            if not watch or found.state not in WORKING or lost_output():
+            if not watch or found.state != "running" or lost_output():
                 return
             try:
                 time.sleep(_LOOK_SECONDS)
@@ -173,35 +172,11 @@ def stop(run: RunDirectory) -> None:
     resumes.
 
     Needs only the run directory, so it works from another machine."""
-    _need_driver(run, "stop")
-    write_atomically(run / STOP, b"")
-    print_plain(f"{run}: its driver stops; the same command resumes")
-
-
-def pause(run: RunDirectory) -> None:
-    """Give the engines no more work; they finish what they began, and stay loaded.
-
-    Compression that has begun goes on."""
-    _need_driver(run, "pause")
-    write_atomically(run / PAUSE, b"")
-    print_plain(f"{run}: its driver pauses; `resurface resume {run}` goes on")
-
-
-def resume(run: RunDirectory) -> None:
-    """Let a paused run go on. A run that has ended resumes by its own command."""
-    _need_driver(run, "resume")
-    try:
-        (run / PAUSE).unlink()
-    except FileNotFoundError:
-        raise InputError(f"{run}: nothing to resume: the run is not paused") from None
-    print_plain(f"{run}: its driver goes on")
-
-
-def _need_driver(run: Path, what: str) -> None:
-    """Raises InputError if no driver works on the run."""
-    from launch.status import WORKING, read_status
+    from launch.status import read_status
 
     found = read_status(run)
-    if found.state not in WORKING:
+    if found.state != "running":
         why = f" ({found.why})" if found.why else ""
-        raise InputError(f"{run}: nothing to {what}: the run is {found.state}{why}")
+        raise InputError(f"{run}: nothing to stop: the run is {found.state}{why}")
+    write_atomically(run / STOP, b"")
+    print_plain(f"{run}: its driver stops; the same command resumes")

@@ -84,14 +84,6 @@ class Joined(Message):
     kind = "joined"
 
 
-class Paused(Message):
-    kind = "paused"
-
-
-class Resumed(Message):
-    kind = "resumed"
-
-
 class Noted(Message):
     kind = "noted"
 

@@ -79,7 +79,6 @@ class RunState:
         default_factory=dict
     )  # a checkpoint's first load
     errors: tuple[str, ...] = ()
-    paused: bool = False
 
     def incomplete(self) -> set[str]:
         """The checkpoints that have items left; one without tasks has none."""
@@ -160,8 +159,6 @@ def advance(state: RunState, event: Event, now: float) -> RunState:
             total = max(event.items, state.done.get(part, 0))
             planned = {**state.planned, part: total}
             state = replace(state, planned=planned, early=state.early | {part})
-        case events.Paused() | events.Resumed():
-            state = replace(state, paused=isinstance(event, events.Paused))
         case events.Made() if event.total:
             state = replace(state, compressed=(event.items, event.total))
         case events.Warned() | events.Retried() if event.text:

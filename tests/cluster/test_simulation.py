@@ -6,7 +6,6 @@ import itertools
 import os
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ import pytest
 from evaluator.core import lease
 from evaluator.core.errors import InputError
 from launch.run.decide.assignments import Outcome
-from launch.run.directory.lock import PAUSE, STOP
-from launch.run.events import Advanced, Event, Noted, Paused
+from launch.run.directory.lock import STOP
+from launch.run.events import Advanced, Event, Noted
 from launch.status import read_status
 from tests.cluster.answers import Answers
 from tests.cluster.pretended_ray import Deaths, PretendedRay
@@ -176,37 +175,25 @@ def test_full_disk_ends_and_resumes(
     assert _whole(answers, tmp_path, cost.outcome)
 
 
-def test_requests_stop_and_pause(answers: Answers, tmp_path: Path) -> None:
+def test_request_stops(answers: Answers, tmp_path: Path) -> None:
     """Each engine stores one shard, then waits until the driver has seen the file."""
-    seen: list[str] = []
     followed = threading.Event()
 
     def ask(event: Event, _: object) -> None:
-        seen.append(event.kind)
         if isinstance(event, Advanced):
-            with suppress(IndexError):  # the first asks
-                (tmp_path / asked.pop()).touch()
+            (tmp_path / STOP).touch()
             followed.wait()
-        if isinstance(event, Paused):
-            (tmp_path / PAUSE).unlink()
-        if isinstance(event, Paused) or (
-            isinstance(event, Noted) and STOP in event.text
-        ):
+        if isinstance(event, Noted) and STOP in event.text:
             followed.set()
 
-    asked = [STOP]
     with pytest.raises(KeyboardInterrupt):
         simulate(PREPARED, _ray(answers, Deaths()), tmp_path, ask)
     before = read_status(tmp_path)
     assert before.state == "interrupted"
     assert 0 < before.done < SIZE.checkpoints * SIZE.items
-    asked.append(
-        PAUSE
-    )  # and the file STOP, which is still there, does not end this call
-    followed.clear()
-    cost = simulate(PREPARED, _ray(answers, Deaths()), tmp_path, ask)
+    # the file STOP, which is still there, does not end the next call
+    cost = simulate(PREPARED, _ray(answers, Deaths()), tmp_path)
     assert cost.outcome.items == SIZE.checkpoints * SIZE.items - before.done
-    assert {"paused", "resumed"} <= {*seen}
     assert _whole(answers, tmp_path, cost.outcome)
 
 

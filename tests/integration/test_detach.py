@@ -1,4 +1,4 @@
-"""A run without its terminal: left, paused, stopped and resumed by files."""
+"""A run without its terminal: left, stopped by a file, and resumed."""
 
 import json
 import os
@@ -40,11 +40,6 @@ def _end(run: Path) -> Json:
 def test_left_run_stops_and_resumes(tmp_path) -> None:
     run = tmp_path / "run"
     _leave(run)
-    finish("pause", run)
-    while (state := read_status(run).state) == "running":
-        time.sleep(0.2)
-    assert state == "paused"
-    assert read_status(run).done == 0
     finish("stop", run)
     ended = _end(run)
     assert (ended["state"], ended["exit_code"]) == ("interrupted", 130)

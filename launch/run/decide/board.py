@@ -75,7 +75,6 @@ class Board:
     sources: Sequence[Source] = ()  # `take` waits for the open ones
     short: bool = False  # prune jobs wait for GPUs that engines hold
     stopped: bool = False
-    paused: bool = False
     failures: list[Failure] = field(default_factory=list)  # work given up; only grows
     # the error of parts in which every answer failed so far
     unmeasured: dict[Part, str] = field(default_factory=dict)
@@ -148,22 +147,6 @@ class Board:
             self.stopped = True
             self._changed.notify_all()
 
-    def pause(self) -> None:
-        """Hand out no more shards until `go_on`, and take back those that no engine has
-        begun. Engines keep their checkpoints. An engine that has only just received its
-        shards may have none to give: call this now and then."""
-        with self._changed:
-            self.paused = True
-            for busy in self._busy.values():
-                # one that still loads will wait in `begin`
-                if busy.hand_back and (rest := busy.give_back(len(busy.unfinished))):
-                    self._waiting.insert(0, rest)
-
-    def go_on(self) -> None:
-        with self._changed:
-            self.paused = False
-            self._changed.notify_all()
-
     def join(self, engine: int, device: str = "", host: str = "") -> None:
         """An engine has a process: it may try work that failed on others."""
         with self._changed:
@@ -198,9 +181,6 @@ class Board:
         idle_since = time.monotonic()
         with self._changed:
             while not self.stopped and engine not in self._dismissed:
-                if self.paused and not self.over:
-                    self._changed.wait(timeout=_WAKE_SECONDS)
-                    continue
                 assignment = self._nearest(engine, held, architecture)
                 assignment = assignment or self._relieve(engine)
                 if assignment is not None:
@@ -252,10 +232,8 @@ class Board:
 
     def begin(self, engine: int, hand_back: HandBack) -> Shards:
         """The shards to evaluate now: the assignment's, without those that other
-        engines have taken over. Waits while the run is paused."""
+        engines have taken over."""
         with self._changed:
-            while self.paused and not self.stopped:
-                self._changed.wait()
             busy = self._busy[engine]
             busy.hand_back = hand_back
             return tuple(busy.unfinished.values())

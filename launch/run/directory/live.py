@@ -57,7 +57,6 @@ class Live:
     pruning: dict[str, int] | None = None  # checkpoints: done, total
     engines: tuple[EngineStatus, ...] = ()
     errors: tuple[str, ...] = ()
-    paused: bool = False
 
 
 def live_of(state: RunState, served: Sequence[Served], now: float) -> Live:
@@ -78,7 +77,6 @@ def live_of(state: RunState, served: Sequence[Served], now: float) -> Live:
         pruning=pruning and {"done": pruning[0], "total": pruning[1]},
         engines=tuple(engines),
         errors=state.errors,
-        paused=state.paused,
     )
 
 

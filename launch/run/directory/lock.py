@@ -1,5 +1,5 @@
-"""Whether a path can be a run directory, the lease that holds it, and requests to the
-holder."""
+"""Whether a path can be a run directory, the lease that holds it, and the request that
+its holder stops."""
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -8,9 +8,9 @@ from pathlib import Path
 from evaluator.core.errors import InputError
 from evaluator.core.lease import FOLDER, LOCK, Lease
 
-# what others ask of a run's driver, by files that it looks for: from every machine that
-# shares the run directory
-STOP, PAUSE = "STOP", "PAUSE"
+# a file that a run's driver looks for: every machine that shares the run directory can
+# write it
+STOP = "STOP"
 
 
 def _written(run_dir: Path) -> int | None:
@@ -34,8 +34,7 @@ def hold(run_dir: Path, tell: Callable[[str], None] | None = None) -> Iterator[L
             ) from error
         before = _written(run_dir)
         try:
-            for request in (STOP, PAUSE):  # of an earlier call
-                (run_dir / request).unlink(missing_ok=True)
+            (run_dir / STOP).unlink(missing_ok=True)  # of an earlier call
             yield lease
         finally:
             if is_new and _written(run_dir) == before:

@@ -45,7 +45,7 @@ from launch.run.decide.failures import Ledger
 from launch.run.decide.nodes import Nodes, Placement, compress_options
 from launch.run.decide.screening import Screening
 from launch.run.directory.live import LiveFiles
-from launch.run.directory.lock import PAUSE, STOP
+from launch.run.directory.lock import STOP
 from launch.run.directory.reuse import Reuse
 from launch.run.directory.rundir import (
     RunDirectory,
@@ -61,12 +61,10 @@ from launch.run.events import (
     Joined,
     Made,
     Noted,
-    Paused,
     Phase,
     Planned,
     Recorded,
     Report,
-    Resumed,
     Retried,
     State,
     Warned,
@@ -316,8 +314,7 @@ class _Run:
         self, machines: Cluster, fleet: Fleet[EngineWorker], compressing: CompressTasks
     ) -> None:
         fleet.start_first()
-        if not self._board.paused:
-            compressing.start(sum(node.cpus for node in machines.nodes()))
+        compressing.start(sum(node.cpus for node in machines.nodes()))
         fleet.start()
         self._board.short = compressing.short
 
@@ -346,13 +343,13 @@ class _Run:
         """Raises the error that ends the run. Now and then, writes what is known and
         looks for new nodes."""
         self._directory.check()
-        self._follow_requests()
+        self._follow_request()
         machines.check()
         busy = bool(compressing.running)
         fleet.check(
             self._resources.placement_seconds,
             pruning=busy,
-            short=compressing.short and not (busy or self._board.paused),
+            short=compressing.short and not busy,
         )
         self._live.poll(lambda: _served(fleet.workers))
         now = time.monotonic()
@@ -367,19 +364,12 @@ class _Run:
             for node in fleet.follow(machines.nodes()):
                 self._report(Joined(f"node {node.name} has joined"))
 
-    def _follow_requests(self) -> None:
+    def _follow_request(self) -> None:
         """Raises KeyboardInterrupt, as Ctrl-C does, if the run is to stop."""
-        run_dir, board = self._directory.path, self._board
-        if (run_dir / STOP).exists():
-            self._report(Noted(f"stopping: {run_dir / STOP} exists"))
+        request = self._directory.path / STOP
+        if request.exists():
+            self._report(Noted(f"stopping: {request} exists"))
             raise KeyboardInterrupt
-        paused = (run_dir / PAUSE).exists()
-        if paused != board.paused:
-            self._report(Paused("paused") if paused else Resumed("going on"))
-        if paused:
-            board.pause()
-        elif board.paused:
-            board.go_on()
 
     def _sharing(self, nodes: Nodes) -> int:
         """The number of engines on each GPU, also in run.json."""

@@ -86,13 +86,6 @@ def test_running_run() -> None:
     assert found.errors == ("engine 0 died (ActorDiedError)",)
 
 
-def test_paused_run() -> None:
-    live = replace(LIVE, paused=True)
-    assert _summary(live=live).state == "paused"
-    assert "driver: process 12" in _printed(_summary(live=live))
-    assert _summary(live=live, driver=GONE).state == "stale"
-
-
 def test_stale_run() -> None:
     found = _summary(driver=GONE)
     assert (found.state, found.why) == (

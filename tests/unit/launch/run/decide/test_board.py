@@ -187,37 +187,3 @@ def test_remote_engines_serve_urls_only(monkeypatch) -> None:
     board.add([make_assignment("dense", 1)])
     assert board.take(1, None, None) is None
     assert board.has_work
-
-
-def test_paused_board_hands_out_nothing() -> None:
-    """What an engine has begun goes on; what it has not begun comes back."""
-    board = Board()
-    board.add([make_assignment("dense", 3), make_assignment("other", 1)])
-    taken = board.take(0, None, "qwen3")
-    assert taken is not None
-    begun, *rest = board.begin(0, lambda count: list(taken.shards[1 : 1 + count]))
-    board.pause()
-    thread, more = _waiting(board, 1)
-    board.finished(0, begun)
-    board.end(0)
-    assert board.has_work
-    assert not board.over
-    thread.join(0.05)
-    assert thread.is_alive()
-    board.go_on()
-    thread.join()
-    assert _names(more[0]) == [shard.name for shard in rest]
-
-
-def test_loading_engine_waits_while_paused() -> None:
-    board, begun = Board(), []
-    board.add([make_assignment("dense", 2)])
-    board.take(0, None, "qwen3")
-    board.pause()
-    thread = threading.Thread(target=lambda: begun.extend(board.begin(0, no_spare)))
-    thread.start()
-    thread.join(0.05)
-    assert begun == []
-    board.stop()  # a stop ends the pause too
-    thread.join()
-    assert len(begun) == 2

@@ -73,7 +73,7 @@ def test_live_document(bus: Bus, clock: SimpleNamespace, tmp_path: Path) -> None
     }  # fmt: skip
     assert json.loads((tmp_path / "live.json").read_text()) == {
         "seconds": 25.0, "items": 20, "items_per_second": 20 / 15, "pruning": {"done": 1, "total": 3},
-        "engines": [engine], "errors": [], "paused": False,
+        "engines": [engine], "errors": [],
     }  # fmt: skip
 
 
