@@ -163,15 +163,6 @@ class RecordStore:
             for path in self._parts(checkpoint, task)
         )
 
-    def devices(self, checkpoint: str) -> set[str]:
-        """The devices in the records of a checkpoint. Raises InputError for a
-        damaged part."""
-        devices: set[str] = set()
-        for path in self._parts(checkpoint, None):
-            column = _read_part(path, ["device"])["device"]
-            devices |= set(column.drop_null().to_pylist())
-        return devices
-
     def holds(self, checkpoint: str, task: str, item: ItemKey | None = None) -> bool:
         """Whether there are records, of any item or of `item`."""
         return any(

@@ -228,9 +228,6 @@ class Resources(Frozen):
     load_seconds: int = Field(default=1800, ge=1, le=30 * 24 * 3600)
     # The run ends after this long without GPUs for any engine; at most a month.
     placement_seconds: int = Field(default=600, ge=1, le=30 * 24 * 3600)
-    # Keep a base and its compressed versions on one type of device: the first with
-    # records of one of them.
-    same_device: bool = False
     # keep the bases' distributions (RUN/references) after the run
     keep_references: bool = False
 

@@ -102,18 +102,6 @@ class Board:
         return any(source.open for source in self.sources)
 
     @property
-    def lacks(self) -> str | None:
-        """The type of device that all remaining work needs, if engines exist but
-        none has it."""
-        with self._changed:
-            if self.stopped or self._busy or self._open or not self.ledger.engines:
-                return None
-            names = [each.checkpoint.name for each in self._waiting]
-            if not names or any(self.ledger.others(None, name) for name in names):
-                return None
-            return self.ledger.wanted(names[0])
-
-    @property
     def unfinished(self) -> set[Part]:
         """The parts on the board that do not have all their records yet."""
         with self._changed:
@@ -122,12 +110,6 @@ class Board:
                 if busy.unfinished:
                     parts.add(busy.assignment.part)
             return parts
-
-    def bind(self, checkpoint: str, family: str, devices: Iterable[str]) -> None:
-        """Evaluate a checkpoint where its family's `devices` are. Raises InputError
-        if these are of several types."""
-        with self._changed:
-            self.ledger.bind(checkpoint, family, devices)
 
     def add(self, assignments: Sequence[Assignment]) -> None:
         """Make work available. Without any, wake the engines: a source has closed."""
@@ -147,17 +129,17 @@ class Board:
             self.stopped = True
             self._changed.notify_all()
 
-    def join(self, engine: int, device: str = "", host: str = "") -> None:
+    def join(self, engine: int, host: str = "") -> None:
         """An engine has a process: it may try work that failed on others."""
         with self._changed:
-            self.ledger.engines[engine] = device
+            self.ledger.engines.add(engine)
             self.ledger.hosts[engine].add(host)
 
     def leave(self, engine: int, *, for_good: bool = False) -> None:
         """An engine has no process, perhaps for good; `for_good`: it receives no
         more work."""
         with self._changed:
-            self.ledger.engines.pop(engine, None)
+            self.ledger.engines.discard(engine)
             if for_good:
                 self._dismissed.add(engine)
             self._changed.notify_all()
@@ -184,7 +166,6 @@ class Board:
                 assignment = self._nearest(engine, held, architecture)
                 assignment = assignment or self._relieve(engine)
                 if assignment is not None:
-                    self.ledger.begin(engine, assignment.checkpoint.name)
                     unfinished = {shard.name: shard for shard in assignment.shards}
                     self._busy[engine] = _Busy(assignment, unfinished)
                     return assignment
@@ -281,7 +262,6 @@ class Board:
         """The engine has ended its assignment, or itself ends."""
         with self._changed:
             busy = self._busy.pop(engine, None)
-            self.ledger.end(engine)
             if busy is not None and busy.unfinished:
                 self._waiting.insert(0, busy.rest)
                 self._leave_out(())

@@ -15,20 +15,14 @@ the checkpoint or the engine can be at fault. Counts decide which:
 An engine that dies has many items in flight. All shards that may have killed it
 become suspects. A shard that is suspected often enough is evaluated alone. If it
 kills again, it is halved, until one item is left. That item's records get
-`engine_error`, and all other work continues.
-
-GPUs of another type round differently, which alone can flip an item. With
-`same_device: true`, a base and its compressed checkpoints form a family. The family
-is bound to the type of device that makes its first records. Before that, it is bound
-to the type of the engines that work on it."""
+`engine_error`, and all other work continues."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from evaluator.checkpoints.info import CheckpointInfo
-from evaluator.core.errors import InputError
 from evaluator.store.run_json import Failure
 from launch.run.decide.assignments import Shard, Shards, begun, shard_of
 from launch.run.events import Part
@@ -51,17 +45,12 @@ def _sets() -> defaultdict[int, set[str]]:
 class Ledger:
     attempts: int = 3
     known: CheckpointInfo | None = None  # a checkpoint that has loaded
-    engines: dict[int, str] = field(default_factory=dict)  # with a process: its device
+    engines: set[int] = field(default_factory=set)  # with a process
     # the nodes on which an engine's processes ran, by name
     hosts: defaultdict[int, set[str]] = field(default_factory=_sets)
     # Checkpoints behind URLs, and the engines that serve these and no others.
     remote: set[str] = field(default_factory=set)
     remote_engines: set[int] = field(default_factory=set)
-    # with `same_device`: the family of each checkpoint, and the device of its records
-    families: dict[str, str] = field(default_factory=dict)
-    _recorded: dict[str, str] = field(default_factory=dict)
-    # the checkpoint that an engine works on, and the engine's device
-    _at: dict[int, tuple[str, str]] = field(default_factory=dict)
     # Checkpoints that failed to load and have finished no shard since: others go first.
     doubtful: set[str] = field(default_factory=set)
     # failures in a row: of a checkpoint, of one on an engine, of a job that makes one,
@@ -81,52 +70,16 @@ class Ledger:
     # checkpoints whose answers failed on two engines alike
     _believed: set[str] = field(default_factory=set)
 
-    # ---- types of device
-
-    def bind(self, checkpoint: str, family: str, devices: Iterable[str]) -> None:
-        """A checkpoint belongs to a family, and has records from `devices`. Raises
-        InputError if these differ."""
-        self.families[checkpoint] = family
-        for device in sorted(devices):
-            bound = self._recorded.setdefault(family, device)
-            if bound != device:
-                raise InputError(
-                    f"resources.same_device: {family!r} and its compressed checkpoints"
-                    f" have records of {bound!r} and, {checkpoint!r}, of {device!r};"
-                    " set it to false, or use a new --out"
-                )
-
-    def begin(self, engine: int, checkpoint: str) -> None:
-        self._at[engine] = checkpoint, self.engines.get(engine, "")
-
-    def end(self, engine: int) -> None:
-        self._at.pop(engine, None)  # another device may now make the first records
-
-    def wanted(self, checkpoint: str) -> str | None:
-        """The type of device that a checkpoint is bound to: that of its family's
-        records, or else of an engine that works on its family."""
-        family = self.families.get(checkpoint)
-        if family is None or family in self._recorded:
-            return self._recorded.get(family or "")
-        for name, device in self._at.values():
-            if device and self.families.get(name) == family:
-                return device
-        return None
+    # ---- engines and checkpoints
 
     def fits(self, engine: int, checkpoint: str) -> bool:
-        """Whether an engine serves a checkpoint's kind, and has the type of device that
-        it is bound to."""
-        if (engine in self.remote_engines) != (checkpoint in self.remote):
-            return False
-        wanted = self.wanted(checkpoint)
-        return wanted is None or self.engines.get(engine) == wanted
+        """Whether an engine serves a checkpoint's kind: files, or a URL."""
+        return (engine in self.remote_engines) == (checkpoint in self.remote)
 
-    def others(self, engine: int | None, checkpoint: str) -> set[int]:
+    def others(self, engine: int, checkpoint: str) -> set[int]:
         """The other engines that fit a checkpoint."""
         fitting = {each for each in self.engines if self.fits(each, checkpoint)}
         return fitting - {engine}
-
-    # ---- engines and checkpoints
 
     def may_take(
         self, engine: int, checkpoint: str, doubted_by: int | None = None
@@ -176,7 +129,6 @@ class Ledger:
             others = self.others(engine, checkpoint)
             tried = {other for of, other in self._failed_on if of == checkpoint}
             limit = 1 if others <= tried else 2
-        self.end(engine)
         return self._row[checkpoint] >= limit
 
     def lost_node(self, failure: Failure) -> Failure | None:
@@ -237,8 +189,6 @@ class Ledger:
         self._starts[engine] = 0
 
     def went_well(self, engine: int, checkpoint: str) -> None:
-        if checkpoint in self.families:
-            self._recorded.setdefault(self.families[checkpoint], self._at[engine][1])
         self._row[checkpoint] = 0
         self.doubtful.discard(checkpoint)
         self._failed_on = {pair for pair in self._failed_on if pair[0] != checkpoint}

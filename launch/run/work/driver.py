@@ -472,10 +472,6 @@ class _Run:
         self.infos.append(info)
         if info.served == "url":
             self._board.ledger.remote.add(job.name)
-        if self._resources.same_device:
-            self._board.bind(
-                job.name, job.base or job.name, self._store.devices(job.name)
-            )
         base = self._base_of(job, info)
         assignments = []
         for task in self._prepared.asked[job.name]:

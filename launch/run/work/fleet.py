@@ -193,7 +193,7 @@ class Fleet(Generic[AnyWorker]):
                 raise worker.failure
         if not self.working and self._board.has_work:
             self._fill()  # the last engine may have ended only now
-        has_work, lacks = self._board.has_work, self._board.lacks
+        has_work = self._board.has_work
         retired = [each.retired for each in self.workers if each.retired is not None]
         if has_work and retired and not self.working:
             raise EngineError(
@@ -205,11 +205,6 @@ class Fleet(Generic[AnyWorker]):
         if alive and not self._board.over and not any(worker.where for worker in alive):
             missing = f"no engine has found {self._first.needs}"
             why = ": others hold them, or nodes are gone"
-        elif (has_work or short) and lacks is not None:
-            missing = (
-                f"resources.same_device: what is left needs {lacks!r}, as the records"
-                " that are there, and no engine has had that"
-            )
         elif (has_work or short) and not (pruning or alive):
             what = "an engine" if has_work else "a prune job"
             missing = f"no node has had room for {what}"

@@ -158,7 +158,7 @@ class EngineWorker(Worker):
 
     def _placed(self, where: Where, waited: float) -> None:
         self.where = where
-        self.board.join(self.number, where.device, where.node)
+        self.board.join(self.number, where.node)
         seconds = round(waited, 3)
         self._report(events.Placed(engine=self.number, text=where.gpu, seconds=seconds))
 

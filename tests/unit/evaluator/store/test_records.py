@@ -236,18 +236,6 @@ def test_greedy_answers_are_kept(records, monkeypatch):
     assert names() == ["english-0001"]
 
 
-def test_devices_of_all_parts(records):
-    added(records, "a")
-    assert records.devices("dense") == set()
-    for number, device in enumerate(("A100", "H100"), 2):
-        key = "dense", f"task-{device}"
-        added(records, "a", _record(number, device=device), key=key)
-    added(records, "a", _record(9, device="L4"), key=("wanda", "gazetteer"))
-    assert records.devices("dense") == {"A100", "H100"}
-    added(records, "a", key=("broken", "gazetteer")).write_bytes(b"PAR1")
-    assert "not a readable part" in refused(records.devices, "broken")
-
-
 DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "records.md"
 
 

@@ -27,7 +27,7 @@ def _failure(name: str, stage: Stage = "load", mendable: bool = False) -> Failur
 def _ledger(engines: int = 1, attempts: int = 3) -> Ledger:
     ledger = Ledger(attempts=attempts)
     for engine in range(engines):
-        ledger.engines[engine] = ""
+        ledger.engines.add(engine)
     return ledger
 
 

@@ -221,25 +221,6 @@ def test_run_without_any_record_failed(tmp_path, monkeypatch, mendable, kind) ->
     run._need_something()
 
 
-@pytest.mark.parametrize("same_device", [False, True])
-def test_records_bind_family_to_device(same_device: bool, tmp_path: Path) -> None:
-    config = SimpleNamespace(
-        resources=Resources(same_device=same_device), screen=None, gate=Thresholds()
-    )
-    prepared = SimpleNamespace(
-        config=config, other_tokenizer=(), asked={"dense": (), "wanda": ()}, tasks=()
-    )
-    store = SimpleNamespace(devices=lambda name: {"A100"} if name == "wanda" else set())
-    run = _of(prepared, store, tmp_path)
-    for name, base in (("dense", None), ("wanda", "dense")):
-        job = SimpleNamespace(name=name, base=base)
-        info = make_assignment(name, 1).checkpoint
-        assert run._remaining_assignments(job, info) == []
-    run._board.add([make_assignment("dense", 1)])
-    run._board.join(0, "H100")
-    assert run._board.lacks == ("A100" if same_device else None)
-
-
 def test_sent_paths_are_absolute(monkeypatch, tmp_path: Path) -> None:
     """Other processes are in other directories."""
     monkeypatch.chdir(tmp_path)

@@ -164,10 +164,6 @@ def test_what_ends_the_run() -> None:
     fleet.workers[0].alive = True  # when it ends, its GPU is a prune job's
     fleet.check(0.0, short=True)
     assert fleet._alone_since is None
-    board.has_work, board.lacks = True, "H100"
-    _waits(fleet, r"what is left needs 'H100', .* had that for 3601 s")
-    board.lacks = None
-    fleet.check(0.0)
     other, _ = _fleet(held="a", a=1)
     other.check(0.0, pruning=True)  # it will be free
     _waits(other, "no node has had room for an engine for 3601 s")
