@@ -165,16 +165,7 @@ def document() -> str:
     """docs/records.md: every column of every file, with type, unit and meaning."""
     lines = [_HEAD]
     for title, path, rows, columns in _FILES:
-        lines += [
-            f"## {title}",
-            "",
-            f"`{path}`",
-            "",
-            rows,
-            "",
-            "| column | type | meaning |",
-            "|---|---|---|",
-        ]
+        lines += [f"## {title}", "", f"`{path}`", "", rows, ""]
         for each in columns:
             optional = "?" if each.nullable else ""
             unit = f", {each.meaning.unit}" if each.meaning.unit else ""
@@ -185,7 +176,7 @@ def document() -> str:
                 if f"`{value}`" not in each.meaning.text
             ]
             named = f" ({', '.join(values)})" if values else ""
-            lines.append(f"| `{each.name}` | {kind} | {each.meaning.text}{named} |")
+            lines.append(f"- `{each.name}` ({kind}): {each.meaning.text}{named}")
         lines.append("")
     return "\n".join([*lines, _OUTCOMES])
 
