@@ -4,6 +4,7 @@ One-line errors refuse:
 
 - tags that make objects
 - a key that appears twice
+- aliases that stand for more than 100,000 entries: ten lines can stand for billions
 - anything but a regular file"""
 
 import hashlib
@@ -16,6 +17,7 @@ import yaml
 from evaluator.core.config import KeysOnce
 from evaluator.core.errors import InputError, meant, need_regular, one_line
 
+_MOST_ENTRIES = 100_000  # a sweep of 1,000 checkpoints has a tenth
 # yaml's name for a text without a file; the line follows
 _NO_FILE = ' in "<unicode string>"'
 
@@ -32,9 +34,7 @@ def read_document(path: Path, what: str = "the sweep file") -> Any:
             reason = f"{error.strerror}{meant(path) if missing else ''}"
         raise InputError(f"{path}: cannot read {what}: {reason}") from error
     try:
-        document = _Loader(text).get_single_data()
-        json.dumps(document, default=str)  # ValueError: an alias contains itself
-        return document
+        return _Loader(text).get_single_data()
     # ValueError, TypeError: an impossible value, such as the 31st of February or a
     # number of 5,000 digits.
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
@@ -46,6 +46,27 @@ def read_document(path: Path, what: str = "the sweep file") -> Any:
 class _Loader(KeysOnce, yaml.SafeLoader):
     """Strings, numbers, lists and mappings. Not libyaml's, which a file of a thousand
     brackets ends with the process."""
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        if _entries(node, {}) > _MOST_ENTRIES:
+            raise yaml.YAMLError(
+                f"its aliases stand for more than {_MOST_ENTRIES:,} entries"
+            )
+        return super().construct_document(node)
+
+
+def _entries(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
+    """How many nodes it stands for with its aliases written out. Each is counted
+    once."""
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if node not in known:
+        known[node] = _MOST_ENTRIES + 1  # if it is found inside itself
+        parts = node.value
+        if isinstance(node, yaml.MappingNode):
+            parts = [part for pair in node.value for part in pair]
+        known[node] = 1 + sum(_entries(part, known) for part in parts)
+    return known[node]
 
 
 def digest(document: object) -> str:

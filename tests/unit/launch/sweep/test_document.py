@@ -33,6 +33,21 @@ def test_alias_is_what_it_repeats(tmp_path):
     assert [setting.sparsity for setting in load_sweep(file).prune] == [(0.5,), (0.6,)]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{0}: &{0} [{1}, {1}, {1}, {1}, {1}, {1}, {1}, {1}]",
+        "{0}: &{0} {{<<: [{1}, {1}, {1}, {1}, {1}, {1}, {1}, {1}]}}",
+    ],
+)
+def test_aliases_of_millions_are_refused(refused, line):
+    lines = ["a0: &a0 {x: 1, y: 2}"]
+    lines += [line.format(f"a{n}", f"*a{n - 1}") for n in range(1, 9)]
+    assert "its aliases stand for more than 100,000 entries" in refused(
+        "\n".join(lines)
+    )
+
+
 def test_tags_and_pipes_are_refused(tmp_path, refused):
     marker = tmp_path / "made"
     assert "could not determine a constructor" in refused(
