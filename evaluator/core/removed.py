@@ -16,5 +16,4 @@ REMOVED: Mapping[str, str] = {
     "pause": "`resurface stop RUN`; the same command resumes",
     "resume": "the run's own command resumes it",
     "same_device": "the scheduler gives a run GPUs of one type (Slurm: --constraint)",
-    "screen": "a run grows by `items:`; `resurface gate` judges it",
 }
