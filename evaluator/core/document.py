@@ -38,6 +38,9 @@ def read_document(path: Path, what: str = "the sweep file") -> Any:
     # ValueError, TypeError: an impossible value, such as the 31st of February or a
     # number of 5,000 digits.
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        for mark in ("context_mark", "problem_mark"):
+            if getattr(error, mark, None) is not None:
+                getattr(error, mark).buffer = None  # quotes no line of the file
         raise InputError(
             f"{path}: not valid YAML: {one_line(error, 1000).replace(_NO_FILE, '')}"
         ) from error

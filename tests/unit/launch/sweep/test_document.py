@@ -96,6 +96,15 @@ def test_mistakes_are_told_in_yaml(refused, text, told):
     assert "unicode string" not in line
 
 
+@pytest.mark.parametrize(
+    "content", ["s3cret: [", "[core]\ns3cret = 1", "s3cret", "password: s3cret"]
+)
+def test_other_files_are_not_quoted(tmp_path, content):
+    (tmp_path / "other").write_text(content)
+    (tmp_path / "sweep.yaml").write_text("include: [other]")
+    assert "s3cret" not in sweeps.refused(load_sweep, tmp_path / "sweep.yaml")
+
+
 @pytest.mark.parametrize("name", ["../x", "/x", "a/b", "a\\n", ""])
 def test_name_is_never_a_path(refused, name):
     assert "models" in refused(
