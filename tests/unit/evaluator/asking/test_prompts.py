@@ -246,6 +246,7 @@ def test_bad_chat_templates_are_refused():
     assert "no chat template" in refused(prompter, tokenizer, chat=True)
     for template, message in (
         ("{{ messages[0].content | upper }}", "rewrites the user's turn"),
+        ("{{ messages.__class__.__mro__ }}", "unsafe"),
         (
             "{% if %}",
             "chat: the chat template cannot be applied (Expected an expression",

@@ -104,6 +104,7 @@ BAD_FILES = [
     ({SINGLE: stored({"w": floats(0, 8, shape=3)})}, DAMAGED),
     ({SINGLE: stored({"v": floats(0, 8), "w": floats(0, 8)})}, DAMAGED),
     ({SINGLE: stored({"v": floats(8, 16)}, b"\0" * 16)}, DAMAGED),
+    ({SINGLE: stored({"w": floats(0, 8, shape=2**63)})}, DAMAGED),
     ({SINGLE: stored('{"w": 1, "w": 2}')}, SINGLE),
     ({SINGLE: stored({"__metadata__": {"format": "pt"}}, b"")}, "holds no tensor"),
     ({"pytorch_model.bin": b"cos\nsystem\n"}, "weights are read from safetensors only"),
