@@ -106,7 +106,7 @@ def steps(out: Path, scratch: Path, *, tiny: bool, gpu: bool) -> list[Step]:
 
     resurface = partial(module_command, "launch.commands.cli")
     bench = partial(resurface, "bench")
-    prune = ("--model", model, "--only", "gpu" if gpu else "ours", "--repeat", 1)
+    prune = ("--method", "sparsegpt", "--sparsity", 0.5, "--calibration", "gazetteer")
     passes = (
         "--model",
         model,
@@ -141,7 +141,15 @@ def steps(out: Path, scratch: Path, *, tiny: bool, gpu: bool) -> list[Step]:
         Step(
             "prune",
             170,
-            bench("prune", *prune, "--samples", samples, "--tokens", 2048),
+            resurface(
+                "prune",
+                model,
+                *prune,
+                "--samples",
+                samples,
+                "--out",
+                scratch / "pruned",
+            ),
             after="model",
         ),
         agree("large-float32", model, "float32", "full"),
