@@ -188,28 +188,22 @@ class Compared(Printed):
 
 
 class Checked(Strict):
-    """One check of the doctor. `largest`, `mean`: of the measured distances."""
+    """One check of the doctor, of `n` items. `changed`: the share of other answers."""
 
     check: str
-    status: Literal["pass", "fail", "skipped"]
-    fast: str
-    slow: str
-    unit: str
-    tolerance: Mapping[str, Number]
-    largest: Number
-    mean: Number
-    compared: int
-    why: str
+    passed: bool
+    n: int
+    failed: int
+    changed: Number
+    measured: Mapping[str, Number]
+    allowed: Mapping[str, Number]
 
 
 class Doctor(Printed):
-    """`seconds`: of each run."""
-
     passed: bool
     verdict: str
     machine: Mapping[str, str]
     checks: Sequence[Checked]
-    seconds: Mapping[str, float]
 
 
 def line_of(document: object) -> str:

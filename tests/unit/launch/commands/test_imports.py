@@ -17,11 +17,6 @@ ANSWERS = [
     ("", 2, ""),
     ("--help", 0, ""),
     (
-        "doctor --dtype float33",
-        2,
-        "error: unknown --dtype 'float33'; did you mean 'float32'?",
-    ),
-    (
         "prune nowhere --method wanda --sparsity 0.5 --out x",
         2,
         "error: checkpoint nowhere: no such directory",
