@@ -39,12 +39,7 @@ from evaluator.engine.base import (
     Score,
 )
 from evaluator.engine.beam import BeamSearch, Hypothesis
-from evaluator.engine.comparisons import (
-    DisagreementError,
-    of_ranks,
-    of_scores,
-    of_tokens,
-)
+from evaluator.engine.comparisons import DisagreementError, of_ranks, of_scores, pairs
 from evaluator.engine.config import EngineConfig, build_engine
 from evaluator.engine.tolerances import NATS, RANKS, Precision, Tolerance, precision
 from pruning.config import PruneConfig
@@ -217,7 +212,10 @@ def compare(engine: Engine, oracle: Engine, cases: Cases) -> Distances:
             math.log(rank) for answer in followed.values() for rank in answer.ranks
         ],
         "beams": of_beams(beams, cases, oracle),
-        "samples": of_tokens(batch, alone),
+        "samples": [
+            float(one.token_ids != other.token_ids)
+            for _, one, other in pairs(batch, alone)
+        ],
     }
 
 
