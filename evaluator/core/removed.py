@@ -19,5 +19,7 @@ REMOVED: Mapping[str, str] = {
     "same_device": "the scheduler gives a run GPUs of one type (Slurm: --constraint)",
     "screen": "a run grows by `items:`; `resurface gate` judges it",
     "record": "`resurface bench pass --out DIR` writes its figures",
+    "--push": "`hf upload ORG/NAME DIR` uploads a checkpoint",
+    "--public": "`hf upload ORG/NAME DIR` uploads a checkpoint",
     "benchmark gate": "`python -m benchmarks.gate` prints the error rates",
 }

@@ -83,6 +83,7 @@ from launch.sweep.models import BUNDLED, is_served, local_directory, no_director
 
 if TYPE_CHECKING:
     from evaluator.deciding.decision import Verdict
+    from evaluator.report.results import Results
     from evaluator.store.run_json import Failure
     from launch.run.state import Listener, RunState
     from launch.sweep.watching import Watch
@@ -239,40 +240,28 @@ class Call:
         from launch.run.work.progress import Progress
 
         out, bus = self.lock.directory, self.bus
-        with ExitStack() as tracked_here:
-            with Progress(console) as progress:
-                bus.listeners += [progress.on, _import_report]
-                bus.report(Phase("checking models, tasks and settings"))
-                from launch.sweep.preflight import prepare
+        with Progress(console) as progress:
+            bus.listeners += [progress.on, _import_report]
+            bus.report(Phase("checking models, tasks and settings"))
+            from launch.sweep.preflight import prepare
 
-                prepared = prepare(config, out)
-                self.given_up.difference_update(prepared.made_of(fresh))
-                for note, doubtful in prepared.notes():
-                    bus.report(Checked(note, warning=doubtful))
-                # imports Ray: bad input is reported without it
-                from launch.run.directory.rundir import open_run
-                from launch.run.work.driver import run_sweep
+            prepared = prepare(config, out)
+            self.given_up.difference_update(prepared.made_of(fresh))
+            for note, doubtful in prepared.notes():
+                bus.report(Checked(note, warning=doubtful))
+            # imports Ray: bad input is reported without it
+            from launch.run.directory.rundir import open_run
+            from launch.run.work.driver import run_sweep
 
-                directory = open_run(prepared, out, self.lock)
-                self.log.accepted = True
-                tracking = None
-                if self.tracker is not None:
-                    from launch.trackers.tracking import tracking_of
-
-                    tracking = tracked_here.enter_context(
-                        tracking_of(self.tracker, out, prepared, config, warn)
-                    )
-                    bus.listeners.append(tracking.on)
-                outcome = run_sweep(
-                    prepared, directory, bus, console, self.reuse, self.given_up
-                )
-                bus.report(Phase("writing tables and page"))
-            results = finish(out, outcome)
-            bus.report(Judged(results.verdicts))
-            if tracking is not None and tracking.works:
-                tables = sorted((out / "tables").glob("*.csv"))
-                tracking.results = [*tables, out / "report" / "index.html"]
-                console.print(f"sending the report to {tracking.name}")
+            directory = open_run(prepared, out, self.lock)
+            self.log.accepted = True
+            outcome = run_sweep(
+                prepared, directory, bus, console, self.reuse, self.given_up
+            )
+            bus.report(Phase("writing tables and page"))
+        results = finish(out, outcome)
+        bus.report(Judged(results.verdicts))
+        self._track(config, results)
         if outcome.failures:
             where = out / "tables" / "failures.csv"
             line = (
@@ -281,6 +270,17 @@ class Call:
             )
             errors.print(f"[red]not done:[/red] {escape(line)}", highlight=False)
             raise typer.Exit(WITH_FAILURES)
+
+    def _track(self, config: SweepConfig, results: Results) -> None:
+        """Send the ended run. A tracker is foreign code, and its server may be
+        unreachable: a failure is a warning."""
+        if self.tracker is None:
+            return
+        settings = config.model_dump(mode="json", exclude_defaults=True)
+        try:
+            self.tracker(self.lock.directory, settings, results.headline)
+        except Exception as error:
+            warn(f"--track: {type(error).__name__}: {one_line(error)}")
 
 
 def _end_of(error: BaseException | None) -> End:

@@ -94,11 +94,7 @@ COMMANDS: Mapping[str, tuple[Callable[..., None], str]] = {
     ),
     "prune": (
         prune,
-        (
-            "models/qwen3-0.6b --method wanda --sparsity 0.5 --out pruned/wanda-0.5. To"
-            " share it: resurface prune --push ORG/NAME --out pruned/wanda-0.5 --run"
-            " runs/mine"
-        ),
+        "models/qwen3-0.6b --method wanda --sparsity 0.5 --out pruned/wanda-0.5",
     ),
     "compress": (
         compress,

@@ -165,7 +165,6 @@ COMMANDS = [
     (f"{EVAL} --dry-run --max-new-tokens 9999", ["max_new_tokens: 9999"]),
     ("eval dense --task jsonl:questions.jsonl", ["Missing option '--out'"]),
     ("prune dense --method wanda --sparsity 2 --out x --dry-run", ["sparsity: 2"]),
-    ("prune dense --dry-run --push me/it --out x", ["--dry-run", "--push"]),
     (
         "compress dense --method rtn --scheme W4A16 --group-size 48 --out x --dry-run",
         ["group_size 48 does not divide"],

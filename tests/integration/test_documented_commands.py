@@ -37,7 +37,6 @@ ELSEWHERE = {
     "--watch": "waits for hours: test_watch.py",
     "runs/paper": "needs the hub's models and data",
     "runs/small": "minutes: test_cli.py",
-    "--push": "needs the hub: tests/unit/launch/trackers",
     "--track": "needs a tracker: its tests are in tests/unit",
     "models/mixture": "needs llm-compressor: test_engine_models.py",
     "mine.Q4_K_M.gguf": "needs a GGUF file: test_served.py",
