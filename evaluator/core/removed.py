@@ -21,5 +21,9 @@ REMOVED: Mapping[str, str] = {
     "record": "`resurface bench pass --out DIR` writes its figures",
     "--push": "`hf upload ORG/NAME DIR` uploads a checkpoint",
     "--public": "`hf upload ORG/NAME DIR` uploads a checkpoint",
+    **dict.fromkeys(
+        ("format kuberay", "format job", "format up"),
+        "docs/cluster.md has files for KubeRay; RAY_ADDRESS names a Ray cluster",
+    ),
     "benchmark gate": "`python -m benchmarks.gate` prints the error rates",
 }
