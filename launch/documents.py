@@ -123,14 +123,14 @@ class Cost(Strict):
 
     checkpoint: str
     work: Work
-    compress_hours: float | None
-    evaluation_hours: float | None
     disk_bytes: int | None
     reference_bytes: int | None
 
 
 class Estimate(Printed):
-    machine: str
+    """`seconds`: of one engine as fast as in the last run there; null without one."""
+
+    seconds: float | None
     checkpoints: Sequence[Cost]
     notes: Sequence[str]
 
@@ -138,8 +138,6 @@ class Estimate(Printed):
 class JobCost(Printed):
     """`--dry-run` of `prune` and `compress`. Null: the model's size is unknown here."""
 
-    machine: str
-    hours: float | None
     disk_bytes: int | None
 
 

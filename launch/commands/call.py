@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from evaluator.core.errors import InputError, ResurfaceError, counted, one_line
+from evaluator.core.errors import (
+    Document,
+    InputError,
+    ResurfaceError,
+    counted,
+    one_line,
+    parse,
+    read_bytes,
+)
 from evaluator.core.files import write_atomically
 from evaluator.core.lease import Lease
 from evaluator.core.liveness import this_process
@@ -31,7 +39,6 @@ from launch.commands.options import (
     DryRun,
     EngineName,
     Notify,
-    OnMachine,
     Out,
     Prompts,
     TaskName,
@@ -78,7 +85,6 @@ from launch.run.events import (
 )
 from launch.run.state import Bus
 from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep
-from launch.sweep.machines import machine_of
 from launch.sweep.models import BUNDLED, is_served, local_directory, no_directory
 
 if TYPE_CHECKING:
@@ -484,7 +490,6 @@ def evaluate(
     ] = False,
     out: Out = None,
     dry_run: DryRun = False,
-    machine: OnMachine = None,
     track: Track = None,
     notify: Notify = None,
     detach: Detach = False,
@@ -506,7 +511,7 @@ def evaluate(
         if not (directory / "config.json").exists():
             raise InputError(f"CHECKPOINT {value}: is no checkpoint: no config.json")
     output = Output(out, track, notify, detach=detach, as_json=as_json)
-    start(config, output, machine, dry_run=dry_run)
+    start(config, output, dry_run=dry_run)
 
 
 def sweep(
@@ -529,7 +534,6 @@ def sweep(
         ),
     ] = None,
     dry_run: DryRun = False,
-    machine: OnMachine = None,
     explain: Annotated[
         bool,
         typer.Option(
@@ -588,7 +592,7 @@ def sweep(
     if not watch:
         for name, pattern in patterns_of(config).items():
             raise InputError(f"models: {name}: {pattern!r} is a pattern: use --watch")
-        start(config, output, machine, dry_run=dry_run)
+        start(config, output, dry_run=dry_run)
         return
     if dry_run:
         raise InputError("--dry-run: it goes without --watch")
@@ -609,33 +613,27 @@ class Output:
     as_json: bool = False
 
 
-def start(
-    config: SweepConfig, output: Output, named: str | None, *, dry_run: bool
-) -> None:
+def start(config: SweepConfig, output: Output, *, dry_run: bool) -> None:
     """Run and report, or check what a start would check, as far as it is here, and
     estimate. Raises as `run_and_report` does."""
     if not dry_run:
-        if named is not None:
-            raise InputError(f"--machine {named}: it goes with --dry-run")
         run_and_report(config, output)
         return
     if output.detach:
         raise InputError("--detach: with --dry-run, nothing is started")
     from launch.sweep.preflight import jobs_here, prepare
 
-    machine, place = machine_of(named), output.out
+    place = output.out
     out = place or Path("RUN")
-    here = named is None or not machine.gpus
     need_place(out)
     if not os.environ.get("RAY_ADDRESS"):
-        if here:
-            ENGINES[config.engine.kind].check_here(config.engine)
-        check_places(config, machine.gpus)
+        ENGINES[config.engine.kind].check_here(config.engine)
+        check_places(config, count_gpus())
     jobs, absent = jobs_here(config, out)
     notes, unusable = [], 0
     if jobs:  # imports pandas and torch
-        prepared = prepare(config, out, jobs, here=here)
-        if here and place is not None and not absent:
+        prepared = prepare(config, out, jobs)
+        if place is not None and not absent:
             from launch.run.directory.rundir import open_run
 
             open_run(prepared, place)
@@ -647,7 +645,10 @@ def start(
         notes.append(
             f"not checked, as a start fetches or serves it: {', '.join(absent)}"
         )
-    print_estimate(config, machine, notes, as_json=output.as_json)
+    run: Document = {}
+    if (out / "run.json").is_file():
+        run = parse(read_bytes(out / "run.json"), str(out / "run.json"))
+    print_estimate(config, run, notes, as_json=output.as_json)
     if unusable:  # as the run would end
         raise typer.Exit(WITH_FAILURES)
 

@@ -104,10 +104,6 @@ Out = Annotated[
     output("--out", help="the run directory; the same command resumes there"),
 ]
 DryRun = Annotated[bool, running("--dry-run", help="check and estimate; start nothing")]
-OnMachine = Annotated[
-    str | None,
-    running("--machine", metavar="M", help="for --dry-run: '8 x H100', L40S, cpu"),
-]
 Track = Annotated[
     str | None,
     output(
