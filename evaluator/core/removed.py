@@ -26,5 +26,7 @@ REMOVED: Mapping[str, str] = {
         ("format kuberay", "format job", "format up"),
         "docs/cluster.md has files for KubeRay; RAY_ADDRESS names a Ray cluster",
     ),
+    "command probes": "`resurface list probes`",
+    "command methods": "`resurface list methods`",
     "benchmark gate": "`python -m benchmarks.gate` prints the error rates",
 }

@@ -384,12 +384,12 @@ def evaluate(
     ] = None,
     items: Annotated[int, question(help="per language; 0 = all")] = 200,
     formats: Annotated[
-        str, question(help="see `resurface probes`", autocompletion=format_names)
+        str, question(help="see `resurface list probes`", autocompletion=format_names)
     ] = "open",
     probes: Annotated[
         str | None,
         question(
-            help=f"see `resurface probes`; default: {PROBES_BY_DEFAULT}",
+            help=f"see `resurface list probes`; default: {PROBES_BY_DEFAULT}",
             autocompletion=probe_names,
         ),
     ] = None,

@@ -58,7 +58,7 @@ def prune(
     method: Annotated[
         str | None,
         removal(
-            help="required to prune; see `resurface methods`",
+            help="required to prune; see `resurface list methods`",
             autocompletion=completing(METHODS),
         ),
     ] = None,

@@ -128,7 +128,7 @@ def test_documented_plugin_is_installed(tmp_path):
     places = [str(target), environment().get("PYTHONPATH", "")]
     path = {"PYTHONPATH": os.pathsep.join(filter(None, places))}
     for command, name in (("tasks", "riddles:FILE"), ("probes", "first ")):
-        assert f" {name}" in resurface_apart(command, **path).stdout
+        assert f" {name}" in resurface_apart("list", command, **path).stdout
     words = "eval bundled --task riddles:my.txt --probes greedy,first --engine torch"
     done = resurface_apart(*words.split(), "--out", "run", cwd=tmp_path, **path)
     assert done.returncode == 0, done.stderr

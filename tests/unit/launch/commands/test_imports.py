@@ -46,9 +46,9 @@ ANSWERS = [
     ),
     ("sweep paper --dry-run", 0, ""),
     ("tasks mmlu", 0, ""),
-    ("tasks", 0, ""),
-    ("probes", 0, ""),
-    ("methods", 0, ""),
+    ("list tasks", 0, ""),
+    ("list probes", 0, ""),
+    ("list methods", 0, ""),
     (
         "show-prompt --task squat --model bundled",
         2,
