@@ -63,7 +63,7 @@ FORMATS_HELP: Mapping[Format, str] = {
 }
 
 
-Lists = Mapping[str, Mapping[str, str]]  # by kind: a name and what it is
+Lists = Mapping[str, Mapping[Any, str]]  # by kind: a name and what it is
 
 
 def _tables() -> Lists:
@@ -83,7 +83,7 @@ LISTS: Mapping[str, Callable[[], Lists]] = {
     "tasks": lambda: {"task": {_spelled(each): each.help for each in TASKS}},
     "probes": lambda: {
         "probe": {each.name: each.help for each in PROBES},
-        "format": {**FORMATS_HELP},
+        "format": FORMATS_HELP,
     },
     "methods": lambda: {
         "method to prune": {each.name: each.help for each in METHODS},
