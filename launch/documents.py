@@ -192,7 +192,7 @@ class Checked(Strict):
     passed: bool
     n: int
     failed: int
-    changed: Number
+    changed: Annotated[float, WithJsonSchema(_NUMBER)]
     measured: Mapping[str, Number]
     allowed: Mapping[str, Number]
 

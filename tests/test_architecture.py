@@ -140,7 +140,6 @@ def test_settable_clock_decides_nothing() -> None:
                 users.add(path.relative_to(ROOT).as_posix())
     assert {path for path in users if path.split("/")[0] in PACKAGES} == {
         "evaluator/engine/vllm/requests.py",
-        "evaluator/store/lm_eval.py",
         "launch/run/directory/event_log.py",
         "launch/status.py",
         "launch/sweep/prepared_tasks.py",

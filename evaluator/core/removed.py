@@ -28,5 +28,6 @@ REMOVED: Mapping[str, str] = {
     ),
     "command probes": "`resurface list probes`",
     "command methods": "`resurface list methods`",
+    "--to format lm-eval": "`--to card` writes a run for people; open_run for programs",
     "benchmark gate": "`python -m benchmarks.gate` prints the error rates",
 }

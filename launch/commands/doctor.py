@@ -165,7 +165,8 @@ def card(result: Doctor) -> str:
     lines += ["|---|---|---|---|---|---|---|"]
     for each in result.checks:
         state = "pass" if each.passed else "fail"
-        numbers = f"{each.n} | {each.failed} | {each.changed:.1%}"
+        changed = "" if math.isnan(each.changed) else f"{each.changed:.1%}"
+        numbers = f"{each.n} | {each.failed} | {changed}"
         lines.append(
             f"| {each.check} | {state} | {numbers} | {_pair(each.measured)} |"
             f" {_pair(each.allowed)} |"
