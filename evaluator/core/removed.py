@@ -17,7 +17,6 @@ REMOVED: Mapping[str, str] = {
     "pause": "`resurface stop RUN`; the same command resumes",
     "resume": "the run's own command resumes it",
     "same_device": "the scheduler gives a run GPUs of one type (Slurm: --constraint)",
-    "screen": "a run grows by `items:`; `resurface gate` judges it",
     "record": "`resurface bench pass --out DIR` writes its figures",
     "--machine": "`--dry-run --out RUN` takes the speed of an earlier run",
     "--push": "`hf upload ORG/NAME DIR` uploads a checkpoint",

@@ -35,6 +35,7 @@ def test_distances_are_exact():
         (of_ranks, score(0, 0, ranks=(0, 8)), "a: a scored token has no rank"),
         (of_ranks, score(0, 0, ranks=(1,)), "a: a scored token has no rank"),
         (
+            of_scores,
             {"a": Response(request_id="a", status="engine_error", error="too long")},
             "a: too long",
         ),
