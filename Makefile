@@ -23,10 +23,12 @@ example: install  ## a real model from start to report; ITEMS=200, TASK=xquad:DI
 
 # In the order of the files: those that start engines come first.
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 30
+# Tests of engines one to a process: an engine's memory is free again when its process has ended.
+ON_A_GPU = $(BIN)/python -m pytest -m gpu tests/gpu/test_prune_cuda.py && \
+	$(BIN)/python -m pytest -m gpu --collect-only tests/gpu/test_engine_gpu.py | grep :: | xargs -n 1 timeout 600 $(BIN)/python -m pytest -m gpu
 test: install  ## the test suite, a file at a time in each process (tests/conftest.py sets their number)
 	$(PYTEST) --ignore tests/test_architecture.py
-	@# Tests of a GPU one to a process: an engine's memory is free again when its process has ended.
-	$(if $(GPU),$(BIN)/python -m tests.gpu)
+	$(if $(GPU),$(ON_A_GPU))
 
 test-fast: install  ## without the tests that start an engine or Ray
 	$(PYTEST) -m "not slow"
@@ -64,8 +66,8 @@ check: install
 docs: install  ## the site of all pages, in build/site; a dead link is an error
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/docs.lock
 	rm -rf build/pages build/site && mkdir -p build/pages
-	cp --parents LICENSE *.md docs/*.* docs/schemas/* benchmarks/README.md benchmarks/results/*.md benchmarks/results/record/* \
-		benchmarks/results/gpu/*.md examples/README.md examples/open_run.ipynb launch/reference_model/README.md tests/gpu/README.md tests/taught/__init__.py build/pages
+	cp --parents LICENSE *.md docs/*.* docs/schemas/* benchmarks/README.md benchmarks/results/*.md benchmarks/results/gpu/*.md \
+		 examples/README.md examples/open_run.ipynb launch/reference_model/README.md tests/gpu/README.md tests/taught/__init__.py build/pages
 	$(BIN)/zensical build --strict
 
 bench: install

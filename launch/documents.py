@@ -123,14 +123,14 @@ class Cost(Strict):
 
     checkpoint: str
     work: Work
-    compress_hours: float | None
-    evaluation_hours: float | None
     disk_bytes: int | None
     reference_bytes: int | None
 
 
 class Estimate(Printed):
-    machine: str
+    """`seconds`: of one engine as fast as in the last run there; null without one."""
+
+    seconds: float | None
     checkpoints: Sequence[Cost]
     notes: Sequence[str]
 
@@ -138,8 +138,6 @@ class Estimate(Printed):
 class JobCost(Printed):
     """`--dry-run` of `prune` and `compress`. Null: the model's size is unknown here."""
 
-    machine: str
-    hours: float | None
     disk_bytes: int | None
 
 
@@ -188,28 +186,22 @@ class Compared(Printed):
 
 
 class Checked(Strict):
-    """One check of the doctor. `largest`, `mean`: of the measured distances."""
+    """One check of the doctor, of `n` items. `changed`: the share of other answers."""
 
     check: str
-    status: Literal["pass", "fail", "skipped"]
-    fast: str
-    slow: str
-    unit: str
-    tolerance: Mapping[str, Number]
-    largest: Number
-    mean: Number
-    compared: int
-    why: str
+    passed: bool
+    n: int
+    failed: int
+    changed: Annotated[float, WithJsonSchema(_NUMBER)]
+    measured: Mapping[str, Number]
+    allowed: Mapping[str, Number]
 
 
 class Doctor(Printed):
-    """`seconds`: of each run."""
-
     passed: bool
     verdict: str
     machine: Mapping[str, str]
     checks: Sequence[Checked]
-    seconds: Mapping[str, float]
 
 
 def line_of(document: object) -> str:

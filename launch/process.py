@@ -164,11 +164,10 @@ def is_stop(error: BaseException) -> bool:
 
 
 def end(code: int) -> NoReturn:
-    """End this process, at once where a library would wait for a server at its end:
-    W&B, and Ray if it is lost. Otherwise the run has shut Ray down."""
-    waits = any(each.name == "tracking" for each in threading.enumerate())
+    """End this process, at once where Ray would wait for a server at its end, which
+    is lost. Otherwise the run has shut Ray down."""
     ray = sys.modules.get("ray")
-    if waits or (ray is not None and ray.is_initialized()):
+    if ray is not None and ray.is_initialized():
         os._exit(code)
     sys.exit(code)
 

@@ -1,1 +1,1 @@
-"""How fast checkpoints are pruned: ours against the published recipes."""
+"""How fast checkpoints are pruned: ours beside llm-compressor."""

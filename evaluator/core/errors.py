@@ -125,8 +125,9 @@ def lasting(seconds: float) -> str:
 def unknown(what: str, value: str, known: Iterable[str]) -> InputError:
     """The error for a name that is not one of `known`, with its replacement or the
     nearest valid name; it lists at most 50."""
-    if value in REMOVED:
-        return InputError(f"{what} {value!r} was removed: {REMOVED[value]}")
+    instead = REMOVED.get(f"{what} {value}", REMOVED.get(value))
+    if instead is not None:
+        return InputError(f"{what} {value!r} was removed: {instead}")
     names = sorted(known)
     hint = nearest(value, names)
     listed = ", ".join(names[:_LISTED])

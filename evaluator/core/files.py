@@ -135,14 +135,6 @@ def write_atomically(
         raise
 
 
-def part_of_path(name: str, place: str) -> str:
-    """An untrusted name as one part of a path. Raises InputError, naming `place`, if
-    it is no plain file name."""
-    if not name or name in (".", "..") or any(each in name for each in "/\\\0"):
-        raise InputError(f"{place}: {name!r} cannot be the name of a file")
-    return name
-
-
 def write_parquet(table: pa.Table, path: Path) -> None:
     """`write_atomically` of an Arrow table."""
     write_atomically(path, parquet_bytes(table))

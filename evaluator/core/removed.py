@@ -6,7 +6,8 @@ The lookup of an unknown name asks it first (`errors.unknown`).
 
 from collections.abc import Mapping
 
-# A name as it was typed or written -> a sentence that names the replacement.
+# A name as it was typed or written -> a sentence that names the replacement. A name that
+# other places still know stands with what it was: `benchmark gate`.
 REMOVED: Mapping[str, str] = {
     "screen": "a run grows by `items:`; `resurface gate` judges it",
     "heads": "`drop` and `layers` take layers out, `reap` experts",
@@ -16,4 +17,16 @@ REMOVED: Mapping[str, str] = {
     "pause": "`resurface stop RUN`; the same command resumes",
     "resume": "the run's own command resumes it",
     "same_device": "the scheduler gives a run GPUs of one type (Slurm: --constraint)",
+    "record": "`resurface bench pass --out DIR` writes its figures",
+    "--machine": "`--dry-run --out RUN` takes the speed of an earlier run",
+    "--push": "`hf upload ORG/NAME DIR` uploads a checkpoint",
+    "--public": "`hf upload ORG/NAME DIR` uploads a checkpoint",
+    **dict.fromkeys(
+        ("format kuberay", "format job", "format up"),
+        "docs/cluster.md has files for KubeRay; RAY_ADDRESS names a Ray cluster",
+    ),
+    "command probes": "`resurface list probes`",
+    "command methods": "`resurface list methods`",
+    "--to format lm-eval": "`--to card` writes a run for people; open_run for programs",
+    "benchmark gate": "`python -m benchmarks.gate` prints the error rates",
 }

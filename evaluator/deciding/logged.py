@@ -34,8 +34,7 @@ class LoggedSide(Side):
 
 
 def side_of_logged(logged: Sequence[LoggedTask], name: str) -> LoggedSide:
-    """The answers in logs. A document with an `id`, like those that a run exports,
-    keeps it as its item.
+    """The answers in logs. A document with an `id` keeps it as its item.
 
     Raises InputError if no metric is a number."""
     frames, notes = [], list[str]()
@@ -103,7 +102,7 @@ def _scored_rows(
 ) -> Iterator[tuple[object, ...]]:
     """The columns ANSWERS, _MORE and _ORDER of each score."""
     for sample in log.samples:
-        task = sample.task or log.task
+        task = log.task
         is_bare = not sample.scores and not sample.others
         if without := ("any",) if is_bare else sample.others:
             others[task].update(without)

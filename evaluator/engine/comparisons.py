@@ -1,7 +1,7 @@
 """How far two computations of the same requests are apart, answer by answer. Pure.
 
 A function `of_...` returns one distance per compared thing: nats for
-log-probabilities, 0 or 1 for agreement. It raises DisagreementError if the two sides
+log-probabilities. It raises DisagreementError if the two sides
 did not answer the same requests."""
 
 import math
@@ -38,13 +38,6 @@ def of_ranks(ours: Answers, theirs: Answers) -> list[float]:
         for own, their in zip(one.ranks, other.ranks, strict=True):
             distances.append(abs(math.log(own / their)))
     return distances
-
-
-def of_tokens(ours: Answers, theirs: Answers) -> list[float]:
-    """1 for each answer whose tokens differ."""
-    return [
-        float(one.token_ids != other.token_ids) for _, one, other in pairs(ours, theirs)
-    ]
 
 
 def pairs(ours: Answers, theirs: Answers) -> Iterator[tuple[str, Response, Response]]:

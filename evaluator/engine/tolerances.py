@@ -1,5 +1,5 @@
 """How far two computations of the same numbers may be apart, by what they were computed
-in: of an engine's own check, the doctor's checks and `tests/gpu`. Pure."""
+in: of an engine's own check, the doctor and `tests/gpu`. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -78,7 +78,6 @@ RANKS: Mapping[Precision, Tolerance] = {
     "half, float32 logits": Tolerance(math.log(4), 0.1),
     "half": Tolerance(math.log(8), 0.3),
 }
-EXACT: Mapping[Precision, Tolerance] = dict.fromkeys(NATS, Tolerance(0, 0))
 # Share of answers that differ: rounded logits can turn a draw between two tokens either
 # way.
 DRAWS: Mapping[Precision, Tolerance] = {
@@ -87,11 +86,3 @@ DRAWS: Mapping[Precision, Tolerance] = {
     "half, float32 logits": Tolerance(1, 0.35),
     "half": Tolerance(1, 0.35),
 }
-# Share of a matrix's weights that only one side prunes.
-MASKS = dict.fromkeys(NATS, Tolerance(2e-3, 5e-4))
-# The same between a GPU in the checkpoint's dtype and a CPU in float32. Measured on a
-# CPU with the bundled model in bfloat16: 2.5e-3 / 9.4e-4; for the solver 0.011 /
-# 0.0037.
-ROUNDED_MASKS = dict.fromkeys(NATS, Tolerance(0.01, 0.004))
-# a solver's later columns depend on every earlier choice
-SOLVED = dict.fromkeys(NATS, Tolerance(0.05, 0.02))

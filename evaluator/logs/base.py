@@ -33,7 +33,6 @@ class Sample:
     own_id: str = ""  # a name that the document itself has
     cluster: str = ""  # samples of one cluster are not independent; "": of its content
     language: str = ""
-    task: str = ""  # the run's task, if a run was exported to this log
     options: int = 0  # that were scored; 0: an open answer
 
 

@@ -178,13 +178,12 @@ def _sample_of(row: Json, name: str, where: str) -> Sample:
     listed = responses if isinstance(responses, list) else []
     options = len(listed) if all(map(_is_likelihood, listed)) else 0
     told = mapping_at(row, "doc")
-    exported = str(told.get("resurface_task") or "")
     content = f"{LOGGED}{doc_hash}"
     if doc is not None:  # newer versions log every target as a text
         content = content_of(doc, str(row.get("target")))
     return Sample(
         number=row["doc_id"],
-        content=str(told.get("digest") or content) if exported else content,
+        content=content,
         answer=_answer(responses, options),
         response=digest([row.get("resps"), responses]),
         scores=scores,
@@ -194,7 +193,6 @@ def _sample_of(row: Json, name: str, where: str) -> Sample:
         own_id=str(told.get("id", "")),
         cluster=str(told.get("cluster") or ""),
         language=str(told.get("language") or ""),
-        task=exported,
         options=options,
     )
 

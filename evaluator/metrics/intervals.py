@@ -23,7 +23,7 @@ the weighted mean exceeds the margin.
 
 Wilson's interval covers a rate of 95 % in 91 % of samples of 10 items. Tango's test of
 a loss of 2 points passes 6.8 % of such checkpoints at 133 items. Both ignore contexts.
-`tests/unit/benchmarks/gate/test_error_rates.py` measures this bound.
+`tests/unit/benchmarks/test_gate.py` measures this bound.
 
 The weighted mean exceeds a margin if sum_j G_j a_j > 0, with G_j ~ Gamma(number of
 contexts alike). That probability is an integral of the moment generating function along

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from evaluator.core.reducing import hits
+from evaluator.core.reducing import first_of, hits
 from evaluator.engine.base import Cancel, Request
 from evaluator.engine.beam import BeamSearch
 from evaluator.probes.base import Cost, ItemProbe, Steps
@@ -30,11 +30,13 @@ class Beam(ItemProbe):
     gathers = True
     view = "answers"
     title = "beams"
-    # How many beams; whether one contains a gold answer; how many do.
+    # How many beams; whether one contains a gold answer; how many do; the score of the
+    # best one, in nats.
     columns: Mapping[str, str] = {
         "beams": "Int64",
         "beam_hit": "boolean",
         "beam_hits": "Int64",
+        "beam_logprob": "Float64",
     }
 
     def run(self, item: ItemRun) -> Steps:
@@ -74,7 +76,10 @@ class Beam(ItemProbe):
         )
 
     def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
-        return hits(records, self.name)
+        score = f"{self.name}_logprob"
+        best = records[records["index"] == 0]
+        scores = first_of(best, {score: best["logprob"]}, {score: "Float64"})
+        return hits(records, self.name).join(scores)
 
 
 class AlignedBeam(Beam):
@@ -88,4 +93,5 @@ class AlignedBeam(Beam):
         "aligned_beams": "Int64",
         "aligned_beam_hit": "boolean",
         "aligned_beam_hits": "Int64",
+        "aligned_beam_logprob": "Float64",
     }

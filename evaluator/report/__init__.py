@@ -21,9 +21,8 @@ from evaluator.deciding.verdict_text import document
 from evaluator.deciding.verdicts import not_judged
 from evaluator.metrics import Inputs, Outcomes, reduce_records
 from evaluator.probes import PROBES
-from evaluator.report.figures import draw_each
 from evaluator.report.item_view import ItemView
-from evaluator.report.page import render_page, standalone
+from evaluator.report.page import render_page
 from evaluator.report.results import Results, compute, pages_of, part_of, without_tables
 from evaluator.store.reading import (
     Asked,
@@ -122,32 +121,12 @@ def _remove_others(
         stale.unlink(missing_ok=True)  # another report may be built at the same time
 
 
-def write_part(run_dir: Path, checkpoints: Collection[str], folder: Path) -> Results:
-    """Write the tables and figures of some checkpoints into `folder`, outside the
-    run. Raises InputError like `write_report`."""
-    inputs = read_inputs(run_dir, only=checkpoints)
-    results = compute(inputs, policy_for(run_dir, inputs.run))
-    for name, frame in results.files.items():
-        write_atomically(folder / "tables" / f"{name}.csv", csv_bytes(frame))
-    for name, table in results.tables.items():
-        figures = [] if table.note else draw_each(table.table, table.shown)
-        for number, figure in enumerate(figures):
-            file = f"{name}-{number}.svg" if number else f"{name}.svg"
-            write_atomically(folder / "figures" / file, standalone(figure).encode())
-    return results
-
-
 def read_inputs(
-    run_dir: Path,
-    view: ItemView | None = None,
-    *,
-    only: Collection[str] | None = None,
-    outcomes: Path | None = None,
+    run_dir: Path, view: ItemView | None = None, *, outcomes: Path | None = None
 ) -> Inputs:
     """The inputs of a run's tables. Raises InputError like `write_report`.
 
-    `view` collects the records that are read. `only`: the checkpoints to read.
-    `outcomes`: a folder for one file of outcomes per checkpoint; without it,
+    `view` collects the records that are read. `outcomes`: a folder for one file of outcomes per checkpoint; without it,
     outcomes stay in memory."""
     written: set[Path | None] = set()
     all_outcomes, strange = Outcomes(), set[str]()
@@ -156,8 +135,6 @@ def read_inputs(
     for checkpoint, parts in groupby(
         record_parts(run_dir), key=lambda paths: paths[0].parent.parent.name
     ):
-        if only is not None and checkpoint not in only:
-            continue
         reduced = []
         for paths in parts:
             records = asked.only(read_records(paths))

@@ -15,9 +15,7 @@ from launch.commands.options import completing
 # in a wheel: the folder of installed packages
 CHECKOUT = Path(__file__).resolve().parents[2]
 ALL = "all"  # runs every benchmark that needs no options, one after another
-# exit codes after which the benchmark has said everything: bad input, a card that does
-# not hold
-_TOLD = (2, 4)
+_TOLD = 2  # exit code after which the benchmark has said everything: bad input
 
 # `python -m benchmarks.MODULE ...` runs each; this program never imports them.
 BENCHMARKS = {
@@ -26,11 +24,8 @@ BENCHMARKS = {
     "swap": ("serving.swap",),
     "pass": ("serving", "pass"),
     "host": ("host",),
-    "record": ("record.run",),
-    "gate": ("gate.run",),
     "prune": ("pruning.prune",),
 }
-_NOT_IN_ALL = "record"  # it needs options of its own
 
 
 def bench(
@@ -57,16 +52,13 @@ def bench(
             "no benchmarks are installed; run this in a checkout of Resurface (`make"
             " install`)"
         )
-    chosen = [name]
-    if name == ALL:
-        chosen = [each for each in BENCHMARKS if each != _NOT_IN_ALL]
-    for each in chosen:
+    for each in BENCHMARKS if name == ALL else (name,):
         module, *arguments = BENCHMARKS[each]
         command = [sys.executable, "-P", "-m", f"benchmarks.{module}"]
         command += [*arguments, *context.args]
         done = subprocess.run(command, env=environment(), check=False)
-        if done.returncode in _TOLD:
-            raise typer.Exit(done.returncode)
+        if done.returncode == _TOLD:
+            raise typer.Exit(_TOLD)
         if done.returncode:
             raise ResurfaceError(
                 f"benchmark {each!r} failed with exit code {done.returncode}"

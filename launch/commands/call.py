@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from evaluator.core.errors import InputError, ResurfaceError, counted, one_line
+from evaluator.core.errors import (
+    Document,
+    InputError,
+    ResurfaceError,
+    counted,
+    one_line,
+    parse,
+    read_bytes,
+)
 from evaluator.core.files import write_atomically
 from evaluator.core.lease import Lease
 from evaluator.core.liveness import this_process
@@ -31,7 +39,6 @@ from launch.commands.options import (
     DryRun,
     EngineName,
     Notify,
-    OnMachine,
     Out,
     Prompts,
     TaskName,
@@ -78,11 +85,11 @@ from launch.run.events import (
 )
 from launch.run.state import Bus
 from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep
-from launch.sweep.machines import machine_of
 from launch.sweep.models import BUNDLED, is_served, local_directory, no_directory
 
 if TYPE_CHECKING:
     from evaluator.deciding.decision import Verdict
+    from evaluator.report.results import Results
     from evaluator.store.run_json import Failure
     from launch.run.state import Listener, RunState
     from launch.sweep.watching import Watch
@@ -239,40 +246,28 @@ class Call:
         from launch.run.work.progress import Progress
 
         out, bus = self.lock.directory, self.bus
-        with ExitStack() as tracked_here:
-            with Progress(console) as progress:
-                bus.listeners += [progress.on, _import_report]
-                bus.report(Phase("checking models, tasks and settings"))
-                from launch.sweep.preflight import prepare
+        with Progress(console) as progress:
+            bus.listeners += [progress.on, _import_report]
+            bus.report(Phase("checking models, tasks and settings"))
+            from launch.sweep.preflight import prepare
 
-                prepared = prepare(config, out)
-                self.given_up.difference_update(prepared.made_of(fresh))
-                for note, doubtful in prepared.notes():
-                    bus.report(Checked(note, warning=doubtful))
-                # imports Ray: bad input is reported without it
-                from launch.run.directory.rundir import open_run
-                from launch.run.work.driver import run_sweep
+            prepared = prepare(config, out)
+            self.given_up.difference_update(prepared.made_of(fresh))
+            for note, doubtful in prepared.notes():
+                bus.report(Checked(note, warning=doubtful))
+            # imports Ray: bad input is reported without it
+            from launch.run.directory.rundir import open_run
+            from launch.run.work.driver import run_sweep
 
-                directory = open_run(prepared, out, self.lock)
-                self.log.accepted = True
-                tracking = None
-                if self.tracker is not None:
-                    from launch.trackers.tracking import tracking_of
-
-                    tracking = tracked_here.enter_context(
-                        tracking_of(self.tracker, out, prepared, config, warn)
-                    )
-                    bus.listeners.append(tracking.on)
-                outcome = run_sweep(
-                    prepared, directory, bus, console, self.reuse, self.given_up
-                )
-                bus.report(Phase("writing tables and page"))
-            results = finish(out, outcome)
-            bus.report(Judged(results.verdicts))
-            if tracking is not None and tracking.works:
-                tables = sorted((out / "tables").glob("*.csv"))
-                tracking.results = [*tables, out / "report" / "index.html"]
-                console.print(f"sending the report to {tracking.name}")
+            directory = open_run(prepared, out, self.lock)
+            self.log.accepted = True
+            outcome = run_sweep(
+                prepared, directory, bus, console, self.reuse, self.given_up
+            )
+            bus.report(Phase("writing tables and page"))
+        results = finish(out, outcome)
+        bus.report(Judged(results.verdicts))
+        self._track(config, results)
         if outcome.failures:
             where = out / "tables" / "failures.csv"
             line = (
@@ -281,6 +276,17 @@ class Call:
             )
             errors.print(f"[red]not done:[/red] {escape(line)}", highlight=False)
             raise typer.Exit(WITH_FAILURES)
+
+    def _track(self, config: SweepConfig, results: Results) -> None:
+        """Send the ended run. A tracker is foreign code, and its server may be
+        unreachable: a failure is a warning."""
+        if self.tracker is None:
+            return
+        settings = config.model_dump(mode="json", exclude_defaults=True)
+        try:
+            self.tracker(self.lock.directory, settings, results.headline)
+        except Exception as error:
+            warn(f"--track: {type(error).__name__}: {one_line(error)}")
 
 
 def _end_of(error: BaseException | None) -> End:
@@ -378,12 +384,12 @@ def evaluate(
     ] = None,
     items: Annotated[int, question(help="per language; 0 = all")] = 200,
     formats: Annotated[
-        str, question(help="see `resurface probes`", autocompletion=format_names)
+        str, question(help="see `resurface list probes`", autocompletion=format_names)
     ] = "open",
     probes: Annotated[
         str | None,
         question(
-            help=f"see `resurface probes`; default: {PROBES_BY_DEFAULT}",
+            help=f"see `resurface list probes`; default: {PROBES_BY_DEFAULT}",
             autocompletion=probe_names,
         ),
     ] = None,
@@ -484,7 +490,6 @@ def evaluate(
     ] = False,
     out: Out = None,
     dry_run: DryRun = False,
-    machine: OnMachine = None,
     track: Track = None,
     notify: Notify = None,
     detach: Detach = False,
@@ -506,7 +511,7 @@ def evaluate(
         if not (directory / "config.json").exists():
             raise InputError(f"CHECKPOINT {value}: is no checkpoint: no config.json")
     output = Output(out, track, notify, detach=detach, as_json=as_json)
-    start(config, output, machine, dry_run=dry_run)
+    start(config, output, dry_run=dry_run)
 
 
 def sweep(
@@ -529,7 +534,6 @@ def sweep(
         ),
     ] = None,
     dry_run: DryRun = False,
-    machine: OnMachine = None,
     explain: Annotated[
         bool,
         typer.Option(
@@ -588,7 +592,7 @@ def sweep(
     if not watch:
         for name, pattern in patterns_of(config).items():
             raise InputError(f"models: {name}: {pattern!r} is a pattern: use --watch")
-        start(config, output, machine, dry_run=dry_run)
+        start(config, output, dry_run=dry_run)
         return
     if dry_run:
         raise InputError("--dry-run: it goes without --watch")
@@ -609,33 +613,27 @@ class Output:
     as_json: bool = False
 
 
-def start(
-    config: SweepConfig, output: Output, named: str | None, *, dry_run: bool
-) -> None:
+def start(config: SweepConfig, output: Output, *, dry_run: bool) -> None:
     """Run and report, or check what a start would check, as far as it is here, and
     estimate. Raises as `run_and_report` does."""
     if not dry_run:
-        if named is not None:
-            raise InputError(f"--machine {named}: it goes with --dry-run")
         run_and_report(config, output)
         return
     if output.detach:
         raise InputError("--detach: with --dry-run, nothing is started")
     from launch.sweep.preflight import jobs_here, prepare
 
-    machine, place = machine_of(named), output.out
+    place = output.out
     out = place or Path("RUN")
-    here = named is None or not machine.gpus
     need_place(out)
     if not os.environ.get("RAY_ADDRESS"):
-        if here:
-            ENGINES[config.engine.kind].check_here(config.engine)
-        check_places(config, machine.gpus)
+        ENGINES[config.engine.kind].check_here(config.engine)
+        check_places(config, count_gpus())
     jobs, absent = jobs_here(config, out)
     notes, unusable = [], 0
     if jobs:  # imports pandas and torch
-        prepared = prepare(config, out, jobs, here=here)
-        if here and place is not None and not absent:
+        prepared = prepare(config, out, jobs)
+        if place is not None and not absent:
             from launch.run.directory.rundir import open_run
 
             open_run(prepared, place)
@@ -647,7 +645,10 @@ def start(
         notes.append(
             f"not checked, as a start fetches or serves it: {', '.join(absent)}"
         )
-    print_estimate(config, machine, notes, as_json=output.as_json)
+    run: Document = {}
+    if (out / "run.json").is_file():
+        run = parse(read_bytes(out / "run.json"), str(out / "run.json"))
+    print_estimate(config, run, notes, as_json=output.as_json)
     if unusable:  # as the run would end
         raise typer.Exit(WITH_FAILURES)
 

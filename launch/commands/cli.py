@@ -28,7 +28,7 @@ from launch.commands.prune import prune
 from launch.commands.render import render_files
 from launch.commands.report import export, report
 from launch.commands.status import status, stop
-from launch.commands.tasks import methods, probes, show_prompt, tasks
+from launch.commands.tasks import list_names, show_prompt, tasks
 from launch.commands.terminal import closing, errors, only_json, print_error
 from launch.process import (
     any_output,
@@ -94,11 +94,7 @@ COMMANDS: Mapping[str, tuple[Callable[..., None], str]] = {
     ),
     "prune": (
         prune,
-        (
-            "models/qwen3-0.6b --method wanda --sparsity 0.5 --out pruned/wanda-0.5. To"
-            " share it: resurface prune --push ORG/NAME --out pruned/wanda-0.5 --run"
-            " runs/mine"
-        ),
+        "models/qwen3-0.6b --method wanda --sparsity 0.5 --out pruned/wanda-0.5",
     ),
     "compress": (
         compress,
@@ -117,9 +113,8 @@ COMMANDS: Mapping[str, tuple[Callable[..., None], str]] = {
     "screen": (screen, "runs/grid --items 100 --repeats 2000"),
     "compare": (compare, "runs/vllm-0.31 runs/vllm-0.32 --csv moved.csv"),
     "export": (export, "runs/int4 --to card --out card.md"),
+    "list": (list_names, "probes"),
     "tasks": (tasks, "arc_challenge"),
-    "probes": (probes, ""),
-    "methods": (methods, ""),
     "show-prompt": (
         show_prompt,
         "--task gazetteer --model bundled --item swahili-0017",

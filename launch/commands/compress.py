@@ -45,7 +45,7 @@ def compress(
     method: Annotated[
         str,
         typer.Option(
-            help="see `resurface methods`",
+            help="see `resurface list methods`",
             autocompletion=completing((*PRUNING, *QUANTISING)),
         ),
     ],

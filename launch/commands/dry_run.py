@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from evaluator.core.errors import InputError, Json, counted, lasting
+from evaluator.core.errors import Document, InputError, Json, counted, lasting
 from evaluator.probes import PROBES
 from launch.commands.terminal import console, empty_table, print_json, print_plain
 from launch.documents import Cost, Estimate, Explanation, JobCost
 from launch.sweep.config import SweepConfig, bundled_recipes
 from launch.sweep.jobs import check_screening, screened_groups
-from launch.sweep.machines import Machine, machine_of
 from pruning.config import PruneConfig
 from quantising.config import QuantiseConfig
 
@@ -26,77 +25,53 @@ if TYPE_CHECKING:
 
 
 def print_estimate(
-    config: SweepConfig,
-    machine: Machine,
-    notes: Iterable[str] = (),
-    *,
-    as_json: bool = False,
+    config: SweepConfig, run: Document, notes: Iterable[str] = (), *, as_json: bool
 ) -> None:
-    """Print a sweep's cost on a machine, `notes` and the assumptions. Raises InputError
-    as `estimate` does."""
-    from launch.sweep.estimate import assumptions, estimate, shared_by, total_of
+    """Print a sweep's cost, `notes` and the assumptions; `run`: the run.json of the
+    last run there, or nothing. Raises InputError as `estimate` does."""
+    from launch.sweep.estimate import ASSUMPTIONS, estimate, seconds_of, total_of
 
-    estimates = estimate(config, machine)
+    estimates = estimate(config)
     total = total_of(estimates)
-    compressing = sum(row.compress_hours or 0.0 for row in estimates)
-    evaluating = sum(row.evaluation_hours or 0.0 for row in estimates)
-    numbers = ("items", "requests", "prompt tok", "gen. tok", "compress", "eval")
+    seconds = seconds_of(total, run)
+    numbers = ("items", "requests", "prompt tok", "gen. tok")
     costs = empty_table(("checkpoint", *numbers), {"checkpoint"})
     for row in estimates:
-        cells = _cells(row.work, row.compress_hours, row.evaluation_hours)
-        if not row.job.is_made:
-            cells[4] = ""
-        costs.add_row(escape(row.checkpoint), *cells)
+        costs.add_row(escape(row.checkpoint), *_cells(row.work))
     costs.add_section()
-    longest = max(
-        (row.compress_hours or 0.0) + (row.evaluation_hours or 0.0) for row in estimates
-    )
-    time = spelled_hours(compressing + evaluating, machine, longest)
-    costs.add_row("total", *_cells(total, compressing, evaluating))
+    costs.add_row("total", *_cells(total))
     console.print(costs)
     texts = (
         *_questions(estimates),
-        *_counts(estimates, total, time),
-        *_unknown_sizes(estimates),
+        *_counts(estimates, total, seconds),
         *_controls(estimates),
         *_screened(config, estimates),
         *_disk_space(estimates),
         *notes,
-        *assumptions(machine, shared_by(config, machine)),
+        ASSUMPTIONS,
     )
     for text in texts:
         print_plain(text)
     if as_json:
         costs_of = [Cost.model_validate(row, from_attributes=True) for row in estimates]
-        print_json(Estimate(machine=machine.name, checkpoints=costs_of, notes=texts))
-
-
-def spelled_hours(hours: float, machine: Machine, longest: float = 0.0) -> str:
-    """The time of so much work on a machine. One GPU does the `longest` part alone."""
-    lasts = max(hours / max(1, machine.gpus), longest)
-    text = f"about {lasting(3600 * lasts)} on {machine.name}"
-    return f"{text} ({lasting(3600 * hours)} of GPUs)" if machine.gpus else text
+        print_json(Estimate(seconds=seconds, checkpoints=costs_of, notes=texts))
 
 
 def print_job(
     model: str, config: PruneConfig | QuantiseConfig, *, as_json: bool = False
 ) -> None:
-    """Print what one compressed checkpoint costs on this machine."""
-    from launch.sweep.estimate import compress_hours, parameters_of, speeds
+    """Print the disk space of one compressed checkpoint."""
+    from launch.sweep.estimate import parameters_of
     from launch.sweep.preflight_checks import bytes_of
 
-    machine, size = machine_of(None), parameters_of(model)
-    time = "no time or disk is estimated, as the model's size is unknown here"
-    hours = disk = None
+    size, disk = parameters_of(model), None
+    text = "its disk space is unknown, as the model's size is unknown here"
     if size is not None:
-        hours = compress_hours(size, config, machine)
         disk = bytes_of(config, int(2 * size))
-        time = spelled_hours(hours, machine)
-        time += f", {disk / 2**30:.2f} GiB of disk"
-    print_plain(time)
-    print_plain(speeds(machine))
+        text = f"{disk / 2**30:.2f} GiB of disk"
+    print_plain(text)
     if as_json:
-        print_json(JobCost(machine=machine.name, hours=hours, disk_bytes=disk))
+        print_json(JobCost(disk_bytes=disk))
 
 
 def _questions(estimates: Estimates) -> Iterator[str]:
@@ -120,12 +95,15 @@ def _described(task: EvalConfig) -> str:
     return words
 
 
-def _counts(estimates: Estimates, total: Work, time: str) -> Iterator[str]:
+def _counts(estimates: Estimates, total: Work, seconds: float | None) -> Iterator[str]:
     jobs = sum(len(row.job.tasks) for row in estimates)
+    time = ""
+    if seconds is not None:
+        time = f", about {lasting(seconds)} of one engine as fast as in the last run"
     yield (
         f"{counted(len(estimates), 'checkpoint')}, {counted(jobs, 'job')} (checkpoint x"
         f" task), {total.requests:,} requests, {total.prompt_tokens:,} prompt and"
-        f" {total.generated_tokens:,} generated tokens, {time}"
+        f" {total.generated_tokens:,} generated tokens{time}"
     )
     caches = dict.fromkeys(row.job.kv_cache for row in estimates)
     if len(caches) > 1:
@@ -134,15 +112,6 @@ def _counts(estimates: Estimates, total: Work, time: str) -> Iterator[str]:
             f"at least {starts} engine starts: no engine can change its cache"
             f" ({', '.join(caches)})"
         )
-
-
-def _unknown_sizes(estimates: Estimates) -> Iterator[str]:
-    models = dict.fromkeys(
-        row.job.model for row in estimates if row.evaluation_hours is None
-    )
-    if models:
-        names = ", ".join(models)
-        yield f"not in the times, because their size is unknown here: {names}"
 
 
 def _controls(estimates: Estimates) -> Iterator[str]:
@@ -154,15 +123,14 @@ def _controls(estimates: Estimates) -> Iterator[str]:
             )
 
 
-def _cells(work: Work, *hours: float | None) -> list[str]:
-    """Items, requests, tokens of prompts, generated tokens, and hours, as the table
-    shows them."""
+def _cells(work: Work) -> list[str]:
+    """Items, requests, tokens of prompts and generated tokens, as the table shows
+    them."""
     cells = [f"{work.items:,}", f"{work.requests:,}"]
     for count in (work.prompt_tokens, work.generated_tokens):
         large = count >= 1e6
         cells.append(f"{count / 1e6:.1f}M" if large else f"{count / 1e3:.1f}k")
-    shown = ("?" if some is None else lasting(3600 * some) for some in hours)
-    return [*cells, *shown]
+    return cells
 
 
 def _screened(config: SweepConfig, estimates: Estimates) -> Iterator[str]:
@@ -217,7 +185,7 @@ def explanation(file: Path, config: SweepConfig) -> Explanation:
             " estimates any sweep"
         )
     about = recipes[full]
-    estimates = estimate(config, machine_of(None))
+    estimates = estimate(config)
     total = total_of(estimates)
     return Explanation(
         recipe=name,
@@ -240,7 +208,7 @@ def lines_of(about: Explanation) -> Iterator[str]:
     yield f"checkpoints: {about.checkpoints}, {about.made} of them made by the sweep"
     yield (
         f"cost: {about.items:,} items over all checkpoints, {about.requests:,} requests;"
-        " --dry-run estimates the time"
+        " --dry-run counts the tokens"
     )
     if about.excludes:
         yield f"excludes: {about.excludes}"

@@ -104,10 +104,6 @@ Out = Annotated[
     output("--out", help="the run directory; the same command resumes there"),
 ]
 DryRun = Annotated[bool, running("--dry-run", help="check and estimate; start nothing")]
-OnMachine = Annotated[
-    str | None,
-    running("--machine", metavar="M", help="for --dry-run: '8 x H100', L40S, cpu"),
-]
 Track = Annotated[
     str | None,
     output(
@@ -146,7 +142,7 @@ probe_names = completing(PROBES)
 recipe_names = completing(bundled_recipes())
 task_names = completing(TASKS)
 TaskName = Annotated[
-    str, question(help="one of `resurface tasks`", autocompletion=task_names)
+    str, question(help="one of `resurface list tasks`", autocompletion=task_names)
 ]
 EngineName = Annotated[
     str, running(help=engines_help(), autocompletion=completing(ENGINES))
@@ -154,7 +150,9 @@ EngineName = Annotated[
 text = grouped("The calibration text")
 Calibration = Annotated[
     str | None,
-    text(help="c4 (default), text:FILE (each line is a text); see `resurface methods`"),
+    text(
+        help="c4 (default), text:FILE (each line is a text); see `resurface list methods`"
+    ),
 ]
 Samples = Annotated[int, text(help="passages")]
 SequenceLength = Annotated[int, text(help="tokens per passage at most")]

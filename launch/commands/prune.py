@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar, get_args
@@ -26,7 +26,6 @@ from launch.commands.options import (
 from launch.commands.terminal import (
     AsJson,
     console,
-    errors,
     print_error,
     print_json,
     print_plain,
@@ -34,13 +33,7 @@ from launch.commands.terminal import (
 )
 from launch.documents import Made
 from launch.sweep.compress import SOURCES
-from launch.sweep.models import (
-    BUNDLED,
-    is_hub_id,
-    local_directory,
-    no_directory,
-    resolve_model,
-)
+from launch.sweep.models import BUNDLED, local_directory, no_directory, resolve_model
 from pruning.calibration import check_named, wrapped
 from pruning.config import Allocation, JobConfig
 from pruning.methods import METHODS
@@ -65,7 +58,7 @@ def prune(
     method: Annotated[
         str | None,
         removal(
-            help="required to prune; see `resurface methods`",
+            help="required to prune; see `resurface list methods`",
             autocompletion=completing(METHODS),
         ),
     ] = None,
@@ -101,23 +94,6 @@ def prune(
         Path | None,
         output("--out", help="the pruned checkpoint's directory; not with --verify"),
     ] = None,
-    push: Annotated[
-        str | None,
-        output(
-            metavar="ORG/NAME",
-            help="upload to the hub; without MODEL, the checkpoint in --out",
-        ),
-    ] = None,
-    run: Annotated[
-        Path | None,
-        output(
-            "--run",
-            help="with --push: a run that evaluated it, whose results the card shows",
-        ),
-    ] = None,
-    public: Annotated[
-        bool, output("--public", help="with --push: make a new repository public")
-    ] = False,
     verify: Annotated[
         Path | None, output(help="compare a pruned checkpoint with its manifest")
     ] = None,
@@ -125,7 +101,7 @@ def prune(
     as_json: AsJson = False,
 ) -> None:
     """Prune a checkpoint. vLLM, transformers and others load the result. --verify
-    checks one, --push uploads one."""
+    checks one."""
     options = {
         name: value for name, value in locals().items() if name in PRUNE_DEFAULTS
     }
@@ -134,10 +110,8 @@ def prune(
         for name, value in options.items()
         if value != PRUNE_DEFAULTS[name]
     ]
-    if push is None and (run is not None or public):
-        raise InputError("--run and --public go with --push")
     if verify is not None:
-        more = {"MODEL": model, "--out": out, "--push": push, "--dry-run": dry_run}
+        more = {"MODEL": model, "--out": out, "--dry-run": dry_run}
         given = [name for name, value in more.items() if value not in (None, False)]
         ignored = given + changed
         if ignored:
@@ -146,27 +120,14 @@ def prune(
                 " checkpoint"
             )
         raise typer.Exit(run_verify(verify, as_json=as_json))
-    if push is None:
-        run_prune(model, out, options, dry_run=dry_run, as_json=as_json)
-        return
-    if dry_run:
-        raise InputError(
-            "--dry-run: with --push too, nothing can be tried: leave it out"
-        )
-    if model is None and changed:
-        raise InputError(
-            "Missing argument 'MODEL': the dense checkpoint; without one, --push takes"
-            f" no {', '.join(changed)}"
-        )
-    run_push(push, model, out, options, run, public=public)
+    run_prune(model, out, options, dry_run=dry_run, as_json=as_json)
 
 
 # The options that define a pruning.
 PRUNE_DEFAULTS = {
     name: option.default
     for name, option in signature(prune).parameters.items()
-    if name
-    not in ("model", "out", "push", "run", "public", "verify", "dry_run", "as_json")
+    if name not in ("model", "out", "verify", "dry_run", "as_json")
 }
 
 
@@ -174,13 +135,11 @@ def run_prune(
     model: str | None,
     out: Path | None,
     options: Document,
-    checked: Callable[[], None] | None = None,
     *,
-    dry_run: bool = False,
-    as_json: bool = False,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
-    """Prune `model` into `out`; `checked` is called once all is checked. Raises
-    InputError or JobError."""
+    """Prune `model` into `out`. Raises InputError or JobError."""
     if model is None:
         raise InputError("Missing argument 'MODEL': the dense checkpoint")
     if out is None:
@@ -195,8 +154,6 @@ def run_prune(
     if dry_run:
         print_job(model, config, as_json=as_json)
         return
-    if checked is not None:
-        checked()
     with console.status("pruning") as status:
 
         def progress(done: int, total: int) -> None:
@@ -254,47 +211,6 @@ def print_made(
     print_plain(f"checkpoint: {out}")
     if as_json:
         print_json(Made(checkpoint=str(out)))
-
-
-def run_push(
-    name: str,
-    model: str | None,
-    out: Path | None,
-    options: Document,
-    run: Path | None,
-    *,
-    public: bool,
-) -> None:
-    """Upload a checkpoint that exists or is pruned from `model`, if the hub takes
-    it. Raises InputError or JobError."""
-    from launch.trackers import hub
-
-    hub.check_repository(name)
-    if model is None:
-        if out is None:
-            raise InputError(
-                "Missing option '--out': the sparse checkpoint's directory"
-            )
-        manifest = hub.whole(out)
-        fates = [] if run is None else hub.fates_of(out, run)
-        hub.open_repository(name, public=public)
-    else:
-        if run is not None:
-            raise InputError(
-                "--run: this checkpoint is not pruned yet, so it has no run: push it"
-                " later, without MODEL"
-            )
-
-        run_prune(model, out, options, lambda: hub.open_repository(name, public=public))
-        assert out is not None
-        manifest, fates = hub.whole(out), []
-    from huggingface_hub.utils.tqdm import disable_progress_bars
-
-    if not errors.is_terminal:  # the hub's library draws them into files too
-        disable_progress_bars()
-    base = model if model is not None and is_hub_id(model) else hub.base_of(manifest)
-    address = hub.push(name, out, manifest, base=base, fates=fates)
-    print_plain(f"pushed: {address}")
 
 
 def run_verify(directory: Path, *, as_json: bool = False) -> int:

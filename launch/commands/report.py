@@ -3,7 +3,6 @@ headline, or another tool's format."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,7 +29,7 @@ from launch.commands.terminal import (
     warn,
 )
 
-_EXPORTS = "lm-eval", "card"
+_EXPORTS = ("card",)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,37 +76,20 @@ def export(
     to: Annotated[
         str,
         typer.Option(
-            "--to",
-            help=(
-                "lm-eval: results_*.json and samples_*.jsonl as lm-eval 0.4 writes them;"
-                " card: Markdown for a model's page, and its figure as SVG"
-            ),
+            "--to", help="card: Markdown for a model's page, and its figure as SVG"
         ),
     ],
-    out: Annotated[
-        Path, typer.Option("--out", help="a new folder (lm-eval) or a new file (card)")
-    ],
+    out: Annotated[Path, typer.Option("--out", help="a new file")],
 ) -> None:
-    """Write a run in the form of another tool, or as a card for people."""
+    """Write a run as a card for people."""
     if to not in _EXPORTS:
         raise unknown("--to format", to, _EXPORTS)
     if out.exists():
         raise InputError(f"--out: {out} exists; name another place, or remove it")
     need_run(run)
-    if to == "card":
-        from evaluator.report.card import write_card
+    from evaluator.report.card import write_card
 
-        files = write_card(run, out)
-    else:
-        from evaluator.store.lm_eval import export as write
-
-        unfinished = out.with_name(f".{out.name}.writing")
-        shutil.rmtree(unfinished, ignore_errors=True)  # of a call that was killed
-        try:
-            files = write(run, unfinished)
-            unfinished.rename(out)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+    files = write_card(run, out)
     print_plain(f"{counted(len(files), 'file')}: {out}")
 
 

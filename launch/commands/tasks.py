@@ -1,9 +1,9 @@
-"""`resurface tasks`, `probes` and `methods` list these; `show-prompt` shows one
-item's exact prompts and tokens."""
+"""`resurface list` lists what is registered, `tasks` describes one task, and
+`show-prompt` shows one item's exact prompts and tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from evaluator.asking.prompts import prompt_text
 from evaluator.core.config import validated
-from evaluator.core.errors import InputError, nearest, unknown
+from evaluator.core.errors import InputError, Json, nearest, unknown
 from evaluator.core.records import FORMATS, Format, Item
 from evaluator.probes import PROBES
 from evaluator.tasks import TASKS, Task, TaskData, TaskSpec, load_task
@@ -27,6 +27,7 @@ from launch.commands.options import (
     Prompts,
     TaskName,
     as_option,
+    completing,
     format_names,
     listed,
     question,
@@ -62,60 +63,92 @@ FORMATS_HELP: Mapping[Format, str] = {
 }
 
 
-def tasks(
-    task: Annotated[
-        str | None,
+Lists = Mapping[str, Mapping[Any, str]]  # by kind: a name and what it is
+
+
+def _tables() -> Lists:
+    from evaluator.metrics import TABLES
+
+    return {"table": {each.name: each.title for each in TABLES}}
+
+
+def _recipes() -> Lists:
+    from evaluator.metrics.published import paper
+
+    about: Json = paper()["recipes"]
+    return {"recipe": {name: each["question"] for name, each in about.items()}}
+
+
+LISTS: Mapping[str, Callable[[], Lists]] = {
+    "tasks": lambda: {"task": {_spelled(each): each.help for each in TASKS}},
+    "probes": lambda: {
+        "probe": {each.name: each.help for each in PROBES},
+        "format": FORMATS_HELP,
+    },
+    "methods": lambda: {
+        "method to prune": {each.name: each.help for each in METHODS},
+        "method to quantise": {each.name: each.help for each in QUANTISING},
+    },
+    "tables": _tables,
+    "recipes": _recipes,
+}
+_MORE = {
+    "tasks": "[:DIR]: the data set is on the hub, or in DIR. `resurface tasks TASK` shows"
+    " a sample and its prompts.",
+    "methods": f"calibration texts: {', '.join(KINDS)}",
+    "recipes": "small/NAME: the same on the bundled model",
+}
+
+
+def list_names(
+    kind: Annotated[
+        str,
         typer.Argument(
-            metavar="[TASK]",
-            help="show a sample and its prompts",
-            autocompletion=task_names,
+            metavar="KIND", help=", ".join(LISTS), autocompletion=completing(LISTS)
         ),
-    ] = None,
+    ],
     as_json: AsJson = False,
 ) -> None:
-    """List the tasks, or show one with a sample item and its prompts. Needs no network.
+    """List the names of a kind, with a line on each."""
+    if kind not in LISTS:
+        raise unknown("kind", kind, LISTS)
+    lists = LISTS[kind]()
+    if as_json:
+        print_json(Names(names=lists))
+        return
+    for what, names in lists.items():
+        table = empty_table((what, "description"), {what, "description"}, between=1)
+        for row in names.items():
+            table.add_row(*map(escape, row))
+        console.print(table)
+    if kind == "probes":
+        deep = ", ".join(each.name for each in PROBES if getattr(each, "deep", False))
+        print_plain(f"{deep}: the first {DEEP_ITEMS} items of each language only")
+    if kind in _MORE:
+        print_plain(_MORE[kind])
+
+
+def tasks(
+    task: Annotated[
+        str,
+        typer.Argument(
+            metavar="TASK",
+            help="one of `resurface list tasks`",
+            autocompletion=task_names,
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Show a task with a sample item and its prompts. Needs no network.
 
     Samples were made for this command. `resurface show-prompt` shows an item of the
     data, in a model's tokens.
     """
-    known = list(TASKS) if task is None else [TASKS[task]]
-    if task is not None and not as_json:
-        printed("\n".join([*_described(TASKS[task]), ""]))
-        return
-    _print_lists({"task": {_spelled(each): each.help for each in known}}, as_json)
-    print_plain(
-        "[:DIR]: the data set is on the hub, or in DIR. `resurface tasks TASK` shows a"
-        " sample and its prompts."
-    )
-
-
-def probes(as_json: AsJson = False) -> None:
-    """List the probes, and the formats of a prompt."""
-    known = {each.name: each.help for each in PROBES}
-    _print_lists({"probe": known, "format": FORMATS_HELP}, as_json)
-    deep = ", ".join(each.name for each in PROBES if getattr(each, "deep", False))
-    print_plain(f"{deep}: the first {DEEP_ITEMS} items of each language only")
-
-
-def methods(as_json: AsJson = False) -> None:
-    """List the methods that prune and quantise, and their calibration texts."""
-    pruning = {each.name: each.help for each in METHODS}
-    quantising = {each.name: each.help for each in QUANTISING}
-    lists = {"method to prune": pruning, "method to quantise": quantising}
-    _print_lists(lists, as_json)
-    print_plain(f"calibration texts: {', '.join(KINDS)}")
-
-
-def _print_lists(lists: Mapping[str, Mapping[Any, str]], as_json: bool) -> None:
-    """A table for each kind of names, or one document."""
+    found = TASKS[task]
     if as_json:
-        print_json(Names(names=lists))
-        return
-    for kind, names in lists.items():
-        table = empty_table((kind, "description"), {kind, "description"}, between=1)
-        for row in names.items():
-            table.add_row(*map(escape, row))
-        console.print(table)
+        print_json(Names(names={"task": {_spelled(found): found.help}}))
+    else:
+        printed("\n".join([*_described(found), ""]))
 
 
 def _spelled(task: Task) -> str:
@@ -180,7 +213,7 @@ def show_prompt(
     formats: Annotated[
         str,
         question(
-            help="what prompts show; see `resurface probes`",
+            help="what prompts show; see `resurface list probes`",
             autocompletion=format_names,
         ),
     ] = "open",

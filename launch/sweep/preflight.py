@@ -254,14 +254,11 @@ def jobs_here(
     return jobs, list(absent)
 
 
-def prepare(
-    config: SweepConfig, run_dir: Path, dry: Jobs = (), *, here: bool = True
-) -> Prepared:
+def prepare(config: SweepConfig, run_dir: Path, dry: Jobs = ()) -> Prepared:
     """Read and check all inputs, set damaged checkpoints aside. May fetch a model.
-    `dry`: check these jobs only, and start nothing; `here`: for this machine. Raises
-    InputError."""
+    `dry`: check these jobs only, and start nothing. Raises InputError."""
     # a cluster has other machines
-    here = here and not os.environ.get("RAY_ADDRESS")
+    here = not os.environ.get("RAY_ADDRESS")
     trust = config.engine.trust_remote_code
     jobs = tuple(dry) or expand(config, run_dir)
     jobs = with_controls(jobs, config, on_gpus=not here or count_gpus() != 0)

@@ -8,8 +8,8 @@ Driver, engine, prune task, raylet, GCS and any other process of a local Ray are
 (-9) at random moments, and engines are paused for some seconds. A driver gets SIGTERM
 or SIGINT while an engine evaluates, and a second driver beside it. Every third run is
 on a disk of its own, which becomes full or read-only; every third one is on a Ray
-cluster whose second node is lost and joins. Some commands have a tracker that never
-answers. Whatever ends the command, the same command is given again, until the run has
+cluster whose second node is lost and joins.
+Whatever ends the command, the same command is given again, until the run has
 finished; then the next run begins. Between two strikes passes at most half the time of
 the quickest whole run so far. Real vLLM, real Ray, a tiny model: half a minute a kill
 on two cores. `--night`: the recipe `night` on two nodes; its event log must tell of
@@ -22,7 +22,6 @@ import itertools
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -55,7 +54,6 @@ _CPUS = {"num_cpus": 4}  # of a node
 # one of so many strikes waits until an engine evaluates, which may take few seconds of
 # a run
 _EVALUATING = 3
-_UNANSWERED = 4  # one of so many commands has a tracker that never answers
 _ENDS = {
     0: "finished",
     1: "failed",
@@ -107,27 +105,22 @@ class Chaos:
         """One run to its end, disturbed as long as there are kills left."""
         began = time.monotonic()
         # it accepts, and nobody reads
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            for tries in itertools.count(1):
-                code = self._command(place, f"127.0.0.1:{silent.getsockname()[1]}")
-                if code == 0 and tries == 1:
-                    self._seconds = min(self._seconds, time.monotonic() - began)
-                if code == 0:
-                    return
+        for tries in itertools.count(1):
+            code = self._command(place)
+            if code == 0 and tries == 1:
+                self._seconds = min(self._seconds, time.monotonic() - began)
+            if code == 0:
+                return
 
-    def _command(self, place: Place, silent: str) -> int:
+    def _command(self, place: Place) -> int:
         """The exit code of one command."""
         sweep = self._desk.sweep(
             shard_items=self._draw.choice((1, 3, 5)), engines=self._draw.choice((1, 2))
         )
         variables = {} if place.nodes is None else {"RAY_ADDRESS": place.nodes.address}
         second = partial(self._second, sweep, place, dict(variables))
-        if unanswered := self._only is None and not self._draw.randrange(_UNANSWERED):
-            variables["SILENT"] = silent
-            self._note("silent tracker", datetime.now(UTC))
-        tracked = ["--track", "mlflow"] if unanswered else []
         driver, before = (
-            self._desk.start(sweep, place.run, *tracked, variables=variables),
+            self._desk.start(sweep, place.run, variables=variables),
             len(self.struck),
         )
         while driver.poll() is None and len(self.struck) < self.kills:
@@ -154,7 +147,6 @@ class Chaos:
         }
         assert code in _ENDS or refused, text
         assert "Traceback" not in text, text
-        assert not unanswered or code != 0 or "--track mlflow" in text, text
         self.ended[_ENDS.get(code, "refused")] += 1
         return code
 

@@ -22,23 +22,26 @@ import math
 import random
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Options, count, run_main
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.tokenizer import read_eos_ids
-from evaluator.engine.base import Engine, Generate, LoadReport, Response, Score
-from evaluator.engine.comparisons import (
-    DisagreementError,
-    of_ranks,
-    of_scores,
-    of_tokens,
+from evaluator.core.records import TokenIds
+from evaluator.engine.base import (
+    Engine,
+    FixedSource,
+    Generate,
+    LoadReport,
+    Response,
+    Score,
 )
+from evaluator.engine.beam import BeamSearch, Hypothesis
+from evaluator.engine.comparisons import DisagreementError, of_ranks, of_scores, pairs
 from evaluator.engine.config import EngineConfig, build_engine
 from evaluator.engine.tolerances import NATS, RANKS, Precision, Tolerance, precision
-from launch.doctor.results import of_beam_scores
-from launch.doctor.runs import Cases, scores_of, search
 from pruning.config import PruneConfig
 from pruning.run import prune
 from tests.support.engines import answers, oracle_of, random_tokens
@@ -63,6 +66,22 @@ _LENGTHS = (1, 15, 16, 17, 31, 32, 33, 129)
 _OPTIONS, _SAMPLES = 16, 12
 _LEAST_TOKENS = 40 + _SAMPLES  # of the prompt that all samples begin with
 Distances = dict[str, list[float]]
+Beams = Mapping[str, tuple[Hypothesis, ...]]  # by prompt, best first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cases:
+    """Requests by kind; the ids of a kind begin with its name."""
+
+    scores: tuple[Score, ...]
+    greedy: tuple[Generate, ...]
+    samples: tuple[Generate, ...]
+    searched: dict[str, TokenIds]  # prompts of beam searches, by name
+    eos_ids: frozenset[int]
+
+    @property
+    def exact(self) -> tuple[Score | Generate, ...]:
+        return (*self.scores, *self.greedy)
 
 
 def exceeded(distances: Distances, nats: Tolerance, ranks: Tolerance) -> list[str]:
@@ -132,6 +151,36 @@ def cases_of(vocabulary: int, tokens: int, eos_ids: frozenset[int]) -> Cases:
     )
 
 
+def search(engine: Engine, cases: Cases) -> Beams:
+    """Beam search from several prompts at once."""
+    searches = {
+        name: BeamSearch(name, prompt, width=5, max_tokens=16, eos_ids=cases.eos_ids)
+        for name, prompt in cases.searched.items()
+    }
+    requests: list[Any] = [
+        request for search in searches.values() for request in search.start()
+    ]
+    # the source reads what is appended here
+    for response in engine.run(FixedSource(requests)):
+        requests += searches[response.request_id.split("/")[0]].advance([response])
+    return {name: search.hypotheses() for name, search in searches.items()}
+
+
+def of_beams(beams: Beams, cases: Cases, oracle: Engine) -> list[float]:
+    """Nats per token between each beam's score and that of the same tokens."""
+    distances = []
+    for name, hypotheses in beams.items():
+        for each in hypotheses:
+            request = Score(
+                request_id=name,
+                prompt_ids=cases.searched[name],
+                continuation_ids=each.token_ids,
+            )
+            scored = sum(answers(oracle, [request])[name].logprobs)
+            distances.append(abs(each.logprob - scored) / len(each.token_ids))
+    return distances
+
+
 def compare(engine: Engine, oracle: Engine, cases: Cases) -> Distances:
     """The distances by kind. Raises DisagreementError where a request has no answer."""
     exact, batch = answers(engine, cases.exact), answers(engine, cases.samples)
@@ -162,8 +211,11 @@ def compare(engine: Engine, oracle: Engine, cases: Cases) -> Distances:
         "greedy ranks": [
             math.log(rank) for answer in followed.values() for rank in answer.ranks
         ],
-        "beams": of_beam_scores(beams, answers(oracle, scores_of(beams, cases))),
-        "samples": of_tokens(batch, alone),
+        "beams": of_beams(beams, cases, oracle),
+        "samples": [
+            float(one.token_ids != other.token_ids)
+            for _, one, other in pairs(batch, alone)
+        ],
     }
 
 

@@ -159,13 +159,10 @@ COMMANDS = [
     (f"{EVAL} --engine vlm", ["--engine", "'vlm'", "did you mean 'vllm'?"]),
     (f"{EVAL} --options foo", ["--options", "'foo'", "(known: alike, any)"]),
     (EVAL.replace("--items 2", "--items abc"), ["--items", "valid integer", "'abc'"]),
-    (f"{EVAL} --machine H100", ["--machine H100", "--dry-run"]),
-    (f"{EVAL} --dry-run --machine H10", ["'H10'", "did you mean 'H100'?"]),
     (f"{EVAL} --dry-run --engines-per-gpu 2", ["engines_per_gpu: 2: there is no GPU"]),
     (f"{EVAL} --dry-run --max-new-tokens 9999", ["max_new_tokens: 9999"]),
     ("eval dense --task jsonl:questions.jsonl", ["Missing option '--out'"]),
     ("prune dense --method wanda --sparsity 2 --out x --dry-run", ["sparsity: 2"]),
-    ("prune dense --dry-run --push me/it --out x", ["--dry-run", "--push"]),
     (
         "compress dense --method rtn --scheme W4A16 --group-size 48 --out x --dry-run",
         ["group_size 48 does not divide"],
@@ -203,8 +200,7 @@ def test_items_need_gold_answers(desk, more):
 @pytest.mark.parametrize(
     ("arguments", "code", "shown"),
     [
-        ("eval dense --task jsonl:questions.jsonl --dry-run", 0, "on this CPU"),
-        (f"{EVAL} --dry-run --machine 8xH100", 0, "on 8 x H100"),
+        ("eval dense --task jsonl:questions.jsonl --dry-run", 0, "1 checkpoint, "),
         (
             "eval dense half --base dense --task jsonl:questions.jsonl --dry-run",
             3,

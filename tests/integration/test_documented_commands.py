@@ -37,7 +37,6 @@ ELSEWHERE = {
     "--watch": "waits for hours: test_watch.py",
     "runs/paper": "needs the hub's models and data",
     "runs/small": "minutes: test_cli.py",
-    "--push": "needs the hub: tests/unit/launch/trackers",
     "--track": "needs a tracker: its tests are in tests/unit",
     "models/mixture": "needs llm-compressor: test_engine_models.py",
     "mine.Q4_K_M.gguf": "needs a GGUF file: test_served.py",
@@ -129,7 +128,7 @@ def test_documented_plugin_is_installed(tmp_path):
     places = [str(target), environment().get("PYTHONPATH", "")]
     path = {"PYTHONPATH": os.pathsep.join(filter(None, places))}
     for command, name in (("tasks", "riddles:FILE"), ("probes", "first ")):
-        assert f" {name}" in resurface_apart(command, **path).stdout
+        assert f" {name}" in resurface_apart("list", command, **path).stdout
     words = "eval bundled --task riddles:my.txt --probes greedy,first --engine torch"
     done = resurface_apart(*words.split(), "--out", "run", cwd=tmp_path, **path)
     assert done.returncode == 0, done.stderr

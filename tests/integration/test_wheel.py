@@ -79,9 +79,9 @@ def test_wheel_runs_in_empty_directory(resurface):
     assert resurface("--version").stdout.startswith("resurface 0.1.0")
     for arguments in (
         ("--help",),
-        ("tasks",),
-        ("probes",),
-        ("methods",),
+        ("list", "tasks"),
+        ("list", "probes"),
+        ("list", "methods"),
         ("sweep", "demo", "--dry-run"),
     ):
         done = resurface(*arguments)

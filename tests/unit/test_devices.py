@@ -16,8 +16,7 @@ import torch
 
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
-from launch.doctor.checks import CHECKS
-from tests.gpu.steps import steps
+from tests.gpu.visit import steps
 from tests.support.devices import FOLDER, hides_gpus
 from tests.support.guard import Guard, StartedError
 from tests.support.models import save_tiny_model
@@ -89,9 +88,7 @@ def test_proofs_name_tests_that_run() -> None:
                 homes[node.name] = homes.get(node.name, "") + text
     page = (FOLDER / "README.md").read_text(encoding="utf-8")
     on_a_gpu = {name for name, text in homes.items() if "pytest.mark.gpu," in text}
-    on_a_gpu |= {check.name for check in CHECKS} | {
-        step.name for step in steps(FOLDER, FOLDER, tiny=True, gpu=True)
-    }
+    on_a_gpu |= {step.name for step in steps(FOLDER, FOLDER, gpu=True)}
     lines = page[page.index("| ability |") :].partition("\n\n")[0].splitlines()[2:]
     assert len(lines) > 20
     for line in lines:

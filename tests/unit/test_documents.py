@@ -187,8 +187,8 @@ def test_every_sweep_file_is_one(page: Path):
         document = yaml.safe_load(block.text) if block.language == "yaml" else None
         if isinstance(document, dict) and "default" in document:
             assert validated(Policy, document, page.name).tasks
-        # a workflow of CI
-        elif isinstance(document, dict) and not {"jobs", "steps"} & {*document}:
+        # a workflow of CI, or an object of Kubernetes
+        elif isinstance(document, dict) and not {"jobs", "steps", "kind"} & {*document}:
             assert validated(SweepConfig, {**least, **document}, page.name).tasks
 
 

@@ -6,8 +6,6 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import itertools
-import os
-import subprocess
 import sys
 
 import pytest
@@ -108,31 +106,3 @@ def test_locks_fit_together(python):
     libraries = pins("cuda-libraries.lock", python)
     assert all(name.startswith(("nvidia-", "cuda-")) for name in libraries)
     assert not set(libraries) & set(cpu)
-
-
-@pytest.mark.parametrize("version", ["3.10", None])
-def test_make_refuses_another_python(tmp_path, version):
-    python = tmp_path / "python"
-    if version:
-        python.write_text(f"#!/bin/sh\necho {version}\n")
-        python.chmod(0o755)
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("MAKE")
-    }
-    command = [
-        "make",
-        "--no-print-directory",
-        "install",
-        f"PYTHON={python}",
-        f"VENV={tmp_path / 'venv'}",
-    ]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-    found = f"is Python {version}" if version else "does not run"
-    assert (
-        done.stderr.splitlines()[0]
-        == f"error: PYTHON={python} {found}; it must be Python 3.11, 3.12 or 3.13"
-    )
-    assert done.returncode == 2
-    assert not (tmp_path / "venv").exists()

@@ -2,9 +2,9 @@
 
 A control and its checkpoint have the same weights. So their differences are the noise
 floor: no smaller difference means anything. `distance` is how far the log-probability
-of a greedy answer, if both say the same one, the margin of a choice or of the ranked
-token, or that of a text's window moves: the mean and the largest over items, without a
-sign."""
+of a greedy answer, if both say the same one, that of the best beam, the margin of a
+choice or of the ranked token, or that of a text's window moves: the mean and the largest
+over items, without a sign."""
 
 from collections.abc import Collection, Iterator
 from itertools import chain
@@ -31,6 +31,7 @@ from evaluator.metrics.tables.flips import ANSWER, changes_in
 
 _MOVED = {
     "greedy": "answer_logprob",
+    "beam": "beam_logprob",
     "choice": "choice_margin",
     "rank": "margin",
     "aligned_rank": "aligned_margin",

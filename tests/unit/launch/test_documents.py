@@ -30,10 +30,12 @@ def run(tmp_path_factory):
 @pytest.mark.parametrize(
     ("command", "schema", "fields"),
     [
-        ("tasks", "names", {"task"}),
+        ("list tasks", "names", {"task"}),
         ("tasks xquad", "names", {"task"}),
-        ("probes", "names", {"probe", "format"}),
-        ("methods", "names", {"method to prune", "method to quantise"}),
+        ("list probes", "names", {"probe", "format"}),
+        ("list methods", "names", {"method to prune", "method to quantise"}),
+        ("list tables", "names", {"table"}),
+        ("list recipes", "names", {"recipe"}),
         ("sweep one_shot --explain", "explain", None),
         ("sweep demo --dry-run", "dry-run", None),
         ("eval bundled --task gazetteer --dry-run", "dry-run", None),

@@ -131,8 +131,8 @@ def test_languages_have_own_rows():
     assert set(rows["alone_a"]) == {0}
     verdicts = dict(zip(rows["language"], rows["verdict"], strict=True))
     assert verdicts == {"all": "moved", "en": "same", "th": "moved"}
-    # As XQuAD's: what a run exports is paired by language, and what names no language
-    # is not paired at all.
+    # Documents with a language are paired by it; what names no language is not paired
+    # at all.
     keys = list(product(("en", "th"), "012"))
     mine = side_of(records("int4", {f"{language}/{n}": RIGHT for language, n in keys}))
     exported = [(f"{l} {n}", 1.0, {"id": n, "language": l}) for l, n in keys]  # noqa: E741

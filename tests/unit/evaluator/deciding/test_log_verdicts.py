@@ -297,18 +297,6 @@ def test_what_no_sample_scores():
     assert told.endswith("a number; u: samples without a number: bleu (1), ter (1)")
 
 
-def test_exported_tasks_have_own_name():
-    """An item without a score is of the run's task, not of its file's."""
-    logs = []
-    for model in "mc":
-        rows = log_of(RIGHT, task="gaz_english", model=model, sample={"task": "gaz"})
-        bare = replace(rows.samples[0], number=300, scores={}, others=("acc",))
-        logs.append(replace(rows, samples=[*rows.samples, bare]))
-    found = judged(*logs)
-    assert [verdict.task for verdict in found.verdicts] == ["gaz"]
-    assert found.not_judged == []
-
-
 def test_policy_by_task():
     """An advisory task, a required one that is missing, and one that only the base's
     log has."""

@@ -7,12 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from evaluator.engine.base import NOT_NUMBERS, Response
-from evaluator.engine.comparisons import (
-    DisagreementError,
-    of_ranks,
-    of_scores,
-    of_tokens,
-)
+from evaluator.engine.comparisons import DisagreementError, of_ranks, of_scores
 from evaluator.engine.self_check import disagreement, impossible, questions
 from evaluator.engine.tolerances import Tolerance, precision
 from tests.support.fake import FakeLM
@@ -28,8 +23,6 @@ def test_distances_are_exact():
     assert of_scores(score(-1.0, -2.0), score(-1.5, -2.0)) == [0.5, 0.0]
     ours, theirs = score(0, 0, ranks=(1, 8)), score(0, 0, ranks=(2, 8))
     assert of_ranks(ours, theirs) == [math.log(2), 0]
-    assert of_tokens(score(-9, -9), score(0, 0)) == [0]
-    assert of_tokens(score(0, 0), score(0, 0, ids=(4, 6))) == [1]
     assert Tolerance.of([0.5, 0.0]) == Tolerance(0.5, 0.25)
 
 
@@ -42,7 +35,7 @@ def test_distances_are_exact():
         (of_ranks, score(0, 0, ranks=(0, 8)), "a: a scored token has no rank"),
         (of_ranks, score(0, 0, ranks=(1,)), "a: a scored token has no rank"),
         (
-            of_tokens,
+            of_scores,
             {"a": Response(request_id="a", status="engine_error", error="too long")},
             "a: too long",
         ),

@@ -122,15 +122,3 @@ def test_results_of_own_name(tmp_path):
     assert (found.decisive["n-shot"], found.notes) == (5, ())
     assert found.more_is_better == {"exact_match": True}
     assert found.groups == ("school", "maths")
-
-
-def test_column_digest_is_data(tmp_path):
-    """Only a document that a run exported has the digest of its item."""
-    document = LINE["doc"] | {"digest": "a"}
-    exported = document | {"resurface_task": "t"}
-    changed = document | {"question": "Another?"}
-    rows = [LINE | {"doc": doc} for doc in (document, changed, exported)]
-    logged(tmp_path, *(row | {"doc_id": at} for at, row in enumerate(rows)))
-    plain, other, own = (sample.content for sample in samples_of(tmp_path))
-    assert plain != other
-    assert own == "a"

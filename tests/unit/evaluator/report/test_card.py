@@ -41,12 +41,11 @@ def test_base_alone_has_no_verdict(tmp_path):
     assert "Gate" not in write_card(run, tmp_path / "card.md")[0].read_text()
 
 
-@pytest.mark.parametrize("form", ["card", "lm-eval"])
-def test_run_without_records_leaves_nothing(tmp_path, form, monkeypatch, capsys):
+def test_run_without_records_leaves_nothing(tmp_path, monkeypatch, capsys):
     run = write_run(tmp_path / "run", 8, ("dense",))
     shutil.rmtree(run / "records")
     out = tmp_path / "new" / "out"
-    assert typed(monkeypatch, "export", run, "--to", form, "--out", out) == 2
+    assert typed(monkeypatch, "export", run, "--to", "card", "--out", out) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "records" in error

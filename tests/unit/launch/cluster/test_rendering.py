@@ -1,12 +1,8 @@
-"""Files for Slurm, KubeRay, Ray's jobs and `ray up`: sound where they can be checked
-here, whatever paths hold."""
+"""Files for Slurm, sound whatever paths hold; and the documented ones for KubeRay."""
 
-import importlib.util
-import json
 import lzma
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,14 +12,12 @@ import jsonschema
 import pytest
 import yaml
 
-from evaluator.core.isolated import environment
 from launch.cluster.rendering import ClusterSettings, _seconds, render
 from tests.support.sweeps import refused
 
 SHARED = Path('/shared/my runs/it\'s $(touch owned); "x" `id`')  # the worst directory
 PARTS = (("small", "small-int8"), ("large",))
-# not kept below /shared
-PLACES = ("/tmp/x", "/shared/../x", "/sharedx/x", "/shared", "runs/x")
+ROOT = Path(__file__).parents[4]
 KUBERAYS_OWN = Path(__file__).parent / "kuberay" / "ray.io_rayjobs.yaml.xz"
 
 
@@ -66,8 +60,8 @@ def settings(**given: Any) -> ClusterSettings:
     )
 
 
-def files(format: str, **given: Any) -> dict[str, str]:
-    return render(format, settings(**given), PARTS)
+def files(**given: Any) -> dict[str, str]:
+    return render(settings(**given), PARTS)
 
 
 # $ in single quotes is for another shell or nobody; a comma joins the models of one
@@ -161,13 +155,7 @@ def submitted(tmp_path: Path):
 @pytest.mark.parametrize("mode", ["symmetric"])
 def test_slurm_runs_sweep_once(submitted, mode, code):
     text = files(
-        "slurm",
-        mode=mode,
-        out=SHARED,
-        sweep=f"{SHARED}/s.yaml",
-        nodes=2,
-        gpus=8,
-        cpus=64,
+        mode=mode, out=SHARED, sweep=f"{SHARED}/s.yaml", nodes=2, gpus=8, cpus=64
     )["sweep.sbatch"]
     sound_bash(text)
     returned, calls = submitted(text, CODE=str(code))
@@ -195,26 +183,26 @@ def test_slurm_runs_sweep_once(submitted, mode, code):
 def test_lost_node_ends_no_other():
     """`--exclusive` alone gives a job every core, and no more memory than the site's
     default."""
-    assert "#SBATCH --mem=0\n" in files("slurm")["sweep.sbatch"]
-    asked = files("slurm", memory="900G")["sweep.sbatch"]
+    assert "#SBATCH --mem=0\n" in files()["sweep.sbatch"]
+    asked = files(memory="900G")["sweep.sbatch"]
     assert [line for line in asked.splitlines() if "--mem=" in line] == [
         "#SBATCH --mem=900G"
     ]
-    assert "--mem=" not in files("slurm", mode="start")["sweep.sbatch"]
-    assert "--signal=B:USR1@15\n" in files("slurm", time="1")["sweep.sbatch"]
+    assert "--mem=" not in files(mode="start")["sweep.sbatch"]
+    assert "--signal=B:USR1@15\n" in files(time="1")["sweep.sbatch"]
     for none in (None, "0"):
-        assert "--signal=B:USR1@120\n" in files("slurm", time=none)["sweep.sbatch"]
+        assert "--signal=B:USR1@120\n" in files(time=none)["sweep.sbatch"]
     # With `--no-kill` a job whose first node is gone would stay, with nobody at work,
     # until its time is over.
     for mode in ("symmetric", "start"):
-        text = files("slurm", mode=mode, nodes=2)["sweep.sbatch"]
+        text = files(mode=mode, nodes=2)["sweep.sbatch"]
         assert "--wait=0 --kill-on-bad-exit=0" in text
         assert "#SBATCH --requeue\n" in text
         assert "--no-kill" not in text
 
 
 def test_sweeps_end_ends_job(submitted):
-    text = files("slurm", nodes=2)["sweep.sbatch"]
+    text = files(nodes=2)["sweep.sbatch"]
     returned, calls = submitted(text, CODE="3", LOST_NODE="60")
     assert returned == 3
     assert "ended" not in [call[0] for call in calls]
@@ -235,7 +223,7 @@ def test_sweeps_end_ends_job(submitted):
 def test_job_requeues_after_time_limit(submitted, mode, signal, code, again):
     """The limit's signal goes to the script alone; the sweep ends in order, and what
     it ends with decides."""
-    text = files("slurm", mode=mode, nodes=1 if mode == "array" else 2, time="1:00:00")[
+    text = files(mode=mode, nodes=1 if mode == "array" else 2, time="1:00:00")[
         "sweep.sbatch"
     ]
     assert {"#SBATCH --requeue", "#SBATCH --open-mode=append"} < set(text.splitlines())
@@ -254,7 +242,7 @@ def test_job_requeues_after_time_limit(submitted, mode, signal, code, again):
 
 def test_array_has_job_per_part(submitted, tmp_path):
     out = tmp_path / "a run; it's"
-    made = files("slurm", mode="array", out=out, setup="export READY=1")
+    made = files(mode="array", out=out, setup="export READY=1")
     for text in made.values():
         sound_bash(text)
     assert "#SBATCH --array=0-1" in made["sweep.sbatch"]
@@ -294,124 +282,7 @@ def test_array_has_job_per_part(submitted, tmp_path):
     ]
 
 
-# ---- KubeRay
-
-KUBERAY = {"image": "registry/resurface:1", "claim": "models", "ray_version": "2.60.0"}
-
-
-@pytest.mark.parametrize("nodes", [1, 3])
-def test_a_rayjob_fits_kuberays_own_definition(rayjob, nodes):
-    made = files(
-        "kuberay",
-        **KUBERAY,
-        nodes=nodes,
-        gpus=8,
-        cpus=64,
-        memory="512Gi",
-        time="1-02:00:00",
-        queue="night",
-    )
-    document = yaml.safe_load(made["rayjob.yaml"])
-    rayjob.validate(document)
-    assert (document["apiVersion"], document["kind"]) == ("ray.io/v1", "RayJob")
-    spec = document["spec"]
-    command = "resurface sweep /shared/sweep.yaml --out /shared/runs/grid"
-    assert (
-        spec["entrypoint"] == f"python -m launch.cluster.job {spec['jobId']} {command}"
-    )
-    assert spec["rayClusterSpec"]["authOptions"] == {"mode": "token"}
-    assert (spec["backoffLimit"], spec["activeDeadlineSeconds"], spec["suspend"]) == (
-        2,
-        26 * 3600,
-        True,
-    )
-    workers = spec["rayClusterSpec"].get("workerGroupSpecs", [])
-    assert [group["replicas"] for group in workers] == ([2] if nodes == 3 else [])
-    for group in (spec["rayClusterSpec"]["headGroupSpec"], *workers):
-        (container,) = group["template"]["spec"]["containers"]
-        assert container["resources"]["limits"] == {
-            "cpu": "64",
-            "memory": "512Gi",
-            "nvidia.com/gpu": 8,
-        }
-        assert {mount["mountPath"] for mount in container["volumeMounts"]} == {
-            "/shared",
-            "/dev/shm",
-        }
-
-
-def test_pods_have_what_was_asked_for(rayjob):
-    asked = {
-        "node_selector": ("example.com/gpu=h100", "zone=a"),
-        "tolerations": ("spot=yes:NoExecute", "shared"),
-    }
-    made = files(
-        "kuberay",
-        **KUBERAY,
-        **asked,
-        nodes=2,
-        gpus=1,
-        secrets=("hf", "wandb"),
-        shm="64Gi",
-    )
-    document = yaml.safe_load(made["rayjob.yaml"])
-    rayjob.validate(document)
-    cluster = document["spec"]["rayClusterSpec"]
-    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
-        pod = group["template"]["spec"]
-        assert pod["nodeSelector"] == {"example.com/gpu": "h100", "zone": "a"}
-        assert pod["tolerations"] == [
-            {"key": "spot", "operator": "Equal", "value": "yes", "effect": "NoExecute"},
-            {"key": "shared", "operator": "Exists"},
-            {"key": "nvidia.com/gpu", "operator": "Exists"},
-        ]
-        assert pod["containers"][0]["envFrom"] == [
-            {"secretRef": {"name": name}} for name in ("hf", "wandb")
-        ]
-        assert pod["volumes"][1]["emptyDir"] == {
-            "medium": "Memory",
-            "sizeLimit": "64Gi",
-        }
-
-
-@pytest.mark.parametrize("code", [0, 1, 4, 143])
-def test_hopeless_job_stops_itself(submitted, code):
-    """KubeRay tries a job again that failed, but none that Ray calls stopped: here,
-    Ray ends it at once."""
-    entrypoint = yaml.safe_load(files("kuberay", **KUBERAY)["rayjob.yaml"])["spec"][
-        "entrypoint"
-    ]
-    program = (
-        f"PYTHONPATH={environment()['PYTHONPATH']} exec"
-        f" {entrypoint.replace('python', sys.executable, 1)}"
-    )
-    returned, calls = submitted(program, CODE=str(code))
-    assert calls[0] == [
-        "resurface",
-        "sweep",
-        "/shared/sweep.yaml",
-        "--out",
-        "/shared/runs/grid",
-    ]
-    stops = [call for call in calls if call[0] == "ray"]
-    if code in (2, 3, 4):
-        assert returned == -signal.SIGTERM
-        assert stops == [
-            [
-                "ray",
-                "job",
-                "stop",
-                "--no-wait",
-                "--address",
-                "http://127.0.0.1:8265",
-                "resurface",
-            ]
-        ]
-    else:
-        assert (returned, stops) == (code, [])
-
-
-def test_times_are_slurms(rayjob):
+def test_times_are_slurms():
     times = {
         "90": 5400,
         "1:30": 90,
@@ -421,124 +292,39 @@ def test_times_are_slurms(rayjob):
         "1-00:00:01": 86401,
     }
     assert {time: _seconds(time) for time in times} == times
-    for none in ("0", "00:00:00"):  # KubeRay refuses a deadline of 0 seconds
-        document = yaml.safe_load(files("kuberay", **KUBERAY, time=none)["rayjob.yaml"])
-        rayjob.validate(document)
-        assert "activeDeadlineSeconds" not in document["spec"]
 
 
-# ---- Ray's own
-
-
-def test_job_id_names_run_and_try(submitted):
-    text = files("job", address="http://head:8265")["submit.sh"]
-    sound_bash(text)
-    (call,) = [call for call in submitted(text)[1] if call[0] == "ray"]
-    id = call[call.index("--submission-id") + 1]
-    assert re.fullmatch("resurface-grid-.+-1", id)
-    assert call[1:4] == ["job", "submit", "--address"]
-    assert call[call.index("--") + 1 :] == [
-        "resurface",
-        "sweep",
-        "/shared/sweep.yaml",
-        "--out",
-        "/shared/runs/grid",
+def test_documented_rayjob_fits_kuberays_own_definition(rayjob):
+    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    documents = [
+        yaml.safe_load(text)
+        for text in re.findall("```yaml\n(.*?)```", page, re.DOTALL)
     ]
-    other = files("job", address="http://head:8265", out=Path("/elsewhere/grid"))[
-        "submit.sh"
-    ]
-    assert id[:-2] not in other
-
-
-def test_cluster_file_fits_schema():
-    nodes = {
-        "head": "10.0.0.1",
-        "workers": ("10.0.0.2", "node-3"),
-        "user": "me",
-        "gpus": 4,
-        "cpus": 32,
-    }
-    made = files("up", **nodes, setup=". v/activate")
-    ray = Path(next(iter(importlib.util.find_spec("ray").submodule_search_locations)))
-    document = yaml.safe_load(made["cluster.yaml"])
-    jsonschema.validate(
-        document, json.loads((ray / "autoscaler" / "ray-schema.json").read_text())
-    )
-    assert document["max_workers"] == 2
-    for command in (
-        *document["head_start_ray_commands"],
-        *document["worker_start_ray_commands"],
-    ):
-        sound_bash(command)
-        assert command.startswith(
-            ". v/activate && export RAY_AUTH_MODE=token && ray stop && ray start "
-        )
-    sound_bash(made["up.sh"])
+    volume, job = (each for each in documents if "kind" in each)
+    rayjob.validate(job)
+    claims = re.findall(r"claimName: (\S+)", yaml.safe_dump(job))
+    assert {*claims} == {volume["metadata"]["name"]}
+    assert volume["spec"]["accessModes"] == ["ReadWriteMany"]
 
 
 @pytest.mark.parametrize(
-    ("format", "given", "said"),
+    ("given", "said"),
     [
-        ("slurm", {"name": "a\n#SBATCH --uid=0"}, "control character"),
-        ("slurm", {"account": "-x"}, "--account: '-x'"),
-        ("slurm", {"nodes": 0}, "--nodes: 0"),
-        ("slurm", {"setup": 'echo "x'}, "a quote is not closed"),
-        ("slurm", {"mode": "arry"}, "did you mean 'array'?"),
+        ({"name": "a\n#SBATCH --uid=0"}, "control character"),
+        ({"account": "-x"}, "--account: '-x'"),
+        ({"nodes": 0}, "--nodes: 0"),
+        ({"memory": "64Gi"}, "--memory: '64Gi'"),
+        ({"setup": 'echo "x'}, "a quote is not closed"),
+        ({"mode": "arry"}, "did you mean 'array'?"),
         (
-            "slurm",
             {"mode": "array", "nodes": 2},
             "--nodes: 2: each job of an array has one node",
         ),
-        ("slurm", {"image": "x"}, "--image: 'x': not used by slurm"),
-        ("kuberay", {"image": None}, "Missing option '--image'"),
-        ("kuberay", {"namespace": "A_B"}, "--namespace: 'A_B'"),
-        # KubeRay and Ray hand the command on, quoted for another shell
-        ("kuberay", {"out": SHARED}, "--out"),
-        ("kuberay", {"sweep": "/a b.yaml"}, "--sweep-path: '/a b.yaml'"),
-        *(
-            ("kuberay", {"out": Path(path)}, f"--out: '{path}': is not below")
-            for path in PLACES
-        ),
-        *(
-            (
-                "kuberay",
-                {"sweep": path},
-                f"--sweep-path: '{path}': is not below --mount /shared",
-            )
-            for path in PLACES
-        ),
-        ("kuberay", {"tries": 0}, "--tries: 0"),
-        (
-            "kuberay",
-            {"tolerations": ("gpu:Never",)},
-            "--tolerations: 'gpu:Never': KEY[=VALUE][:EFFECT] is needed",
-        ),
-        (
-            "kuberay",
-            {"secrets": ("hf", "HF_TOKEN")},
-            "--secrets: 'HF_TOKEN': is no name of a Kubernetes secret",
-        ),
-        (
-            "kuberay",
-            {"ray_version": "2.51.1"},
-            "--ray-version: '2.51.1': only Ray 2.52 and later has tokens",
-        ),
-        ("kuberay", {"mount": "/shared:ro"}, "--mount: '/shared:ro'"),
-        ("kuberay", {"partition": "gpu"}, "--partition: 'gpu': not used by kuberay"),
-        # Ray's file of hosts would have it once
-        ("up", {"workers": ("node-1",)}, "'node-1': occurs twice"),
-        # Ray would not be started
-        ("up", {"setup": ". v/activate # ours"}, "--setup: '. v/activate # ours'"),
     ],
 )
-def test_impossible_rendering_is_one_line(format, given, said):
-    needed = {"slurm": {}, "kuberay": KUBERAY, "up": {"head": "node-1", "user": "me"}}[
-        format
-    ]
-    assert said in refused(files, format, **needed | given)
+def test_impossible_rendering_is_one_line(given, said):
+    assert said in refused(files, **given)
 
 
-def test_quoted_hash_is_no_comment():
-    assert "one part only" in refused(
-        render, "slurm", settings(mode="array"), PARTS[:1]
-    )
+def test_array_needs_parts():
+    assert "one part only" in refused(render, settings(mode="array"), PARTS[:1])

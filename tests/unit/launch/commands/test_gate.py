@@ -171,10 +171,7 @@ def test_compare_two_runs(run, tmp_path, monkeypatch, capsys):
     assert typed(monkeypatch, "compare", run, run, "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["moved"] == 0
-    out = tmp_path / "exported"
-    assert typed(monkeypatch, "export", run, "--to", "lm-eval", "--out", out) == 0
-    assert f"6 files: {out}" in capsys.readouterr().out
-    assert typed(monkeypatch, "compare", run, out) == 0
+    assert typed(monkeypatch, "compare", run, run) == 0
     assert "Nothing differs: every score is the same." in capsys.readouterr().out
 
 

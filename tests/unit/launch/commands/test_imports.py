@@ -5,8 +5,6 @@ import json
 import subprocess
 import sys
 
-import pytest
-
 from tests.support.checkpoint_files import write
 from tests.support.quantised import with_quantisation
 from tests.support.runs import environment
@@ -16,11 +14,6 @@ HEAVY = ("torch", "transformers", "ray", "vllm", "pandas", "pyarrow", "datasets"
 ANSWERS = [
     ("", 2, ""),
     ("--help", 0, ""),
-    (
-        "doctor --dtype float33",
-        2,
-        "error: unknown --dtype 'float33'; did you mean 'float32'?",
-    ),
     (
         "prune nowhere --method wanda --sparsity 0.5 --out x",
         2,
@@ -53,9 +46,9 @@ ANSWERS = [
     ),
     ("sweep paper --dry-run", 0, ""),
     ("tasks mmlu", 0, ""),
-    ("tasks", 0, ""),
-    ("probes", 0, ""),
-    ("methods", 0, ""),
+    ("list tasks", 0, ""),
+    ("list probes", 0, ""),
+    ("list methods", 0, ""),
     (
         "show-prompt --task squat --model bundled",
         2,
@@ -127,15 +120,13 @@ def test_report_needs_no_engine(tmp_path):
     )
 
 
-TRACKER = "threading.Thread(target=threading.Event().wait, name='tracking', daemon=True).start()"
 LOST_RAY = "sys.modules['ray'] = SimpleNamespace(is_initialized=lambda: True)"
 
 
-@pytest.mark.parametrize("server", [TRACKER, LOST_RAY])
-def test_silent_server_delays_no_exit(server):
-    program = f"""import atexit, sys, threading
+def test_lost_ray_delays_no_exit():
+    program = f"""import atexit, sys
 from types import SimpleNamespace
-{server}
+{LOST_RAY}
 atexit.register(print, "asked again")
 from launch.commands.cli import main; main()"""
     done = subprocess.run(

@@ -207,7 +207,6 @@ def test_wrong_key_of_a_mapping(folder, monkeypatch, capsys):
         ("eval x --task gaz", ["gazetteer"]),
         ("eval x --track ", TRACKERS),
         ("match run --probes di", ["direct"]),
-        ("doctor --dtype bf", ["bfloat16"]),
         ("show-prompt --formats sh", ["shown"]),
         ("sweep small/l", ["small/ladder"]),
         ("render sl", ["slurm"]),

@@ -129,7 +129,6 @@ def test_verify_has_line_per_problem(pruned, tmp_path):
             "--verify takes no MODEL, --out: it only checks an existing checkpoint",
         ),
         ("--verify x --samples 9 --seed 1", "--verify takes no --samples, --seed:"),
-        ("--push org/name --out x --method ria", "--push takes no --method\n"),
     ],
 )
 def test_what_would_be_ignored_is_refused(given, told, monkeypatch, capsys):

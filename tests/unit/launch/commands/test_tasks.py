@@ -7,11 +7,13 @@ import re
 import pytest
 
 from evaluator.core.records import FORMATS
+from evaluator.metrics import TABLES
 from evaluator.probes import PROBES
 from evaluator.tasks import TASKS
 from evaluator.tasks.user_files import _FIELDS
-from launch.commands.tasks import methods, probes, show_prompt, tasks
+from launch.commands.tasks import LISTS, list_names, show_prompt, tasks
 from launch.commands.terminal import printed
+from launch.sweep.config import bundled_recipes
 from pruning.methods import METHODS
 from quantising.methods import METHODS as QUANTISING
 from tests.support.sweeps import refused
@@ -31,18 +33,20 @@ def told(capsys: pytest.CaptureFixture[str], **options: object) -> str:
 
 
 def test_lists_have_registered_names(capsys):
-    for command, registered in {
-        tasks: [*TASKS],
-        probes: [*PROBES],
-        methods: [*METHODS, *QUANTISING],
+    for kind, registered in {
+        "tasks": [*TASKS],
+        "probes": [*PROBES],
+        "methods": [*METHODS, *QUANTISING],
     }.items():
-        command()
+        list_names(kind)
         out = capsys.readouterr().out
         assert out.count("\n") <= 50
         for each in registered:
             assert re.search(rf"^ {each.name}\b", out, re.MULTILINE)
             assert {*each.help.split()} <= {*out.split()}
-        assert command is not probes or {*FORMATS} <= {*out.split()}
+        assert kind != "probes" or {*FORMATS} <= {*out.split()}
+    assert {*LISTS["tables"]()["table"]} == {*TABLES.names}
+    assert {*LISTS["recipes"]()["recipe"]} <= {*bundled_recipes()}
 
 
 def test_every_task_shows_its_prompts(capsys):
@@ -55,7 +59,7 @@ def test_every_task_shows_its_prompts(capsys):
     tasks("jsonl")
     line = next(each for each in capsys.readouterr().out.split("\n") if "{" in each)
     assert {*json.loads(line)} == {*_FIELDS}
-    probes()
+    list_names("probes")
     assert "beam, sample, aligned_beam: the first 100" in capsys.readouterr().out
     tasks("arc_challenge")
     out = capsys.readouterr().out

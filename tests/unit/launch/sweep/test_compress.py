@@ -11,7 +11,6 @@ from evaluator.engine.vllm import engine, quantised
 from launch.sweep.config import SweepConfig, load_sweep
 from launch.sweep.estimate import estimate
 from launch.sweep.jobs import expand
-from launch.sweep.machines import machine_of
 from launch.sweep.models import BUNDLED_MODEL
 from launch.sweep.preflight import prepare
 from pruning.config import PruneConfig
@@ -254,7 +253,7 @@ def test_estimate_of_documented_sweep():
     document = validated(
         SweepConfig, {**MAIN, "compress": yaml.safe_load(lines)}, "s.yaml"
     )
-    by_name = {each.job.name: each for each in estimate(document, machine_of("H100"))}
+    by_name = {each.job.name: each for each in estimate(document)}
     dense = by_name["wanda-0.5"].disk_bytes
     assert by_name["dense"].disk_bytes == 0
     assert by_name["reap-0.25"].disk_bytes == dense
@@ -264,16 +263,7 @@ def test_estimate_of_documented_sweep():
         == dense // 2
     )
     assert dense // 4 < by_name["gptq-w4a16"].disk_bytes < dense // 3
-    assert (
-        by_name["online-mxfp8"].disk_bytes
-        == by_name["online-mxfp8"].compress_hours
-        == 0
-    )
-    assert (
-        by_name["gptq-w4a16"].compress_hours
-        > by_name["rtn-fp8_dynamic"].compress_hours
-        > 0
-    )
+    assert by_name["online-mxfp8"].disk_bytes == 0
     text = (Path(__file__).resolve().parents[4] / "docs" / "quantised.md").read_text(
         encoding="utf-8"
     )
@@ -281,8 +271,7 @@ def test_estimate_of_documented_sweep():
     names = [
         each.job.name
         for each in estimate(
-            validated(SweepConfig, yaml.safe_load(block), "docs/quantised.md"),
-            machine_of("H100"),
+            validated(SweepConfig, yaml.safe_load(block), "docs/quantised.md")
         )
     ]
     assert {

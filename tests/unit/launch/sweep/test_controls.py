@@ -5,6 +5,7 @@ import shutil
 import pytest
 import yaml
 
+import launch.sweep.estimate
 from evaluator.core.config import validated
 from evaluator.core.controls import change_of, name_of
 from evaluator.engine.config import EngineConfig, engine_under
@@ -13,7 +14,6 @@ from launch.sweep.config import SweepConfig
 from launch.sweep.controls import ITEMS, with_controls
 from launch.sweep.estimate import estimate
 from launch.sweep.jobs import expand, screened_groups
-from launch.sweep.machines import machine_of
 from launch.sweep.preflight import prepare
 from tests.support.models import save_tiny_model
 from tests.support.quantised import LAYOUTS, with_quantisation
@@ -95,10 +95,11 @@ def test_noise_is_measured_by_default(more, on_gpus, names):
         assert ("fidelity" in task.probes) == (job.base == "dense")
 
 
-def test_estimate_counts_controls():
+def test_estimate_counts_controls(monkeypatch):
+    monkeypatch.setattr(launch.sweep.estimate, "count_gpus", lambda: 1)
     tasks = [gazetteer(items=40, languages=["english", "korean"])]
     config = validated(SweepConfig, MAIN | {"compress": [], "tasks": tasks}, "s.yaml")
-    dense, control, *_ = estimate(config, machine_of("H100"))
+    dense, control, *_ = estimate(config)
     assert (control.job.name, control.work.items) == ("dense~order", ITEMS)
     assert control.work.requests == dense.work.requests * ITEMS // 80
 

@@ -1,221 +1,37 @@
-"""What a tracker and the user's command are told of a run, and when; by trackers
-that keep what they hear."""
+"""What a tracker and the user's command are told of a run."""
 
+import contextlib
 import importlib
 import json
+import math
 import sys
-import tempfile
-import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import pandas as pd
 import pytest
 
-from evaluator import report
 from evaluator.store.run_json import Failure
-from launch.run.events import Died, End, Ended, GaveUp, Planned, Recorded
-from launch.run.state import RunState, advance
-from launch.trackers import notifying, tracking
+from launch.run.events import Died, End, GaveUp
+from launch.trackers import notifying
 from launch.trackers.notifying import Notifying, command_of
-from launch.trackers.tracking import (
-    Tracked,
-    Tracking,
-    flattened,
-    numbers_of,
-    tracker_of,
-)
+from launch.trackers.tracking import tracker_of
 from tests.support.sweeps import refused
-from tests.support.synthetic import write_run
-from tests.support.tracker.mlflow import MlflowClient
+from tests.support.tracker import mlflow
 
-CHECKPOINTS = ("dense", "wanda-0.6")
-
-
-def _state(**done: int) -> RunState:
-    """Of a run that evaluates six items on each checkpoint."""
-    planned = Planned({(name, "xquad"): 6 for name in done})
-    state = advance(RunState(), planned, 0.0)
-    for name, items in done.items():
-        recorded = Recorded(checkpoint=name, task="xquad", items=items)
-        state = advance(state, recorded, 0.0)
-    return state
-
-
-def test_checkpoint_ends_with_its_base(tmp_path: Path) -> None:
-    bases = {"dense": None, "sparse": "dense", "other": "not asked"}
-    checkpoints = [
-        Tracked(name=name, base=base, parameters={}) for name, base in bases.items()
-    ]
-    tracking = Tracking(Diary(), tmp_path, checkpoints, {}, pytest.fail)
-    assert tracking._ended() == []
-    for dense, ended in ((5, ["other"]), (6, ["dense", "sparse", "other"])):
-        tracking.on(Ended(engine=0), _state(dense=dense, sparse=6, other=6))
-        assert [each.name for each in tracking._ended()] == ended
-    tracking._folder.cleanup()
-
-
-def test_settings_and_numbers_are_flat() -> None:
-    document = {"a": {"b": 1, "c": {"d": "x"}}, "e": [1, "y"], "f": None, "g": True}
-    assert flattened(document) == {
-        "a.b": "1",
-        "a.c.d": "x",
-        "e": '[1, "y"]',
-        "g": "true",
-    }
-    row = {
-        "task": "xquad",
-        "checkpoint": "dense",
-        "n": 3,
-        "kept": float("nan"),
-        "open": 41.5,
-        "flag": True,
-    }
-    assert numbers_of([row]) == {"xquad/n": 3.0, "xquad/open": 41.5}
-
-
-class Diary:
-    name = "diary"
-
-    def __init__(self, fails_with: str = "") -> None:
-        self.heard: list[Any] = []
-        self.numbers: dict[str, Any] = {}
-        self.files: dict[str, set[str]] = {}
-        self._fails_with = fails_with
-
-    def begin(self, run: str, known: str | None, parameters: Any) -> str:
-        self.heard.append(("begin", run, known, dict(parameters)))
-        return known or "id of the run"
-
-    def checkpoint(
-        self, parent: str, name: str, parameters: Any, numbers: Any, folder: Path
-    ) -> str:
-        if name == self._fails_with:
-            raise ConnectionError("the server is away")
-        self.heard.append((parent, name, dict(parameters)))
-        self.numbers[name] = numbers
-        self.files[name] = {
-            file.relative_to(folder).as_posix() for file in folder.rglob("*.*")
-        }
-        return f"id of {name}"
-
-    def end(self, run: str, files: Any, finished: bool) -> None:
-        self.heard.append(("end", run, [file.name for file in files], finished))
+HEADLINE = pd.DataFrame(
+    [{"checkpoint": "wanda", "task": "x:y", "n": 3, "drop": math.nan, "known": None}]
+)
+FOLDERS = ("report", "tables", "records")
 
 
 @pytest.fixture
-def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No table is computed, for tests of what is told when."""
-    headline = pd.DataFrame({"task": ["xquad"], "checkpoint": ["dense"], "n": [6]})
-    monkeypatch.setattr(
-        report, "write_part", lambda *_: SimpleNamespace(headline=headline)
-    )
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """A finished run whose parts have the names that a driver gives them."""
-    made = write_run(tmp_path / "run", 6, CHECKPOINTS, languages=("english",))
-    for part in made.glob("records/*/*/*.parquet"):
-        part.rename(part.with_name("000000-6.parquet"))
-    return made
-
-
-def _task(run: Path) -> str:
-    return next(path.name for path in (run / "records" / "dense").iterdir())
-
-
-def _follow(run: Path, diary: Diary, finished: bool = True) -> list[str]:
-    warnings: list[str] = []
-    bases = {"dense": None, "wanda-0.6": "dense", "missing": "dense"}
-    checkpoints = [
-        Tracked(name=name, base=base, parameters={"model": "m"})
-        for name, base in bases.items()
-    ]
-    with Tracking(diary, run, checkpoints, {"seed": "0"}, warnings.append) as tracking:
-        state = _state(**{"dense": 6, "wanda-0.6": 6, "missing": 0})
-        tracking.on(Ended(engine=0), state)
-        tracking.results = [run / "report" / "index.html"] if finished else None
-    return warnings
-
-
-@pytest.mark.slow
-def test_checkpoint_is_sent_once(run: Path) -> None:
-    first = Diary()
-    assert _follow(run, first, finished=False) == []
-    assert first.heard == [
-        ("begin", "run", None, {"seed": "0"}),
-        ("id of the run", "dense", {"model": "m"}),
-        ("id of the run", "wanda-0.6", {"model": "m"}),
-        ("end", "id of the run", [], False),
-    ]
-    assert first.numbers["wanda-0.6"][f"{_task(run)}/n"] > 0
-    assert first.numbers["wanda-0.6"] != first.numbers["dense"]
-    assert {
-        "tables/headline.csv",
-        "tables/fates.csv",
-        "figures/fates.svg",
-    } <= first.files["wanda-0.6"]
-
-    again = Diary()
-    assert _follow(run, again) == []
-    assert again.heard == [
-        ("begin", "run", "id of the run", {"seed": "0"}),
-        ("end", "id of the run", ["index.html"], True),
-    ]
-
-
-@pytest.mark.usefixtures("unmeasured")
-def test_absent_server_ends_nothing(run: Path) -> None:
-    """What was not sent is sent by the next call; the ids of other trackers stay."""
-    theirs = {"run": "theirs", "checkpoints": {}}
-    (run / "tracking.json").write_text(json.dumps({"other": theirs}))
-    first = Diary(fails_with="dense")
-    warning = "--track diary: ConnectionError: the server is away; the run continues"
-    assert _follow(run, first) == [warning]
-    again = Diary()
-    assert _follow(run, again) == []
-    for diary, sent in ((first, ["wanda-0.6"]), (again, ["dense"])):
-        assert [each[1] for each in diary.heard if each[0] == "id of the run"] == sent
-    ids = {name: f"id of {name}" for name in CHECKPOINTS}
-    assert json.loads((run / "tracking.json").read_text()) == {
-        "other": theirs,
-        "diary": {"run": "id of the run", "checkpoints": ids},
-    }
-
-
-@pytest.mark.usefixtures("unmeasured")
-def test_tracker_that_cannot_begin(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (run / "tracking.json").write_text("{")
-    diary = Diary()
-    refusal = Mock(side_effect=PermissionError("log in first"))
-    monkeypatch.setattr(diary, "begin", refusal)
-    assert _follow(run, diary) == [
-        "--track diary: PermissionError: log in first; the run continues"
-    ]
-    assert diary.heard == []
-
-
-@pytest.mark.usefixtures("unmeasured")
-@pytest.mark.parametrize("silent", ["begin", "checkpoint", "end"])
-def test_silent_tracker_delays_nobody(
-    run: Path, monkeypatch: pytest.MonkeyPatch, silent: str
-) -> None:
-    diary, answered = Diary(), threading.Event()
-    # an error too late to be told
-    monkeypatch.setattr(diary, silent, lambda *_: answered.wait() and 1 / 0)
-    monkeypatch.setattr(tracking, "_PATIENCE", 0.3)
-    monkeypatch.setattr(tempfile, "tempdir", str(run.parent))
-    warnings = _follow(run, diary)
-    assert not list(run.parent.glob("resurface-*"))  # nothing stays
-    thread = next(each for each in threading.enumerate() if each.name == "tracking")
-    answered.set()
-    thread.join()
-    assert warnings == [
-        "--track diary: no answer in 0.3 s; the same command sends what is left"
-    ]
+def run(tmp_path):
+    for name in FOLDERS:
+        (tmp_path / "grid" / name).mkdir(parents=True)
+        (tmp_path / "grid" / name / "file").write_text("x")
+    return tmp_path / "grid"
 
 
 def test_missing_tracker_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,94 +52,50 @@ def test_missing_tracker_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_mlflow(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(
-        sys.modules, "mlflow", SimpleNamespace(MlflowClient=MlflowClient)
-    )
-    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", lambda *_: None)
+def test_mlflow(run, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
     monkeypatch.setenv("TRACKED", str(tmp_path / "heard"))
-    tracker = tracker_of("mlflow")
-    parent = tracker.begin("grid", None, {"seed": "0", "a?b": "x" * 900})
-    (tmp_path / "made").mkdir()
-    (tmp_path / "made" / "headline.csv").write_text("x")
-    child = tracker.checkpoint(
-        parent, "wanda-0.6", {"model": "m"}, {"xquad:x/n": 3.0}, tmp_path / "made"
-    )
-    tracker.end(parent, [run / "report" / "index.html"], finished=True)
-    again = tracker_of("mlflow")
-    assert again.begin("grid", parent, {"seed": "0"}) == parent
-    again.end(parent, [], finished=False)
-    heard = [
-        tuple(json.loads(line).values())
-        for line in (tmp_path / "heard").read_text().splitlines()
-    ]
-    assert (parent, child) == ("1", "2")
+    tracker_of("mlflow")(run, {"seed": 0, "models": "x" * 900}, HEADLINE)
+    lines = (tmp_path / "heard").read_text().splitlines()
+    heard = [tuple(json.loads(line).values()) for line in lines]
     assert heard == [
-        ("create_run", "1", "new resurface", "grid", {}),
-        ("log_param", "1", "seed", "0"),
-        ("log_param", "1", "a_b", "x" * 500),
-        ("create_run", "2", "new resurface", "wanda-0.6", {"mlflow.parentRunId": "1"}),
-        ("log_param", "2", "model", "m"),
-        ("log_metric", "2", "xquad_x/n", 3.0),
-        ("log_artifacts", "2", ["headline.csv"]),
-        ("set_terminated", "2", "FINISHED"),
-        ("log_artifact", "1", "index.html", "report"),
-        ("set_terminated", "1", "FINISHED"),
-        ("update_run", "1", "RUNNING"),
-        ("set_terminated", "1", "FAILED"),
+        ("set_experiment", "resurface"),
+        ("start_run", "grid"),
+        ("log_param", "seed", "0"),
+        ("log_param", "models", "x" * 500),
+        ("log_metric", "wanda/x_y/n", 3.0),
+        *(("log_artifacts", ["file"], name) for name in FOLDERS),
+        ("end_run",),
     ]
 
 
-def test_wandb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_wandb(run, monkeypatch):
     begun, heard = [], []
 
-    def init(**settings: Any) -> Any:
+    @contextlib.contextmanager
+    def init(**settings):
         begun.append(settings)
-        finish, log_artifact = (
-            lambda exit_code: heard.append(exit_code),
-            lambda artifact: heard.append(artifact.added),
-        )
-        return SimpleNamespace(
-            log=heard.append, log_artifact=log_artifact, finish=finish
+        yield SimpleNamespace(
+            id="1", log=heard.append, log_artifact=lambda each: heard.append(each.added)
         )
 
     class Artifact:
         def __init__(self, name: str, type: str) -> None:
             self.added = [name]
 
-        def add_dir(self, path: str) -> None:
-            self.added.append(Path(path).name)
+        def add_dir(self, path: str, name: str) -> None:
+            assert Path(path) == run / name
+            self.added.append(name)
 
-        add_file = add_dir
-
-    monkeypatch.setitem(
-        sys.modules,
-        "wandb",
-        SimpleNamespace(init=init, Artifact=Artifact, Settings=dict),
-    )
+    module = SimpleNamespace(init=init, Artifact=Artifact, Settings=dict)
+    monkeypatch.setitem(sys.modules, "wandb", module)
     monkeypatch.setenv("WANDB_PROJECT", "mine")
-    tracker = tracker_of("wandb")
-    parent = tracker.begin("grid", None, {"seed": "0"})
-    child = tracker.checkpoint(
-        parent, "wanda-0.6", {"model": "m"}, {"xquad/n": 3.0}, tmp_path
-    )
-    (tmp_path / "index.html").write_text("x")
-    tracker.end(parent, [tmp_path / "index.html"], finished=False)
-    assert child == f"{parent}-wanda-0-6"
-    assert tracker.begin("grid", parent, {}) == parent
-    common = {
-        "project": "mine",
-        "group": "grid",
-        "resume": "allow",
-        "settings": {"silent": True},
-    }
-    assert begun == [
-        common | {"id": child, "name": "wanda-0.6", "config": {"model": "m"}},
-        common | {"id": parent, "name": "grid", "config": {"seed": "0"}},
-    ]
-    files = [f"{child}-files", tmp_path.name], [f"{parent}-files", "index.html"]
-    assert heard == [{"xquad/n": 3.0}, files[0], 0, files[1], 1]
+    tracker_of("wandb")(run, {"seed": 0}, HEADLINE)
+    (settings,) = begun
+    assert (settings["project"], settings["name"]) == ("mine", "grid")
+    assert settings["config"] == {"seed": 0}
+    assert heard == [{"wanda/x:y/n": 3.0}, ["1-files", *FOLDERS]]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from launch.run.directory.rundir import references_of
 from launch.sweep.config import SweepConfig
 from launch.sweep.estimate import estimate
 from launch.sweep.jobs import CheckpointJob
-from launch.sweep.machines import machine_of
 from launch.sweep.preflight import prepare
 from launch.sweep.preflight_checks import (
     check_references,
@@ -92,14 +91,12 @@ def test_estimate_counts_distributions(tmp_path):
         )
         for each in (TASK, without)
     ]
-    of_base, of_pruned = estimate(sweeps[0], machine_of("cpu"))
+    of_base, of_pruned = estimate(sweeps[0])
     assert (of_base.reference_bytes, of_pruned.reference_bytes) == (
         POSITIONS * BYTES,
         0,
     )
-    assert [
-        each.reference_bytes for each in estimate(sweeps[1], machine_of("cpu"))
-    ] == [0, 0]
+    assert [each.reference_bytes for each in estimate(sweeps[1])] == [0, 0]
     disk = [prepare(sweep, tmp_path).disk_bytes for sweep in sweeps]
     assert disk[0] - disk[1] == POSITIONS * BYTES
 

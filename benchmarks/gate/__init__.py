@@ -1,1 +1,0 @@
-"""The gate's errors on made-up checkpoints with known losses."""
