@@ -40,7 +40,6 @@ class Judgement(Strict):
     why: str
     planned: int
     unjudged: int
-    decided_early: bool
     differences: Sequence[str] = ()
 
 
@@ -79,15 +78,6 @@ class Gates(Printed):
 
     verdict: Outcome
     runs: Mapping[str, Gate]
-
-
-class Screened(Printed):
-    """`median_items`: half of the tries need no more. Outcomes: shares of the tries."""
-
-    schema_version: int = 2
-    screen: Mapping[str, int]
-    repeats: int
-    checkpoints: Sequence[Mapping[str, str | float]]
 
 
 class Ended(Printed):

@@ -8,11 +8,10 @@ from itertools import product
 import numpy as np
 
 from benchmarks.gate.worlds import KINDS, Kind, Plan, World, draw, harmless, planted
-from evaluator.deciding.decision import Outcome, decide, stopped
+from evaluator.deciding.decision import Outcome, decide
 from evaluator.deciding.thresholds import Thresholds
 from evaluator.metrics.inputs import ALL
 
-FIRST = 100  # items of a screened run's first look
 SIZES, LANGUAGES = (50, 200, 1000, 5000), (1, 3, 12)
 _ACCURACIES = (0.05, 0.5, 0.8, 0.95, 0.99)
 # Cluster and correlation: contexts of one item; of five, from little to all in common.
@@ -73,11 +72,6 @@ class Case:
             for check in decision.checks
         )
 
-    def ends_screened(self, rng: np.random.Generator) -> bool:
-        """Whether a run ends with the verdict that may stop at any look."""
-        paired = draw(self.world, self.plan, rng)
-        return stopped(paired, self.thresholds, FIRST, rng)[0] == self.verdict
-
 
 Worlds = Callable[[int], Iterator[World]]  # of so many languages
 
@@ -93,14 +87,6 @@ def worlds(languages: int) -> Iterator[World]:
         yield replace(world, sizes="skewed")
         if languages > 1:
             yield replace(world, shared=True)
-
-
-def large(languages: int) -> Iterator[World]:
-    """Of 5,000 items: worth screening."""
-    world = World(SIZES[-1], languages)
-    yield world
-    yield replace(world, accuracy=0.5)
-    yield replace(world, cluster=5, correlation=0.3)
 
 
 def at_tolerance(some: Worlds, kinds: tuple[Kind, ...] = KINDS) -> Iterator[Case]:

@@ -1,7 +1,7 @@
 """The error rates of the gate, measured: `resurface bench gate`.
 
     resurface bench gate                               # every part
-    resurface bench gate --only false_pass,screened    # some parts
+    resurface bench gate --only false_pass             # some parts
 
 Of many cases the worst is bad by chance too. So the worst ones are drawn again, and
 only these rates are reported. Each part prints a table. The JSON line has a key a part.
@@ -18,8 +18,8 @@ from benchmarks.gate import cases
 from benchmarks.gate.cases import Case
 from benchmarks.harness import Options, count, print_table, run_main
 from evaluator.core.errors import Json, ResurfaceError, json_text, unknown
+from evaluator.deciding.decision import BLOCK_LEVEL, PASS_LEVEL
 from evaluator.metrics.intervals import Mean
-from evaluator.metrics.sequential_looks import BLOCK_LEVEL, PASS_LEVEL
 
 _SURE = 0.01  # the simulation's own intervals have 99 %
 _BOUNDS = {"PASS": PASS_LEVEL, "BLOCK": BLOCK_LEVEL}
@@ -45,49 +45,32 @@ class Rate:
         return "{rate:.2%} ({low:.2%} to {high:.2%})".format(**self.figures())
 
 
-def rate(case: Case, runs: int, seed: Sequence[int], screened: bool = False) -> Rate:
-    """How often runs of this case end with its verdict; `screened`: they may stop at
-    any look."""
+def rate(case: Case, runs: int, seed: Sequence[int]) -> Rate:
+    """How often runs of this case end with its verdict."""
     rng = np.random.default_rng(seed)
-    ends = case.ends_screened if screened else case.ends
-    return Rate(sum(ends(rng) for _ in range(runs)), runs)
+    return Rate(sum(case.ends(rng) for _ in range(runs)), runs)
 
 
 def worst(
-    some: Iterable[Case],
-    *,
-    runs: int,
-    again: int,
-    seed: int,
-    screened: bool = False,
-    kept: int = 3,
+    some: Iterable[Case], *, runs: int, again: int, seed: int, kept: int = 3
 ) -> list[tuple[Case, Rate]]:
     """The cases that end most often with their wrong verdict, of `runs` runs each.
     Their rates are those of `again` new runs."""
     counted = []
     for number, case in enumerate(some):
-        first = rate(case, runs, (seed, number), screened)
+        first = rate(case, runs, (seed, number))
         counted.append((-first.count, number, case))
     rates = []
     for _, number, case in sorted(counted, key=lambda row: row[:2])[:kept]:
-        rates.append((case, rate(case, again, (seed + 1, number), screened)))
+        rates.append((case, rate(case, again, (seed + 1, number))))
     return sorted(rates, key=lambda row: -row[1].count)
 
 
-def _errors(
-    options: argparse.Namespace, some: Iterable[Case], screened: bool = False
-) -> Json:
+def _errors(options: argparse.Namespace, some: Iterable[Case]) -> Json:
     """The worst of the cases, which have one verdict."""
-    rows = worst(
-        some,
-        runs=options.runs,
-        again=options.again,
-        seed=options.seed,
-        screened=screened,
-    )
+    rows = worst(some, runs=options.runs, again=options.again, seed=options.seed)
     verdict = rows[0][0].verdict
-    how = " of screened runs" if screened else ""
-    print_table(f"wrong {verdict}{how}", ("case", "rate (99 % interval)"), rows)
+    print_table(f"wrong {verdict}", ("case", "rate (99 % interval)"), rows)
     bound = _BOUNDS[verdict]
     return {
         "bound": bound,
@@ -97,17 +80,9 @@ def _errors(
     }
 
 
-def _screened(options: argparse.Namespace) -> Json:
-    passed = _errors(options, cases.at_tolerance(cases.large), screened=True)
-    blocked = _errors(options, cases.without_loss(cases.large), screened=True)
-    above = passed["above_bound"] or blocked["above_bound"]
-    return {"PASS": passed, "BLOCK": blocked, "above_bound": above}
-
-
 PARTS: dict[str, Callable[[argparse.Namespace], Json]] = {
     "false_pass": lambda options: _errors(options, cases.at_tolerance(cases.worlds)),
     "false_block": lambda options: _errors(options, cases.without_loss(cases.worlds)),
-    "screened": _screened,
 }
 
 

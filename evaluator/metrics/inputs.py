@@ -49,7 +49,6 @@ from evaluator.store.outcomes import (
     outcome_types,
     over_seeds,
 )
-from evaluator.store.run_json import screened_of
 from evaluator.tasks.loading import NO_LANGUAGES
 
 # the row that pools the languages; the unweighted mean over them
@@ -125,8 +124,6 @@ class Inputs:
       `readers`: the same for texts. `once_more`: the checkpoints that are controls
       (`evaluator.core.controls`), which neither of the two has.
     - `formats`: the evaluated formats, in the protocol's order.
-    - `decided_early`: the note on each checkpoint that has records of some items only,
-      by task and checkpoint.
     - `notes`: on records that no table can count.
     """
 
@@ -164,11 +161,6 @@ class Inputs:
         self._in_format = Recent(self._read, _HELD_ROWS)
         self._joined = Recent(self._join, _HELD_PAIRS)
         self._comparisons: dict[str, dict[Key, Comparison]] = {}
-        self.decided_early: dict[Key, str] = {}
-        for row in screened_of(self.run):
-            if row.early:
-                note = f"decided early: evaluated on {row.asked} of {row.items} items"
-                self.decided_early[row.task, row.checkpoint] = note
 
     def all_outcomes_of(self, checkpoint: str, task: str) -> pd.DataFrame:
         """One checkpoint's outcomes on one task, all formats and seeds, with the

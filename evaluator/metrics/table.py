@@ -261,14 +261,13 @@ class Table:
         return rows
 
     def _labelled(self, row: Row, inputs: Inputs) -> Row:
-        """A row with its reasons: its checkpoint was evaluated on some items only;
-        it compares with a base that was evaluated otherwise, or has quantised
+        """A row with its reasons: it compares with a base that was evaluated otherwise, or has quantised
         activations; a number has no interval."""
-        key = str(row.get("task")), str(row.get("checkpoint"))
-        notes = [inputs.decided_early.get(key)]
+        notes: list[str | None] = []
         if row.get("base") is not None:
             reasons = inputs.incomparable_drawn if self.drawn else inputs.incomparable
-            notes += [reasons.get(key), rounded_activations(row.get("pattern"))]
+            key = str(row.get("task")), str(row.get("checkpoint"))
+            notes = [reasons.get(key), rounded_activations(row.get("pattern"))]
         bare = [row.pop(name) for name in list(row) if name.endswith(WHY)]
         if any(notes) or bare:
             note = joined_reasons(*notes)

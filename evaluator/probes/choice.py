@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from evaluator.asking.questions import NO_DISTRACTOR, Question
 from evaluator.core.records import Columns
-from evaluator.core.reducing import KEY, pack_shares, where_measured
+from evaluator.core.reducing import KEY, where_measured
 from evaluator.probes.base import Cost, ItemProbe, Steps
 from evaluator.probes.item import scored
 from evaluator.tasks.answer_types import answer_type
@@ -52,7 +52,6 @@ class Choice(ItemProbe):
         "same_kind": "Int64",
         # Each option's share of the options' summed likelihoods, the gold one's first
         # (`evaluator.core.reducing`).
-        "option_shares": "string",
         # Summed over all options, for fertility.
         "option_tokens": "Int64",
         "option_words": "Int64",
@@ -111,7 +110,6 @@ class Choice(ItemProbe):
         words = [text.split() for text in texts]
         kinds = [answer_type(text, options[0]["language"]) for text in texts]
         best = max(scores)
-        likelihoods = np.array([math.exp(score - best) for score in scores])
         hashes = pd.util.hash_array(np.array(texts, dtype=object)) % 2**31
         return {
             "options": len(options),
@@ -125,7 +123,6 @@ class Choice(ItemProbe):
                 option["index"] for option in options if option["logprob"] == best
             ),
             "same_kind": kinds.count(kinds[0]) - 1,
-            "option_shares": pack_shares(likelihoods / likelihoods.sum()),
             "option_tokens": sum(lengths) or None,
             "option_words": sum(map(len, words)),
             "option_characters": sum(len("".join(parts)) for parts in words),

@@ -18,7 +18,6 @@ from evaluator.metrics.intervals import Floats, ItemNumbers
 from evaluator.metrics.measures import Unbounded, bounds, difference
 from evaluator.metrics.tables.judges import Fitness
 from evaluator.metrics.tables.matching import without_error
-from evaluator.metrics.tables.overlap import kappa_of
 from evaluator.metrics.tables.pr_gap import delta_pr_of
 from evaluator.metrics.tables.prompts import extremes
 
@@ -109,19 +108,6 @@ def _chosen(normals: Floats, accuracy: float) -> Values:
     return [*_right(normals, base, base * 0.9), np.full(normals.shape[1], 0.25)]
 
 
-def _options(normals: Floats, accuracy: float) -> Values:
-    """Two checkpoints' choices among four options: one is certain, the other gives
-    the rest to the next option."""
-    first, second = _right(normals, accuracy, max(accuracy - 0.1, accuracy / 2))
-    sure = 0.4 + 0.6 * first
-    return [
-        sure * second + (1 - sure) * (1 - second),
-        sure,
-        second,
-        np.full(len(first), 1 / 3),
-    ]
-
-
 def _known(normals: Floats, accuracy: float) -> Values:
     base = _right(normals[:2], accuracy, 0.25 + 0.75 * accuracy)
     own = _right(normals[2:], accuracy * 0.8, (0.25 + 0.75 * accuracy) * 0.95)
@@ -189,8 +175,6 @@ def _corrected(
     return {"x": float(value), **bounds("x", *found)}
 
 
-_ERRORS = [(1, 1, 1, 1), (1, 0, 0, 1), (0, 1, 0, 1), (0, 0, 1, 1)]
-_CAPA = [(*kind[:3], 1 / 3) for kind in (*_ERRORS, (0, 0, 0))]
 # fmt: off
 STATISTICS = (
     Statistic("mc_only, chance-corrected", 4, _known, lambda c, k, m, f: float((m - f / 3).sum() / k.sum()),
@@ -199,7 +183,6 @@ STATISTICS = (
               **_of_means(delta_pr_of, [(*a, *b) for a, b in product(_ZERO, _QUARTER)])),
     Statistic("Delta_PR, mean over languages", 4, lambda z, p: [*_opened(z[:2], p), *_chosen(z[2:], p)],
               **_of_language_means(delta_pr_of, [(*a, *b) for a, b in product(_ZERO, _QUARTER)])),
-    Statistic("CAPA", 2, _options, **_of_means(kappa_of, _CAPA)),
     Statistic("corrected", 3, _judged, lambda c, contained, accepted, right, chance: float(right.mean()), _corrected),
     Statistic("prompts, worst", 3, _posed, lambda c, *right: min(float(each.mean()) for each in right),
               _extreme("worst")),

@@ -147,7 +147,6 @@ def pretend(
                 run._store.append(*assignment.part, result.shard.name, result.part)
                 board.finished(0, result.shard)
             board.end(0)
-            run._screening.poll()
 
     def note_of(assignment: Assignment) -> None:
         probes = assignment.kept or assignment.config.probes

@@ -23,19 +23,14 @@ from evaluator.metrics.tables import (
     matching,
     noise,
     one_shot,
-    overlap,
     perplexity,
     pr_gap,
     price,
-    prompt_order,
     prompts,
-    question_kinds,
     rank,
     recovery,
     recovery_percent,
-    screening,
     thinking,
-    vote,
 )
 
 # In the order of the report.
@@ -67,13 +62,8 @@ TABLES: Registry[Table] = Registry(
         matching.TABLE,
         judges.TABLE,
         prompts.TABLE,
-        prompt_order.TABLE,
         length_of_context.TABLE,
-        question_kinds.TABLE,
-        vote.TABLE,
-        overlap.TABLE,
         price.TABLE,
-        screening.TABLE,
     ),
 )
 

@@ -25,8 +25,6 @@ from evaluator.deciding.verdict_text import (
 )
 from evaluator.deciding.verdicts import judge, not_judged
 from evaluator.metrics import Inputs, reduce_records
-from evaluator.metrics.inputs import ALL
-from evaluator.metrics.sequential_looks import BLOCK_LEVEL, PASS_LEVEL, nominal
 from evaluator.store.run_json import Failure
 from tests.support.records import Seen, records
 
@@ -312,43 +310,6 @@ def test_divergence_blocks_by_interval():
     assert (found.outcome, found.of("kld")[0].contexts) == ("WARN", 9)
 
 
-def test_checks_stay_passed():
-    """In 200 items nothing is lost; in the next 40, 8 items are, which is no longer
-    surely within 5 points."""
-    only, looks = Thresholds(max_drop=5, **ONLY_DROP), (200, 240)
-    passed = decide(_paired(200, 0), only, sizes=looks).within
-    assert passed == {("open_drop", ALL), ("choice_drop", ALL)}
-    assert decide(_paired(240, 8), only, sizes=looks).outcome == "WARN"
-    later = decide(_paired(240, 8), only, sizes=looks, passed=passed)
-    assert later.outcome == "PASS"
-    worse = decide(_paired(240, 100), only, sizes=looks, passed=passed)
-    assert worse.outcome == "BLOCK"
-
-
-def test_levels_of_several_looks():
-    """40 items can pass a tolerance of 10 points and not one of 2: only the latter
-    starts at the second look."""
-    looks = (60, 400)
-    loose, strict = (Thresholds(max_drop=drop, **ONLY_DROP) for drop in (10, 2))
-    assert decide(_paired(60, 0), loose, sizes=looks).outcome == "PASS"
-    assert decide(_paired(60, 0), strict, sizes=looks).outcome == "WARN"
-    (open_drop, _) = decide(_paired(400, 0), strict, sizes=looks).checks
-    assert open_drop.high == pytest.approx(1 - 0.05 ** (1 / 400), abs=1e-9)
-    # Of 60 items in 30 contexts the p-value is at best .9^30 = .042, over the level of
-    # two looks: one look is left.
-    shared = replace(_paired(400, 0), contexts=np.arange(400) // 2)
-    for check in decide(shared, loose, sizes=looks).checks:
-        assert check.levels[0] == PASS_LEVEL
-    # Nobody knows the best p-value of a gain, of a ratio or of a table: both looks have
-    # a level.
-    unknown = Thresholds(max_drop=0, min_recovery=1, max_kld=0.01, **ONLY_DROP)
-    report = Reported(value=0.05, low=0.04, high=0.06, n=400, contexts=400)
-    reports = {("kld", ALL): report}
-    checks = decide(_paired(400, 0), unknown, sizes=looks, reports=reports).checks
-    assert [check.levels[0] for check in checks] == [nominal(PASS_LEVEL, looks)] * 5
-    assert checks[-1].missing == 0
-
-
 @pytest.mark.parametrize(
     ("name", "values"),
     [
@@ -443,27 +404,6 @@ SILENT = "open_drop .1 all beyond; open_drop .5 thai beyond; "
 def test_text_names_worst_checks(checks, told):
     found = _verdict(told.partition(" ")[0], checks)
     assert re.match(told, f"{found.outcome} {usable(found)} {why(found)}")
-
-
-def test_screened_checkpoints_keep_looks():
-    """Of 120 items without a loss, .98^120 = .09 shows nothing: what passed before
-    stays, and 40 are not missing."""
-    row = {"task": "t", "checkpoint": "int4", "base": "dense", "decision": "WARN"}
-    row |= {"asked": 120, "items": 160, "looks": (100, 120, 160)}
-    row["passed"] = (("open_drop", ALL),)
-    planned = {"int4": {"t": 160}}
-    found = judged(alike(120), alike(120), screening=[row], planned=planned)
-    assert (found.planned, found.unjudged) == (120, 0)
-    states = [check.state for check in found.checks]
-    assert states == ["within", "undecided", "within", "undecided"]
-    assert found.checks[0].levels[1] == nominal(BLOCK_LEVEL / 4, row["looks"])
-    # One loss of 200 has the p-value .975^200 + 200 * .025 * .975^199 = .039: over the
-    # level of two looks.
-    row |= {"asked": 200, "items": 240, "looks": (200, 240), "passed": ()}
-    own = alike(200) | alike(1, replace(RIGHT, status="engine_error"))
-    only = Thresholds(max_drop=2.5, **ONLY_DROP)
-    assert judged(alike(200), alike(200), only, screening=[row]).outcome == "PASS"
-    assert judged(alike(200), own, only, screening=[row]).unjudged == 1
 
 
 def test_differences_beside_weights_are_named():

@@ -7,7 +7,6 @@ import yaml
 
 from evaluator.core.config import validated
 from evaluator.deciding.policy import Policy, need_tasks, policy_for, spelled
-from evaluator.deciding.thresholds import Screen
 from evaluator.deciding.verdict_text import document, notice, usable, why
 from evaluator.deciding.verdicts import judge
 from evaluator.metrics import Inputs, reduce_records
@@ -69,7 +68,6 @@ def test_last_policy_counts(tmp_path, files):
     given = policy_for(tmp_path, run, max_flips=7, languages=False).default
     assert (given.max_drop, given.max_lost, given.max_flips) == (3, 1, 7)
     assert policy_for(tmp_path, {"config": {"gate": POLICY}}, max_drop=4).required
-    assert Screen(items=10, seed=0).items == 10
 
 
 @pytest.mark.parametrize(

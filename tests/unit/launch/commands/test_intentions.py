@@ -168,7 +168,6 @@ WRONG_KEYS = [
     ("engine: {knd: vllm}", "engine.knd", "kind"),
     ("resources: {engine: 2}", "resources.engine", "engines"),
     ("gate: {max_dorp: 2}", "gate.max_dorp", "max_drop"),
-    ("screen: {item: 2}", "screen.item", "items"),
     (
         "include: [{tasks: [{task: gazetteer, probe: [rank]}]}]",
         "include.0: tasks.0.probe",
