@@ -25,7 +25,7 @@ Format = Literal[
     "open", "shown", "distractors_only", "unrelated", "one_shot", "open_capped"
 ]
 Status = Literal["ok", "truncated", "excluded", "engine_error"]
-ThoughtState = Literal["none", "closed", "cut", "forced"]
+ThoughtState = Literal["none", "closed", "cut"]
 Grading = Literal["strict", "paper"]  # the rule by which an answer is right
 ControlKind = Literal["same", "paraphrase", "other"]
 
@@ -293,9 +293,7 @@ class Record(Origin, frozen=True, kw_only=True):
     thought_state: Annotated[
         ThoughtState | None,
         Meaning(
-            "`none`: no thought; `closed`: it has an end; `cut`: no end, so no answer;"
-            " `forced`: the answer after we ended a cut thought. `greedy` has the last"
-            " two both"
+            "`none`: no thought; `closed`: it has an end; `cut`: no end, so no answer"
         ),
     ] = None
     contains_paper: Annotated[

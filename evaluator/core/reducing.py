@@ -109,8 +109,6 @@ def by_both_rules(records: pd.DataFrame, probe: str) -> pd.DataFrame:
 
     Empty for records of one rule."""
     done = records[records["contains"].notna() & records["contains_paper"].notna()]
-    if probe == "greedy":
-        done = done[done["index"] == 0]
     strict, paper = done["contains"].astype(bool), done["contains_paper"].astype(bool)
     loose = paper & ~strict
     marked = done[[*KEY, "index"]].assign(

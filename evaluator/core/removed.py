@@ -20,5 +20,8 @@ REMOVED: Mapping[str, str] = {
     "vote": "docs/python.md has a recipe in pandas",
     "overlap": "docs/python.md has a recipe in pandas",
     "prompt_order": "docs/python.md has a recipe in pandas; table `prompts` stays",
+    "aligned_beam": "`aligned_rank` follows the base's words",
+    "aligned_choice": "`aligned_rank` follows the base's words",
+    "direct": "a second task with `thinking: off`, with a `name` of its own",
     "weak": "docs/python.md has a recipe in pandas",
 }

@@ -75,17 +75,3 @@ class Beam(ItemProbe):
 
     def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
         return hits(records, self.name)
-
-
-class AlignedBeam(Beam):
-    """`beam` after the base's thought."""
-
-    name = "aligned_beam"
-    help = "the same search after the base's thought; needs thinking"
-    title = "beams after the base's thought"
-    after_base = needs_thinking = True
-    columns: Mapping[str, str] = {
-        "aligned_beams": "Int64",
-        "aligned_beam_hit": "boolean",
-        "aligned_beam_hits": "Int64",
-    }

@@ -50,8 +50,6 @@ class Choice(ItemProbe):
         # How many of the other options are of the gold option's kind
         # (`evaluator.tasks.answer_types`).
         "same_kind": "Int64",
-        # Each option's share of the options' summed likelihoods, the gold one's first
-        # (`evaluator.core.reducing`).
         # Summed over all options, for fertility.
         "option_tokens": "Int64",
         "option_words": "Int64",
@@ -148,15 +146,7 @@ class Choice(ItemProbe):
         )
 
 
-class _Recognised(Choice):
-    """Its one column says whether the gold answer is recognised."""
-
-    def outcome(self, options: Sequence[Columns]) -> Columns:
-        (column,) = self.columns
-        return {column: _gold_leads([option["logprob"] for option in options])}
-
-
-class HardChoice(_Recognised):
+class HardChoice(Choice):
     """`choice` with the distractors most like the gold answer."""
 
     name = "hard_choice"
@@ -168,15 +158,8 @@ class HardChoice(_Recognised):
     def options_of(self, question: Question) -> Options | None:
         return question.hard_options
 
-
-class AlignedChoice(_Recognised):
-    """`choice` after the base's thought."""
-
-    name = "aligned_choice"
-    help = "choice after the base's thought; needs thinking"
-    title = "choice after the base's thought"
-    after_base = needs_thinking = True
-    columns: Mapping[str, str] = {"aligned_recognised": "boolean"}
+    def outcome(self, options: Sequence[Columns]) -> Columns:
+        return {"hard_recognised": _gold_leads([each["logprob"] for each in options])}
 
 
 def _gold_leads(

@@ -342,6 +342,11 @@ class ItemRun:
             moved = self.prompter.continuations(self.prompts["open"], answers)
             self.scored = dict(zip(answers, moved, strict=True))
 
+    def is_cut(self, format: Format) -> bool:
+        """Whether the thought before a format's answer has no end."""
+        thought = self.prompts[format].thought
+        return thought is not None and thought.state == "cut"
+
     def cut(self, thought: Thought | None) -> Columns:
         """The columns of a response that is a cut thought, and so no answer; none
         for any other."""

@@ -58,7 +58,6 @@ def responses(run_dir: Path, probes: Sequence[str], *, everything: bool) -> Want
         )
         records = by_its_rule(table.to_pandas())
         judged = records["probe"].isin(probes) & records["contains"].notna()
-        judged &= (records["probe"] != "greedy") | (records["index"] == 0)  # as it is
         if not everything:
             judged &= records["contains"].eq(False)
         for row in records[judged].to_dict("records"):

@@ -123,7 +123,6 @@ def test_every_interval_is_checked():
     assert missing == {
         # rates like others
         "distractors.accuracy", "distractors.drop", "judges.paraphrase_accepted",
-        "thinking.accuracy_direct", "thinking.gain",  # likewise
         # rates and means like others, of controls (test_noise.py)
         "noise.acceptance", "noise.changed_rate", "noise.distance", "noise.flip_rate",
         "noise.kld", "noise.same_top",
