@@ -157,8 +157,7 @@ class Record(Origin, frozen=True, kw_only=True):
         int,
         Meaning(
             "number of the beam, sample, option or window, from 0. `fidelity`: 0 is"
-            " the base's greedy answer, 1 the gold answer. `greedy`: 1 is the answer"
-            " after a cut thought. Else 0",
+            " the base's greedy answer, 1 the gold answer. Else 0",
             key=True,
         ),
     ]
@@ -239,19 +238,9 @@ class Record(Origin, frozen=True, kw_only=True):
     truncated: Annotated[bool | None, Meaning("whether the context was cut to fit")] = (
         None
     )
-    cached_tokens: Annotated[
-        int | None, _Unreported("prompt tokens from the prefix cache", "tokens")
-    ] = None
     engine: Annotated[str, Meaning("the engine's name")]
     engine_version: Annotated[str, Meaning("the version of its library")]
     dtype: Annotated[str, Meaning("the engine's number format")]
-    kv_scales: Annotated[
-        str | None,
-        _Unreported(
-            "scales of a quantised cache: `from the checkpoint`, `calculated`, `none`"
-        ),
-    ] = None
-    device: Annotated[str | None, _Unreported("its GPUs or processor")] = None
     kld: Annotated[
         PerToken,
         Meaning(

@@ -375,11 +375,7 @@ class ItemRun:
         if self.collapsed and not response.logprobs:
             return failed(NOT_NUMBERS)
         logprob = sum(response.logprobs) if response.logprobs else None
-        return {
-            "logprob": logprob,
-            "cached_tokens": response.cached_tokens,
-            **self.graded(response.token_ids),
-        }
+        return {"logprob": logprob, **self.graded(response.token_ids)}
 
 
 def failed(error: str | None) -> Columns:
@@ -397,14 +393,6 @@ def failure_of(responses: Iterable[Response]) -> Columns:
     return {}
 
 
-def total_cached(responses: Iterable[Response]) -> int | None:
-    """The prompt tokens that the cache answered; None where the engine does not
-    count them."""
-    counts = [response.cached_tokens for response in responses]
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
-
-
 def scored(request: Score, response: Response, *, ranked: bool = False) -> Columns:
     """The columns of a scored answer; `logprob` is summed over its tokens, in nats.
     `ranked`: the first token's too."""
@@ -414,7 +402,6 @@ def scored(request: Score, response: Response, *, ranked: bool = False) -> Colum
         "token_ids": response.token_ids,
         "logprob": sum(response.logprobs),
         "prompt_tokens": len(request.prompt_ids),
-        "cached_tokens": response.cached_tokens,
     }
     if ranked:
         columns["rank"] = response.ranks[0]

@@ -65,7 +65,6 @@ class PretendedEngine(EngineActor):
 
     def __init__(self) -> None:
         self._config = EngineConfig()
-        self._kv_scales = None
         self._tokenised = {}
         self._waiting = deque()
         self._lock = threading.Lock()
