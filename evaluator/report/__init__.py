@@ -1,4 +1,5 @@
-"""The report of a run directory: every table as CSV, and one self-contained page.
+"""The report of a run directory: every table with rows as CSV, and one self-contained
+page.
 
     report = write_report(Path("runs/demo"))
     report.page        # RUN/report/index.html
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from evaluator.core.errors import PLUGIN, json_text
+from evaluator.core.errors import PLUGIN, Json, json_text
 from evaluator.core.files import csv_bytes, need_unfenced, write_atomically
 from evaluator.deciding.policy import policy_for
 from evaluator.deciding.verdict_text import document
@@ -61,19 +62,18 @@ def write_report(run_dir: Path) -> Report:
     tables, failures = results.files, failures_of(run)
     if failures:
         tables["failures"] = failure_frame(failures)
-    # An earlier call wrote these files from other records.
-    old = {*results.failures, "failures", "left_out", "reference"}
-    for name in old.difference(tables):
+    # an earlier call wrote these files from other records
+    known = {*results.tables, "headline", "failures", "left_out", "reference"}
+    for name in known.difference(tables):
         need_unfenced(run_dir)
         (run_dir / "tables" / f"{name}.csv").unlink(missing_ok=True)
     written = {}
     for name, frame in tables.items():
         written[name] = run_dir / "tables" / f"{name}.csv"
         write_atomically(written[name], csv_bytes(frame))
-    gate = run_dir / "gate.json"
-    if gate.is_file():
+    if (run_dir / "gate.json").is_file():
         told = document(results.verdicts, results.policy, not_judged(inputs))
-        write_atomically(gate, json_text(told, indent=2).encode())
+        write_verdicts(run_dir, told)
     notes = [*inputs.notes]
     for file in sorted(
         {*(run_dir / "tables").glob("*.csv")}.difference(written.values())
@@ -81,6 +81,11 @@ def write_report(run_dir: Path) -> Report:
         notes.append(f"{file}: is stale: no table {file.stem!r} is installed")
     page = _write_pages(run_dir, inputs, results, view)
     return Report(page, written, results, notes)
+
+
+def write_verdicts(run_dir: Path, told: Json) -> None:
+    """Write RUN/gate.json, of `verdict_text.document`."""
+    write_atomically(run_dir / "gate.json", json_text(told, indent=2).encode())
 
 
 def _write_pages(

@@ -78,16 +78,12 @@ class Results:
 
     @property
     def files(self) -> dict[str, pd.DataFrame]:
-        """The frames of tables/*.csv, without those of tables that failed."""
+        """The frames of tables/*.csv: a table without rows has no file."""
         files = {"headline": self.headline}
         for name, table in self.tables.items():
-            if not table.failed:
-                files[name] = table.told(table.frame)
-        if len(self.left_out):
-            files["left_out"] = self.left_out
-        if len(self.paper):
-            files["reference"] = self.paper
-        return files
+            files[name] = table.told(table.frame)
+        files |= {"left_out": self.left_out, "reference": self.paper}
+        return {name: frame for name, frame in files.items() if len(frame)}
 
     @property
     def failures(self) -> dict[str, str]:

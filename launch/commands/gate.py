@@ -11,7 +11,7 @@ import yaml
 from rich.markup import escape
 
 from evaluator.core.config import validated
-from evaluator.core.errors import Document, json_text
+from evaluator.core.errors import Document
 from evaluator.core.files import write_atomically
 from evaluator.deciding.policy import need_tasks, policy_of, spelled
 from evaluator.deciding.thresholds import Thresholds, Tolerances
@@ -174,15 +174,14 @@ def _judged(paths: Sequence[Path], file: Path | None, typed: Document) -> list[J
 
 
 def _write(judged: Judged) -> None:
-    from evaluator.report import write_report
+    from evaluator.report import write_report, write_verdicts
 
     if isinstance(judged.run, Path):  # others' logs stay as they are
         return
     policy = yaml.safe_dump(judged.policy.document, sort_keys=False)
     folder = judged.run.path
     write_atomically(folder / "gate.yaml", policy.encode())
-    document = json_text(judged.document, indent=2)
-    write_atomically(folder / "gate.json", document.encode())
+    write_verdicts(folder, judged.document)
     if (folder / "report" / "index.html").is_file():  # it shows the verdicts too
         write_report(folder)
 

@@ -106,7 +106,6 @@ TABLE = Table(
         ),
     ),
     plotted=lambda frame: frame[frame["n"] > 0],
-    silent=True,
 )
 
 

@@ -270,5 +270,4 @@ TABLE = Table(
     plotted=lambda frame: frame.assign(of_prompt=frame["accuracy"])[
         (frame["format"] == "open") & (frame["language"] == ALL) & (frame["n"] > 0)
     ],
-    silent=True,
 )

@@ -123,5 +123,4 @@ TABLE = Table(
         Bars("Fates of the answers", BARS),
     ),
     lacks=(Lack("ratio", "a checkpoint with its base (for ratio and fates)"),),
-    silent=True,
 )
