@@ -161,11 +161,12 @@ class Names(Printed):
 
 
 class Matched(Printed):
-    """`judges`: name -> what it judged. `fitness`: its control pairs, in words."""
+    """`judges`: name -> what it judged. `controls`: what it made of the control
+    pairs."""
 
     run: str
     judges: Mapping[str, str]
-    fitness: Sequence[str]
+    controls: Mapping[str, str]
 
 
 class Compared(Printed):

@@ -27,7 +27,6 @@ Format = Literal[
 Status = Literal["ok", "truncated", "excluded", "engine_error"]
 ThoughtState = Literal["none", "closed", "cut"]
 Grading = Literal["strict", "paper"]  # the rule by which an answer is right
-ControlKind = Literal["same", "paraphrase", "other"]
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 
@@ -305,10 +304,6 @@ class VerdictRow:
     verdict: Annotated[
         bool | None, Meaning("whether the response means the same as a gold answer")
     ]
-    probability: Annotated[
-        float | None,
-        _Unreported("probability of yes, where yes and no add up to 1", "0 to 1"),
-    ]
     status: Annotated[
         Status,
         Meaning(
@@ -316,24 +311,6 @@ class VerdictRow:
             " the prompt is too long even without it; `engine_error`: the engine failed"
         ),
     ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlRow(VerdictRow):
-    """A matcher model's decision about a response with a known verdict."""
-
-    task: Annotated[str, Meaning("the task's name")]
-    language: Annotated[str, Meaning("as the task spells it")]
-    item_id: Annotated[str, Meaning("the question's item")]
-    control: Annotated[
-        ControlKind,
-        Meaning(
-            "`same`: the response is the reference; `paraphrase`: the reference in"
-            " another form, by rule; `other`: another item's reference, which does not"
-            " match"
-        ),
-    ]
-    response: Annotated[str, Meaning("the response that the matcher judges")]
 
 
 # A checkpoint's own columns, equal in all its records; PRUNING are the ones about its

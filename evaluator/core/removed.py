@@ -23,5 +23,8 @@ REMOVED: Mapping[str, str] = {
     "aligned_beam": "`aligned_rank` follows the base's words",
     "aligned_choice": "`aligned_rank` follows the base's words",
     "direct": "a second task with `thinking: off`, with a `name` of its own",
+    "judges": "table `matching` says what each judge made of the control pairs",
+    "--fit-only": "leave out `--matcher` of a judge that fails the control pairs",
+    "--controls": "the 60 control pairs are fixed",
     "weak": "docs/python.md has a recipe in pandas",
 }

@@ -116,9 +116,8 @@ class Inputs:
 
     The rest is optional. `items` has the columns of `Item`; intervals need task,
     language, item_id and cluster. `verdicts` are those of matcher models (the record's
-    key, then the columns of `VerdictRow`), `controls` theirs on control pairs
-    (`ControlRow`). `run` is run.json. `fit_only`: unfit matchers have no vote in the
-    panel.
+    key, then the columns of `VerdictRow`), `controls` theirs on control pairs. `run` is
+    run.json.
 
     - `checkpoints`: every checkpoint on every task with questions, in display order.
       `readers`: the same for texts. `once_more`: the checkpoints that are controls
@@ -136,10 +135,8 @@ class Inputs:
         verdicts: pd.DataFrame | None = None,
         run: Document | None = None,
         controls: pd.DataFrame | None = None,
-        fit_only: bool = False,
     ) -> None:
         self.items, self.verdicts, self.controls = items, verdicts, controls
-        self.fit_only = fit_only
         self.run = run or {}
         if isinstance(outcomes, pd.DataFrame):
             outcomes = Outcomes(outcomes)

@@ -206,15 +206,6 @@ class Unbounded:
         return (exp(low), exp(high)) if scale == "exp" else (low, high)
 
 
-def beyond_chance(observed: Floats, expected: Floats) -> Floats:
-    """Agreement as a share of what chance leaves of it; NaN where chance is 1."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        kappa = np.where(expected < 1, (observed - expected) / (1 - expected), np.nan)
-    # Weighted means in single precision are rounded differently on different
-    # processors.
-    return np.clip(kappa, -1.0, 1.0)
-
-
 def exp(value: float) -> float:
     """The exponential; infinite where it exceeds a number's range."""
     with np.errstate(over="ignore"):

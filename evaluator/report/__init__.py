@@ -5,8 +5,8 @@ page.
     report.page        # RUN/report/index.html
 
 RUN/records is enough to rebuild the report. RUN/items adds questions, passages and
-clusters. RUN/verdicts and RUN/controls add the judgements of matcher models, and
-RUN/run.json adds provenance."""
+clusters. RUN/verdicts adds the judgements of matcher models, and RUN/run.json adds
+provenance."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ from evaluator.report.page import render_page, standalone
 from evaluator.report.results import Results, compute, pages_of, part_of, without_tables
 from evaluator.store.reading import (
     Asked,
+    read_controls,
     read_items,
     read_records,
     read_run,
@@ -35,7 +36,6 @@ from evaluator.store.reading import (
     record_parts,
 )
 from evaluator.store.run_json import failure_frame, failures_of
-from evaluator.store.verdicts import read_controls, read_fit_only
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,12 +176,7 @@ def read_inputs(
     if outcomes is not None:
         _remove_others(outcomes, "*.parquet", written)
     inputs = Inputs(
-        all_outcomes,
-        items,
-        read_verdicts(run_dir),
-        run,
-        read_controls(run_dir),
-        read_fit_only(run_dir),
+        all_outcomes, items, read_verdicts(run_dir), run, read_controls(run_dir)
     )
     if strange:
         names = ", ".join(sorted(strange))

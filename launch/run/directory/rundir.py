@@ -36,7 +36,7 @@ from evaluator.store.run_json import (
     failures_of,
     rows_as,
 )
-from evaluator.store.schema import CONTROL_COLUMNS, VERDICT_COLUMNS
+from evaluator.store.schema import VERDICT_COLUMNS
 from launch.provenance import provenance
 from launch.run.decide.assignments import BaseSource, key_of
 from launch.run.directory.identity import continued
@@ -422,17 +422,15 @@ def set_damaged_aside(
 def set_verdicts_aside(run_dir: Path, matcher: str, warn: Tell) -> None:
     """Move aside a matcher's unreadable verdicts, which it then judges again. Raises
     InputError on OSError."""
-    kinds = (("verdicts", VERDICT_COLUMNS), ("controls", CONTROL_COLUMNS))
-    for kind, columns in kinds:
-        for path in sorted((run_dir / kind / matcher).rglob("*.parquet")):
-            if (why := damage_of(path, columns, columns)) is not None:
-                target = move_into(
-                    run_dir / "damaged" / path.relative_to(run_dir).parent, path
-                )
-                warn(
-                    f"{path} is damaged ({why}), and moved to {target}; this command"
-                    " judges again"
-                )
+    for path in sorted((run_dir / "verdicts" / matcher).rglob("*.parquet")):
+        if (why := damage_of(path, VERDICT_COLUMNS, VERDICT_COLUMNS)) is not None:
+            target = move_into(
+                run_dir / "damaged" / path.relative_to(run_dir).parent, path
+            )
+            warn(
+                f"{path} is damaged ({why}), and moved to {target}; this command"
+                " judges again"
+            )
 
 
 def _bases(prepared: Prepared, parts: set[Part], run_dir: Path) -> list[Part]:
