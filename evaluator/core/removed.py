@@ -16,7 +16,6 @@ REMOVED: Mapping[str, str] = {
     "pause": "`resurface stop RUN`; the same command resumes",
     "resume": "the run's own command resumes it",
     "same_device": "the scheduler gives a run GPUs of one type (Slurm: --constraint)",
-    "screen": "a run grows by `items:`; `resurface gate` judges it",
     "vote": "docs/python.md has a recipe in pandas",
     "overlap": "docs/python.md has a recipe in pandas",
     "prompt_order": "docs/python.md has a recipe in pandas; table `prompts` stays",
