@@ -233,11 +233,9 @@ class Bus:
             self.state = state = advance(self.state, event, now)
         for listener in list(self.listeners):
             listener(event, state)
-        match event:
-            case Advanced():
-                part = state.engines[event.engine].part
-            case _:
-                return
+        if not isinstance(event, Advanced):
+            return
+        part = state.engines[event.engine].part
         name = part[0]
         if state.is_done(part) and name not in state.incomplete():
             seconds = now - state.began.get(name, state.started)
