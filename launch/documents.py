@@ -40,7 +40,6 @@ class Judgement(Strict):
     why: str
     planned: int
     unjudged: int
-    decided_early: bool
     differences: Sequence[str] = ()
 
 
@@ -79,15 +78,6 @@ class Gates(Printed):
 
     verdict: Outcome
     runs: Mapping[str, Gate]
-
-
-class Screened(Printed):
-    """`median_items`: half of the tries need no more. Outcomes: shares of the tries."""
-
-    schema_version: int = 2
-    screen: Mapping[str, int]
-    repeats: int
-    checkpoints: Sequence[Mapping[str, str | float]]
 
 
 class Ended(Printed):
@@ -169,11 +159,12 @@ class Names(Printed):
 
 
 class Matched(Printed):
-    """`judges`: name -> what it judged. `fitness`: its control pairs, in words."""
+    """`judges`: name -> what it judged. `controls`: what it made of the control
+    pairs."""
 
     run: str
     judges: Mapping[str, str]
-    fitness: Sequence[str]
+    controls: Mapping[str, str]
 
 
 class Compared(Printed):

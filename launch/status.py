@@ -18,17 +18,10 @@ from pydantic import BaseModel, ValidationError
 from evaluator.core.errors import InputError, Json, one_line
 from evaluator.core.lease import FOLDER, PACE, beats_of, latest_claim
 from evaluator.core.liveness import Pace, Sight, sight
-from evaluator.store.run_json import (
-    Failure,
-    Served,
-    failures_of,
-    no_run,
-    rows_as,
-    screened_of,
-)
+from evaluator.store.run_json import Failure, Served, failures_of, no_run, rows_as
 from launch.run.directory.event_log import History, read_history
 from launch.run.directory.live import EngineStatus, Live, read_live
-from launch.run.events import COMPLETING, Decided, Part, Planned, Recorded
+from launch.run.events import COMPLETING, Part, Planned, Recorded
 from launch.run.state import (
     ERRORS,
     EngineState,
@@ -190,15 +183,8 @@ def _state_of(
         Recorded(checkpoint=checkpoint, task=task, items=items)
         for (checkpoint, task), items in done.items()
     ]
-    decided = [
-        Decided(
-            checkpoint=row.checkpoint, task=row.task, items=row.asked, total=row.items
-        )
-        for row in screened_of(run.rows)
-        if row.early
-    ]
     state = RunState()
-    for event in (Planned(planned, tuple(failures)), *recorded, *decided):
+    for event in (Planned(planned, tuple(failures)), *recorded):
         state = advance(state, event, 0.0)
     working = {
         each.engine: EngineState(

@@ -166,7 +166,8 @@ class Ours:
             records += of_item
             for record in of_item:
                 if record.probe == "greedy" and record.token_ids is not None:
-                    greedy[key(item)] = list(record.token_ids)
+                    if record.thought_state != "cut":  # which has no answer
+                        greedy[key(item)] = list(record.token_ids)
                 elif record.probe == "choice" and record.logprob is not None:
                     scores.setdefault(key(item), {})[str(record.index)] = record.logprob
         with tempfile.TemporaryDirectory() as folder:
@@ -269,7 +270,8 @@ class Theirs:
         self.beam(only_deep=True)
         answers = {}
         for item, result in zip(self._items, greedy, strict=True):
-            answers[item["id"]] = list(result.outputs[0].token_ids)
+            if not item.get("cut"):  # a thought without an end has no answer
+                answers[item["id"]] = list(result.outputs[0].token_ids)
         return {"greedy": answers, **self.score()}
 
     @cached_property
@@ -300,7 +302,8 @@ class Theirs:
             texts = [text[1:] for text in item["option_texts"]]
             options = prompter.continuations(prompt, texts)
             pairs = [(option.prompt_ids, option.continuation_ids) for option in options]
-            yield {**item, "prompt": list(prompt.token_ids), "pairs": pairs}
+            cut = thought is not None and thought.state == "cut"
+            yield {**item, "prompt": list(prompt.token_ids), "pairs": pairs, "cut": cut}
 
 
 def main() -> None:

@@ -124,7 +124,6 @@ class Prompter:
         candidates: Sequence[str] = (),
         exemplar: Item | None = None,
         context_chars: int | None = None,
-        thinking: bool = True,
     ) -> Prompt:
         """The prompt that poses `item`. Raises InputError if it is too long without any
         context, or lacks an exemplar.
@@ -133,7 +132,7 @@ class Prompter:
         that names `options` lists them in every format. `one_shot` shows the
         `exemplar`. `context_chars` cuts the context first: by default to 500 for
         `one_shot` and `open_capped`, which also share a token cap, and not for the
-        others. Without `thinking`, a model that thinks otherwise does not.
+        others.
 
         If the prompt is over its cap, the context is cut from its end, at a code point,
         to the longest prefix that fits: none of the next 8 longer ones does. (The
@@ -149,9 +148,7 @@ class Prompter:
             item, format, candidates, exemplar, context_chars, self._wording
         )
         if self._chat:
-            before, after = self._in_chat_template(
-                before, context, after, thinking=thinking
-            )
+            before, after = self._in_chat_template(before, context, after)
         prompt = self._fit(before, context, after, cap)
         if prompt is None:
             shortest = len(self._encode(before + after))
@@ -273,7 +270,7 @@ class Prompter:
         return self._counts[passage]
 
     def _in_chat_template(
-        self, before: str, context: str, after: str, *, thinking: bool = True
+        self, before: str, context: str, after: str
     ) -> tuple[str, str]:
         """What stands before and after the context once the template is applied."""
         turn = before + context + after
@@ -285,7 +282,7 @@ class Prompter:
                 add_generation_prompt=True,
                 date_string=self._date.strftime("%d %b %Y"),
                 strftime_now=self._date.strftime,
-                **thinking_variables(thinking and self.thoughts is not None),
+                **thinking_variables(self.thoughts is not None),
             )
         except Exception as error:  # a template divides by zero as it likes
             rendered, problem = "", f"cannot be applied ({one_line(error)})"
@@ -297,8 +294,6 @@ class Prompter:
             name = self._tokenizer.name_or_path
             raise InputError(f"{name}: chat: the chat template {problem}")
         start, _, rest = rendered.partition(turn)
-        if not thinking and self.thoughts is not None:
-            rest += self.thoughts.skipped(rest)
         return start + before, after + rest
 
     def _encode(self, text: str) -> TokenIds:

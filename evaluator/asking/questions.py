@@ -46,8 +46,6 @@ class Posed:
     # answers after the open prompt, by their text
     scored: Mapping[str, Continuation] = field(default_factory=dict)
     context_depth: float | None = None  # of the records
-    # the open prompt for an answer without a thought; None: models do not think
-    direct: Prompt | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

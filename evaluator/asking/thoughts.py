@@ -8,8 +8,8 @@ format of chat template. Pure.
 A thought ends with one token of the vocabulary, so an engine can stop there. It is
 
 - `closed`: the model wrote that token;
-- `cut`: the limit or EOS came first; its answer is `forced`, as it follows the token
-  that we append;
+- `cut`: the limit or EOS came first, so there is no answer; what is scored follows the
+  token that we append;
 - `none`: it answered without a thought."""
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def thinking_variables(on: bool) -> dict[str, bool]:
 class Thought:
     """What a model thought before it answers a prompt."""
 
-    state: ThoughtState  # `closed`, or `forced`: cut, and then ended by us
+    state: ThoughtState  # `closed` or `cut`
     # with the tag that opens it, if the model wrote that; without its end
     token_ids: TokenIds
     text: str  # without tags
@@ -98,20 +98,6 @@ class Thoughts:
             )
         self.end_id: int = ends[0]
 
-    def skipped(self, end: str) -> str:
-        """What a prompt with this end lacks to begin an answer without a thought, as
-        some templates always let a model think: an empty thought, or the format's
-        own words."""
-        made = self.format
-        if made.bare or made.end in end:
-            return made.bare
-        return (
-            ("" if end.rstrip().endswith(made.start) else made.start)
-            + "\n\n"
-            + made.end
-            + made.gap
-        )
-
     def read(
         self,
         prompt: str,
@@ -134,7 +120,7 @@ class Thoughts:
             return None
         inner = ids[len(self.start_ids) :] if tagged else ids
         return Thought(
-            state="closed" if closed else "forced",
+            state="closed" if closed else "cut",
             token_ids=ids,
             text=decode(inner).strip(),
         )

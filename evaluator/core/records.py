@@ -25,9 +25,8 @@ Format = Literal[
     "open", "shown", "distractors_only", "unrelated", "one_shot", "open_capped"
 ]
 Status = Literal["ok", "truncated", "excluded", "engine_error"]
-ThoughtState = Literal["none", "closed", "cut", "forced"]
+ThoughtState = Literal["none", "closed", "cut"]
 Grading = Literal["strict", "paper"]  # the rule by which an answer is right
-ControlKind = Literal["same", "paraphrase", "other"]
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 
@@ -157,8 +156,7 @@ class Record(Origin, frozen=True, kw_only=True):
         int,
         Meaning(
             "number of the beam, sample, option or window, from 0. `fidelity`: 0 is"
-            " the base's greedy answer, 1 the gold answer. `greedy`: 1 is the answer"
-            " after a cut thought. Else 0",
+            " the base's greedy answer, 1 the gold answer. Else 0",
             key=True,
         ),
     ]
@@ -239,19 +237,9 @@ class Record(Origin, frozen=True, kw_only=True):
     truncated: Annotated[bool | None, Meaning("whether the context was cut to fit")] = (
         None
     )
-    cached_tokens: Annotated[
-        int | None, _Unreported("prompt tokens from the prefix cache", "tokens")
-    ] = None
     engine: Annotated[str, Meaning("the engine's name")]
     engine_version: Annotated[str, Meaning("the version of its library")]
     dtype: Annotated[str, Meaning("the engine's number format")]
-    kv_scales: Annotated[
-        str | None,
-        _Unreported(
-            "scales of a quantised cache: `from the checkpoint`, `calculated`, `none`"
-        ),
-    ] = None
-    device: Annotated[str | None, _Unreported("its GPUs or processor")] = None
     kld: Annotated[
         PerToken,
         Meaning(
@@ -293,9 +281,7 @@ class Record(Origin, frozen=True, kw_only=True):
     thought_state: Annotated[
         ThoughtState | None,
         Meaning(
-            "`none`: no thought; `closed`: it has an end; `cut`: no end, so no answer;"
-            " `forced`: the answer after we ended a cut thought. `greedy` has the last"
-            " two both"
+            "`none`: no thought; `closed`: it has an end; `cut`: no end, so no answer"
         ),
     ] = None
     contains_paper: Annotated[
@@ -318,10 +304,6 @@ class VerdictRow:
     verdict: Annotated[
         bool | None, Meaning("whether the response means the same as a gold answer")
     ]
-    probability: Annotated[
-        float | None,
-        _Unreported("probability of yes, where yes and no add up to 1", "0 to 1"),
-    ]
     status: Annotated[
         Status,
         Meaning(
@@ -329,24 +311,6 @@ class VerdictRow:
             " the prompt is too long even without it; `engine_error`: the engine failed"
         ),
     ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlRow(VerdictRow):
-    """A matcher model's decision about a response with a known verdict."""
-
-    task: Annotated[str, Meaning("the task's name")]
-    language: Annotated[str, Meaning("as the task spells it")]
-    item_id: Annotated[str, Meaning("the question's item")]
-    control: Annotated[
-        ControlKind,
-        Meaning(
-            "`same`: the response is the reference; `paraphrase`: the reference in"
-            " another form, by rule; `other`: another item's reference, which does not"
-            " match"
-        ),
-    ]
-    response: Annotated[str, Meaning("the response that the matcher judges")]
 
 
 # A checkpoint's own columns, equal in all its records; PRUNING are the ones about its

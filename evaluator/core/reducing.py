@@ -109,8 +109,6 @@ def by_both_rules(records: pd.DataFrame, probe: str) -> pd.DataFrame:
 
     Empty for records of one rule."""
     done = records[records["contains"].notna() & records["contains_paper"].notna()]
-    if probe == "greedy":
-        done = done[done["index"] == 0]
     strict, paper = done["contains"].astype(bool), done["contains_paper"].astype(bool)
     loose = paper & ~strict
     marked = done[[*KEY, "index"]].assign(
@@ -195,18 +193,3 @@ def unpack(packed: Iterable[str]) -> Positions:
         same_top=(rows["marks"] & _SAME) > 0,
         band=(rows["marks"] & (_SAME - 1)).astype(np.intp),
     )
-
-
-def pack_shares(shares: Sequence[float]) -> str:
-    """The probabilities of one item's options as text."""
-    return base64.b64encode(np.asarray(shares, dtype="<f4").tobytes()).decode()
-
-
-def unpack_shares(packed: Sequence[str]) -> npt.NDArray[np.float32]:
-    """Items x options; zeros behind the options of an item that has fewer than
-    others."""
-    items = [np.frombuffer(base64.b64decode(text), dtype="<f4") for text in packed]
-    shares = np.zeros((len(items), max(map(len, items), default=0)), dtype=np.float32)
-    for row, own in zip(shares, items, strict=True):
-        row[: len(own)] = own
-    return shares

@@ -1,4 +1,4 @@
-"""Decisions on a run's numbers: the gate's verdicts, when a screened sweep stops, and
+"""Decisions on a run's numbers: the gate's verdicts, and
 what moved between two runs.
 
 - `decision.decide(paired, Thresholds())`: one checkpoint's decision. Pure: arrays and

@@ -16,19 +16,13 @@ chance (Bonferroni).
 
 A run may have controls: a checkpoint once more, under a change that should not
 matter. A tolerance below the upper end of what they show decides nothing: `noisy`.
-
-A run with several looks divides both levels among them (`looks`). A check that is
-within at one look stays within at later looks, unless it is beyond there. A look too
-small for even a flawless checkpoint takes no share of the level.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
-
-import numpy as np
 
 from evaluator.deciding.criteria import (
     CRITERIA,
@@ -41,14 +35,6 @@ from evaluator.deciding.criteria import (
 from evaluator.deciding.thresholds import Thresholds
 from evaluator.metrics.inputs import ALL
 from evaluator.metrics.intervals import ALPHA
-from evaluator.metrics.sequential_looks import (
-    BLOCK_LEVEL,
-    PASS_LEVEL,
-    able,
-    in_order,
-    looks,
-    nominal,
-)
 
 Outcome = Literal["PASS", "WARN", "ANOMALOUS", "BLOCK"]
 State = Literal["within", "beyond", "undecided", "unmeasured"]
@@ -57,6 +43,7 @@ Name = tuple[str, str]  # of a check: its criterion and language
 Floors = Mapping[str, Sequence[Evidence]]
 # from best to worst
 OUTCOMES: tuple[Outcome, ...] = ("PASS", "WARN", "ANOMALOUS", "BLOCK")
+PASS_LEVEL, BLOCK_LEVEL = 0.05, 0.01  # of BLOCK: over all checks
 FEWEST = 10  # contexts that a decision requires
 IMPLAUSIBLE = 0.05  # a larger gain is a mistake until shown otherwise
 _MOST = 1_000_000  # items: a larger estimate does not help a reader
@@ -154,7 +141,6 @@ class Verdict:
     anomaly: str | None = None  # the implausible number, and what to inspect first
     # planned items without a judgement, if they could change the verdict
     unjudged: int = 0
-    early: str | None = None  # a sentence, if the gate decided before the last look
     # its answers equal the base's, with their log-probabilities
     identical: bool = False
     same_weights: bool = False  # as the base, and configuration
@@ -186,53 +172,35 @@ class Decision:
     outcome: Outcome
     checks: tuple[Check, ...]
 
-    @property
-    def within(self) -> frozenset[Name]:
-        """The checks that passed; they stay passed at later looks."""
-        return frozenset(
-            (check.criterion.name, check.language)
-            for check in self.checks
-            if check.state == "within"
-        )
-
 
 def decide(
     paired: Paired,
     thresholds: Thresholds,
     *,
-    sizes: tuple[int, ...] = (1,),
-    passed: Collection[Name] = (),
     reports: Mapping[Name, Evidence] | None = None,
     absent: Absent = "left out",
     floors: Floors | None = None,
 ) -> Decision:
     """The decision on one checkpoint.
 
-    `sizes`: the items of each planned look. `passed`: the checks that were within at an
-    earlier look. `reports`: numbers of tables; without one that has a tolerance no
-    PASS. `absent`: how to count items without a judgement. `floors`: what the
-    controls show.
+    `reports`: numbers of tables; without one that has a tolerance no PASS. `absent`: how
+    to count items without a judgement. `floors`: what the controls show.
     """
     measurements = list(_measurements(paired, thresholds, reports or {}, absent))
     judged = sum(measured.evidence is not None for *_, measured in measurements)
-    blocking = nominal(BLOCK_LEVEL / max(judged, 1), sizes)
-    items = len(paired.contexts)
+    levels = PASS_LEVEL, BLOCK_LEVEL / max(judged, 1)
     checks = []
     for criterion, language, bound, measured in measurements:
-        passing = able(PASS_LEVEL, sizes, _spotless(criterion, bound, measured, items))
         check = Check(
             criterion=criterion,
             language=language,
             threshold=bound,
             state="undecided" if measured.due else "unmeasured",
-            levels=(nominal(PASS_LEVEL, passing), blocking),
+            levels=levels,
             missing=measured.missing,
         )
         if measured.evidence is not None:
-            passed_before = (criterion.name, language) in passed
-            check = _judged(
-                check, measured.evidence, items >= passing[0], passed_before
-            )
+            check = _judged(check, measured.evidence)
         checks.append(_above_noise(check, (floors or {}).get(criterion.name, ())))
     states = {check.state for check in checks}
     outcome: Outcome = "WARN"
@@ -274,26 +242,11 @@ def _measurements(
                     yield criterion, language, bound, measured
 
 
-def _spotless(
-    criterion: Criterion, bound: float, measured: Measured, items: int
-) -> float:
-    """The p-value per item of a flawless checkpoint: for n contexts it is (1 -
-    bound)^n; 0 if unknown."""
-    if criterion.least or criterion.measure is None or measured.evidence is None:
-        return 0.0
-    share = measured.evidence.contexts / items
-    return float((1 - bound) ** share) if 0 < bound < 1 else 0.0
-
-
-def _judged(check: Check, evidence: Evidence, may_pass: bool, passed: bool) -> Check:
-    """A check with its evidence and state. `may_pass`: the look is large enough.
-    `passed`: within at an earlier look."""
-    sure = evidence.contexts >= FEWEST and check.is_sure(evidence)
+def _judged(check: Check, evidence: Evidence) -> Check:
+    """A check with its evidence and state."""
     state: State = "undecided"
-    if sure and check.is_worse(evidence):
-        state = "beyond"
-    elif passed or (sure and may_pass):
-        state = "within"
+    if evidence.contexts >= FEWEST and check.is_sure(evidence):
+        state = "beyond" if check.is_worse(evidence) else "within"
     return replace(
         check,
         state=state,
@@ -341,46 +294,4 @@ def _is_hidden(check: Check, floor: Evidence) -> bool:
         check.state == "beyond"
         and check.evidence is not None
         and check.evidence.p_at_most(bound + far) > level
-    )
-
-
-def replay(
-    paired: Paired, thresholds: Thresholds, *, first: int, repeats: int, seed: int = 0
-) -> list[tuple[Outcome, int]]:
-    """Where and how would the gate have stopped? The verdict of each try, and the items
-    that it took. Each draws contexts with replacement, in random order."""
-    rng = np.random.default_rng(seed)
-    return [
-        stopped(redrawn(paired, rng), thresholds, first, rng) for _ in range(repeats)
-    ]
-
-
-def stopped(
-    paired: Paired, thresholds: Thresholds, first: int, rng: np.random.Generator
-) -> tuple[Outcome, int]:
-    """The verdict of a screened sweep on these items, and how many items it takes."""
-    ordered = paired.at(in_order(paired.contexts, paired.languages, rng))
-    sizes = looks(ordered.contexts, first)
-    passed: frozenset[Name] = frozenset()
-    for size in sizes:
-        decision = decide(
-            ordered.at(np.arange(size)), thresholds, sizes=sizes, passed=passed
-        )
-        if decision.outcome != "WARN":
-            break
-        passed = decision.within
-    return decision.outcome, size
-
-
-def redrawn(paired: Paired, rng: np.random.Generator) -> Paired:
-    """The same number of contexts, drawn at random with replacement. A context drawn
-    twice counts as two."""
-    rows = np.argsort(paired.contexts, kind="stable")
-    _, starts = np.unique(paired.contexts[rows], return_index=True)
-    groups = np.split(rows, starts[1:])
-    drawn = rng.integers(len(groups), size=len(groups))
-    chosen = [groups[number] for number in drawn]
-    return replace(
-        paired.at(np.concatenate(chosen)),
-        contexts=np.repeat(np.arange(len(drawn)), [len(group) for group in chosen]),
     )

@@ -210,7 +210,7 @@ def _verdict(
         measure=measure,
         planned=len(rows),
         incomparable=_incomparable(decisive),
-        **decided(_paired(rows, base, own), thresholds, None, {}),
+        **decided(_paired(rows, base, own), thresholds, {}),
     )
     measured = tuple(each for each in verdict.checks if each.state != "unmeasured")
     verdict = replace(verdict, checks=measured)

@@ -124,13 +124,3 @@ class Thresholds(Tolerances):
         if set(judged.values()) == {None}:
             raise ValueError("every threshold is null: there is nothing to judge")
         return self
-
-
-class Screen(Frozen):
-    """How a sweep stops early: the gate judges first items, then more, until its
-    verdict is certain (`screen:`)."""
-
-    items: Annotated[int, Field(ge=10)] = Field(
-        100, description="items at the first look; then 20 % more"
-    )
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="seed of the items' order")

@@ -59,7 +59,7 @@ def usable(verdict: Verdict) -> str:
 
 
 def why(verdict: Verdict, most: int = _MOST) -> str:
-    """The reason in one clause, and whether the checkpoint stopped early."""
+    """The reason in one clause."""
     reason = verdict.incomparable or verdict.anomaly or _reason(verdict, most)
     if verdict.advisory:
         reason = f"advisory: {reason}"
@@ -73,7 +73,7 @@ def why(verdict: Verdict, most: int = _MOST) -> str:
     if verdict.differences:
         lines = ", ".join(verdict.differences)
         reason += f"; differs from its base beside weights: {lines}"
-    return reason if verdict.early is None else f"{reason}; {verdict.early}"
+    return reason
 
 
 def _reason(verdict: Verdict, most: int) -> str:
@@ -328,7 +328,6 @@ def in_short(verdict: Verdict) -> Json:
         "why": why(verdict),
         "planned": verdict.planned,
         "unjudged": verdict.unjudged,
-        "decided_early": verdict.early is not None,
         "differences": [*verdict.differences],
     }
 

@@ -1,7 +1,7 @@
 """The verdict on each compressed checkpoint of a run: the decision on its items, and
 doubts about the measurement."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -34,7 +34,7 @@ from evaluator.metrics.columns import Row, rows_with
 from evaluator.metrics.inputs import ALL, Inputs, Subject
 from evaluator.metrics.tables import TABLES
 from evaluator.metrics.tables.recovery import SHARE, rows_of_seeds
-from evaluator.store.run_json import Failure, Screened, failures_of, screened_of
+from evaluator.store.run_json import Failure, failures_of
 
 _OPTIONS_FIRST = "the task's options and its prompt"
 
@@ -42,7 +42,6 @@ _OPTIONS_FIRST = "the task's options and its prompt"
 def judge(inputs: Inputs, policy: Policy) -> list[Verdict]:
     """A verdict for each checkpoint and task of questions that has a base, in
     display order; then BLOCK for each one without records of a required task."""
-    screened = {(row.task, row.checkpoint): row for row in screened_of(inputs.run)}
     reported = _reported(inputs, policy)
     noise = TABLES["noise"].rows(inputs) if inputs.once_more else []
     digests = {each.key: each.weights_digest for each in inputs.checkpoints}
@@ -54,9 +53,8 @@ def judge(inputs: Inputs, policy: Policy) -> list[Verdict]:
             task=subject.task, checkpoint=subject.checkpoint, base=base[1]
         )
         if comparison.reason is None:
-            row = screened.get(key)
             planned = mapping_at(inputs.run, "planned", subject.checkpoint)
-            due = planned.get(subject.task) if row is None else row.asked
+            due = planned.get(subject.task)
             paired = paired_of(
                 inputs, comparison, due if isinstance(due, int) else None
             )
@@ -68,14 +66,12 @@ def judge(inputs: Inputs, policy: Policy) -> list[Verdict]:
                 verdict,
                 planned=len(paired.contexts),
                 incomparable=different.get(key),
-                early=inputs.decided_early.get(key),
                 identical=_identical(inputs, subject),
                 same_weights=subject.weights_digest == digests.get(base),
                 differences=_stated(inputs, subject.checkpoint),
                 **decided(
                     paired,
                     thresholds,
-                    row,
                     reported.get(key, {}),
                     _floors(inputs, subject, noise),
                 ),
@@ -155,7 +151,6 @@ def _unmet(inputs: Inputs, policy: Policy) -> Iterator[Verdict]:
 def decided(
     paired: Paired,
     thresholds: Thresholds,
-    screened: Screened | None,
     reports: Mapping[Name, Reported],
     floors: Floors | None = None,
 ) -> Json:
@@ -164,10 +159,7 @@ def decided(
     how: Json = {"reports": {}, "floors": floors}
     for name, report in reports.items():
         how["reports"][name] = replace(report, contexts=min(report.contexts, contexts))
-    passed: Collection[Name] = ()
-    if screened is not None:
-        how["sizes"], passed = screened.looks, screened.passed
-    decision = decide(paired, thresholds, passed=passed, **how)
+    decision = decide(paired, thresholds, **how)
     outcome, checks = decision.outcome, decision.checks
     anomaly = _guessing(paired, checks)
     if outcome != "BLOCK":

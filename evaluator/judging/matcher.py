@@ -15,14 +15,13 @@ A response is untrusted text. The prompt quotes it as a JSON string, which it ca
 end. Special tokens in it are broken up, so it cannot end the user's turn of a chat
 template."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evaluator.asking.prompts import Prompt, Prompter
 from evaluator.asking.questions import Posed
 from evaluator.core.config import Day
-from evaluator.core.records import Item, Status
+from evaluator.core.records import Item
 from evaluator.engine.base import Score
 from evaluator.probes.base import Probe, Steps
 from evaluator.probes.config import EvalConfig
@@ -45,32 +44,6 @@ class Claim:
     question: str
     answers: tuple[str, ...]  # gold answers; the meaning of one is enough
     response: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
-    """A judge's verdict on one claim. Both numbers are None without a measurement:
-    see `status`."""
-
-    verdict: bool | None
-    probability: float | None  # of yes, against no alone
-    # truncated: the response was cut to fit the prompt's cap; excluded: even without
-    # it, it did not fit
-    status: Status
-
-    @classmethod
-    def of(cls, odds: float | None, status: Status) -> "Match":
-        """The verdict of a record: `odds` is how much likelier yes is, in nats."""
-        if odds is None:
-            return cls(verdict=None, probability=None, status=status)
-        # the softmax, without overflow
-        probability = math.exp(min(odds, 0.0)) / (1 + math.exp(-abs(odds)))
-        return cls(verdict=odds > 0, probability=probability, status=status)
-
-    @property
-    def failed(self) -> bool:
-        """Whether it is worth asking again."""
-        return self.status == "engine_error"
 
 
 def posed(claims: Sequence[Claim]) -> tuple[Posed, ...]:

@@ -1,8 +1,7 @@
-"""The interval of a statistic other than a mean, such as a kappa: random weights of
+"""The interval of a statistic other than a mean, such as a ratio: random weights of
 contexts.
 
-    intervals(kappa, [agreed, first, second], contexts, kinds=[(1, 0, 0), (0, 1, 0),
-    ...])
+    intervals(ratio, [after, before], contexts, kinds=[(0, 1), (1, 0), ...])
 
 Every context gets a random weight (Dirichlet, each parameter 1), and the statistic
 of the weighted means is computed: the Bayesian bootstrap (D. B. Rubin, Annals of
@@ -40,18 +39,13 @@ Kinds = Sequence[Sequence[float]]  # the values of an item of each kind
 
 
 def intervals(
-    statistic: Statistic,
-    values: Sequence[Floats],
-    items: Items,
-    kinds: Kinds,
-    beside: Sequence[tuple[float, Floats]] = (),
+    statistic: Statistic, values: Sequence[Floats], items: Items, kinds: Kinds
 ) -> list[Interval | str]:
     """The 95 % interval of `statistic` of the means of `values`, or the reason why
     there is none.
 
     `values`: each has one number an item, or several such rows for as many intervals.
-    `kinds`: the extreme values that an item may have. `beside`: further arguments of
-    the statistic from other data, each as a number and its draws.
+    `kinds`: the extreme values that an item may have.
     """
     rows = [np.atleast_2d(each) for each in values]
     place = pd.factorize(contexts_of(items))[0]
@@ -70,7 +64,7 @@ def intervals(
     for row, kind_K in zip(rows, kinds_VK, strict=True):
         row_total = row.sum(axis=1, keepdims=True)
         means.append((row_total + size * kind_K) / (len(place) + size))
-    moved_PK = statistic(*means, *(point for point, _ in beside))
+    moved_PK = statistic(*means)
     more = size * weights[0].astype(np.float64)
     ends = []
     for sign, nth in ((-1.0, _OUTSIDE - 1), (1.0, DRAWS - _OUTSIDE)):
@@ -78,7 +72,7 @@ def intervals(
         means = []
         for row_sum, kind_P in zip(sums, kinds_VK[:, furthest], strict=True):
             means.append((row_sum + kind_P[:, None] * more) / (total + more))
-        values_PD = statistic(*means, *(draws for _, draws in beside))
+        values_PD = statistic(*means)
         ordered = np.partition(np.nan_to_num(values_PD, nan=sign * np.inf), nth)
         ends.append(ordered[:, nth].tolist())
     return [

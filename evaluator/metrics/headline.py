@@ -283,22 +283,6 @@ def _answers(count: int) -> str:
     return "1 answer" if count == 1 else f"{count:,} answers"
 
 
-def screened_sentence(screening: Sequence[Row]) -> str:
-    """Which checkpoints stopped early, from the table `screening`; empty if none
-    did."""
-    early = [row for row in screening if row["asked"] < row["items"]]
-    if not early:
-        return ""
-    several = len({row["task"] for row in screening}) > 1
-    named = []
-    for row in early[:_NAMED]:
-        task = f" on {row['task']}" if several else ""
-        items = f"({row['asked']:,} of {row['items']:,})"
-        named.append(f"{row['checkpoint']}{task} {items}")
-    more = f" and {len(early) - _NAMED:,} more" if len(early) > _NAMED else ""
-    return f"Decided early, on some of the items: {', '.join(named)}{more}."
-
-
 def _change(row: pd.Series, probe: str) -> str:
     n = row[f"{probe}_n_paired"]
     before, after = (_part(row[f"{probe}_{end}"], n) for end in ("base", "paired"))

@@ -49,7 +49,6 @@ from evaluator.store.outcomes import (
     outcome_types,
     over_seeds,
 )
-from evaluator.store.run_json import screened_of
 from evaluator.tasks.loading import NO_LANGUAGES
 
 # the row that pools the languages; the unweighted mean over them
@@ -117,16 +116,13 @@ class Inputs:
 
     The rest is optional. `items` has the columns of `Item`; intervals need task,
     language, item_id and cluster. `verdicts` are those of matcher models (the record's
-    key, then the columns of `VerdictRow`), `controls` theirs on control pairs
-    (`ControlRow`). `run` is run.json. `fit_only`: unfit matchers have no vote in the
-    panel.
+    key, then the columns of `VerdictRow`), `controls` theirs on control pairs. `run` is
+    run.json.
 
     - `checkpoints`: every checkpoint on every task with questions, in display order.
       `readers`: the same for texts. `once_more`: the checkpoints that are controls
       (`evaluator.core.controls`), which neither of the two has.
     - `formats`: the evaluated formats, in the protocol's order.
-    - `decided_early`: the note on each checkpoint that has records of some items only,
-      by task and checkpoint.
     - `notes`: on records that no table can count.
     """
 
@@ -139,10 +135,8 @@ class Inputs:
         verdicts: pd.DataFrame | None = None,
         run: Document | None = None,
         controls: pd.DataFrame | None = None,
-        fit_only: bool = False,
     ) -> None:
         self.items, self.verdicts, self.controls = items, verdicts, controls
-        self.fit_only = fit_only
         self.run = run or {}
         if isinstance(outcomes, pd.DataFrame):
             outcomes = Outcomes(outcomes)
@@ -164,11 +158,6 @@ class Inputs:
         self._in_format = Recent(self._read, _HELD_ROWS)
         self._joined = Recent(self._join, _HELD_PAIRS)
         self._comparisons: dict[str, dict[Key, Comparison]] = {}
-        self.decided_early: dict[Key, str] = {}
-        for row in screened_of(self.run):
-            if row.early:
-                note = f"decided early: evaluated on {row.asked} of {row.items} items"
-                self.decided_early[row.task, row.checkpoint] = note
 
     def all_outcomes_of(self, checkpoint: str, task: str) -> pd.DataFrame:
         """One checkpoint's outcomes on one task, all formats and seeds, with the

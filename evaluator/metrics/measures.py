@@ -115,24 +115,6 @@ def language_mean(
     )
 
 
-def apart(name: str, first: Mean, second: Mean) -> Row:
-    """The difference of two means of different items, with its interval.
-
-    Each end combines the widths of both means' own intervals (MOVER; G. Y. Zou and
-    A. Donner, Statistics in Medicine 27, 2008; Newcombe's tenth method of 1998 is
-    the special case of two rates)."""
-    value = first.value - second.value
-    fewest = min(first.contexts, second.contexts)
-    interval: Interval | str = too_few(fewest)
-    if fewest >= FEWEST:
-        level = ALPHA / 2
-        down, up = first.value - first.lower(level), first.upper(level) - first.value
-        further = second.upper(level) - second.value
-        nearer = second.value - second.lower(level)
-        interval = value - math.hypot(down, further), value + math.hypot(up, nearer)
-    return {name: value, **bounds(name, interval)}
-
-
 def median(name: str, values: Floats, contexts: ItemNumbers) -> Row:
     """A median with its interval. At least half of the items surely reach its lower
     end, the largest such value. At least half surely do not exceed its upper end,
@@ -222,15 +204,6 @@ class Unbounded:
             return self.value * math.exp(-far), self.value * exp(far)
         low, high = self.value - far, self.value + far
         return (exp(low), exp(high)) if scale == "exp" else (low, high)
-
-
-def beyond_chance(observed: Floats, expected: Floats) -> Floats:
-    """Agreement as a share of what chance leaves of it; NaN where chance is 1."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        kappa = np.where(expected < 1, (observed - expected) / (1 - expected), np.nan)
-    # Weighted means in single precision are rounded differently on different
-    # processors.
-    return np.clip(kappa, -1.0, 1.0)
 
 
 def exp(value: float) -> float:

@@ -202,8 +202,6 @@ class Table:
 
     - `drawn`: the table compares beams or samples, so base and checkpoint must have
       drawn them alike.
-    - `silent`: the table applies to few runs. Without rows, it does not report its
-      needs.
     - `page`: picks the rows for the page, because a table may have thousands. The
       CSV has all rows.
     - `plotted`: picks the rows that are drawn in `figure`, and may rename their
@@ -223,7 +221,6 @@ class Table:
     lacks: tuple[Lack, ...] = ()
     counts: str = "n"
     drawn: bool = False
-    silent: bool = False
     page: Callable[[pd.DataFrame], pd.DataFrame] | None = None
     corrections: tuple[Holm, ...] = ()
     apart: tuple[str, ...] = ()
@@ -261,14 +258,13 @@ class Table:
         return rows
 
     def _labelled(self, row: Row, inputs: Inputs) -> Row:
-        """A row with its reasons: its checkpoint was evaluated on some items only;
-        it compares with a base that was evaluated otherwise, or has quantised
-        activations; a number has no interval."""
-        key = str(row.get("task")), str(row.get("checkpoint"))
-        notes = [inputs.decided_early.get(key)]
+        """A row with its reasons: it compares with a base that was evaluated otherwise,
+        or has quantised activations; a number has no interval."""
+        notes: list[str | None] = []
         if row.get("base") is not None:
             reasons = inputs.incomparable_drawn if self.drawn else inputs.incomparable
-            notes += [reasons.get(key), rounded_activations(row.get("pattern"))]
+            key = str(row.get("task")), str(row.get("checkpoint"))
+            notes = [reasons.get(key), rounded_activations(row.get("pattern"))]
         bare = [row.pop(name) for name in list(row) if name.endswith(WHY)]
         if any(notes) or bare:
             note = joined_reasons(*notes)
@@ -287,8 +283,8 @@ class Table:
                 f"Nothing could be computed: {'; '.join(reasons)}. It needs"
                 f" {self.needs}."
             )
-        elif not self.silent:
-            note = f"No records for this table: it needs {self.needs}."
+        else:
+            note = f"No rows: it needs {self.needs}."
         return FilledTable(self, rows, note, lacks)
 
     def _lacking(

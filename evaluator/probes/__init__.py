@@ -6,10 +6,10 @@ identities of runs depend on it.
 """
 
 from evaluator.probes.base import PROBES, answering_probes
-from evaluator.probes.beam import AlignedBeam, Beam
-from evaluator.probes.choice import AlignedChoice, Choice, HardChoice
+from evaluator.probes.beam import Beam
+from evaluator.probes.choice import Choice, HardChoice
 from evaluator.probes.fidelity import Fidelity, TextFidelity
-from evaluator.probes.greedy import Direct, Greedy
+from evaluator.probes.greedy import Greedy
 from evaluator.probes.perplexity import Perplexity
 from evaluator.probes.rank import AlignedRank, Rank
 from evaluator.probes.sample import Sample
@@ -27,8 +27,5 @@ for probe in (
     Perplexity,
     Fidelity,
     TextFidelity,
-    Direct,
-    AlignedBeam,
-    AlignedChoice,
 ):
     PROBES.register(probe())

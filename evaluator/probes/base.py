@@ -89,7 +89,6 @@ class Probe(ABC):
     # task of a checkpoint with a base runs after the base's records of that task exist.
     # Of a model that thinks it gets the base's thought in `prompts`.
     after_base: bool = False
-    needs_thinking: ClassVar[bool] = False  # it has no meaning without thoughts
     # it compares distributions, which the base keeps in the run directory
     references: bool = False
     # `run` goes on after every step of the engine, with the responses of that step
@@ -170,8 +169,6 @@ class ItemProbe(RegisteredProbe):
         None: it can."""
         if "open" not in item.prompts:
             return item.question.why_not("open")
-        if self.needs_thinking and item.base is not None:
-            return item.base.missing
         return None
 
     @abstractmethod

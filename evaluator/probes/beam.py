@@ -76,22 +76,4 @@ class Beam(ItemProbe):
         )
 
     def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
-        score = f"{self.name}_logprob"
-        best = records[records["index"] == 0]
-        scores = first_of(best, {score: best["logprob"]}, {score: "Float64"})
-        return hits(records, self.name).join(scores)
-
-
-class AlignedBeam(Beam):
-    """`beam` after the base's thought."""
-
-    name = "aligned_beam"
-    help = "the same search after the base's thought; needs thinking"
-    title = "beams after the base's thought"
-    after_base = needs_thinking = True
-    columns: Mapping[str, str] = {
-        "aligned_beams": "Int64",
-        "aligned_beam_hit": "boolean",
-        "aligned_beam_hits": "Int64",
-        "aligned_beam_logprob": "Float64",
-    }
+        return hits(records, self.name)

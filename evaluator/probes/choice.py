@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from evaluator.asking.questions import NO_DISTRACTOR, Question
 from evaluator.core.records import Columns
-from evaluator.core.reducing import KEY, pack_shares, where_measured
+from evaluator.core.reducing import KEY, where_measured
 from evaluator.probes.base import Cost, ItemProbe, Steps
 from evaluator.probes.item import scored
 from evaluator.tasks.answer_types import answer_type
@@ -50,9 +50,6 @@ class Choice(ItemProbe):
         # How many of the other options are of the gold option's kind
         # (`evaluator.tasks.answer_types`).
         "same_kind": "Int64",
-        # Each option's share of the options' summed likelihoods, the gold one's first
-        # (`evaluator.core.reducing`).
-        "option_shares": "string",
         # Summed over all options, for fertility.
         "option_tokens": "Int64",
         "option_words": "Int64",
@@ -111,7 +108,6 @@ class Choice(ItemProbe):
         words = [text.split() for text in texts]
         kinds = [answer_type(text, options[0]["language"]) for text in texts]
         best = max(scores)
-        likelihoods = np.array([math.exp(score - best) for score in scores])
         hashes = pd.util.hash_array(np.array(texts, dtype=object)) % 2**31
         return {
             "options": len(options),
@@ -125,7 +121,6 @@ class Choice(ItemProbe):
                 option["index"] for option in options if option["logprob"] == best
             ),
             "same_kind": kinds.count(kinds[0]) - 1,
-            "option_shares": pack_shares(likelihoods / likelihoods.sum()),
             "option_tokens": sum(lengths) or None,
             "option_words": sum(map(len, words)),
             "option_characters": sum(len("".join(parts)) for parts in words),
@@ -151,15 +146,7 @@ class Choice(ItemProbe):
         )
 
 
-class _Recognised(Choice):
-    """Its one column says whether the gold answer is recognised."""
-
-    def outcome(self, options: Sequence[Columns]) -> Columns:
-        (column,) = self.columns
-        return {column: _gold_leads([option["logprob"] for option in options])}
-
-
-class HardChoice(_Recognised):
+class HardChoice(Choice):
     """`choice` with the distractors most like the gold answer."""
 
     name = "hard_choice"
@@ -171,15 +158,8 @@ class HardChoice(_Recognised):
     def options_of(self, question: Question) -> Options | None:
         return question.hard_options
 
-
-class AlignedChoice(_Recognised):
-    """`choice` after the base's thought."""
-
-    name = "aligned_choice"
-    help = "choice after the base's thought; needs thinking"
-    title = "choice after the base's thought"
-    after_base = needs_thinking = True
-    columns: Mapping[str, str] = {"aligned_recognised": "boolean"}
+    def outcome(self, options: Sequence[Columns]) -> Columns:
+        return {"hard_recognised": _gold_leads([each["logprob"] for each in options])}
 
 
 def _gold_leads(

@@ -51,16 +51,6 @@ class EvalConfig(Settings, Source):
         each_once(value)
         return value
 
-    @model_validator(mode="before")
-    @classmethod
-    def _probes_of_thoughts(cls, given: Any) -> Any:
-        """By default the probes of thoughts run too, where there are any."""
-        if not isinstance(given, dict) or given.get("probes") is not None:
-            return given
-        thinks = given.get("thinking", "off") not in ("off", False)
-        more = [each.name for each in PROBES if each.needs_thinking and thinks]
-        return given | {"probes": (*cls.model_fields["probes"].default, *more)}
-
     @model_validator(mode="after")
     def _probes_fit(self) -> "EvalConfig":
         """A text has no questions, and questions have no windows. A thought begins in
@@ -77,10 +67,6 @@ class EvalConfig(Settings, Source):
                 raise ValueError(
                     f"probe {probe.name} takes a text, as in task"
                     f" {' or '.join(texts)}, not {self.task!r}"
-                )
-            if probe.needs_thinking and not self.thinks:
-                raise ValueError(
-                    f"thinking: off: the probe {probe.name} needs it on, or a budget"
                 )
             if probe.references and self.thinks:
                 raise ValueError(
@@ -116,7 +102,7 @@ class EvalConfig(Settings, Source):
             )
         choosing = []
         for probe in PROBES:
-            if isinstance(probe, ItemProbe) and not probe.needs_thinking:
+            if isinstance(probe, ItemProbe):
                 choosing += [probe.name] if probe.options is not None else []
         other = [name for name in self.probes if name not in choosing]
         if task and task.choice_only and other:

@@ -31,7 +31,7 @@ from evaluator.core.records import Columns, TokenIds
 from evaluator.core.reducing import KEY, pack, where_measured
 from evaluator.engine.base import Reference, Response, Score
 from evaluator.probes.base import Cost, ItemProbe, Steps, TextProbe
-from evaluator.probes.item import ItemRun, References, failed, failure_of, total_cached
+from evaluator.probes.item import ItemRun, References, failed, failure_of
 from evaluator.tasks.loading import gold_option
 
 if TYPE_CHECKING:
@@ -287,7 +287,6 @@ class Passage:
             return failed(NO_DIVERGENCES)
         return {
             "logprob": sum(logprobs),
-            "cached_tokens": total_cached(pieces),
             "token_logprobs": logprobs,
             **dict(zip(_COLUMNS, zip(*divergences, strict=True), strict=True)),
         }

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.core.grading import loops
 from evaluator.core.records import Format
-from evaluator.core.reducing import KEY, answer_fingerprint, first_of, where_measured
-from evaluator.engine.base import Generate
+from evaluator.core.reducing import answer_fingerprint, first_of, where_measured
 from evaluator.probes.base import Cost, ItemProbe, Steps
 
 if TYPE_CHECKING:
@@ -41,12 +40,10 @@ class Greedy(ItemProbe):
         # A number that equal answers share, as texts are compared.
         "answer_said": "Int64",
         # Without thinking null. The thought's tokens; it has no end; it loops
-        # (`grading.loops`); the output contains a gold answer after the end that we
-        # gave a cut thought, or as it is.
+        # (`grading.loops`).
         "thought_tokens": "Int64",
         "thought_cut": "boolean",
         "thought_loops": "boolean",
-        "produced_forced": "boolean",
     }
 
     def describe(self, config: Settings) -> str:
@@ -65,7 +62,11 @@ class Greedy(ItemProbe):
         """The open prompt goes first: the other probes share it, and find it in the
         prefix cache."""
         formats = item.config.formats
-        posed = [format for format in item.prompts if format in formats]
+        posed = [
+            format
+            for format in item.prompts
+            if format in formats and not item.is_cut(format)
+        ]
         posed.sort(key=lambda format: format != "open")
         responses = yield [item.greedy(format) for format in posed]
         answers = dict(zip(posed, map(item.generated, responses), strict=True))
@@ -78,20 +79,14 @@ class Greedy(ItemProbe):
                 record = item.record(self.name, format, status="excluded", text=why)
                 records.append(record)
                 continue
-            cut = item.cut(prompt.thought)
-            if cut:
-                records.append(item.record(self.name, format, prompt, **cut))
-                answers[format]["index"] = 1
-            records.append(item.record(self.name, format, prompt, **answers[format]))
+            columns = answers.get(format) or item.cut(prompt.thought)
+            records.append(item.record(self.name, format, prompt, **columns))
         return records
 
     def cost(self, config: Settings) -> Cost:
         return Cost.of_answers(len(config.formats), config)
 
     def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
-        key = list(KEY)
-        forced = records[records["index"] == 1].set_index(key)["contains"]
-        records = records[records["index"] == 0]
         texts, languages = records["text"], records["language"]
         ids: list[Sequence[int]] = [
             () if value is None or isinstance(value, float) else value
@@ -114,47 +109,6 @@ class Greedy(ItemProbe):
                 loops(thought, language) if isinstance(thought, str) else None
                 for thought, language in zip(records["thought"], languages, strict=True)
             ],
-            "produced_forced": records["contains"].where(state.notna()),
         }
         first = first_of(records, columns, self.columns)
-        first.loc[first["thought_cut"].fillna(False), "produced_forced"] = (
-            forced.reindex(first.index)
-        )
         return where_measured(first, records, self.name, "produced")
-
-
-class Direct(ItemProbe):
-    """The greedy answer to the open prompt of a model that thinks, without a
-    thought."""
-
-    name = "direct"
-    help = "the most likely answer without a thought; needs thinking"
-    evidence = "said"
-    view = "answer"
-    title = "greedy, without a thought"
-    needs_thinking = True
-    columns: Mapping[str, str] = {"direct_produced": "boolean"}
-
-    def why_not(self, item: ItemRun) -> str | None:
-        question = item.question
-        return None if question.direct is not None else question.why_not("open")
-
-    def run(self, item: ItemRun) -> Steps:
-        prompt = item.question.direct
-        assert prompt is not None, "why_not comes before run"
-        (response,) = yield [
-            Generate(
-                request_id=item.request_id(self.name, "open"),
-                prompt_ids=prompt.token_ids,
-                max_tokens=item.config.max_new_tokens,
-            )
-        ]
-        return [item.record(self.name, prompt=prompt, **item.generated(response))]
-
-    def cost(self, config: Settings) -> Cost:
-        return Cost(requests=1, generated_tokens=config.max_new_tokens)
-
-    def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
-        columns = {"direct_produced": records["contains"]}
-        first = first_of(records, columns, self.columns)
-        return where_measured(first, records, self.name, "direct_produced")

@@ -342,6 +342,11 @@ class ItemRun:
             moved = self.prompter.continuations(self.prompts["open"], answers)
             self.scored = dict(zip(answers, moved, strict=True))
 
+    def is_cut(self, format: Format) -> bool:
+        """Whether the thought before a format's answer has no end."""
+        thought = self.prompts[format].thought
+        return thought is not None and thought.state == "cut"
+
     def cut(self, thought: Thought | None) -> Columns:
         """The columns of a response that is a cut thought, and so no answer; none
         for any other."""
@@ -370,11 +375,7 @@ class ItemRun:
         if self.collapsed and not response.logprobs:
             return failed(NOT_NUMBERS)
         logprob = sum(response.logprobs) if response.logprobs else None
-        return {
-            "logprob": logprob,
-            "cached_tokens": response.cached_tokens,
-            **self.graded(response.token_ids),
-        }
+        return {"logprob": logprob, **self.graded(response.token_ids)}
 
 
 def failed(error: str | None) -> Columns:
@@ -392,14 +393,6 @@ def failure_of(responses: Iterable[Response]) -> Columns:
     return {}
 
 
-def total_cached(responses: Iterable[Response]) -> int | None:
-    """The prompt tokens that the cache answered; None where the engine does not
-    count them."""
-    counts = [response.cached_tokens for response in responses]
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
-
-
 def scored(request: Score, response: Response, *, ranked: bool = False) -> Columns:
     """The columns of a scored answer; `logprob` is summed over its tokens, in nats.
     `ranked`: the first token's too."""
@@ -409,7 +402,6 @@ def scored(request: Score, response: Response, *, ranked: bool = False) -> Colum
         "token_ids": response.token_ids,
         "logprob": sum(response.logprobs),
         "prompt_tokens": len(request.prompt_ids),
-        "cached_tokens": response.cached_tokens,
     }
     if ranked:
         columns["rank"] = response.ranks[0]

@@ -23,7 +23,7 @@ from evaluator.core.errors import InputError
 from evaluator.core.reducing import first_of, where_measured
 from evaluator.engine.base import Score
 from evaluator.probes.base import Cost, Steps, TextProbe
-from evaluator.probes.item import failure_of, total_cached
+from evaluator.probes.item import failure_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +62,7 @@ class Perplexity(TextProbe):
             columns = {"status": "excluded", "text": NOTHING_PREDICTED}
         elif not columns:
             logprobs = chain.from_iterable(piece.logprobs for piece in pieces)
-            columns = {"logprob": sum(logprobs), "cached_tokens": total_cached(pieces)}
+            columns = {"logprob": sum(logprobs)}
         return [
             item.record(
                 self.name,

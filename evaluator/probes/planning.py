@@ -178,7 +178,7 @@ def tokenised(posed: Posed, prompter: Prompter, config: EvalConfig) -> Posed:
         # says why any prompt is left out below
         question = replace(question, unfit=TOO_LONG_CONTEXT)
 
-    def build(format: Format, *, thinking: bool = True) -> Prompt | None:
+    def build(format: Format) -> Prompt | None:
         if not question.can_pose(format):
             return None
         with suppress(InputError):
@@ -187,7 +187,6 @@ def tokenised(posed: Posed, prompter: Prompter, config: EvalConfig) -> Posed:
                 format,
                 candidates=question.candidates.get(format, ()),
                 exemplar=question.exemplar,
-                thinking=thinking,
             )
         return None
 
@@ -197,16 +196,11 @@ def tokenised(posed: Posed, prompter: Prompter, config: EvalConfig) -> Posed:
         # the cut may take the item's own passage
         if prompt is not None and not (config.length and prompt.truncated):
             prompts[format] = prompt
-    direct = None
     scored: dict[str, Continuation] = {}
-    if "open" in prompts:
-        direct = build("open", thinking=False) if config.thinks else None
-        if answers:
-            continuations = prompter.continuations(prompts["open"], answers)
-            scored = dict(zip(answers, continuations, strict=True))
-    return replace(
-        question, prompts=prompts, scored=scored, context_depth=depth, direct=direct
-    )
+    if "open" in prompts and answers:
+        continuations = prompter.continuations(prompts["open"], answers)
+        scored = dict(zip(answers, continuations, strict=True))
+    return replace(question, prompts=prompts, scored=scored, context_depth=depth)
 
 
 def _wanted(question: Question, config: EvalConfig) -> tuple[set[Format], list[str]]:

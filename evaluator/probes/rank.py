@@ -103,11 +103,14 @@ class AlignedRank(ItemProbe):
             why = NOT_OPEN
         if why is not None:
             return [item.record(self.name, status="excluded", text=why)]
-        if base is None:  # the request is that of the other probes
+        answer_ids: TokenIds = ()
+        if base is not None:
+            answer_ids = base.token_ids
+        elif not item.is_cut("open"):  # the request is that of the other probes
             (greedy,) = yield [item.greedy()]
             if greedy.status != "ok":
                 return [item.record(self.name, **failed(greedy.error))]
-        answer_ids = greedy.token_ids if base is None else base.token_ids
+            answer_ids = greedy.token_ids
         if answer_ids and answer_ids[-1] in item.eos_ids:
             answer_ids = answer_ids[:-1]
         answers, language = item.item.answers, item.item.language

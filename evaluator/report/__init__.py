@@ -1,11 +1,12 @@
-"""The report of a run directory: every table as CSV, and one self-contained page.
+"""The report of a run directory: every table with rows as CSV, and one self-contained
+page.
 
     report = write_report(Path("runs/demo"))
     report.page        # RUN/report/index.html
 
 RUN/records is enough to rebuild the report. RUN/items adds questions, passages and
-clusters. RUN/verdicts and RUN/controls add the judgements of matcher models, and
-RUN/run.json adds provenance."""
+clusters. RUN/verdicts adds the judgements of matcher models, and RUN/run.json adds
+provenance."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from evaluator.core.errors import PLUGIN, json_text
+from evaluator.core.errors import PLUGIN, Json, json_text
 from evaluator.core.files import csv_bytes, need_unfenced, write_atomically
 from evaluator.deciding.policy import policy_for
 from evaluator.deciding.verdict_text import document
@@ -26,6 +27,7 @@ from evaluator.report.page import render_page
 from evaluator.report.results import Results, compute, pages_of, part_of, without_tables
 from evaluator.store.reading import (
     Asked,
+    read_controls,
     read_items,
     read_records,
     read_run,
@@ -33,7 +35,6 @@ from evaluator.store.reading import (
     record_parts,
 )
 from evaluator.store.run_json import failure_frame, failures_of
-from evaluator.store.verdicts import read_controls, read_fit_only
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,19 +61,18 @@ def write_report(run_dir: Path) -> Report:
     tables, failures = results.files, failures_of(run)
     if failures:
         tables["failures"] = failure_frame(failures)
-    # An earlier call wrote these files from other records.
-    old = {*results.failures, "failures", "left_out", "reference"}
-    for name in old.difference(tables):
+    # an earlier call wrote these files from other records
+    known = {*results.tables, "headline", "failures", "left_out", "reference"}
+    for name in known.difference(tables):
         need_unfenced(run_dir)
         (run_dir / "tables" / f"{name}.csv").unlink(missing_ok=True)
     written = {}
     for name, frame in tables.items():
         written[name] = run_dir / "tables" / f"{name}.csv"
         write_atomically(written[name], csv_bytes(frame))
-    gate = run_dir / "gate.json"
-    if gate.is_file():
+    if (run_dir / "gate.json").is_file():
         told = document(results.verdicts, results.policy, not_judged(inputs))
-        write_atomically(gate, json_text(told, indent=2).encode())
+        write_verdicts(run_dir, told)
     notes = [*inputs.notes]
     for file in sorted(
         {*(run_dir / "tables").glob("*.csv")}.difference(written.values())
@@ -80,6 +80,11 @@ def write_report(run_dir: Path) -> Report:
         notes.append(f"{file}: is stale: no table {file.stem!r} is installed")
     page = _write_pages(run_dir, inputs, results, view)
     return Report(page, written, results, notes)
+
+
+def write_verdicts(run_dir: Path, told: Json) -> None:
+    """Write RUN/gate.json, of `verdict_text.document`."""
+    write_atomically(run_dir / "gate.json", json_text(told, indent=2).encode())
 
 
 def _write_pages(
@@ -148,12 +153,7 @@ def read_inputs(
     if outcomes is not None:
         _remove_others(outcomes, "*.parquet", written)
     inputs = Inputs(
-        all_outcomes,
-        items,
-        read_verdicts(run_dir),
-        run,
-        read_controls(run_dir),
-        read_fit_only(run_dir),
+        all_outcomes, items, read_verdicts(run_dir), run, read_controls(run_dir)
     )
     if strange:
         names = ", ".join(sorted(strange))

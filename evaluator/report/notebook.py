@@ -269,9 +269,8 @@ class OpenRun:
     def _need(self, name: str) -> FilledTable:
         filled = self._fill(name)
         if filled.frame.empty:
-            lacks = filled.note or "No rows."
             raise InputError(
-                f"{self.path}: table {name!r}: {lacks} The run has:"
+                f"{self.path}: table {name!r}: {filled.note} The run has:"
                 f" {', '.join(self.tables)}"
             )
         return filled

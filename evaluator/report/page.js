@@ -74,8 +74,8 @@
     const [aligned] = viewed("aligned").flatMap(({ title, entries: all }) => all.map(([rank, margin, leadIn, answer, logprob]) => (
       { title, rank, margin, leadIn: text(leadIn), answer: text(answer), logprob })));
     return {
-      said: viewed("answer").flatMap(({ title, entries: all }) => all.map(([at, hit, format, thought], number) => (
-        { title, format: index.formats[format], forced: number > 0 && all[number - 1][2] === format, text: text(at), hit, thought: thought === undefined ? null : text(thought) }))),
+      said: viewed("answer").flatMap(({ title, entries: all }) => all.map(([at, hit, format, thought]) => (
+        { title, format: index.formats[format], text: text(at), hit, thought: thought === undefined ? null : text(thought) }))),
       several: viewed("answers").map(({ title, entries: all }) => ({ title, answers: all.map(([at, hit, logprob]) => ({ text: text(at), hit, logprob })) })),
       choices, options: scored,
       recognised: gold && rivals.length && known.length === scored.length ? gold.logprob > Math.max(...rivals) : null,
@@ -302,7 +302,7 @@
   }
   function column({ checkpoint, answers, fate }, golds) {
     if (!answers) return h("div", {}, h("h3", {}, checkpoint.name), h("p", { class: "hint" }, "not asked"));
-    const said = answers.said.map((answer) => listing(`${answer.title}, ${answer.format}${answer.forced ? ", its thought ended for it" : ""}`, [answer], golds));
+    const said = answers.said.map((answer) => listing(`${answer.title}, ${answer.format}`, [answer], golds));
     const choice = answers.choices.map((each) => scoring(each.title, each.options));
     const rank = answers.rank === null ? null : [h("h4", {}, "first token of the gold answer"),
       h("ol", {}, h("li", {}, h("span", {}, `rank ${answers.rank.toLocaleString("en")}`),

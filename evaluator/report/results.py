@@ -17,11 +17,7 @@ from evaluator.deciding.policy import Policy
 from evaluator.deciding.verdicts import judge, not_judged
 from evaluator.metrics.columns import Row, names_of
 from evaluator.metrics.headline import COLUMNS as HEADLINE
-from evaluator.metrics.headline import (
-    headline_sentence,
-    headline_with_intervals,
-    screened_sentence,
-)
+from evaluator.metrics.headline import headline_sentence, headline_with_intervals
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.left_out import left_out
 from evaluator.metrics.published import published
@@ -43,7 +39,6 @@ class Results:
     left_out: pd.DataFrame
     paper: pd.DataFrame
     verdicts: Sequence[Verdict] = ()  # of each compressed checkpoint on each task
-    screened: str = ""  # which of them stopped early
     policy: Policy = field(default_factory=Policy)  # of the verdicts
     not_judged: Sequence[Failure] = ()
 
@@ -53,8 +48,8 @@ class Results:
 
     @property
     def sentence(self) -> str:
-        """The main finding, and which checkpoints stopped early."""
-        return " ".join(filter(None, (headline_sentence(self.headline), self.screened)))
+        """The main finding."""
+        return headline_sentence(self.headline)
 
     @property
     def missed(self) -> str:
@@ -83,16 +78,12 @@ class Results:
 
     @property
     def files(self) -> dict[str, pd.DataFrame]:
-        """The frames of tables/*.csv, without those of tables that failed."""
+        """The frames of tables/*.csv: a table without rows has no file."""
         files = {"headline": self.headline}
         for name, table in self.tables.items():
-            if not table.failed:
-                files[name] = table.told(table.frame)
-        if len(self.left_out):
-            files["left_out"] = self.left_out
-        if len(self.paper):
-            files["reference"] = self.paper
-        return files
+            files[name] = table.told(table.frame)
+        files |= {"left_out": self.left_out, "reference": self.paper}
+        return {name: frame for name, frame in files.items() if len(frame)}
 
     @property
     def failures(self) -> dict[str, str]:
@@ -110,7 +101,6 @@ def compute(inputs: Inputs, policy: Policy | None = None) -> Results:
         left_out(inputs),
         published(rows, inputs.run),
         judge(inputs, policy),
-        screened_sentence(rows["screening"]),
         policy,
         not_judged(inputs),
     )

@@ -92,6 +92,13 @@ def read_verdicts(run_dir: Path) -> pd.DataFrame | None:
     )
 
 
+def read_controls(run_dir: Path) -> pd.DataFrame | None:
+    """Their verdicts on control pairs; None for a run without any."""
+    return read_all(
+        run_dir / "verdicts", "*/controls", schema.READ_VERDICTS, schema.VERDICT_COLUMNS
+    )
+
+
 def read_run(run_dir: Path) -> Json:
     """run.json; empty if there is none. Raises InputError if it is not a JSON
     object."""

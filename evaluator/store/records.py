@@ -139,10 +139,9 @@ class RecordStore:
         """The greedy answers of one checkpoint to the open prompts of one task.
 
         Columns: language, item_id, status, token_ids (null without an answer),
-        thought_state and thought_ids. After a cut thought comes a second row: the
-        answer that was forced. Raises InputError for a damaged part. Thread-safe. The
-        last few tables, which engines request again and again, stay in memory until
-        their parts change.
+        thought_state and thought_ids. Raises InputError for a damaged part.
+        Thread-safe. The last few tables, which engines request again and again, stay in
+        memory until their parts change.
         """
         with self._reading:
             folder = self.root / checkpoint / task

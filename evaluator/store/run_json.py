@@ -1,5 +1,5 @@
-"""Rows of run.json: the failures of a run, when the gate stopped evaluating each
-checkpoint of a screened sweep, the checkpoints' sizes and the engines' counters.
+"""Rows of run.json: the failures of a run, the checkpoints' sizes and the engines'
+counters.
 
 A checkpoint, one of its tasks or one item can fail. Each failure stays listed, in
 `failures` and in tables/failures.csv, until the same command succeeds with it."""
@@ -120,29 +120,6 @@ def failure_frame(failures: Sequence[Failure]) -> pd.DataFrame:
     import pandas as pd  # late: checking a sweep file does not need it
 
     return pd.DataFrame([each.row for each in failures], columns=list(COLUMNS))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Screened:
-    """One checkpoint on one task. Its evaluation is over."""
-
-    task: str
-    checkpoint: str
-    base: str
-    decision: str  # the gate's verdict at the last look
-    asked: int  # items of that look
-    items: int  # items of the task
-    looks: tuple[int, ...]  # items of each planned look: they set the level of each
-    # criterion and language of each check that was within at an earlier look
-    passed: tuple[tuple[str, str], ...]
-
-    @property
-    def early(self) -> bool:
-        return self.asked < self.items
-
-
-def screened_of(run: Document) -> list[Screened]:
-    return rows_as(run, "screening", Screened)
 
 
 Amount = Annotated[int, Field(ge=0, lt=2**63)]

@@ -3,7 +3,7 @@
 
     python -m evaluator.store.schema > docs/records.md
 
-Files are written with the Arrow schemas `RECORDS`, `ITEMS`, `VERDICTS` and `CONTROLS`.
+Files are written with the Arrow schemas `RECORDS`, `ITEMS` and `VERDICTS`.
 The report reads the columns `READ_RECORDS` and the other `READ_*`. `PANDAS` types a
 frame of records. No other module lists the columns.
 """
@@ -23,7 +23,7 @@ from typing import (
 
 import pyarrow as pa
 
-from evaluator.core.records import ControlRow, Item, Meaning, Record, VerdictRow
+from evaluator.core.records import Item, Meaning, Record, VerdictRow
 
 _ARROW: dict[Any, str] = {
     str: "string",
@@ -88,18 +88,17 @@ def _arrow(name: str) -> pa.DataType:
 _RECORD, _ITEM = stored(Record), stored(Item)
 _KEY = tuple(each for each in _RECORD if each.meaning.key)
 _VERDICT = (*_KEY, *stored(VerdictRow))
-_CONTROL = stored(ControlRow)
 
-_ALL = _RECORD, _ITEM, _VERDICT, _CONTROL
-RECORDS, ITEMS, VERDICTS, CONTROLS = (
+_ALL = _RECORD, _ITEM, _VERDICT
+RECORDS, ITEMS, VERDICTS = (
     pa.schema([(each.name, _arrow(each.arrow)) for each in kind]) for kind in _ALL
 )
 KEY = tuple(each.name for each in _KEY)  # the columns that together name a record
-READ_RECORDS, READ_ITEMS, READ_VERDICTS, READ_CONTROLS = (
+READ_RECORDS, READ_ITEMS, READ_VERDICTS = (
     tuple(each.name for each in kind if each.meaning.reported) for kind in _ALL
 )
 # Every column of a file by name, for a reader that checks what others may have written.
-RECORD_COLUMNS, ITEM_COLUMNS, VERDICT_COLUMNS, CONTROL_COLUMNS = (
+RECORD_COLUMNS, ITEM_COLUMNS, VERDICT_COLUMNS = (
     {each.name: each for each in kind} for kind in _ALL
 )
 # The nullable pandas type of every record column that holds one value.
@@ -135,19 +134,10 @@ _FILES = (
         "RUN/verdicts/<matcher>/<checkpoint>/<task>.parquet",
         (
             "One row for each judged record: the columns of the record's key, then"
-            " these."
+            " these. `controls.parquet` beside the checkpoints' folders has the judge's"
+            " verdicts on claims whose answer is known."
         ),
         stored(VerdictRow),
-    ),
-    (
-        "Controls",
-        "RUN/controls/<matcher>/<task>.parquet",
-        (
-            "One row for each control pair: a response with a known result, which tests"
-            " the matcher.\nIt has the five columns of a verdict, an item's `task`,"
-            " `language` and `item_id`, then these."
-        ),
-        _CONTROL[-2:],
     ),
 )
 

@@ -14,7 +14,7 @@ each.
 
 A task with a user's prompt has a separate name: `xquad+terse` is `xquad` with the
 prompt `terse`. It has the same items but separate records and rows in tables. The
-tables `prompts` and `prompt_order` join them. So does one of several lengths of
+table `prompts` joins them. So does one of several lengths of
 contexts: `xquad@2000`, and `xquad@2000+terse`; the table `length_of_context` joins
 these.
 """
@@ -204,17 +204,3 @@ def task_and_prompt(name: str) -> tuple[str, str]:
     """The plain task and the prompt that a name stands for."""
     task, plus, prompt = name.partition(PLUS)
     return (task, prompt) if plus else (task, PAPER)
-
-
-def one_of_each(names: Iterable[str]) -> list[str]:
-    """Of tasks that differ in prompt or length alone one: with the paper's prompt,
-    or else the first."""
-    found: dict[str, str] = {}
-    for name in names:
-        task = plain_task(name)
-        if (
-            task not in found
-            or task_and_prompt(found[task])[1] != PAPER == task_and_prompt(name)[1]
-        ):
-            found[task] = name
-    return list(found.values())

@@ -21,7 +21,7 @@ from launch.commands.call import demo, evaluate, sweep
 from launch.commands.compare import compare
 from launch.commands.compress import compress
 from launch.commands.doctor import doctor
-from launch.commands.gate import gate, screen
+from launch.commands.gate import gate
 from launch.commands.match import match
 from launch.commands.options import Command, explained
 from launch.commands.prune import prune
@@ -110,7 +110,6 @@ COMMANDS: Mapping[str, tuple[Callable[..., None], str]] = {
     "bench": (bench, "score --model bundled --rounds 5"),
     "doctor": (doctor, "--out card.md"),
     "gate": (gate, "runs/int4 --max-drop 1 --min-recovery 99"),
-    "screen": (screen, "runs/grid --items 100 --repeats 2000"),
     "compare": (compare, "runs/vllm-0.31 runs/vllm-0.32 --csv moved.csv"),
     "export": (export, "runs/int4 --to card --out card.md"),
     "list": (list_names, "probes"),

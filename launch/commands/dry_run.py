@@ -15,7 +15,6 @@ from evaluator.probes import PROBES
 from launch.commands.terminal import console, empty_table, print_json, print_plain
 from launch.documents import Cost, Estimate, Explanation, JobCost
 from launch.sweep.config import SweepConfig, bundled_recipes
-from launch.sweep.jobs import check_screening, screened_groups
 from pruning.config import PruneConfig
 from quantising.config import QuantiseConfig
 
@@ -45,7 +44,6 @@ def print_estimate(
         *_questions(estimates),
         *_counts(estimates, total, seconds),
         *_controls(estimates),
-        *_screened(config, estimates),
         *_disk_space(estimates),
         *notes,
         ASSUMPTIONS,
@@ -131,24 +129,6 @@ def _cells(work: Work) -> list[str]:
         large = count >= 1e6
         cells.append(f"{count / 1e6:.1f}M" if large else f"{count / 1e3:.1f}k")
     return cells
-
-
-def _screened(config: SweepConfig, estimates: Estimates) -> Iterator[str]:
-    """The fewest and the most items of a screened sweep. Raises InputError if
-    nothing can stop early."""
-    if config.screen is None:
-        return
-    jobs = [row.job for row in estimates]
-    check_screening(jobs, config.screen)
-    items = {name: work.items for row in estimates for name, work in row.works.items()}
-    most = fewest = sum(row.work.items for row in estimates)
-    for (_, task), names in screened_groups(jobs).items():
-        fewest -= len(names) * max(0, items[task] - config.screen.items)
-    yield (
-        f"screening: the sweep evaluates from {fewest:,} to {most:,} items; the table"
-        " and the times show the most. The gate's first look has"
-        f" {config.screen.items:,} items"
-    )
 
 
 def _disk_space(estimates: Estimates) -> Iterator[str]:

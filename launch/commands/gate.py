@@ -1,11 +1,9 @@
-"""`resurface gate`: a verdict per checkpoint and task; `resurface screen`: the cost and
-verdicts of a screened sweep."""
+"""`resurface gate`: a verdict per checkpoint and task."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,28 +11,20 @@ import yaml
 from rich.markup import escape
 
 from evaluator.core.config import validated
-from evaluator.core.errors import Document, InputError, Json, json_text, mapping_at
+from evaluator.core.errors import Document
 from evaluator.core.files import write_atomically
-from evaluator.deciding.policy import need_tasks, policy_for, policy_of, spelled
-from evaluator.deciding.thresholds import Screen, Thresholds, Tolerances
+from evaluator.deciding.policy import need_tasks, policy_of, spelled
+from evaluator.deciding.thresholds import Thresholds, Tolerances
 from evaluator.store.run_json import need_run
-from launch.commands.options import (
-    RunDirectories,
-    RunDirectory,
-    as_option,
-    each_known,
-    field_option,
-)
+from launch.commands.options import RunDirectories, as_option, each_known, field_option
 from launch.commands.terminal import (
     AsJson,
     console,
     empty_table,
     errors,
-    print_json,
     print_plain,
     warn,
 )
-from launch.documents import Screened
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,7 +34,6 @@ if TYPE_CHECKING:
 
 
 BLOCKED = 4  # exit code
-_MOST_REPEATS = 100_000  # tries of a screened sweep
 _STYLES = {"PASS": "green", "WARN": "yellow", "ANOMALOUS": "magenta", "BLOCK": "red"}
 _LEGEND = (
     "open, choice, sample: accuracy lost, in points; mc_only, lost: % of the known"
@@ -185,15 +174,14 @@ def _judged(paths: Sequence[Path], file: Path | None, typed: Document) -> list[J
 
 
 def _write(judged: Judged) -> None:
-    from evaluator.report import write_report
+    from evaluator.report import write_report, write_verdicts
 
     if isinstance(judged.run, Path):  # others' logs stay as they are
         return
     policy = yaml.safe_dump(judged.policy.document, sort_keys=False)
     folder = judged.run.path
     write_atomically(folder / "gate.yaml", policy.encode())
-    document = json_text(judged.document, indent=2)
-    write_atomically(folder / "gate.json", document.encode())
+    write_verdicts(folder, judged.document)
     if (folder / "report" / "index.html").is_file():  # it shows the verdicts too
         write_report(folder)
 
@@ -233,92 +221,3 @@ def _table(verdicts: Sequence[Verdict]) -> Table:
         style = _STYLES[outcome]
         table.add_row(escape(name), f"[{style}]{outcome}[/]", *map(escape, cells))
     return table
-
-
-def screen(
-    run: RunDirectory,
-    items: Annotated[int | None, field_option(Screen, "items")] = None,
-    seed: Annotated[int | None, field_option(Screen, "seed")] = None,
-    repeats: Annotated[
-        int, typer.Option(min=1, max=_MOST_REPEATS, help="how often it is resampled")
-    ] = 200,
-    as_json: AsJson = False,
-) -> None:
-    """Show on a finished run how many items `screen:` would have saved, and which
-    verdicts it would have given.
-
-    Resamples the run's contexts in random order and stops when the gate is sure.
-    Starts no engine and writes nothing. Settings come from the options, then from
-    `screen:` of the run's sweep file."""
-    typed = {
-        name: value
-        for name, value in locals().items()
-        if name in Screen.model_fields and value is not None
-    }
-    need_run(run)
-    from evaluator.store.reading import read_run
-
-    state = read_run(run)
-    rule = validated(
-        Screen,
-        {**mapping_at(state, "config", "screen"), **typed},
-        "resurface screen",
-        as_option,
-    )
-    policy = policy_for(run, state)
-    from evaluator.deciding.criteria import paired_of
-    from evaluator.deciding.decision import replay
-    from evaluator.deciding.verdicts import judge
-    from evaluator.report import read_inputs
-
-    inputs = read_inputs(run)
-    rows: list[Json] = []
-    for verdict in judge(inputs, policy):
-        key = verdict.task, verdict.checkpoint
-        comparison = inputs.comparisons().get(key)
-        if comparison is None or comparison.reason or key in inputs.decided_early:
-            continue
-        tries = replay(
-            paired_of(inputs, comparison),
-            policy.of(verdict.task),
-            first=rule.items,
-            repeats=repeats,
-            seed=rule.seed,
-        )
-        row: Json = {
-            "task": verdict.task,
-            "checkpoint": verdict.checkpoint,
-            "gate": verdict.outcome,
-            "items": verdict.planned,
-            "median_items": float(median(items for _, items in tries)),
-        }
-        outcomes = [outcome for outcome, _ in tries]
-        for name in ("PASS", "BLOCK", "WARN"):
-            row[name.lower()] = outcomes.count(name) / repeats
-        rows.append(row)
-    if not rows:
-        raise InputError(
-            f"{run}: nothing to screen: no task has a base and a compressed checkpoint"
-            " with all its items"
-        )
-    if as_json:
-        screened = Screened(screen=dict(rule), repeats=repeats, checkpoints=rows)
-        print_json(screened)
-        return
-    numbers = ("items", "median", "PASS %", "BLOCK %", "undecided %")
-    names = ("checkpoint", "gate", *numbers)
-    table = empty_table(names, {"checkpoint"}, between=1)
-    several = len({row["task"] for row in rows}) > 1
-    for row in rows:
-        name = f"{row['checkpoint']} ({row['task']})" if several else row["checkpoint"]
-        counts = (f"{row['items']:,}", f"{row['median_items']:,.0f}")
-        shares = (f"{100 * row[each]:.1f}" for each in ("pass", "block", "warn"))
-        table.add_row(escape(name), row["gate"], *counts, *shares)
-    console.print(table)
-    needed = sum(row["median_items"] for row in rows)
-    saved = 1 - needed / sum(row["items"] for row in rows)
-    print_plain(
-        f"gate: the verdict on all items; median: items that half of {repeats:,} draws"
-        f" need; first look {rule.items:,} items.\nAt the median, screening saves"
-        f" {100 * saved:.0f} % of the compressed checkpoints' items."
-    )

@@ -143,7 +143,7 @@ def _summary(found: RunStatus) -> Iterator[str]:
         yield f"compressed {found.pruned} of {found.to_prune} checkpoints"
     counts = [
         f"{found.count(state)} {state}"
-        for state in ("done", "running", "failed", "waiting", "decided early")
+        for state in ("done", "running", "failed", "waiting")
         if found.count(state)
     ]
     known = counted(found.checkpoints, "checkpoint")

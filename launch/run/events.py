@@ -200,15 +200,6 @@ class Completed(OfCheckpoint):
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Decided(OfCheckpoint):
-    kind = "decided"
-    task: str
-    items: int
-    total: int
-    text: str = ""
-
-
 class Making(OfCheckpoint):
     kind = "making"
 

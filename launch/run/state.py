@@ -18,9 +18,9 @@ from typing import Literal
 from evaluator.core.errors import one_line
 from evaluator.store.run_json import Failure
 from launch.run import events
-from launch.run.events import Advanced, Completed, Decided, Event, OfEngine, Part
+from launch.run.events import Advanced, Completed, Event, OfEngine, Part
 
-PartState = Literal["done", "running", "failed", "waiting", "decided early"]
+PartState = Literal["done", "running", "failed", "waiting"]
 _WINDOW_SECONDS = 300.0  # for the measured pace
 ERRORS = 5  # the last ones
 # an engine's state after an event without a task
@@ -67,7 +67,6 @@ class RunState:
     counts: Counter[str] = field(default_factory=Counter)  # of events, by kind
     planned: Mapping[Part, int] = field(default_factory=dict)
     done: Mapping[Part, int] = field(default_factory=dict)
-    early: frozenset[Part] = frozenset()  # decided by the gate
     lost: Mapping[Part, Failure] = field(default_factory=dict)  # given up, as `Failure`
     failures: int = 0
     engines: Mapping[int, EngineState] = field(default_factory=dict)
@@ -116,8 +115,6 @@ class RunState:
         return rows
 
     def _state_of(self, part: Part) -> PartState:
-        if part in self.early:
-            return "decided early"
         complete = self.is_done(part)
         if not complete and any(part == each.part for each in self.engines.values()):
             return "running"
@@ -154,11 +151,6 @@ def advance(state: RunState, event: Event, now: float) -> RunState:
         case events.Recorded():
             done = {**state.done, (event.checkpoint, event.task): event.items}
             state = replace(state, done=done)
-        case Decided():
-            part = event.checkpoint, event.task
-            total = max(event.items, state.done.get(part, 0))
-            planned = {**state.planned, part: total}
-            state = replace(state, planned=planned, early=state.early | {part})
         case events.Made() if event.total:
             state = replace(state, compressed=(event.items, event.total))
         case events.Warned() | events.Retried() if event.text:
@@ -241,13 +233,9 @@ class Bus:
             self.state = state = advance(self.state, event, now)
         for listener in list(self.listeners):
             listener(event, state)
-        match event:
-            case Advanced():
-                part = state.engines[event.engine].part
-            case Decided():
-                part = event.checkpoint, event.task
-            case _:
-                return
+        if not isinstance(event, Advanced):
+            return
+        part = state.engines[event.engine].part
         name = part[0]
         if state.is_done(part) and name not in state.incomplete():
             seconds = now - state.began.get(name, state.started)

@@ -23,7 +23,6 @@ tasks:
   - {task: gazetteer, items: 40}
 gate: {max_drop: 2, min_recovery: 98}     # what a compressed checkpoint may lose
 (evaluator/deciding/thresholds.py)
-screen: {items: 100}                      # stops evaluating a checkpoint when the gate
                                           is sure (the same file)
 include: [main.yaml]                     # other sweeps (files, bundled recipes, or in
                                          place), joined with this one
@@ -55,7 +54,7 @@ from evaluator.core.document import read_document
 from evaluator.core.errors import InputError, Json, meant, nearest, rows_at, unknown
 from evaluator.core.records import Grading
 from evaluator.deciding.policy import Stated
-from evaluator.deciding.thresholds import Screen, Thresholds
+from evaluator.deciding.thresholds import Thresholds
 from evaluator.engine.config import AUTO_CACHE, ENGINES, EngineConfig
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import Seed, each_once
@@ -236,7 +235,7 @@ class SweepConfig(Frozen):
     """models x pruning settings x tasks, joined with other sweeps.
 
     Each included sweep keeps its own models, settings, tasks, seed and grading. The
-    outermost sweep decides engine, resources, controls, gate and screen. Models with one name
+    outermost sweep decides engine, resources, controls and gate. Models with one name
     must be the same model."""
 
     models: dict[
@@ -283,8 +282,6 @@ class SweepConfig(Frozen):
     resources: Resources = Resources()
     # not part of a run's identity: they only judge its records
     gate: Stated = Thresholds()
-    # selects the records to write, without changing their content; None: all
-    screen: Screen | None = None
 
     @field_validator("kv_cache", "seeds")
     @classmethod

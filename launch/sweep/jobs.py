@@ -17,7 +17,6 @@ from evaluator.core.errors import InputError, Json, unknown
 from evaluator.core.records import FORMATS
 from evaluator.core.text import code_of
 from evaluator.deciding.policy import as_policy, need_tasks
-from evaluator.deciding.thresholds import Screen
 from evaluator.engine.config import AUTO_CACHE
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
@@ -419,36 +418,3 @@ def parts_of(config: SweepConfig) -> tuple[tuple[str, ...], ...]:
         if model in dense:
             parts.setdefault(home, []).append(model)
     return tuple(map(tuple, parts.values()))
-
-
-Group = tuple[str, str]  # base, task
-
-
-def screened_groups(jobs: Jobs) -> dict[Group, tuple[str, ...]]:
-    """The checkpoints, no bases, that the gate may decide early, by base and task
-    with open answers."""
-    by_name = {job.name: job for job in jobs}
-    bases = {job.base for job in jobs if not job.change}
-    groups: dict[Group, tuple[str, ...]] = {}
-    for job in jobs:
-        if job.base not in by_name or job.name in bases or job.change:
-            continue
-        for name, task in job.tasks.items():
-            of_base = by_name[job.base].tasks.get(name)
-            if of_base and _answers_openly(of_base) and _answers_openly(task):
-                group = job.base, name
-                groups[group] = (*groups.get(group, ()), job.name)
-    return groups
-
-
-def _answers_openly(task: EvalConfig) -> bool:
-    return "greedy" in task.probes and "open" in task.formats and not task.is_text
-
-
-def check_screening(jobs: Jobs, rule: Screen | None) -> None:
-    """Raises InputError if a screened sweep has nothing to screen."""
-    if rule is not None and not screened_groups(jobs):
-        raise InputError(
-            "screen: there is nothing to screen: no compressed checkpoint and its base"
-            " share a task with open answers (probe greedy, format open)"
-        )

@@ -29,7 +29,7 @@ from launch.provenance import count_gpus
 from launch.sweep import preflight_checks as checks
 from launch.sweep.config import SweepConfig
 from launch.sweep.controls import with_controls
-from launch.sweep.jobs import CheckpointJob, Jobs, check_screening, expand, models_of
+from launch.sweep.jobs import CheckpointJob, Jobs, expand, models_of
 from launch.sweep.models import is_served, local_directory
 from launch.sweep.preflight_checks import Infos, keeps_references, reference_bytes
 from launch.sweep.prepared_tasks import (
@@ -262,8 +262,6 @@ def prepare(config: SweepConfig, run_dir: Path, dry: Jobs = ()) -> Prepared:
     trust = config.engine.trust_remote_code
     jobs = tuple(dry) or expand(config, run_dir)
     jobs = with_controls(jobs, config, on_gpus=not here or count_gpus() != 0)
-    if not dry:
-        check_screening(jobs, config.screen)
     existing = [job for job in jobs if not job.is_made and not job.is_variant]
     refused = checks.check_files(existing)
     _sound(jobs, refused)

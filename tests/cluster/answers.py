@@ -85,7 +85,6 @@ def _records(question: Question, way: int, others: Sequence[str]) -> Iterator[Re
         more: dict[str, Any] = (
             {} if probe == "sample" else {"logprob": -rng.expovariate(0.2)}
         )
-        cached: dict[str, Any] = {"prompt_tokens": 140, "cached_tokens": 128}
         return Record(
             **common,
             probe=probe,
@@ -94,7 +93,7 @@ def _records(question: Question, way: int, others: Sequence[str]) -> Iterator[Re
             token_ids=ids,
             **graded,
             **more,
-            **cached,
+            prompt_tokens=140,
         )
 
     yield generated("greedy", 0, kept)

@@ -1,4 +1,4 @@
-"""Tables `prompts` and `prompt_order` from records by hand: three prompts, three
+"""Table `prompts` from records by hand: three prompts, three
 checkpoints, two languages."""
 
 import numpy as np
@@ -6,9 +6,7 @@ import pandas as pd
 import pytest
 from scipy.stats import binomtest, chi2
 
-from evaluator.metrics.intervals import ALPHA
-from evaluator.metrics.tables import prompt_order
-from evaluator.metrics.tables.prompt_order import cochran_p
+from evaluator.metrics.tables.prompts import cochran_p
 from tests.support.records import Seen, records
 from tests.support.tables import has, only, select, tables
 
@@ -70,94 +68,8 @@ def test_each_prompt_and_all_of_them(case):
     has(korean, accuracy=18 / 30, worst=0.1, spread=0.8, n=10)
 
 
-def test_the_order_of_two_checkpoints(case):
-    found = case["prompt_order"]
-    whole = found[found["prompt"] == "all"]
-    has(whole, checkpoint=["a", "b", "a"], other=["dense", "dense", "b"])
-    has(whole, pair=["base", "base", "others"])
-    has(whole, conclusion=["different", "same", "unclear"])
-    has(
-        whole,
-        order_changes=[True, False, False],
-        better_under=["wordy", None, "terse, wordy"],
-    )
-    has(whole, worse_under=["paper", "paper, terse, wordy", None])
-    has(whole, unclear_under=["terse", None, "paper"])
-    by_prompt = found[(found["other"] == "dense") & (found["prompt"] != "all")]
-    a, b = (by_prompt[by_prompt["checkpoint"] == name] for name in "ab")
-    has(whole, difference=[(4 - 18 + 16 - 16 + 18 - 10) / 60, -32 / 60, 26 / 60])
-    has(a, difference=[-14 / 20, 0.0, 8 / 20], verdict=["worse", "unclear", "better"])
-    has(a, shift=[-14 / 20 + 0.1, 0.1, 8 / 20 + 0.1])
-    # McNemar: 14, 0 and 8 discordant items, all of them on one side. Holm over a and b
-    # against dense.
-    has(a, mcnemar_p=[2 * 0.5**14, 1.0, 2 * 0.5**8])
-    has(a, holm_p=[4 * 0.5**14, 1.0, 4 * 0.5**8])
-    # b: 4, 5 and 3 of 20, against 18, 16 and 10; under wordy 7 items are right in dense
-    # alone.
-    has(b, mcnemar_p=[2 * 0.5**14, 2 * 0.5**11, 2 * 0.5**7])
-    has(b, holm_p=[4 * 0.5**14, 4 * 0.5**11, 2 * 0.5**7])
-    assert (a["shift_low"] < a["shift"]).all()
-    assert (a["shift"] < a["shift_high"]).all()
-
-
-@pytest.mark.parametrize(
-    ("dense", "pruned", "items", "conclusion", "against_base"),
-    [
-        ((12, 11), (11, 11), 20, "unclear", "unclear under every prompt"),
-        # Of 20 items 6 and 4 are right in dense alone: p = .031 and .125. The shift is
-        # 2 items of 40: perhaps chance.
-        ((16, 16), (10, 12), 20, "unclear", "unclear: worse under paper; unclear under terse"),
-        # 24 and 0 of 60 items are lost: only one prompt shows a loss, and the shift is
-        # significant.
-        ((48, 48), (24, 48), 60, "different",
-         "different: worse under paper; unclear under terse; shifted under paper, terse"),
-        # whatever the shift
-        ((20, 20), (2, 10), 20, "same", "worse under every prompt"),
-    ],
-)  # fmt: skip
-def test_what_prompts_conclude(dense, pruned, items, conclusion, against_base):
-    """By how many items each has right under two prompts."""
-    made = []
-    for task, right, kept in zip(("t", "t+terse"), dense, pruned, strict=True):
-        made.append(records("dense", seen(items, english=right), task=task))
-        made.append(records("a", seen(items, english=kept), base="dense", task=task))
-    found = tables(*made)
-    whole = only(found["prompts"], checkpoint="a", prompt="all")
-    has(whole, against_base=against_base)
-    has(only(found["prompt_order"], prompt="all"), conclusion=conclusion)
-
-
-def test_shift_intervals_allow_for_prompts(case, monkeypatch):
-    """Those of three prompts have level 1 - .05 / 3; with three times ALPHA they are
-    the plain ones of 95 %."""
-    shown = case["prompt_order"]
-    monkeypatch.setattr(prompt_order, "ALPHA", 3 * ALPHA)
-    less = tables(*EVERYTHING)["prompt_order"]
-    wider = (shown["shift_high"] - shown["shift_low"]) - (
-        less["shift_high"] - less["shift_low"]
-    )
-    assert (wider.dropna() >= 0).all()
-    assert (wider.dropna() > 0).mean() > 0.5
-
-
-def test_equal_weights_are_no_test():
-    """A second run of the base, and of a: the p values of the others stay as they
-    were."""
-    again = parts("dense again", "dense", base="dense", digest="dense")
-    again += parts("a again", "a", base="dense", digest="a")
-    found = tables(*EVERYTHING, *again)["prompt_order"]
-    for checkpoint, other in (("dense again", "dense"), ("a", "a again")):
-        row = only(found, checkpoint=checkpoint, other=other, prompt="paper")
-        has(row, mcnemar_p=1.0, verdict="unclear", holm_p=None)
-    # Under paper a, its second run and b lose 14 items each: three tests against the
-    # base.
-    row = only(found, checkpoint="b", other="dense", prompt="paper")
-    has(row, holm_p=3 * 2 * 0.5**14)
-
-
-def test_prompts_and_pairs_use_shared_items():
-    """One item of a is missing under one prompt, so that a and every pair of a has
-    nine; b and dense have all ten."""
+def test_prompts_use_shared_items():
+    """One item of a is missing under one prompt, so that a has nine; b has all ten."""
     made = []
     for name, base, count in (("dense", None, 7), ("a", "dense", 4), ("b", "dense", 5)):
         for task in ("t", "t+terse"):
@@ -171,17 +83,12 @@ def test_prompts_and_pairs_use_shared_items():
     has(prompts, n=[9, 9, 9], dropped=[1, 1, 1], accuracy=[3 / 9] * 3)
     terse = prompts.iloc[2]
     has(terse, prompt="terse", excluded=1, reason="1 excluded (too long)")
-    order = found["prompt_order"]
-    whole = order[order["prompt"] == "all"]
-    has(whole, checkpoint=["a", "b", "a"], other=["dense", "dense", "b"])
-    has(whole, n=[9, 10, 9], dropped=[1, 0, 1])
-    has(whole, difference=[-3 / 9, -2 / 10, -1 / 9])
+    has(select(found["prompts"], checkpoint="b"), n=[10] * 3, dropped=[0] * 3)
     alone = tables(
         records("dense", seen(english=5)),
         records("dense", seen(english=5), task="other"),
     )
     assert alone["prompts"].empty
-    assert alone["prompt_order"].empty
 
 
 def test_cochran_p_of_equal_prompts():

@@ -167,7 +167,6 @@ COMMANDS = [
         "compress dense --method rtn --scheme W4A16 --group-size 48 --out x --dry-run",
         ["group_size 48 does not divide"],
     ),
-    ("screen run --repeats 0", ["--repeats", "or equal to 1", "'0'"]),
     (f"{EVAL} --shard-items 0", ["--shard-items: 0", "greater than or equal to 1"]),
     (f"{EVAL} --itmes 3", ["--itmes", "--items"]),
     (

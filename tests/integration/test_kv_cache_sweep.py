@@ -31,18 +31,12 @@ def test_cache_variants_share_weights(tmp_path: Path) -> None:
     finish("sweep", file, "--out", run)
     first = records(run)
     about = first.groupby("checkpoint")[
-        ["base", "method", "pattern", "kv_cache", "kv_scales"]
+        ["base", "method", "pattern", "kv_cache"]
     ].first()
     assert list(about.index) == ["dense", *VARIANTS]
     assert about.loc["dense", "kv_cache"] == "auto"
     assert about.loc["dense"].drop("kv_cache").isna().all()
-    assert list(about.loc["dense-kv-fp8"]) == [
-        "dense",
-        "kv_cache",
-        "kv fp8",
-        "fp8",
-        "none",
-    ]
+    assert list(about.loc["dense-kv-fp8"]) == ["dense", "kv_cache", "kv fp8", "fp8"]
     assert list(about.loc["magnitude-0.5-kv-fp8"])[1:3] == [
         "magnitude + kv_cache",
         "unstructured + kv fp8",

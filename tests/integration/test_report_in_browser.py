@@ -93,7 +93,7 @@ def test_item_view_opens_on_loss(opened):
     assert re.search(r'<p id="count"[^>]*>[1-9] of 20 items', dom)
     sections = re.findall(r'<section id="(\w+)">\s*<details( open)?', dom)
     assert [name for name, mark in sections if mark] == ["ladder"]
-    assert ("vote", "") in sections
+    assert ("rank", "") in sections
 
 
 @pytest.mark.parametrize(

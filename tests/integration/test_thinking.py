@@ -98,40 +98,35 @@ def test_thinking_answers_equal_transformers(ran):
                           question=row.question, answers=tuple(row.answers), cluster=row.cluster)
         for row in ran.items.itertuples()
     }  # fmt: skip
-    states, base = set(), Oracle(ran.folder.parent / "base")
-    for name, oracle in (
-        ("base", base),
-        ("other", Oracle(ran.folder.parent / "other")),
-    ):
-        greedy, ranked, aligned = (
-            ran.of(name, probe) for probe in ("greedy", "rank", "aligned_choice")
+    states = set()
+    for name in ("base", "other"):
+        oracle = Oracle(ran.folder.parent / name)
+        greedy, ranked, chosen = (
+            ran.of(name, probe) for probe in ("greedy", "rank", "choice")
         )
         gap = oracle.prompter._encode("\n\n")
         for item_id, item in items.items():
             closed, own, after = oracle.thought(item)
-            said = greedy[greedy["item_id"] == item_id]
-            assert list(said["thought_state"]) == (
-                ["closed"] if closed else ["cut", "forced"]
-            )
-            assert all(list(ids) == own for ids in said["thought_ids"])
-            assert list(said.iloc[-1]["token_ids"]) == oracle.free(after, ANSWER, {0})
+            [said] = greedy[greedy["item_id"] == item_id].itertuples()
+            assert said.thought_state == ("closed" if closed else "cut")
+            assert list(said.thought_ids) == own
+            answer = oracle.free(after, ANSWER, {0}) if closed else []
+            assert list(said.token_ids) == answer
             [first, *_] = oracle.prompter._encode(item.answers[0])
             row = oracle.logprobs([*after, *gap])
             [rank] = ranked[ranked["item_id"] == item_id].itertuples()
             assert rank.margin == pytest.approx(
                 float(row[first] - row.max()), abs=TOLERANCE
             )
-            _, _, before = base.thought(item)
-            scored = aligned[aligned["item_id"] == item_id]
-            for option in scored.itertuples():
+            for option in chosen[chosen["item_id"] == item_id].itertuples():
                 ids = oracle.prompter._encode(option.option_text)
                 total = sum(
-                    float(oracle.logprobs([*before, *gap, *ids[:at]])[ids[at]])
+                    float(oracle.logprobs([*after, *gap, *ids[:at]])[ids[at]])
                     for at in range(len(ids))
                 )
                 assert option.logprob == pytest.approx(total, abs=len(ids) * TOLERANCE)
-            states |= set(said["thought_state"])
-    assert states == {"closed", "cut", "forced"}
+            states.add(said.thought_state)
+    assert states == {"closed", "cut"}
 
 
 def test_thinking_table_counts_records(ran):
@@ -139,19 +134,14 @@ def test_thinking_table_counts_records(ran):
     pooled = table[table["language"] == "all"].set_index("checkpoint")
     for name in ("base", "other"):
         said = ran.of(name, "greedy")
-        first, last = said[said["index"] == 0], said.groupby("item_id").last()
         row = pooled.loc[name]
         assert row["n"] == ITEMS
-        assert row["thought_tokens"] == pytest.approx(first["thought_tokens"].mean())
-        assert row["cut"] == pytest.approx((first["thought_state"] == "cut").mean())
+        assert row["thought_tokens"] == pytest.approx(said["thought_tokens"].mean())
+        assert row["cut"] == pytest.approx((said["thought_state"] == "cut").mean())
         assert row["loops"] == pytest.approx(
-            first["thought"].map(lambda text: loops(text, "english")).mean()
+            said["thought"].map(lambda text: loops(text, "english")).mean()
         )
-        assert row["accuracy"] == pytest.approx(first["contains"].mean())
-        assert row["accuracy_forced"] == pytest.approx(last["contains"].mean())
-        assert row["accuracy_direct"] == pytest.approx(
-            ran.of(name, "direct")["contains"].mean()
-        )
+        assert row["accuracy"] == pytest.approx(said["contains"].mean())
     ratio = pooled.loc["other", "thought_tokens"] / pooled.loc["base", "thought_tokens"]
     assert pooled.loc["other", "ratio"] == pytest.approx(ratio)
 

@@ -83,9 +83,6 @@ def truth(statistic: Statistic, accuracy: float) -> float:
     population = normals(
         np.random.default_rng(0), statistic.normals, _POPULATION, 1, 0.0
     )
-    if statistic.name == "prompt_order, shift":
-        rates = [float(each.mean()) for each in statistic.values(population, accuracy)]
-        return rates[0] - rates[1]
     return statistic.value(
         np.arange(_POPULATION), *statistic.values(population, accuracy)
     )

@@ -1,7 +1,6 @@
 """The numbers of the tables that have an interval, and simulated items that each is
 computed from."""
 
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,13 +11,10 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtr, ndtri
 
-from evaluator.metrics.bootstrap import DRAWS, intervals, language_intervals
+from evaluator.metrics.bootstrap import intervals, language_intervals
 from evaluator.metrics.columns import Row
 from evaluator.metrics.intervals import Floats, ItemNumbers
 from evaluator.metrics.measures import Unbounded, bounds, difference
-from evaluator.metrics.tables.judges import Fitness
-from evaluator.metrics.tables.matching import without_error
-from evaluator.metrics.tables.overlap import kappa_of
 from evaluator.metrics.tables.pr_gap import delta_pr_of
 from evaluator.metrics.tables.prompts import extremes
 
@@ -109,19 +105,6 @@ def _chosen(normals: Floats, accuracy: float) -> Values:
     return [*_right(normals, base, base * 0.9), np.full(normals.shape[1], 0.25)]
 
 
-def _options(normals: Floats, accuracy: float) -> Values:
-    """Two checkpoints' choices among four options: one is certain, the other gives
-    the rest to the next option."""
-    first, second = _right(normals, accuracy, max(accuracy - 0.1, accuracy / 2))
-    sure = 0.4 + 0.6 * first
-    return [
-        sure * second + (1 - sure) * (1 - second),
-        sure,
-        second,
-        np.full(len(first), 1 / 3),
-    ]
-
-
 def _known(normals: Floats, accuracy: float) -> Values:
     base = _right(normals[:2], accuracy, 0.25 + 0.75 * accuracy)
     own = _right(normals[2:], accuracy * 0.8, (0.25 + 0.75 * accuracy) * 0.95)
@@ -153,44 +136,6 @@ def _divergence(contexts: ItemNumbers, over: Floats, under: Floats) -> Row:
     return Unbounded.ratio(over, under, contexts).row("x", "log")
 
 
-def _judged(normals: Floats, accuracy: float) -> Values:
-    """Answers that contain a gold answer, answers that a matcher accepts (9 in 10
-    right ones, 1 in 20 wrong ones), and a number that draws its control pairs."""
-    right, found = _right(normals[:2], accuracy, 0.6)
-    # A matcher errs on each answer alike: its correlation with the other two outcomes
-    # is removed.
-    shared = TOGETHER / (1 + TOGETHER)
-    own = (normals[2] - shared * (normals[0] + normals[1])) / np.sqrt(
-        1 - 2 * TOGETHER * shared
-    )
-    accepts = ndtr(own) < np.where(right == 1, 0.9, 0.05)
-    return [right * found, np.maximum(right * found, accepts), right, normals[2]]
-
-
-def _corrected(
-    contexts: ItemNumbers,
-    contained: Floats,
-    accepted: Floats,
-    right: Floats,
-    chance: Floats,
-) -> Row:
-    rng = np.random.default_rng(zlib.crc32(chance.tobytes()))
-    fitness = Fitness(int(rng.binomial(60, 0.9)), 60, int(rng.binomial(60, 0.95)), 60)
-    rates = (fitness.sensitivity or 0.0, fitness.specificity or 0.0)
-    value = without_error(
-        np.asarray(contained.mean()),
-        np.asarray(accepted.mean()),
-        *map(np.asarray, rates),
-    )
-    beside = tuple(zip(rates, fitness.drawn(DRAWS), strict=True))
-    found = intervals(
-        without_error, [contained, accepted], contexts, [(1, 1), (0, 1), (0, 0)], beside
-    )
-    return {"x": float(value), **bounds("x", *found)}
-
-
-_ERRORS = [(1, 1, 1, 1), (1, 0, 0, 1), (0, 1, 0, 1), (0, 0, 1, 1)]
-_CAPA = [(*kind[:3], 1 / 3) for kind in (*_ERRORS, (0, 0, 0))]
 # fmt: off
 STATISTICS = (
     Statistic("mc_only, chance-corrected", 4, _known, lambda c, k, m, f: float((m - f / 3).sum() / k.sum()),
@@ -199,8 +144,6 @@ STATISTICS = (
               **_of_means(delta_pr_of, [(*a, *b) for a, b in product(_ZERO, _QUARTER)])),
     Statistic("Delta_PR, mean over languages", 4, lambda z, p: [*_opened(z[:2], p), *_chosen(z[2:], p)],
               **_of_language_means(delta_pr_of, [(*a, *b) for a, b in product(_ZERO, _QUARTER)])),
-    Statistic("CAPA", 2, _options, **_of_means(kappa_of, _CAPA)),
-    Statistic("corrected", 3, _judged, lambda c, contained, accepted, right, chance: float(right.mean()), _corrected),
     Statistic("prompts, worst", 3, _posed, lambda c, *right: min(float(each.mean()) for each in right),
               _extreme("worst")),
     Statistic("prompts, spread", 3, _posed, lambda c, *right: float(np.ptp([each.mean() for each in right])),

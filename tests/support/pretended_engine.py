@@ -65,7 +65,6 @@ class PretendedEngine(EngineActor):
 
     def __init__(self) -> None:
         self._config = EngineConfig()
-        self._kv_scales = None
         self._tokenised = {}
         self._waiting = deque()
         self._lock = threading.Lock()
@@ -147,7 +146,6 @@ def pretend(
                 run._store.append(*assignment.part, result.shard.name, result.part)
                 board.finished(0, result.shard)
             board.end(0)
-            run._screening.poll()
 
     def note_of(assignment: Assignment) -> None:
         probes = assignment.kept or assignment.config.probes

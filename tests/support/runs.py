@@ -145,19 +145,13 @@ def start(*arguments: str | Path, log: Path) -> subprocess.Popen[bytes]:
 
 
 def records(run: Path) -> pd.DataFrame:
-    """Every record of a run, in one order, without the counter that says how warm
-    the cache happened to be."""
+    """Every record of a run, in one order."""
     frames = [
         pq.read_table(path).to_pandas()
         for path in sorted((run / "records").glob("*/*/*.parquet"))
     ]
-    found: pd.DataFrame = (
-        pd.concat(frames)
-        .sort_values(KEY)
-        .reset_index(drop=True)
-        .drop(columns="cached_tokens")
-    )
-    return found
+    found: pd.DataFrame = pd.concat(frames)
+    return found.sort_values(KEY).reset_index(drop=True)
 
 
 def assert_alike(found: pd.DataFrame, expected: pd.DataFrame) -> None:

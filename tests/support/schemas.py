@@ -43,7 +43,6 @@ MODELS: Mapping[str, Any] = {
     "gate": documents.Gate,
     "gate-of-logs": _with_rows(documents.GateOfLogs, "measures", comparison.COLUMNS),
     "gates": documents.Gates,
-    "screen": documents.Screened,
     "run": documents.Ended,
     "detach": documents.Detached,
     "dry-run": documents.Estimate,

@@ -144,7 +144,7 @@ def _item(
         return Record(
             **{**common, "format": "open", "probe": probe, "index": index, "status": "ok", "text": text + "."},
             contains=hit, exact_match=hit, token_f1=float(hit), token_ids=(5, 6, 7), truncated=False,
-            **{"prompt_tokens": 140, "cached_tokens": 128, "logprob": -rng.expovariate(0.5), **more},
+            **{"prompt_tokens": 140, "logprob": -rng.expovariate(0.5), **more},
         )  # fmt: skip
 
     if number == 1:

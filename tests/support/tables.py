@@ -122,17 +122,7 @@ def whole_inputs(seen: Mapping[str, Mapping[str, Seen]]) -> Inputs:
                     matcher, name, {key: i % period == 0 for i, key in enumerate(found)}
                 )
             )
-    pairs = [
-        {
-            "item_id": str(i),
-            "control": ("same", "other")[i % 2],
-            "verdict": (i % 2 == 0) == (i % 5 > 0),
-        }
-        for i in range(30)
-    ]
-    controls = pd.DataFrame(pairs).assign(
-        task="t", matcher="a", language="english", response="x", status="ok"
-    )
+    controls = pd.DataFrame({"item_id": ["00", "02"], "verdict": [True, False]})
     spent = {
         "device": "<H100>",
         "generated_tokens": 9,
@@ -149,5 +139,8 @@ def whole_inputs(seen: Mapping[str, Mapping[str, Seen]]) -> Inputs:
         3 + number % 5 for number in range(len(thoughts))
     ]
     return Inputs(
-        reduce_records(told), verdicts=pd.concat(verdicts), run=run, controls=controls
+        reduce_records(told),
+        verdicts=pd.concat(verdicts),
+        run=run,
+        controls=controls.assign(matcher="a"),
     )

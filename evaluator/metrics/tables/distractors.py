@@ -105,7 +105,6 @@ DISTRACTORS = Table(
     ),
     compute=_rows,
     corrections=(Holm(("task", "language", "same_kind")),),
-    silent=True,
 )
 
 _RECOGNISED = {"standard": "recognised", "hard": "hard_recognised"}

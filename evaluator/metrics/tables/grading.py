@@ -75,5 +75,4 @@ TABLE = Table(
     ),
     compute=_rows,
     page=_differing,
-    silent=True,
 )

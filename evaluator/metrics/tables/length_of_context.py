@@ -176,5 +176,4 @@ TABLE = Table(
     ),
     plotted=_drawn,
     corrections=(Holm(("task", "language", "depth")),),
-    silent=True,
 )

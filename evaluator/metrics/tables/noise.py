@@ -121,5 +121,4 @@ TABLE = Table(
         *PERCENTAGE.estimates("same_top"),
     ),
     compute=_rows,
-    silent=True,
 )

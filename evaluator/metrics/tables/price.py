@@ -182,5 +182,4 @@ TABLE = Table(
         Lack("tokens_per_second", "the engine's time, which vLLM's engine measures"),
     ),
     counts="items",
-    silent=True,
 )

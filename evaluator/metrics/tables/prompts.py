@@ -6,15 +6,18 @@ accuracies, the worst, and the spread (best minus worst). All rows use the items
 every prompt measured (`n`; `dropped` counts the others). No prompt is known to be the
 worst. So the intervals of the worst and the spread combine those of every prompt and of
 every two (`extremes`). Chance alone makes a spread above 0: `cochran_p` tests whether
-the prompts differ at all. `against_base` is the conclusion of the table `prompt_order`
-for the checkpoint and its base.
+the prompts differ at all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, product
+from typing import Any
 
+import numpy as np
 import pandas as pd
+from scipy.special import chdtrc
 
 from evaluator.metrics.columns import (
     COUNT,
@@ -27,7 +30,12 @@ from evaluator.metrics.columns import (
     Column,
     Row,
 )
-from evaluator.metrics.exclusions import joined_reasons, left_out_of, why_left_out
+from evaluator.metrics.exclusions import (
+    all_measured,
+    joined_reasons,
+    left_out_of,
+    why_left_out,
+)
 from evaluator.metrics.fates import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs, Subject, in_language
 from evaluator.metrics.intervals import (
@@ -40,66 +48,132 @@ from evaluator.metrics.intervals import (
 )
 from evaluator.metrics.measures import bounds, rate
 from evaluator.metrics.table import Dots, Series, Table
-from evaluator.metrics.tables.prompt_order import (
-    Answers,
-    PosedTask,
-    cochran_p,
-    conclusions_against_base,
-    posed_tasks,
-)
+from evaluator.tasks.base import PAPER, task_and_prompt
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """Which items a checkpoint has right, of those measured under every prompt."""
+
+    prompts: tuple[str, ...]
+    languages: np.ndarray[Any, Any]  # of each item
+    contexts: ItemNumbers  # of each item, its context
+    right_PI: Floats  # prompts x items
+    # items that only some prompts measured: per language, and of all
+    dropped: Mapping[str, int]
+
+    def of_language(self, language: str) -> "_Answers":
+        if language == ALL:
+            return self
+        here = self.languages == language
+        return replace(
+            self,
+            languages=self.languages[here],
+            contexts=self.contexts[here],
+            right_PI=self.right_PI[:, here],
+        )
+
+
+def _posed_tasks(inputs: Inputs) -> dict[str, dict[str, str]]:
+    """The tasks of a run with two or more prompts: by prompt, the paper's first, the
+    name of the task that it makes."""
+    tasks: dict[str, dict[str, str]] = {}
+    for subject in inputs.checkpoints:
+        task, prompt = task_and_prompt(subject.task)
+        tasks.setdefault(task, {})[prompt] = subject.task
+    posed = {}
+    for task, names in tasks.items():
+        if len(names) > 1:
+            posed[task] = dict(sorted(names.items(), key=lambda each: each[0] != PAPER))
+    return posed
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
-    for posed in posed_tasks(inputs):
-        against_base = conclusions_against_base(posed)
+    for task, tasks in _posed_tasks(inputs).items():
         languages: set[str] = set()
-        for task in posed.tasks.values():
-            languages.update(inputs.languages(task))
-        for format, subject, probe in product(inputs.formats, posed.subjects, CORRECT):
-            answers = posed.answers([subject.checkpoint], format, probe)
+        subjects: dict[str, Subject] = {}
+        for subject in inputs.checkpoints:
+            if task_and_prompt(subject.task)[0] == task:
+                subjects.setdefault(subject.checkpoint, subject)
+        for name in tasks.values():
+            languages.update(inputs.languages(name))
+        for format, subject, probe in product(
+            inputs.formats, subjects.values(), CORRECT
+        ):
+            answers = _answers(inputs, subject.checkpoint, tasks, format, probe)
             if answers is None:
                 continue
-            own = {"task": posed.task, "format": format, "probe": probe}
+            own = {"task": task, "format": format, "probe": probe}
             for language in (ALL, *sorted(languages)):
                 row = subject.row | own | {"language": language}
-                whole, *by_prompt = _of_language(posed, subject, answers, row)
-                if language == ALL and format == "open":
-                    conclusion = against_base.get((subject.checkpoint, probe))
-                    whole["against_base"] = conclusion
-                yield from (whole, *by_prompt)
+                yield from _of_language(inputs, tasks, answers, row)
+
+
+def _answers(
+    inputs: Inputs, checkpoint: str, tasks: Mapping[str, str], format: str, probe: str
+) -> _Answers | None:
+    """The checkpoint's answers; None if it has fewer than two prompts, or no item
+    under all of them."""
+    measured = {}
+    for prompt, task in tasks.items():
+        items = inputs.outcomes_of(checkpoint, task, format)
+        items = all_measured(items, f"{probe}_status")
+        if not items.empty:
+            measured[prompt] = items.set_index(["language", "item_id"])
+    if len(measured) < 2:
+        return None
+    right = {
+        prompt: items[CORRECT[probe]].astype("float64")
+        for prompt, items in measured.items()
+    }
+    joined = pd.concat(right, axis=1)
+    whole = joined.dropna().sort_index()
+    if whole.empty:
+        return None
+    some = joined.index.difference(whole.index).get_level_values(0).value_counts()
+    dropped = {str(language): int(count) for language, count in some.items()}
+    # an item's context has one number within the task
+    first = next(iter(measured.values()))
+    return _Answers(
+        prompts=tuple(measured),
+        languages=whole.index.get_level_values(0).to_numpy(),
+        contexts=first["context"].loc[whole.index].to_numpy(np.intp),
+        right_PI=whole.to_numpy(np.float64).T,
+        dropped=dropped | {ALL: int(some.sum())},
+    )
 
 
 def _of_language(
-    posed: PosedTask, subject: Subject, answers: Answers, own: Row
+    inputs: Inputs, tasks: Mapping[str, str], answers: _Answers, own: Row
 ) -> Iterator[Row]:
     """The row of all prompts, then one for each."""
     language, status = own["language"], f"{own['probe']}_status"
-    here, few = answers.of_language(language), posed.few(subject.checkpoint)
-    right_PI = here.right[subject.checkpoint]
+    here = answers.of_language(language)
     own = own | {
-        "n": right_PI.shape[1],
+        "n": here.right_PI.shape[1],
         "dropped": here.dropped.get(language, 0),
         "prompts": len(here.prompts),
     }
     none = None if own["n"] else "no item was measured under every prompt"
-    whole = own | {"prompt": ALL, "reason": joined_reasons(few, none)}
-    yield whole | (_over_prompts(here, right_PI) if own["n"] else {})
-    for prompt, right in zip(here.prompts, right_PI, strict=True):
-        task = posed.tasks[prompt]
+    whole = own | {"prompt": ALL, "reason": none}
+    yield whole | (_over_prompts(here) if own["n"] else {})
+    for prompt, right in zip(here.prompts, here.right_PI, strict=True):
+        task, checkpoint = tasks[prompt], own["checkpoint"]
         items = in_language(
-            posed.inputs.outcomes_of(subject.checkpoint, task, own["format"]), language
+            inputs.outcomes_of(checkpoint, task, own["format"]), language
         )
-        why = posed.inputs.incomparable.get((task, subject.checkpoint))
+        why = inputs.incomparable.get((task, checkpoint))
         yield {
             **own,
             "prompt": prompt,
             **left_out_of(items, status),
             **rate("accuracy", right, here.contexts),
-            "reason": joined_reasons(few, why, why_left_out(items, status)),
+            "reason": joined_reasons(why, why_left_out(items, status)),
         }
 
 
-def _over_prompts(answers: Answers, right_PI: Floats) -> Row:
+def _over_prompts(answers: _Answers) -> Row:
+    right_PI = answers.right_PI
     accuracies = right_PI.mean(axis=1)
     worst, best = int(accuracies.argmin()), int(accuracies.argmax())
     return {
@@ -111,6 +185,23 @@ def _over_prompts(answers: Answers, right_PI: Floats) -> Row:
         "cochran_p": cochran_p(right_PI),
         **extremes(right_PI, answers.contexts),
     }
+
+
+def cochran_p(right_PI: Floats) -> float:
+    """Whether prompts differ at all: the p of Cochran's Q (Biometrika 37, 1950); 1 if
+    none differs on any item.
+
+    Approximate if items are few or share contexts. `right_PI`: prompts x items, 0.0 or
+    1.0.
+    """
+    prompts = len(right_PI)
+    by_prompt, by_item = right_PI.sum(axis=1), right_PI.sum(axis=0)
+    total = right_PI.sum()
+    within = prompts * total - (by_item**2).sum()
+    if within == 0:
+        return 1.0
+    q = (prompts - 1) * (prompts * (by_prompt**2).sum() - total**2) / within
+    return float(chdtrc(prompts - 1, q))
 
 
 def extremes(right_PI: Floats, contexts: ItemNumbers) -> Row:
@@ -156,8 +247,7 @@ TABLE = Table(
         "Accuracy under each prompt, and over all prompts: mean, worst, and spread"
         " (best minus worst), on the items that every prompt measured. Chance alone"
         " makes a spread; Cochran's p shows whether the prompts differ at all. A drop"
-        " that is smaller than the spread may be different under another prompt: see"
-        " against base, and the next table."
+        " that is smaller than the spread may be different under another prompt."
     ),
     needs="prompts in the sweep, and the probe greedy or choice",
     columns=(
@@ -170,7 +260,6 @@ TABLE = Table(
         *TEXT("worst_prompt", "best_prompt"),
         *POINTS.estimates("spread"),
         Column("cochran_p", P_VALUE, "Cochran p"),
-        *TEXT("against_base"),
     ),
     compute=_rows,
     figure=(
@@ -181,5 +270,4 @@ TABLE = Table(
     plotted=lambda frame: frame.assign(of_prompt=frame["accuracy"])[
         (frame["format"] == "open") & (frame["language"] == ALL) & (frame["n"] > 0)
     ],
-    silent=True,
 )

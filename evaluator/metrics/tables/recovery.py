@@ -384,5 +384,4 @@ SEEDS = Table(
     compute=_seeds_rows,
     figure=(Dots("Right samples, over the run seeds", _OF_SHARES, linked=True),),
     drawn=True,
-    silent=True,
 )

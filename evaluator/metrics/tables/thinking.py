@@ -9,8 +9,7 @@ greedy answers to the open prompt.
 - `cut`: the share of thoughts without an end. `loops`: the share that loops
   (`evaluator.core.grading.loops`).
 - `accuracy`: the answer after the thought contains a gold answer; a cut thought has no
-  answer. `accuracy_forced`: the same if we end cut thoughts. `accuracy_direct`: the
-  answer without any thought. `gain` is accuracy minus that.
+  answer.
 - The fates are those of table `fates`, of the answers after thoughts, on the items that
   the base knew.
 """
@@ -25,7 +24,6 @@ from evaluator.metrics.columns import (
     COUNT,
     FACTOR,
     PERCENTAGE,
-    POINTS,
     REASON,
     Row,
 )
@@ -33,20 +31,12 @@ from evaluator.metrics.exclusions import joined_reasons, measured
 from evaluator.metrics.fates import BARS, RATES, fate_rates, sides_of, why_unpaired
 from evaluator.metrics.inputs import Comparison, Inputs, settings_of
 from evaluator.metrics.intervals import Ratio
-from evaluator.metrics.measures import as_floats, contexts_of, difference, of_mean, rate
+from evaluator.metrics.measures import contexts_of, of_mean, rate
 from evaluator.metrics.table import Bars, Dots, Lack, Series, Table
 
-_RATES = {
-    "cut": "thought_cut",
-    "loops": "thought_loops",
-    "accuracy": "produced",
-    "accuracy_forced": "produced_forced",
-}
+_RATES = {"cut": "thought_cut", "loops": "thought_loops", "accuracy": "produced"}
 _RATIO = (Series("ratio", "rank", "tokens"),)
-_ACCURACIES = (
-    Series("accuracy", "greedy", "after a thought"),
-    Series("accuracy_direct", "muted", "without", hollow=True),
-)
+_ACCURACY = (Series("accuracy", "greedy", "after a thought"),)
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
@@ -69,10 +59,7 @@ def _own(items: pd.DataFrame) -> Row:
     row["thought_tokens"] = float(done["thought_tokens"].mean())
     for name, column in _RATES.items():
         row |= rate(name, done[column].fillna(0.0), done)
-    both = done[done["direct_produced"].notna()]
-    said, direct = as_floats(both["produced"]), as_floats(both["direct_produced"])
-    row |= rate("accuracy_direct", direct, both)
-    return row | difference("gain", said - direct, both)
+    return row
 
 
 def _paired(comparison: Comparison, language: str, limit: int) -> Row:
@@ -101,9 +88,8 @@ TABLE = Table(
     reading=(
         "Thought tokens are the mean length of what a model writes before its answer,"
         " and ratio compares that with the base. A cut thought has no end, as its"
-        " budget or the model stopped it, and so no answer; accuracy forced ends it and"
-        " lets the model answer. A thought loops if half of its runs of eight words"
-        " repeat earlier ones. Direct is the answer without any thought."
+        " budget or the model stopped it, and so no answer. A thought loops if half of"
+        " its runs of eight words repeat earlier ones."
     ),
     needs="a task with thinking on, and the probe greedy",
     columns=(
@@ -111,10 +97,7 @@ TABLE = Table(
         *COUNT("n", "excluded", "engine_error", "n_paired"),
         *AMOUNT("base_thought_tokens", "thought_tokens", stored="tokens"),
         *FACTOR.estimates("ratio"),
-        *PERCENTAGE.estimates(
-            "cut", "loops", "accuracy", "accuracy_forced", "accuracy_direct"
-        ),
-        *POINTS.estimates("gain"),
+        *PERCENTAGE.estimates("cut", "loops", "accuracy"),
         *COUNT("known"),
         *RATES,
         REASON,
@@ -136,12 +119,8 @@ TABLE = Table(
             ),
             legend=4,
         ),
-        Dots("Open accuracy", _ACCURACIES, linked=True),
+        Dots("Open accuracy", _ACCURACY),
         Bars("Fates of the answers", BARS),
     ),
-    lacks=(
-        Lack("ratio", "a checkpoint with its base (for ratio and fates)"),
-        Lack("accuracy_direct", "the probe direct (an answer without a thought)"),
-    ),
-    silent=True,
+    lacks=(Lack("ratio", "a checkpoint with its base (for ratio and fates)"),),
 )

@@ -72,7 +72,7 @@ class Board:
     ledger: Ledger = field(default_factory=Ledger)
     # by task key
     questions: Mapping[str, Sequence[Posed]] = field(default_factory=dict)
-    sources: Sequence[Source] = ()  # `take` waits for the open ones
+    source: Source | None = None  # `take` waits for an open one
     short: bool = False  # prune jobs wait for GPUs that engines hold
     stopped: bool = False
     failures: list[Failure] = field(default_factory=list)  # work given up; only grows
@@ -98,8 +98,8 @@ class Board:
 
     @property
     def _open(self) -> bool:
-        """Whether a source may still add work."""
-        return any(source.open for source in self.sources)
+        """Whether the source may still add work."""
+        return self.source is not None and self.source.open
 
     @property
     def unfinished(self) -> set[Part]:

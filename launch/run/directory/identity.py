@@ -30,17 +30,14 @@ _SECTIONS = {
 }
 
 
-def continued(
-    file: Path, stored: Json, now: Document, asked: Asked, *, screened: bool = False
-) -> Json:
-    """The identity of the run with the cells of `stored` and of this call. The looks
-    of a `screened` run depend on all items and probes, so its tasks do not grow.
+def continued(file: Path, stored: Json, now: Document, asked: Asked) -> Json:
+    """The identity of the run with the cells of `stored` and of this call.
 
     Raises InputError, which names the cell and the setting, if a cell of both
     differs."""
     joined: Json = json.loads(json.dumps(now, default=str))
     changes = [*_of_checkpoints(stored, joined)]
-    changes += _of_tasks(stored, joined, asked, screened)
+    changes += _of_tasks(stored, joined, asked)
     if changes:
         raise InputError(
             f"{file}: {changes[0]}; finished cells keep their settings: use a new --out"
@@ -101,9 +98,7 @@ def _made_as(row: Document, joined: Document) -> str:
     return json.dumps([base, settings], sort_keys=True)
 
 
-def _of_tasks(
-    stored: Document, joined: Json, asked: Asked, screened: bool
-) -> Iterator[str]:
+def _of_tasks(stored: Document, joined: Json, asked: Asked) -> Iterator[str]:
     """What differs in tasks; adds the stored cells to `joined`."""
     prepared: _Prepared = {
         (name, task.name): task for name, tasks in asked.items() for task in tasks
@@ -118,7 +113,7 @@ def _of_tasks(
                 new_keys[task], new_settings[task] = key, settings
                 continue
             cell = f"{name}, task {task}"
-            for problem in settings_differ(settings, new_settings[task], screened):
+            for problem in settings_differ(settings, new_settings[task]):
                 yield f"{cell}: {problem}"
             this = prepared[name, task]
             if this.key_under(settings) != key:
@@ -170,14 +165,11 @@ def _grown(before: Document, after: Document) -> Json:
     return grown
 
 
-def settings_differ(
-    before: Document, after: Document, screened: bool = False
-) -> list[str]:
+def settings_differ(before: Document, after: Document) -> list[str]:
     """How the settings of a task differ, without those that grow."""
     sides = []
     for settings in (before, after):
-        growing = () if screened else _GROWING
-        fixed = {k: v for k, v in settings.items() if k not in growing}
+        fixed = {k: v for k, v in settings.items() if k not in _GROWING}
         if "sample_seeds" in fixed:
             fixed["seeds"] = fixed.pop("sample_seeds")  # its name in a sweep file
         sides.append(fixed)

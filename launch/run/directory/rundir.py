@@ -36,7 +36,7 @@ from evaluator.store.run_json import (
     failures_of,
     rows_as,
 )
-from evaluator.store.schema import CONTROL_COLUMNS, VERDICT_COLUMNS
+from evaluator.store.schema import VERDICT_COLUMNS
 from launch.provenance import provenance
 from launch.run.decide.assignments import BaseSource, key_of
 from launch.run.directory.identity import continued
@@ -129,17 +129,6 @@ class RunDirectory:
         if lock and mapping_at(settings, "gate") != mapping_at(config, "gate"):
             for name in ("gate.yaml", "gate.json"):
                 (self.path / name).unlink(missing_ok=True)
-        same = all(
-            settings.get(name) == config.get(name) for name in ("screen", "gate")
-        )
-        now = {(name, task.name) for name, tasks in asked.items() for task in tasks}
-        decided = [
-            row
-            for row in rows_at(before, "screening")
-            if same or (row.get("checkpoint"), row.get("task")) not in now
-        ]
-        if decided:
-            self._document["screening"] = decided  # until this call decides again
 
     def _need_room(self, needed: int) -> None:
         free = shutil.disk_usage(nearest_existing(self.path)).free
@@ -168,8 +157,7 @@ class RunDirectory:
         for name in self.mended:
             stored["models"][name] = models[name]
         if before["digest"] != self._document["digest"]:
-            screened = mapping_at(self._document, "config").get("screen") is not None
-            now = continued(file, stored, now, asked, screened=screened)
+            now = continued(file, stored, now, asked)
         self._document |= {"digest": digest(now), "identity": now}
 
     def mark(
@@ -257,7 +245,6 @@ _KEPT: Mapping[str, Callable[[Any, Any], Any]] = {
     "seeds": _with_cells,
     "differences": lambda before, now: {**mapping_at(before), **now},
     "checkpoints": _with_others("name"),
-    "screening": _with_others("task", "checkpoint"),
     "reused": _with_others("run", "from", "checkpoint", "task"),
 }
 
@@ -435,17 +422,15 @@ def set_damaged_aside(
 def set_verdicts_aside(run_dir: Path, matcher: str, warn: Tell) -> None:
     """Move aside a matcher's unreadable verdicts, which it then judges again. Raises
     InputError on OSError."""
-    kinds = (("verdicts", VERDICT_COLUMNS), ("controls", CONTROL_COLUMNS))
-    for kind, columns in kinds:
-        for path in sorted((run_dir / kind / matcher).rglob("*.parquet")):
-            if (why := damage_of(path, columns, columns)) is not None:
-                target = move_into(
-                    run_dir / "damaged" / path.relative_to(run_dir).parent, path
-                )
-                warn(
-                    f"{path} is damaged ({why}), and moved to {target}; this command"
-                    " judges again"
-                )
+    for path in sorted((run_dir / "verdicts" / matcher).rglob("*.parquet")):
+        if (why := damage_of(path, VERDICT_COLUMNS, VERDICT_COLUMNS)) is not None:
+            target = move_into(
+                run_dir / "damaged" / path.relative_to(run_dir).parent, path
+            )
+            warn(
+                f"{path} is damaged ({why}), and moved to {target}; this command"
+                " judges again"
+            )
 
 
 def _bases(prepared: Prepared, parts: set[Part], run_dir: Path) -> list[Part]:

@@ -80,7 +80,6 @@ class EngineActor:
         if self._gpu:
             print(f"GPU: {self._gpu}", flush=True)
         self._engine: Engine | None = None
-        self._kv_scales: str | None = None
         # (task, tokenizer) -> the tokenised questions, by position: shared by all
         # checkpoints with that tokenizer.
         self._tokenised: dict[tuple[str, str], dict[int, Posed]] = {}
@@ -106,7 +105,6 @@ class EngineActor:
             raise EngineError(
                 f"{checkpoint.path / changed}: was written while it was loaded"
             )
-        self._kv_scales = report.kv_scales
         return report
 
     def evaluate(
@@ -144,8 +142,6 @@ class EngineActor:
                 "engine": engine.name,
                 "engine_version": engine.version,
                 "dtype": engine.dtype,
-                "kv_scales": self._kv_scales,
-                "device": device(),
             },
             base=None if base is None else base.of,
             references=assignment.references,

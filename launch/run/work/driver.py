@@ -43,7 +43,6 @@ from launch.run.decide.assignments import (
 from launch.run.decide.board import Board
 from launch.run.decide.failures import Ledger
 from launch.run.decide.nodes import Nodes, Placement, compress_options
-from launch.run.decide.screening import Screening
 from launch.run.directory.live import LiveFiles
 from launch.run.directory.lock import STOP
 from launch.run.directory.reuse import Reuse
@@ -183,10 +182,7 @@ class _Run:
             Ledger(attempts=self._resources.attempts),
             questions={task.key: task.questions for task in prepared.tasks},
         )
-        self._screening = Screening(
-            prepared, store, self._board, report, directory.mark
-        )
-        self._board.sources = self, self._screening
+        self._board.source = self
 
     @property
     def open(self) -> bool:
@@ -221,7 +217,7 @@ class _Run:
         self._note_failures()
         self._need_something()
         return Outcome(
-            items=self._items + self._screening.items,
+            items=self._items,
             seconds=time.monotonic() - started,
             failures=tuple(self.failures),
         )
@@ -334,7 +330,6 @@ class _Run:
             fleet.join(_POLL_SECONDS)
         for job in inspected.ended():
             self._enqueue(job, inspected)
-        self._screening.poll()
         self._note_failures()
 
     def _look_after(
@@ -423,7 +418,6 @@ class _Run:
         with Inspections(made, trust=trust) as inspected:
             for job in there:
                 self._enqueue(job, inspected)
-        self._screening.poll()
 
     def _enqueue(self, job: CheckpointJob, inspected: Inspections) -> None:
         """Put a checkpoint's remaining work on the board, or set an unusable made
@@ -465,7 +459,7 @@ class _Run:
     def _remaining_assignments(
         self, job: CheckpointJob, info: CheckpointInfo
     ) -> list[Assignment]:
-        """The remaining unscreened work. Raises InputError if the records are
+        """The remaining work. Raises InputError if the records are
         damaged or belong to other weights."""
         # engines run in other directories
         info = replace(info, path=info.path.absolute())
@@ -508,8 +502,7 @@ class _Run:
                     assignment, task, lacks, groups[lacks], number
                 )
                 assignments.append(completing)
-            if not self._screening.hold(assignment, task, answered):
-                assignments.append(assignment)
+            assignments.append(assignment)
         self._items += sum(each.items for each in assignments)
         return assignments
 

@@ -1,16 +1,15 @@
 """Judges over a run's responses: each judge is a checkpoint whose claims the board
 hands to one engine.
 
-A judge decides control pairs first. Their answer is known, so they show whether it is
-fit to judge. The same command resumes, and repeats only claims on which the engine
-failed. A judge decides a response once, even if several checkpoints gave it. The run
-stays locked meanwhile, as it does for its driver.
+A judge decides control pairs too, whose answer is known. The same command resumes, and
+repeats only claims on which the engine failed. A judge decides a response once, even if
+several checkpoints gave it. The run stays locked meanwhile, as it does for its driver.
 """
 
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -27,7 +26,7 @@ from evaluator.engine.config import EngineConfig, check_served
 from evaluator.judging.matcher import Claim, JudgeConfig, posed, prompt_of
 from evaluator.probes.planning import prompter_of
 from evaluator.store.reading import day_of
-from evaluator.store.verdicts import Verdicts, control_pairs, responses, write_fit_only
+from evaluator.store.verdicts import Verdicts, control_pairs, responses
 from launch.run.decide.assignments import Assignment, EngineSetup, origin_of, shards_of
 from launch.run.decide.board import Board
 from launch.run.decide.failures import Ledger
@@ -49,31 +48,19 @@ _POLL_SECONDS = 0.2  # between two checks of the engine
 CheckedJudge = tuple[CheckpointInfo, JudgeConfig]
 
 
-@dataclass(frozen=True, kw_only=True)
-class MatchRequest:
-    """The claims of a call: `controls` control pairs for each language, then the
-    responses to some probes.
-
-    Without `everything`, responses that contain a gold answer are left out.
-    `fit_only` affects only the report: unfit judges have no vote."""
-
-    probes: Sequence[str]
-    everything: bool
-    controls: int
-    fit_only: bool
-
-
 def judge_run(
     run_dir: Path,
     judges: Sequence[str],
-    request: MatchRequest,
+    probes: Sequence[str],
     *,
+    everything: bool,
     engine: EngineConfig,
     tell: Tell,
     warn: Tell,
 ) -> dict[str, Verdicts]:
-    """Judge, with every judge, what it has not judged yet; the verdicts by its name.
-    Raises InputError, or ResurfaceError if the work fails."""
+    """Judge, with every judge, the responses to some probes that it has not judged
+    yet; the verdicts by its name. Without `everything`, responses that contain a gold
+    answer are left out. Raises InputError, or ResurfaceError if the work fails."""
     day = day_of(run_dir)
     checked = []
     for name, path in names_of(judges, "--matcher").items():
@@ -84,11 +71,10 @@ def judge_run(
     check_served(engine, infos, here=not os.environ.get("RAY_ADDRESS"))
     with ExitStack() as stack:
         stack.callback(Lease(run_dir).release)
-        wanted = control_pairs(run_dir, request.controls)
-        wanted |= responses(run_dir, request.probes, everything=request.everything)
+        wanted = control_pairs()
+        wanted |= responses(run_dir, probes, everything=everything)
         for info in infos:
             set_verdicts_aside(run_dir, info.name, warn)
-        write_fit_only(run_dir, request.fit_only)
 
         @cache
         # only if a claim has no verdict: else a run needs no Ray

@@ -44,7 +44,6 @@ def run(tmp_path_factory):
         ("status RUN", "status", None),
         ("compare RUN RUN", "compare", None),
         ("report RUN", "report", None),
-        ("screen RUN --items 20 --repeats 5", "screen", None),
     ],
 )  # fmt: skip
 def test_stdout_is_json_alone(run, monkeypatch, capsys, command, schema, fields):

@@ -133,17 +133,6 @@ def test_failed_checkpoint_is_not_waited_for() -> None:
     assert found.errors[-1] == "wanda-0.5: load: no such layer"
 
 
-def test_early_decision_needs_no_more_items() -> None:
-    row = {
-        "task": "xquad", "checkpoint": "wanda-0.5", "base": "dense", "decision": "BLOCK", "asked": 10, "items": 40,
-        "looks": [10, 40], "passed": [],
-    }  # fmt: skip
-    rows = [row, {**row, "task": "tydiqa", "asked": 40}]
-    found = _summary(screening=rows, done={**DONE, ("wanda-0.5", "xquad"): 10})
-    assert (found.count("decided early"), found.count("waiting")) == (1, 1)
-    assert (found.total, found.seconds_left) == (90, 30 / 2.0)
-
-
 def test_records_without_a_plan() -> None:
     found = _summary(driver=None, state="failed", error="a\nb", planned={})
     assert (found.state, found.why) == ("failed", "a b")

@@ -3,10 +3,9 @@
 from dataclasses import replace
 from itertools import product
 
-import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import ttest_1samp, ttest_rel
+from scipy.stats import ttest_rel
 from statsmodels.stats.contingency_tables import mcnemar
 
 from evaluator.deciding.comparison import compare, side_of_run
@@ -14,7 +13,6 @@ from evaluator.deciding.logged import side_of_logged
 from evaluator.logs.base import LoggedTask, Sample
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.inputs import ROUNDED
-from evaluator.metrics.measures import Unbounded
 from tests.support.records import Seen, records
 from tests.support.sweeps import refused
 from tests.support.tables import only
@@ -95,9 +93,6 @@ def test_holms_family():
     row = row_of(run("a", *before, digest="same"), run("b", *after, digest="same"))
     assert pd.isna(row["holm_p"])
     assert (row["mcnemar_p"], row["verdict"]) == (pytest.approx(2 * 0.5**12), "moved")
-    few = row_of(run("a", *before), run("b", *[WRONG] * 6, *[RIGHT] * 24))
-    # its own p is .03
-    assert (few["holm_p"], few["verdict"]) == (pytest.approx(4 * 0.5**6), "noise")
     other = run("b", *after)
     answers = other.answers.copy()
     chosen = (answers["measure"] == "exact_match") & (answers["item_id"] == "20")
@@ -186,16 +181,14 @@ def test_checkpoints_and_tasks_pair():
         "a: no checkpoint 'int5' (there are: int4); did you mean 'int4'?"
     )
     two = side_of(*(records(name, {"english/0": RIGHT}) for name in ("x", "y")))
-    told = refused(compare, a, two)
-    assert "no checkpoints in common (int4; x, y); name pairs with --pair A=B" in told
+    assert "no checkpoints in common" in refused(compare, a, two)
     found = compare(a, two, {"int4": "y"}).frame
     assert set(found["checkpoint_b"]) == {"y"}
     thai = run("b", RIGHT, language="thai")
     assert "no item in common" in refused(compare, a, thai)
     part = records("int4", {"english/0": RIGHT})
     tasks = side_of(part.assign(task="x"), part.assign(task="y"))
-    told = refused(compare, a, tasks)
-    assert "no tasks in common (t; x, y); name pairs with --pair-task A=B" in told
+    assert "no tasks in common" in refused(compare, a, tasks)
     found = compare(a, tasks, task_pairs={"t": "y"}).frame
     assert only(found, measure="open")["task"] == "t"
 
@@ -279,7 +272,6 @@ def test_filters_of_lm_eval():
 
 
 def test_other_numbers_get_t_test():
-    """It counts the items of one context as a group."""
     before, after = [0.5, 0.6, 0.4, 0.7, 0.2], [0.7, 0.9, 0.5, 1.1, 0.3]
     one, two = (logged("m", "bleu", *scored(*side)) for side in (before, after))
     row = row_of(one, two, "bleu")
@@ -287,12 +279,6 @@ def test_other_numbers_get_t_test():
     assert row["difference"] == pytest.approx(0.22)
     assert (row["holm_p"], row["verdict"]) == (row["t_p"], "moved")
     assert pd.isna(row["mcnemar_p"])
-    # Four items of each context that moved together are one observation.
-    changes, contexts = [0.1, 0.3, -0.05], np.tile(np.arange(3), 4)
-    mean = Unbounded.ratio(np.tile(changes, 4), np.ones(12), contexts)
-    assert mean.p == pytest.approx(ttest_1samp(changes, 0).pvalue)
-    one_context = np.zeros(2, dtype=np.intp)
-    assert Unbounded.ratio(np.array([0.1, 0.2]), np.ones(2), one_context).p is None
 
 
 def posed(name, digests, *seen):

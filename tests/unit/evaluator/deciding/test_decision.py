@@ -15,18 +15,9 @@ from evaluator.deciding.criteria import CRITERIA, EXTREMES, Paired, Reported
 from evaluator.deciding.decision import Check, Verdict, decide
 from evaluator.deciding.policy import Policy
 from evaluator.deciding.thresholds import Thresholds
-from evaluator.deciding.verdict_text import (
-    document,
-    notice,
-    summary,
-    usable,
-    why,
-    words,
-)
+from evaluator.deciding.verdict_text import document, notice, summary, usable, why
 from evaluator.deciding.verdicts import judge, not_judged
 from evaluator.metrics import Inputs, reduce_records
-from evaluator.metrics.inputs import ALL
-from evaluator.metrics.sequential_looks import BLOCK_LEVEL, PASS_LEVEL, nominal
 from evaluator.store.run_json import Failure
 from tests.support.records import Seen, records
 
@@ -88,9 +79,7 @@ def test_copy_passes_with_enough_items():
     """Of n items without a discordant pair, the loss is below 1 - 0.05^(1/n): 2 % at
     149 items."""
     found = judged(alike(149), alike(149))
-    passed = "PASS: usable: within every tolerance, on 149 items"
-    warned = "; warning: every answer equals the base's: perhaps the compression was"
-    assert told(found) == f"{passed}{warned} never applied"
+    assert told(found).startswith("PASS: usable: within every tolerance, on 149 items")
     (drop,) = found.of("open_drop")
     assert drop.high == pytest.approx(1 - 0.05 ** (1 / 149), abs=1e-9)
     pooled = verdict({"english": (300, 3, GONE)}, Thresholds(languages=False))
@@ -312,43 +301,6 @@ def test_divergence_blocks_by_interval():
     assert (found.outcome, found.of("kld")[0].contexts) == ("WARN", 9)
 
 
-def test_checks_stay_passed():
-    """In 200 items nothing is lost; in the next 40, 8 items are, which is no longer
-    surely within 5 points."""
-    only, looks = Thresholds(max_drop=5, **ONLY_DROP), (200, 240)
-    passed = decide(_paired(200, 0), only, sizes=looks).within
-    assert passed == {("open_drop", ALL), ("choice_drop", ALL)}
-    assert decide(_paired(240, 8), only, sizes=looks).outcome == "WARN"
-    later = decide(_paired(240, 8), only, sizes=looks, passed=passed)
-    assert later.outcome == "PASS"
-    worse = decide(_paired(240, 100), only, sizes=looks, passed=passed)
-    assert worse.outcome == "BLOCK"
-
-
-def test_levels_of_several_looks():
-    """40 items can pass a tolerance of 10 points and not one of 2: only the latter
-    starts at the second look."""
-    looks = (60, 400)
-    loose, strict = (Thresholds(max_drop=drop, **ONLY_DROP) for drop in (10, 2))
-    assert decide(_paired(60, 0), loose, sizes=looks).outcome == "PASS"
-    assert decide(_paired(60, 0), strict, sizes=looks).outcome == "WARN"
-    (open_drop, _) = decide(_paired(400, 0), strict, sizes=looks).checks
-    assert open_drop.high == pytest.approx(1 - 0.05 ** (1 / 400), abs=1e-9)
-    # Of 60 items in 30 contexts the p-value is at best .9^30 = .042, over the level of
-    # two looks: one look is left.
-    shared = replace(_paired(400, 0), contexts=np.arange(400) // 2)
-    for check in decide(shared, loose, sizes=looks).checks:
-        assert check.levels[0] == PASS_LEVEL
-    # Nobody knows the best p-value of a gain, of a ratio or of a table: both looks have
-    # a level.
-    unknown = Thresholds(max_drop=0, min_recovery=1, max_kld=0.01, **ONLY_DROP)
-    report = Reported(value=0.05, low=0.04, high=0.06, n=400, contexts=400)
-    reports = {("kld", ALL): report}
-    checks = decide(_paired(400, 0), unknown, sizes=looks, reports=reports).checks
-    assert [check.levels[0] for check in checks] == [nominal(PASS_LEVEL, looks)] * 5
-    assert checks[-1].missing == 0
-
-
 @pytest.mark.parametrize(
     ("name", "values"),
     [
@@ -445,27 +397,6 @@ def test_text_names_worst_checks(checks, told):
     assert re.match(told, f"{found.outcome} {usable(found)} {why(found)}")
 
 
-def test_screened_checkpoints_keep_looks():
-    """Of 120 items without a loss, .98^120 = .09 shows nothing: what passed before
-    stays, and 40 are not missing."""
-    row = {"task": "t", "checkpoint": "int4", "base": "dense", "decision": "WARN"}
-    row |= {"asked": 120, "items": 160, "looks": (100, 120, 160)}
-    row["passed"] = (("open_drop", ALL),)
-    planned = {"int4": {"t": 160}}
-    found = judged(alike(120), alike(120), screening=[row], planned=planned)
-    assert (found.planned, found.unjudged) == (120, 0)
-    states = [check.state for check in found.checks]
-    assert states == ["within", "undecided", "within", "undecided"]
-    assert found.checks[0].levels[1] == nominal(BLOCK_LEVEL / 4, row["looks"])
-    # One loss of 200 has the p-value .975^200 + 200 * .025 * .975^199 = .039: over the
-    # level of two looks.
-    row |= {"asked": 200, "items": 240, "looks": (200, 240), "passed": ()}
-    own = alike(200) | alike(1, replace(RIGHT, status="engine_error"))
-    only = Thresholds(max_drop=2.5, **ONLY_DROP)
-    assert judged(alike(200), alike(200), only, screening=[row]).outcome == "PASS"
-    assert judged(alike(200), own, only, screening=[row]).unjudged == 1
-
-
 def test_differences_beside_weights_are_named():
     line = "config.json: rms_norm_eps 1e-06 against 1e-05"
     found = judged(alike(400), alike(400), differences={"int4": [line]})
@@ -473,20 +404,9 @@ def test_differences_beside_weights_are_named():
     assert document([found], Policy())["checkpoints"][0]["differences"] == [line]
     for broken in ({"int4": line}, [line], None):
         assert judged(alike(9), alike(9), differences=broken).differences == ()
-
-
-def test_equal_weights_are_named():
-    both = reduced(alike(400), alike(400)).assign(weights_digest="1" * 64)
+    both = reduced(alike(9), alike(9)).assign(weights_digest="1" * 64)
     (found,) = judge(Inputs(both), Policy())
     assert why(found).endswith("; same weights as its base")
-
-
-def test_each_verdict_has_its_line():
-    well, gone = judged(alike(400), alike(400)), judged(alike(40), alike(40, GONE))
-    assert [line.partition(" (")[0] for line in words([well, gone]).split("\n")] == [
-        "int4: usable",
-        "int4: not usable",
-    ]
 
 
 def test_summary_and_document():

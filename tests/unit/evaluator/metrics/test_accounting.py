@@ -7,7 +7,7 @@ from evaluator.metrics import Inputs, compute_tables, reduce_records
 from tests.support.synthetic import frame_of, records_of
 from tests.support.tables import Tables, has
 
-NOT_ITEMS = ("price", "prompt_order", "screening")
+NOT_ITEMS = ("price",)
 
 
 @pytest.fixture(scope="module")

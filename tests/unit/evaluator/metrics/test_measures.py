@@ -8,11 +8,9 @@ import pytest
 from scipy.stats import binom, ttest_1samp
 
 from evaluator.metrics.inputs import ALL, in_language
-from evaluator.metrics.intervals import Mean
 from evaluator.metrics.measures import (
     ALIKE,
     Unbounded,
-    apart,
     difference,
     language_mean,
     median,
@@ -59,16 +57,6 @@ def test_rates_and_language_means():
     row = language_mean("x", values, items)
     has(row, x=0.5)
     assert row["x_low"] < 0.5 < row["x_high"] < 0.675
-
-
-def test_difference_of_two_means():
-    """MOVER: 30 of 40 against 10 of 40."""
-    numbers = np.arange(40)
-    first, second = (Mean((numbers < k).astype(float), numbers) for k in (30, 10))
-    below = math.hypot(0.75 - first.lower(0.025), second.upper(0.025) - 0.25)
-    above = math.hypot(first.upper(0.025) - 0.75, 0.25 - second.lower(0.025))
-    row = apart("d", first, second)
-    has(row, d_low=0.5 - below, d=0.5, d_high=0.5 + above)
 
 
 def test_rows_of_a_language():

@@ -68,7 +68,6 @@ def test_order_of_probes_is_pinned():
         "greedy beam sample choice rank aligned_rank hard_choice perplexity fidelity"
         " text_fidelity"
     )
-    order += " direct aligned_beam aligned_choice"
     assert PROBES.names == tuple(order.split())
 
 
@@ -173,7 +172,6 @@ def test_own_error_is_passed_on(again, monkeypatch):
         ({"task": "xquad", "thinking": "maybe"}, "must be off, on, or"),
         ({"task": "xquad", "thinking": 0}, "must be off, on, or"),
         ({"task": "xquad", "thinking": "on"}, "set chat: true"),
-        ({"task": "xquad", "probes": ["direct"]}, "the probe direct needs it on"),
         (
             {"task": "xquad", "thinking": "on", "probes": ["greedy", "fidelity"]},
             "use thinking: off",

@@ -43,7 +43,7 @@ def without_a_window():
 
 
 def test_tables_and_items(run):
-    assert {*run.tables} >= {"fates", "accuracy", "vote"}
+    assert {*run.tables} >= {"fates", "accuracy", "ladder"}
     for name in (*run.tables, "headline", "left_out"):
         frame = run.table(name)
         written = pd.read_csv(run.path / "tables" / f"{name}.csv")

@@ -77,18 +77,16 @@ def test_first_screen_loads_nothing(made):
 
 
 def test_sections_of_tables(made, tmp_path):
-    """A table without rows has none; a long one is cut on the page."""
+    """A table without rows has none."""
     for name in ("accuracy", "fates", "ladder", "recovery", "rank", "pr_gap"):
         assert '<svg class="figure"' in section(made[1], name)
         assert "<table>" in section(made[1], name)
     lacks = "it needs the probes greedy and sample, the latter under at least two run"
     assert lacks in made[1].page.read_text(encoding="utf-8")
-    long = write_report(write_run(tmp_path / "long", 4, languages=("english",)))
-    assert "rows; all are in tables/overlap.csv." in section(long, "overlap")
     run = write_run(tmp_path / "alone", 4, ("dense",), languages=("english",))
     alone = write_report(run)
     page = alone.page.read_text(encoding="utf-8")
-    for name in ("vote", "overlap"):
+    for name in ("prompts", "price"):
         assert f'<section id="{name}">' not in page
         assert f"<dt>{name}</dt>" not in page
     assert "<h1>No checkpoint here has a base" in section(alone, "headline")

@@ -245,32 +245,6 @@ def test_document_of_records():
     )
 
 
-def test_stored_columns():
-    """By hand: a run that is there already must be readable, so names, order and
-    types stay."""
-    text, count, number, flag = pa.string(), pa.int32(), pa.float64(), pa.bool_()
-    floats, flags = pa.list_(pa.float32()), pa.list_(pa.bool_())
-    stored = [
-        ("checkpoint weights_digest base method pattern", text), ("sparsity", number), ("calibration", text),
-        ("requested_sparsity", number), ("kv_cache architecture task language item_id format probe", text),
-        ("index", count),
-        ("seed", pa.int64()), ("status text", text), ("token_ids", pa.list_(count)), ("logprob", number),
-        ("rank", count), ("margin", number), ("is_gold", flag), ("option_text", text), ("contains exact_match", flag),
-        ("token_f1", number), ("prompt_tokens", count), ("truncated", flag), ("cached_tokens", count),
-        ("engine engine_version dtype kv_scales device", text), ("kld kld_reverse acceptance", floats),
-        ("same_top", flags), ("top_agreement token_logprobs base_token_logprobs base_confidence", floats),
-        ("context_tokens", count), ("context_depth", number), ("thought", text), ("thought_tokens", count),
-        ("thought_state", text), ("contains_paper", pa.bool_()), ("grading", text), ("thought_ids", pa.list_(count)),
-        ("prompt_digest", text),
-    ]  # fmt: skip
-    assert schema.RECORDS.equals(
-        pa.schema([(name, kind) for names, kind in stored for name in names.split()])
-    )
-    key = "checkpoint weights_digest task language item_id format probe index seed"
-    judged = f"{key} matcher matcher_digest verdict probability status"
-    assert schema.VERDICTS.names == judged.split()
-
-
 def cells(frame):
     return list(csv.reader(io.StringIO(csv_bytes(frame).decode(), newline="")))
 

@@ -1,7 +1,6 @@
 """Which responses are judged, that each is judged once, and that verdicts survive
 being interrupted and extended."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,17 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from evaluator.core.errors import ResurfaceError
-from evaluator.judging.matcher import Claim, Match
+from evaluator.judging.matcher import Claim
+from evaluator.store.reading import read_controls
 from evaluator.store.records import RecordStore, to_table
-from evaluator.store.schema import CONTROLS, VERDICTS
-from evaluator.store.verdicts import (
-    Verdicts,
-    control_pairs,
-    read_controls,
-    read_fit_only,
-    responses,
-    write_fit_only,
-)
+from evaluator.store.schema import VERDICTS
+from evaluator.store.verdicts import CONTROLS, Match, Verdicts, control_pairs, responses
 from tests.support.judging import answer
 from tests.support.stamps import make_item, stamped
 from tests.support.sweeps import refused
@@ -67,7 +60,7 @@ def test_denied_responses_are_judged(run: Path) -> None:
     graded = [row for row in records if row["contains"] is not None]
     greedy = [row for row in graded if row["probe"] == "greedy"]
     few = responses(run, ["greedy"], everything=False)
-    assert set(few) == {("verdicts", name, "gazetteer") for name in CHECKPOINTS}
+    assert set(few) == {(name, "gazetteer") for name in CHECKPOINTS}
     denied = [row for row in greedy if not row["contains"]]
     assert sum(map(len, few.values())) == len(denied) > 0
     every = responses(run, ["greedy"], everything=True)
@@ -89,7 +82,7 @@ def test_equal_claims_are_judged_once(run: Path) -> None:
     assert verdicts.claims == ()
     for file, rows in wanted.items():
         for key, claim in rows.items():
-            assert verdicts.rows[file][key] == Match.of(short(claim), "ok")
+            assert verdicts.rows[file][key] == Match(short(claim) > 0, "ok")
 
 
 def test_later_call_adds_verdicts(run: Path) -> None:
@@ -120,20 +113,6 @@ def test_interrupted_judging_goes_on(run: Path) -> None:
     assert contents(run) == whole
 
 
-def test_file_is_written_when_complete(run: Path) -> None:
-    verdicts = opened(run)
-    for claim in verdicts.claims:
-        answer(verdicts, short, [claim])
-        complete = {
-            Path(kind, "m", name, "gazetteer.parquet")
-            for (kind, name, _), rows in responses(
-                run, ["greedy"], everything=False
-            ).items()
-            if rows.keys() <= verdicts.rows[kind, name, "gazetteer"].keys()
-        }
-        assert contents(run).keys() == complete
-
-
 def test_failed_claims_are_judged_again(run: Path) -> None:
     first = opened(run)
     fails = first.claims[0]
@@ -151,29 +130,27 @@ def test_failed_claims_are_judged_again(run: Path) -> None:
     assert opened(run).claims == ()
 
 
-def test_summary_counts_responses(run: Path) -> None:
-    wanted = control_pairs(run, 4) | responses(run, ["greedy"], everything=False)
-    verdicts = Verdicts(run, "m", "d", wanted)
+def test_control_pairs_are_kept_apart(run: Path) -> None:
+    """The summary counts responses alone."""
+    assert read_controls(run) is None
+    wanted = responses(run, ["greedy"], everything=False)
+    verdicts = Verdicts(run, "m", "d", control_pairs() | wanted)
     answer(verdicts, short)
-    rows = [row for file, row in verdicts.rows.items() if file[0] == "verdicts"]
-    matches = [match for row in rows for match in row.values()]
-    claims = {claim for file in wanted if file[0] == "verdicts" for claim in wanted[file].values()}  # fmt: skip
+    frame = read_controls(run)
+    assert frame is not None
+    assert (set(frame["matcher"]), len(frame)) == ({"m"}, 60)
+    matches = [
+        match
+        for file, row in verdicts.rows.items()
+        if file != CONTROLS
+        for match in row.values()
+    ]
+    claims = {claim for rows in wanted.values() for claim in rows.values()}
     assert verdicts.summary == (
         f"{len(claims)} pairs of item and response judged now; of {len(matches)}"
         f" responses with a verdict {sum(match.verdict for match in matches)} match"
         " the reference"
     )
-
-
-def test_odds_make_a_verdict() -> None:
-    match = Match.of(-2.0, "ok")
-    assert match.verdict is False
-    assert match.probability == pytest.approx(math.exp(-2) / (1 + math.exp(-2)))
-    even = Match(verdict=False, probability=0.5, status="truncated")
-    assert Match.of(0.0, "truncated") == even
-    assert Match.of(5000.0, "ok").probability == 1.0
-    excluded = Match(verdict=None, probability=None, status="excluded")
-    assert Match.of(None, "excluded") == excluded
 
 
 def test_unusable_verdicts_are_named(run: Path) -> None:
@@ -195,37 +172,5 @@ def test_thinking_is_no_response(run: Path) -> None:
     record = stamped(item, "greedy", checkpoint="t", text=text, contains=False)
     RecordStore(run).append("t", "gazetteer", "0", to_table([record]))
     wanted = responses(run, ["greedy"], everything=False)
-    (claim,) = wanted["verdicts", "t", "gazetteer"].values()
+    (claim,) = wanted["t", "gazetteer"].values()
     assert claim.response == "Quito."
-
-
-def test_control_pairs_are_kept(run: Path) -> None:
-    """Another matcher of the same name judges them again."""
-    assert read_controls(run) is None
-    pairs = control_pairs(run, 4)
-    ((file, claims),) = pairs.items()
-    assert file == ("controls", "gazetteer")
-    assert {key[2] for key in claims} == {"same", "paraphrase", "other"}
-    verdicts = Verdicts(run, "judge", "d", pairs)
-    answer(verdicts, short)
-    table = pq.read_table(run / "controls" / "judge" / "gazetteer.parquet")
-    assert table.schema.equals(CONTROLS)
-    assert table.num_rows == len(claims)
-    frame = read_controls(run)
-    assert frame is not None
-    assert (set(frame["matcher"]), len(frame)) == ({"judge"}, len(claims))
-    assert Verdicts(run, "judge", "d", pairs).claims == ()
-    assert Verdicts(run, "judge", "other", pairs).claims == verdicts.claims
-
-
-def test_panel_setting_is_kept(run: Path) -> None:
-    assert not read_fit_only(run)
-    write_fit_only(run, False)
-    assert not (run / "controls").exists()
-    write_fit_only(run, True)
-    assert read_fit_only(run)
-    write_fit_only(run, False)
-    assert not read_fit_only(run)
-    (run / "controls" / "panel.json").write_text('{"fit_only": "yes"}')
-    named = "panel.json: field 'fit_only' must be true or false, is 'yes'"
-    assert named in refused(read_fit_only, run)

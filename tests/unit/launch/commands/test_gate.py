@@ -1,4 +1,4 @@
-"""`resurface gate`, `screen`, `compare` and `export` on a made-up run: exit codes,
+"""`resurface gate`, `compare` and `export` on a made-up run: exit codes,
 and what is written."""
 
 import json
@@ -138,21 +138,6 @@ def test_missing_record_is_no_pass(run, tmp_path, monkeypatch, capsys):
     )
 
 
-def test_screen_writes_nothing(run, monkeypatch, capsys):
-    before = sorted(run.rglob("*"))
-    assert (
-        typed(monkeypatch, "screen", run, "--items", 20, "--repeats", 5, "--json") == 0
-    )
-    found = json.loads(capsys.readouterr().out)
-    rows = {row["checkpoint"]: row for row in found["checkpoints"]}
-    assert {row["items"] for row in rows.values()} == {80}
-    lost = rows["wanda-0.6"]
-    assert (lost["gate"], lost["block"]) == ("BLOCK", 1.0)
-    assert 20 <= lost["median_items"] < 80
-    assert all(row["pass"] + row["block"] + row["warn"] == 1 for row in rows.values())
-    assert sorted(run.rglob("*")) == before
-
-
 def test_compare_two_runs(run, tmp_path, monkeypatch, capsys):
     csv = tmp_path / "moved.csv"
     assert (
@@ -191,8 +176,6 @@ def test_compare_two_runs(run, tmp_path, monkeypatch, capsys):
         ("gate alone", "no checkpoint names a base"),
         ("gate alone --max-drop 101", "error: resurface gate: --max-drop: 101"),
         ("gate alone --format xml", "unknown --format 'xml'"),
-        ("screen alone", "nothing to screen: no task has a base and a compressed"),
-        ("screen alone --items 9", "error: resurface screen: --items: 9: Input should"),
     ],
 )
 def test_impossible_call_is_one_line(arguments, message, tmp_path, monkeypatch, capsys):

@@ -60,7 +60,7 @@ def test_every_task_shows_its_prompts(capsys):
     line = next(each for each in capsys.readouterr().out.split("\n") if "{" in each)
     assert {*json.loads(line)} == {*_FIELDS}
     list_names("probes")
-    assert "beam, sample, aligned_beam: the first 100" in capsys.readouterr().out
+    assert "beam, sample: the first 100" in capsys.readouterr().out
     tasks("arc_challenge")
     out = capsys.readouterr().out
     assert "items on the hub: english 1,172" in out

@@ -7,7 +7,6 @@ from launch.run.events import (
     Advanced,
     Began,
     Completed,
-    Decided,
     Died,
     Ended,
     EngineEnded,
@@ -82,7 +81,6 @@ def test_engine_state_after_an_event(event, state) -> None:
         # its records are there, and say that there was no answer
         ([BEGAN, _advanced(40), _gave_up("dense"), Ended(engine=0)], ["failed", "waiting"]),
         ([BEGAN, _gave_up("dense")], ["running", "waiting"]),
-        ([Decided(checkpoint="wanda", task="xquad", items=10, total=40)], ["waiting", "decided early"]),
         ([_gave_up("truncated"), _gave_up("truncated", "xquad")], ["waiting", "waiting", "failed"]),
         ([Recorded(checkpoint="old", task="xquad", items=3)], ["waiting", "waiting", "waiting"]),
     ],
@@ -91,16 +89,6 @@ def test_state_of_each_part(events, states) -> None:
     state = fold(PLAN, *events)
     assert [part.state for part in state.parts()] == states
     assert sum(state.checkpoints().values()) == len(states)
-
-
-def test_early_decision_changes_the_plan() -> None:
-    """An earlier call may have evaluated more of it."""
-    decided = Decided(checkpoint="wanda", task="xquad", items=10, total=40)
-    assert fold(PLAN, decided).planned[WANDA] == 10
-    recorded = Recorded(checkpoint="wanda", task="xquad", items=20)
-    state = fold(PLAN, recorded, decided)
-    assert state.planned[WANDA] == 20
-    assert state.incomplete() == {"dense"}
 
 
 def test_earlier_failures_count() -> None:
@@ -140,5 +128,3 @@ def test_bus_reports_completed_checkpoints() -> None:
     assert len(events) == 4
     bus.report(_advanced(20))
     assert events[5:] == [Completed(checkpoint="dense", seconds=30.0)]
-    bus.report(Decided(checkpoint="wanda", task="xquad", items=0, total=40))
-    assert events[7:] == [Completed(checkpoint="wanda", seconds=60.0)]

@@ -14,7 +14,7 @@ from launch.commands.dry_run import print_estimate
 from launch.commands.terminal import console
 from launch.sweep.config import RECIPES, SweepConfig, bundled_recipes, load_sweep
 from launch.sweep.estimate import Work, seconds_of, work_of
-from tests.support.sweeps import gazetteer, refused
+from tests.support.sweeps import refused
 
 
 def printed(config, run=None):
@@ -134,20 +134,3 @@ def test_absent_model_has_unknown_size(tmp_path, damage):
     }
     text = printed(validated(SweepConfig, sweep, "s.yaml"))
     assert "and those of odd-magnitude-0.5 (size unknown here)" in text
-
-
-@pytest.mark.parametrize(("first", "fewest"), [(10, 70)])
-def test_dry_run_says_item_range(first, fewest):
-    """4 checkpoints of 40 items; the base is evaluated on all, the others on 10 at
-    least."""
-    task = gazetteer(items=40, probes=["greedy", "choice"])
-    pruned = {"method": "magnitude", "sparsity": [0.5, 0.6, 0.7]}
-    sweep = {
-        "models": {"dense": "bundled"},
-        "prune": [pruned],
-        "tasks": [task],
-        "screen": {"items": first},
-        "controls": "none",
-    }
-    said = printed(validated(SweepConfig, sweep, "s.yaml"))
-    assert f"\nscreening: the sweep evaluates from {fewest} to 160 items; " in said

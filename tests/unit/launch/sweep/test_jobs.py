@@ -9,9 +9,8 @@ import yaml
 
 from evaluator.core.config import validated
 from evaluator.deciding.policy import as_policy
-from evaluator.deciding.thresholds import Screen
 from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep
-from launch.sweep.jobs import check_screening, expand, parts_of, screened_groups
+from launch.sweep.jobs import expand, parts_of
 from tests.support.sweeps import RUN, refused
 from tests.support.sweeps import expanded as jobs
 
@@ -235,10 +234,6 @@ def sweep(**changes):
     return grouped(models={"a": "org/a", "b": "org/b", "c": "org/c"}, **changes)
 
 
-def groups(**changes: Any) -> dict[tuple[str, str], tuple[str, ...]]:
-    return screened_groups(expand(grouped(**changes), RUN, fetch=False))
-
-
 def part_of(config):
     asked = []
     with pytest.MonkeyPatch.context() as patch:
@@ -285,19 +280,6 @@ def test_policy_of_a_sweep():
     policy["tasks"]["gazeteer"] = {}
     told = refused(expand, grouped(gate=policy), RUN, fetch=False)
     assert told.startswith("gate: unknown task of `tasks` 'gazeteer'; did you mean")
-
-
-def test_screened_groups_have_open_answers():
-    made = ("magnitude-0.5", "magnitude-0.6", "magnitude-2of4")
-    assert groups() == {("dense", "gazetteer"): made}
-    choice = [{"task": "gazetteer", "items": 40, "probes": ["choice"]}]
-    assert groups(tasks=choice) == {}
-    told = refused(
-        check_screening, expand(grouped(tasks=choice), RUN, fetch=False), Screen()
-    )
-    assert told.startswith(
-        "screen: there is nothing to screen: no compressed checkpoint and its base"
-    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import yaml
 
 from evaluator.core.config import validated
 from evaluator.probes.config import EvalConfig
-from evaluator.tasks.base import one_of_each
 from launch.sweep import prepared_tasks as preparing
 from launch.sweep.config import SweepConfig, load_sweep
 from launch.sweep.jobs import CheckpointJob, expand
@@ -59,7 +58,6 @@ def test_all_that_is_rendered_is_tried(tmp_path, monkeypatch):
 
 
 def test_each_prompt_poses_a_task(tmp_path):
-    assert one_of_each(["b+x", "a", "a+x", "b+y"]) == ["b+x", "a"]
     [dense] = jobs(tmp_path, task())
     assert list(dense.tasks) == ["gazetteer", "gazetteer+terse", "gazetteer+listed"]
     assert [each.template and each.template.text for each in dense.tasks.values()] == [

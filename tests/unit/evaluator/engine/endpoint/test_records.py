@@ -14,7 +14,6 @@ def records_of(engine, settings, tokenizer):
     stream = probing.evaluation(tokenizer, settings, asked).run(engine)
     rows = [asdict(record) for _, records in stream for record in records]
     for row in rows:
-        row.pop("cached_tokens")
         for name in ("logprob", "margin"):
             if row[name] is not None:
                 row[name] = pytest.approx(row[name], abs=1e-9)

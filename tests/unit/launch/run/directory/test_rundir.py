@@ -20,7 +20,6 @@ from evaluator.store.records import RecordStore, to_table
 from evaluator.store.run_json import Failure, Served
 from evaluator.store.schema import KEY, VERDICTS
 from evaluator.store.verdicts import Verdicts
-from launch.run.directory.identity import settings_differ
 from launch.run.directory.rundir import (
     RunDirectory,
     set_damaged_aside,
@@ -85,26 +84,17 @@ def test_reopened_directory_keeps_earlier_rows(tmp_path: Path) -> None:
     assert _document(path)["state"] == "finished"
 
 
-@pytest.mark.parametrize(
-    ("settings", "kept"),
-    [({}, True), ({"screen": None}, False), ({"gate": {"max_drop": 1}}, False)],
-)
-def test_screening_rows_are_kept(tmp_path: Path, settings, kept) -> None:
-    usual = {"screen": {"items": 100}, "gate": {"max_drop": 2}}
-    row = {"checkpoint": "wanda-0.5", "task": "t", "out": True}
-    asked: Any = SimpleNamespace(name="t")
-    with opened(tmp_path, IDENTITY, usual, 0) as directory:
-        directory.mark("running", screening=[row])
+@pytest.mark.parametrize("changed", [False, True])
+def test_changed_policy_of_the_sweep_is_newer(tmp_path: Path, changed) -> None:
+    """Than what the last `gate` used and said."""
+    with opened(tmp_path, IDENTITY, {"gate": {"max_drop": 2}}, 0) as directory:
+        directory.mark("running")
     policies = [tmp_path / name for name in ("gate.yaml", "gate.json")]
     for path in policies:
         path.touch()
-    with opened(
-        tmp_path, IDENTITY, usual | settings, 0, asked={"wanda-0.5": [asked]}
-    ) as again:
-        again.mark("running")
-    # a changed policy of the sweep is newer
-    assert [path.exists() for path in policies] == ["gate" not in settings] * 2
-    assert _document(tmp_path).get("screening") == ([row] if kept else None)
+    with opened(tmp_path, IDENTITY, {"gate": {"max_drop": 2 - changed}}, 0):
+        pass
+    assert [path.exists() for path in policies] == [not changed] * 2
 
 
 @pytest.mark.parametrize(
@@ -276,17 +266,6 @@ def test_moved_example_is_refused(tmp_path: Path) -> None:
     identity = _changed(**_settings(items=4))
     told = refused(opened(tmp_path, identity, {}, 0, asked=ASKED).__enter__)
     assert "items is 3 there, 4 here: the one_shot example of 'i1' is 'i2'" in told
-
-
-@pytest.mark.parametrize("now", [{"items": 4}, {"probes": ["choice"]}])
-def test_screened_tasks_do_not_grow(tmp_path: Path, now) -> None:
-    """Their looks depend on all items."""
-    with _open(tmp_path) as directory:
-        directory.mark("finished")
-    rule = {"screen": {"items": 100}}
-    opening = opened(tmp_path, _changed(**_settings(**now)), rule, 0, asked=ASKED)
-    told = refused(opening.__enter__)
-    assert f"dense, task gazetteer: {next(iter(now))} is " in told
 
 
 def test_renamed_task_is_refused(tmp_path: Path) -> None:
@@ -469,9 +448,3 @@ def test_damaged_verdicts_are_moved(kind: str, tmp_path: Path) -> None:
         True,
         True,
     ]
-
-
-def test_screened_seeds_have_their_name():
-    sides = {"sample_seeds": None}, {"sample_seeds": [0, 1]}
-    assert settings_differ(*sides) == []
-    assert settings_differ(*sides, True) == ["seeds is null there, [0, 1] here"]

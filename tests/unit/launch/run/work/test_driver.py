@@ -109,9 +109,7 @@ def _run(monkeypatch: pytest.MonkeyPatch, tensor_parallel: int = 1) -> driver._R
     engine = SimpleNamespace(
         tensor_parallel=tensor_parallel, gpu_memory_utilization=0.9
     )
-    config = SimpleNamespace(
-        engine=engine, resources=Resources(), screen=None, gate=Thresholds()
-    )
+    config = SimpleNamespace(engine=engine, resources=Resources(), gate=Thresholds())
     prepared = SimpleNamespace(
         config=config, jobs=(), tasks=(), engine=None, held_out={}
     )
