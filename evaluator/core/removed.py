@@ -16,4 +16,5 @@ REMOVED: Mapping[str, str] = {
     "pause": "`resurface stop RUN`; the same command resumes",
     "resume": "the run's own command resumes it",
     "same_device": "the scheduler gives a run GPUs of one type (Slurm: --constraint)",
+    "sample_seeds": "`seeds`",
 }

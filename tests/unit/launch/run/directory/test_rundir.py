@@ -36,7 +36,7 @@ SETTINGS = {
     "languages": None,
     "probes": ["greedy"],
     "seed": 0,
-    "sample_seeds": None,
+    "seeds": None,
 }
 IDENTITY: dict[str, Any] = {
     "models": {"dense": "9f3c"},
@@ -471,7 +471,7 @@ def test_damaged_verdicts_are_moved(kind: str, tmp_path: Path) -> None:
     ]
 
 
-def test_screened_seeds_have_their_name():
-    sides = {"sample_seeds": None}, {"sample_seeds": [0, 1]}
+def test_screened_seeds_do_not_grow():
+    sides = {"seeds": None}, {"seeds": [0, 1]}
     assert settings_differ(*sides) == []
     assert settings_differ(*sides, True) == ["seeds is null there, [0, 1] here"]
