@@ -60,7 +60,7 @@ from launch.documents import Detached, Ended, line_of
 from launch.process import leave, stop_in_order
 from launch.provenance import count_gpus
 from launch.run.decide.nodes import Node, place_engines
-from launch.run.directory.event_log import EventLog
+from launch.run.directory.event_log import EventLog, clock, read_state
 from launch.run.directory.lock import STOP, hold, need_place
 from launch.run.events import (
     Advanced,
@@ -123,7 +123,7 @@ def run_and_report(
         ENGINES[config.engine.kind].check_here(config.engine)
         check_places(config, count_gpus())
     log, process = EventLog(out), str(this_process())
-    bus = Bus(log.on, ending.on, *listeners)
+    bus = Bus(log.on, ending.on, *listeners, clock=clock(), state=read_state(out))
     # the run directory, until the report is written too
     with ExitStack() as notified, ExitStack() as held:
         try:

@@ -36,7 +36,7 @@ CHECKPOINTS = ("dense", "wanda-0.6")
 
 def _state(**done: int) -> RunState:
     """Of a run that evaluates six items on each checkpoint."""
-    planned = Planned({(name, "xquad"): 6 for name in done})
+    planned = Planned({name: {"xquad": 6} for name in done})
     state = advance(RunState(), planned, 0.0)
     for name, items in done.items():
         recorded = Recorded(checkpoint=name, task="xquad", items=items)
@@ -116,11 +116,8 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A finished run whose parts have the names that a driver gives them."""
-    made = write_run(tmp_path / "run", 6, CHECKPOINTS, languages=("english",))
-    for part in made.glob("records/*/*/*.parquet"):
-        part.rename(part.with_name("000000-6.parquet"))
-    return made
+    """A finished one."""
+    return write_run(tmp_path / "run", 6, CHECKPOINTS, languages=("english",))
 
 
 def _task(run: Path) -> str:
