@@ -572,10 +572,10 @@ def settings_of(run: Document, checkpoint: str | None, task: str) -> Document:
     """The settings in run.json under which a checkpoint was evaluated on a task; empty
     if there are none."""
     found = mapping_at(run, "identity", "task_settings", checkpoint, task)
-    if not found:
-        return {}
+    if "seeds" not in found:
+        return found
     asked = mapping_at(run, "seeds", checkpoint).get(task)  # by the last call
-    seeds = asked or found.get("seeds") or [found.get("seed")]
+    seeds = asked or found["seeds"] or [found.get("seed")]
     return {**found, "seeds": sorted(seeds)}
 
 
