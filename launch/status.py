@@ -9,7 +9,7 @@ lives.
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -41,12 +41,13 @@ class LastGate(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What the events tell of all calls."""
+    """What the events of a run tell of all its calls."""
 
-    began: str | None  # ISO 8601, UTC
-    seconds: float  # of all calls together
-    counts: Mapping[str, int]  # of events, by kind
-    load_seconds: float  # the mean of an engine's loads
+    began: str | None = None  # ISO 8601, UTC
+    seconds: float = 0.0  # of all calls together
+    counts: Mapping[str, int] = field(default_factory=dict)  # of events, by kind
+    # the mean of an engine's loads, with its processes' starts
+    load_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +59,12 @@ class EngineStatus:
     gpu: str
     state: str
     checkpoint: str | None
-    task: str | None
-    items: int
-    done: int
-    seconds: float
-    idle_share: float | None
-    waiting_share: float | None
+    task: str | None = None
+    items: int = 0
+    done: int = 0
+    seconds: float = 0.0
+    idle_share: float | None = None
+    waiting_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
