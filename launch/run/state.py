@@ -23,6 +23,7 @@ from launch.run.events import Advanced, Completed, Decided, Event, OfEngine, Par
 
 PartState = Literal["done", "running", "failed", "waiting", "decided early"]
 _WINDOW_SECONDS = 300.0  # for the measured pace
+_PACE_SECONDS = 1.0  # between two of its points
 ERRORS = 5  # the last ones
 # an engine's state after an event without a task
 _STATES: Mapping[type[Event], str] = {
@@ -277,7 +278,10 @@ def _of_engine(state: RunState, event: OfEngine, now: float) -> RunState:
 def _advanced(state: RunState, part: Part, items: int, now: float) -> RunState:
     done = {**state.done, part: state.done.get(part, 0) + items}
     total = state.items + items
-    pace = (*state.pace, (now, total))
+    pace = state.pace
+    if len(pace) > 1 and now - pace[-2][0] < _PACE_SECONDS:
+        pace = pace[:-1]  # a hundred engines store many shards in a second
+    pace = (*pace, (now, total))
     while len(pace) > 2 and pace[1][0] <= now - _WINDOW_SECONDS:
         pace = pace[1:]
     return replace(state, done=done, items=total, pace=pace)
