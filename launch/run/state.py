@@ -295,15 +295,11 @@ class Bus:
     reports. Thread-safe."""
 
     def __init__(
-        self,
-        *listeners: Listener,
-        clock: Callable[[], float] = time.monotonic,
-        state: RunState | None = None,
+        self, *listeners: Listener, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`state`: of earlier calls."""
         self.listeners = list(listeners)
         self.clock = clock
-        self.state = RunState() if state is None else state
+        self.state = RunState()
         self._lock = threading.Lock()
 
     def report(self, event: Event) -> None:

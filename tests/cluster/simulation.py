@@ -163,7 +163,8 @@ def simulate(
         log = EventLog(out)
         log.accepted = True
         told = (log.on, progress.on, *listeners)
-        bus = Bus(*told, clock=clock(), state=read_state(out))
+        bus = Bus(*told, clock=clock())
+        bus.state = read_state(out)
         bus.report(Started())
         outcome = run_sweep(prepared, directory, bus, console)
         processor, wall = time.process_time() - processor, time.perf_counter() - wall

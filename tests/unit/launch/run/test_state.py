@@ -170,7 +170,8 @@ def _called(run: Path, events: Iterable[Event], start: float) -> Bus:
     """A call of the command, with an event each ten seconds."""
     log = EventLog(run)
     times = iter(start + 10.0 * number + 1 / 7 for number in range(100))
-    bus = Bus(log.on, clock=lambda: next(times), state=read_state(run))
+    bus = Bus(log.on, clock=lambda: next(times))
+    bus.state = read_state(run)
     (run / "run.json").touch()
     log.accepted = True
     for event in events:
