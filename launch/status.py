@@ -1,16 +1,16 @@
 """The progress of a run, read from its files alone, without Ray or the driver's
 process.
 
-`run.json` has the plan and the state, the names of the parts end with their numbers of
-finished items, `live.json` has the driver's current work, `logs/events.jsonl` the past,
-and the lease shows whether the driver lives.
+`logs/events.jsonl` tells all that happened, and `advance` makes the state of it, as in
+the driver. `run.json` has the run's own state, and the lease shows whether the driver
+lives.
 """
 
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
@@ -18,18 +18,9 @@ from pydantic import BaseModel, ValidationError
 from evaluator.core.errors import InputError, Json, one_line
 from evaluator.core.lease import FOLDER, PACE, beats_of, latest_claim
 from evaluator.core.liveness import Pace, Sight, sight
-from evaluator.store.run_json import Failure, Served, failures_of, no_run, rows_as
-from launch.run.directory.event_log import History, read_history
-from launch.run.directory.live import EngineStatus, Live, read_live
-from launch.run.events import COMPLETING, Part, Planned, Recorded
-from launch.run.state import (
-    ERRORS,
-    EngineState,
-    PartState,
-    PartStatus,
-    RunState,
-    advance,
-)
+from evaluator.store.run_json import Served, no_run, rows_as
+from launch.run.directory.event_log import read_state
+from launch.run.state import PartState, PartStatus, RunState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +37,34 @@ class LastGate(BaseModel):
 
     verdict: str
     summary: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """What the events of a run tell of all its calls."""
+
+    began: str | None = None  # ISO 8601, UTC
+    seconds: float = 0.0  # of all calls together
+    counts: Mapping[str, int] = field(default_factory=dict)  # of events, by kind
+    # the mean of an engine's loads, with its processes' starts
+    load_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatus:
+    """An engine's current work, and its waiting time on the previous checkpoint."""
+
+    engine: int
+    # "node-a: 3 (1/2)": it has half of the third GPU there; "": none, or unknown
+    gpu: str
+    state: str
+    checkpoint: str | None
+    task: str | None = None
+    items: int = 0
+    done: int = 0
+    seconds: float = 0.0
+    idle_share: float | None = None
+    waiting_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +116,7 @@ def read_status(
         place = ": ".join([str(file), *map(str, problem["loc"])])
         raise InputError(f"{place}: {one_line(problem['msg'])}") from error
     driver = driver_of(run_dir, sleep=sleep) if run.state == "running" else None
-    found = summarise(
-        str(run_dir),
-        run,
-        done=finished_items(run_dir / "records"),
-        live=read_live(run_dir),
-        driver=driver,
-        history=read_history(run_dir),
-    )
+    found = summarise(str(run_dir), run, read_state(run_dir), driver, time.time())
     with suppress(OSError, ValidationError):
         gate = (run_dir / "gate.json").read_bytes()
         return replace(found, gate=LastGate.model_validate_json(gate))
@@ -112,11 +124,10 @@ def read_status(
 
 
 class RunDocument(BaseModel, extra="allow"):
-    """The fields of run.json that tell how far a run is."""
+    """The fields of run.json that tell how a run stands."""
 
     state: str = "unknown"
     error: str | None = None
-    planned: dict[str, dict[str, int]] = {}
 
     @property
     def rows(self) -> Json:
@@ -125,104 +136,75 @@ class RunDocument(BaseModel, extra="allow"):
 
 
 def summarise(
-    name: str,
-    run: RunDocument,
-    *,
-    done: Mapping[Part, int],
-    live: Live,
-    driver: Driver | None,
-    history: History,
+    name: str, run: RunDocument, state: RunState, driver: Driver | None, now: float
 ) -> RunStatus:
     """Combine the contents of the files. Pure."""
-    failures = failures_of(run.rows)
+    status, why = run.state, run.error or ""
     running = driver is not None and driver.alive
     if not running:
-        live = Live(errors=live.errors)
-    if not live.engines:
-        live = replace(live, engines=_last_engines(run))
-    state = _state_of(run, done, failures, live.engines)
-    parts = tuple(state.parts())
-    totals = [part.total for part in parts]
-    total = None if None in totals else sum(filter(None, totals))
-    status, why = run.state, run.error or ""
+        state = state.ended
     if driver is not None and not running:
         status, why = "stale", f"{driver.why}; the same command resumes"
-    compressed = live.pruning or {}
-    errors = [*live.errors, *map(_error_line, failures)]
+    now = max(now, state.now)  # the driver's clock may be ahead
+    parts = tuple(state.parts())
+    totals = [part.total for part in parts]
+    made, to_make = state.compressed or (None, None)
+    began = None
+    if state.first is not None:
+        began = datetime.fromtimestamp(state.first, UTC).isoformat(timespec="seconds")
     return RunStatus(
         run=name,
         state=status,
         why=one_line(why, 500) if why else "",
         driver=None if driver is None else driver.name,
         done=sum(part.done for part in parts),
-        total=total,
+        total=None if None in totals else sum(filter(None, totals)),
         checkpoints=len({part.checkpoint for part in parts}),
-        items_per_second=live.items_per_second,
-        seconds_left=None if total is None else _seconds_left(parts, live, history),
-        history=history,
-        pruned=compressed.get("done"),
-        to_prune=compressed.get("total"),
+        items_per_second=state.rate(now),
+        seconds_left=_seconds_left(state, parts, now),
+        history=History(
+            began=began,
+            seconds=round(state.seconds, 3),
+            counts=dict(state.counts),
+            load_seconds=state.load_seconds,
+        ),
+        pruned=made,
+        to_prune=to_make,
         parts=parts,
-        engines=live.engines,
-        errors=tuple(errors[-ERRORS:]),
+        engines=_engines(run, state, now),
+        errors=state.errors,
     )
 
 
-def _state_of(
-    run: RunDocument,
-    done: Mapping[Part, int],
-    failures: Sequence[Failure],
-    engines: Sequence[EngineStatus],
-) -> RunState:
-    """The state of the run, by the events that its files stand for."""
-    planned = {}
-    for checkpoint, tasks in run.planned.items():
-        for task, items in tasks.items():
-            planned[checkpoint, task] = items
-    recorded = [
-        Recorded(checkpoint=checkpoint, task=task, items=items)
-        for (checkpoint, task), items in done.items()
-    ]
-    state = RunState()
-    for event in (Planned(planned, tuple(failures)), *recorded):
-        state = advance(state, event, 0.0)
-    working = {
-        each.engine: EngineState(
-            state=each.state, checkpoint=each.checkpoint, task=each.task
-        )
-        for each in engines
-    }
-    return replace(state, engines=working)
-
-
-def _last_engines(run: RunDocument) -> tuple[EngineStatus, ...]:
-    """Each engine with its last evaluated checkpoint."""
+def _engines(run: RunDocument, state: RunState, now: float) -> tuple[EngineStatus, ...]:
+    """The shares of each are those of its last ended checkpoint."""
     last = {row.engine: row for row in rows_as(run.rows, "engine_stats", Served)}
-    return tuple(
-        EngineStatus(
-            engine=row.engine,
-            gpu=row.gpu,
-            state="ended",
-            checkpoint=row.checkpoint,
-            idle_share=row.idle_share,
-            waiting_share=row.waiting_share,
+    found = []
+    for number, engine in sorted(state.engines.items()):
+        row = last.get(number)
+        each = EngineStatus(
+            engine=number,
+            gpu=engine.gpu,
+            state=engine.state,
+            checkpoint=engine.checkpoint,
+            task=engine.task,
+            items=engine.items,
+            done=engine.done,
+            seconds=round(now - engine.since, 1) if engine.since else 0.0,
+            idle_share=None if row is None else row.idle_share,
+            waiting_share=None if row is None else row.waiting_share,
         )
-        for row in last.values()
-    )
-
-
-def _error_line(failure: Failure) -> str:
-    names = (failure.checkpoint, failure.task, failure.item)
-    where = " ".join(name for name in names if name)
-    return f"{where}: {failure.stage}: {one_line(failure.reason)}"
+        found.append(each)
+    return tuple(found)
 
 
 def _seconds_left(
-    parts: Sequence[PartStatus], live: Live, history: History
+    state: RunState, parts: tuple[PartStatus, ...], now: float
 ) -> float | None:
     """By the pace of the last minutes, and by the mean of the loads so far for
     engines that will start and load."""
-    if not live.items_per_second:
+    pace, engines = state.rate(now), state.engines.values()
+    if not pace or any(part.total is None for part in parts):
         return None
     items = 0
     waiting = set()
@@ -231,33 +213,12 @@ def _seconds_left(
             items += (part.total or 0) - part.done
         if part.state == "waiting":
             waiting.add(part.checkpoint)
-    waiting -= {engine.checkpoint for engine in live.engines}
-    loads = len(waiting) * history.load_seconds
-    for engine in live.engines:
+    waiting -= {engine.checkpoint for engine in engines}
+    loads = len(waiting) * state.load_seconds
+    for engine in engines:
         if engine.state in ("starting", "starting again", "loading"):
-            loads += max(0.0, history.load_seconds - engine.seconds)
-    return items / live.items_per_second + loads / max(1, len(live.engines))
-
-
-def finished_items(records: Path) -> dict[Part, int]:
-    """The number of items with records, by checkpoint and task, by the names of their
-    parts. Opens no file."""
-    found: dict[Part, int] = {}
-    # leaves out folders that cannot be read
-    for folder, folders, names in os.walk(records, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        place = Path(folder).relative_to(records).parts
-        if len(place) != 2:
-            continue
-        folders.clear()
-        items = 0
-        for name in names:
-            count = name.removesuffix(".parquet").rpartition("-")[2]
-            completes = f"-{COMPLETING}" in name  # items of other parts
-            if not name.startswith(".") and count.isdecimal() and not completes:
-                items += int(count)
-        found[place[0], place[1]] = items
-    return found
+            loads += max(0.0, state.load_seconds - (now - engine.since))
+    return items / pace + loads / max(1, len(engines))
 
 
 def driver_of(

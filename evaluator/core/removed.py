@@ -39,4 +39,5 @@ REMOVED: Mapping[str, str] = {
     "--fit-only": "leave out `--matcher` of a judge that fails the control pairs",
     "--controls": "the 60 control pairs are fixed",
     "weak": "docs/python.md has a recipe in pandas",
+    "sample_seeds": "`seeds`",
 }

@@ -43,9 +43,7 @@ class EngineConfig(Frozen):
     max_num_batched_tokens: int | None = Field(default=None, ge=1)
     # The dtype of cached keys and values. A sweep's own `kv_cache` sets it, for each
     # checkpoint.
-    kv_cache: str = Field(
-        default=AUTO_CACHE, exclude_if=lambda value: value == AUTO_CACHE
-    )
+    kv_cache: str = AUTO_CACHE
     # None: 1 on a CPU, on a GPU by gpu_memory_utilization
     kv_cache_gib: int | None = Field(default=None, ge=1)
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
@@ -58,7 +56,7 @@ class EngineConfig(Frozen):
     # true: full; false: none.
     cuda_graphs: Graphs | None = None
     # false: every request computes its whole prompt, whatever others share with it
-    prefix_caching: bool = Field(default=True, exclude_if=bool)
+    prefix_caching: bool = True
     # Whether a running engine takes the next checkpoint's weights in place; without,
     # each has a fresh engine.
     swap: bool = True

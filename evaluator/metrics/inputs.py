@@ -26,7 +26,7 @@ import pandas as pd
 
 from evaluator.checkpoints.quantisation import ROUNDED_ACTIVATIONS
 from evaluator.core.controls import MARK
-from evaluator.core.errors import Document, Json, mapping_at, rows_at
+from evaluator.core.errors import Document, mapping_at, rows_at
 from evaluator.core.records import (
     CONTEXT,
     FORMATS,
@@ -496,6 +496,8 @@ _ALIKE_DRAWN = {"beams": "beams", "samples": "samples"}
 SERVED = "endpoint"  # the engine of served models
 _WHAT = ("probes", "formats", "name", "languages", "items", "window")
 _DRAWN = ("beam_width", "samples", "seeds", "top_p", "temperature")
+# A model without such a template has none of these.
+_BY_TEMPLATE = ("date", "thought_format", "thought_limit")
 # Patterns of records whose scheme quantises activations: W8A8, W4A8, FP8; not FP8
 # W8A16.
 ROUNDED = (
@@ -518,7 +520,8 @@ def difference(compared: Comparison, run: Document, *, drawn: bool) -> str:
     differing = _differing_columns(items, alike)
     ignored = _WHAT if drawn else (*_WHAT, *_DRAWN)
     for name in sorted(theirs.keys() & own.keys() - {*ignored}):
-        if theirs[name] != own[name]:
+        unset = name in _BY_TEMPLATE and not (theirs[name] and own[name])
+        if theirs[name] != own[name] and not unset:
             differing.append(_against(name, theirs[name], own[name]))
     ways = scoring_of(run, base), scoring_of(run, checkpoint)
     if all(ways) and ways[0] != ways[1] and not served:
@@ -556,18 +559,13 @@ def rounded_activations(pattern: str | None) -> str | None:
 
 def settings_of(run: Document, checkpoint: str | None, task: str) -> Document:
     """The settings in run.json under which a checkpoint was evaluated on a task; empty
-    if there are none. A run without the setting `options` drew distractors as `any`
-    does, and one without `grading` graded by the paper's rule.
-    """
+    if there are none."""
     found = mapping_at(run, "identity", "task_settings", checkpoint, task)
-    if not found:
-        return {}
-    settings: Json = {"options": "any", "grading": "paper", **found}
-    if "sample_seeds" in found:
-        drawn = settings.pop("sample_seeds") or [found.get("seed")]
-        asked = mapping_at(run, "seeds", checkpoint).get(task)  # by the last call
-        settings["seeds"] = sorted(asked or drawn)
-    return settings
+    if "seeds" not in found:
+        return found
+    asked = mapping_at(run, "seeds", checkpoint).get(task)  # by the last call
+    seeds = asked or found["seeds"] or [found.get("seed")]
+    return {**found, "seeds": sorted(seeds)}
 
 
 def scoring_of(run: Document, checkpoint: str | None) -> list[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from evaluator.core.reducing import first_of, hits
+from evaluator.core.reducing import hits
 from evaluator.engine.base import Cancel, Request
 from evaluator.engine.beam import BeamSearch
 from evaluator.probes.base import Cost, ItemProbe, Steps

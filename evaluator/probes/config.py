@@ -123,20 +123,9 @@ class EvalConfig(Settings, Source):
         return Source.model_validate(self.given()) if self.given() else None
 
     def identifying(self) -> dict[str, Any]:
-        """The settings that records depend on, as JSON, beside the task's data.
-        Without `options` they are `any`, and without `grading` it is `paper`."""
+        """The settings that records depend on, as JSON, beside the task's data."""
         omitted = {"task", "prompts", *Source.model_fields} - self.given().keys()
-        if self.template is None:
-            omitted.add("template")
-        if not self.length:
-            omitted.add("context_tokens")
-        if self.is_text or self.options == "any":
-            omitted.add("options")
-        if self.is_text or self.grading == "paper":
-            omitted.add("grading")
-        settings = self.model_dump(mode="json", exclude=omitted)
-        settings["sample_seeds"] = settings.pop("seeds")  # as older runs have it
-        return settings
+        return self.model_dump(mode="json", exclude=omitted)
 
     @property
     def draws(self) -> bool:

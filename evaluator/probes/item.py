@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from evaluator.asking.questions import Posed, Question, Window
 from evaluator.asking.thoughts import Thought
@@ -78,19 +78,16 @@ class Settings(Frozen):
     # the rule by which an answer is right (`evaluator.core.grading`)
     grading: Grading = "strict"
     max_new_tokens: int = Field(default=32, ge=1)
-    # Whether the model thinks before it answers, and for how many tokens; left out of
-    # identities where it is off.
-    thinking: Annotated[Thinking, BeforeValidator(_thinking)] = Field(
-        default="off", exclude_if=lambda it: it == "off"
-    )
+    # Whether the model thinks before it answers, and for how many tokens.
+    thinking: Annotated[Thinking, BeforeValidator(_thinking)] = "off"
     # The longest thought, which a sweep's preparation sets: the budget, or what the
     # model's positions leave.
-    thought_limit: int = Field(default=0, ge=0, exclude_if=lambda it: not it)
+    thought_limit: int = Field(default=0, ge=0)
     # its name; likewise
-    thought_format: str = Field(default="", exclude_if=lambda it: not it)
+    thought_format: str = ""
     # What chat templates take for today. A sweep's preparation sets it, and leaves it
     # out where no template reads it.
-    date: Day | None = Field(default=None, exclude_if=lambda it: it is None)
+    date: Day | None = None
     beam_width: int = Field(default=5, ge=1, le=10)
     samples: int = Field(default=10, ge=1)
     # of probes that draw; None: the run seed. They must include it
@@ -109,13 +106,6 @@ class Settings(Frozen):
         tuple[Annotated[int, Field(ge=0, le=2**20)], ...],
         BeforeValidator(lambda v: v if isinstance(v, list | tuple) else (v,)),
     ] = (0,)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_name(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "sample_seeds" in given:
-            raise ValueError(f"sample_seeds: {given['sample_seeds']}: write `seeds`")
-        return given
 
     @field_validator("formats", "seeds", "context_tokens")
     @classmethod

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from evaluator.core.errors import Document, Json, mapping_at, rows_at
+from evaluator.core.errors import Document, mapping_at
 from evaluator.core.files import write_atomically
 from evaluator.metrics.columns import rows_of
 from evaluator.metrics.headline import COLUMNS
@@ -55,18 +55,9 @@ def _numbers(results: Results) -> list[str]:
     return ["## Results", grid(headings, rows), "\n".join(legend)]
 
 
-def _named_today(task: Document) -> Json:
-    """A task of a sweep file, whose `seeds` older runs call `sample_seeds`."""
-    named = dict(task)
-    seeds = named.pop("sample_seeds", None)
-    return named if seeds is None else named | {"seeds": seeds}
-
-
 def _repeated(run: Document) -> list[str]:
-    config = dict(mapping_at(run, "config"))
-    if "tasks" in config:
-        config["tasks"] = [_named_today(task) for task in rows_at(config, "tasks")]
-    text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+    config = mapping_at(run, "config")
+    text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)  # whatever the text holds
     version = mapping_at(run, "provenance", "versions").get("resurface")

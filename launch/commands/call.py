@@ -67,7 +67,7 @@ from launch.documents import Detached, Ended, line_of
 from launch.process import leave, stop_in_order
 from launch.provenance import count_gpus
 from launch.run.decide.nodes import Node, place_engines
-from launch.run.directory.event_log import EventLog
+from launch.run.directory.event_log import EventLog, clock, read_state
 from launch.run.directory.lock import STOP, hold, need_place
 from launch.run.events import (
     Advanced,
@@ -130,14 +130,16 @@ def run_and_report(
         ENGINES[config.engine.kind].check_here(config.engine)
         check_places(config, count_gpus())
     log, process = EventLog(out), str(this_process())
-    bus = Bus(log.on, ending.on, *listeners)
+    bus = Bus(log.on, ending.on, *listeners, clock=clock())
     # the run directory, until the report is written too
     with ExitStack() as notified, ExitStack() as held:
         try:
             lock = held.enter_context(hold(out, warn))
         except InputError:
+            bus.state = read_state(out)
             bus.report(Refused(process))
             raise
+        bus.state = read_state(out)  # of earlier calls
         if notifying is not None:
             notified.push(lambda _, error, __: notifying.end(_end_of(error)))
             bus.listeners.append(notifying.on)

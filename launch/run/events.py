@@ -3,25 +3,25 @@ those that `logs/events.jsonl` gets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from evaluator.core.errors import Json
+from pydantic import Field, TypeAdapter
+
+from evaluator.core.errors import Document, Json
 from evaluator.store.run_json import Failure
 
 if TYPE_CHECKING:
     from evaluator.deciding.decision import Verdict
 
 Part = tuple[str, str]  # checkpoint, task
-# in the name of a part, before the call's number: its items have other parts too
-COMPLETING = "p"
+# a file may be anybody's: a limit keeps sums finite
+Seconds = Annotated[float, Field(ge=0, lt=10**9)]
 State = Literal[
     "running", "finished", "finished_with_failures", "failed", "interrupted"
 ]
-# the order of fields in a line of the log
-_FIELDS = ("engine", "checkpoint", "task", "items", "total", "swapped", "seconds",
-           "state", "text")  # fmt: skip
 
 
 class Event:
@@ -29,13 +29,29 @@ class Event:
     logged: ClassVar[bool] = True
 
     def row(self) -> Json:
-        """The fields that are not empty. Engine 0 is a number like others."""
-        row = {}
-        for name in _FIELDS:
-            value = getattr(self, name, None)
-            if value or (name == "engine" and value is not None):
-                row[name] = value
+        """The fields, without those that have their default."""
+        form = _forms()[self.kind]
+        row: Json = form.dump_python(self, mode="json", exclude_defaults=True)
         return row
+
+
+def event_of(row: Document) -> Event:
+    """The event of a line of the log. Raises ValueError or KeyError for what is none."""
+    event: Event = _forms()[row["event"]].validate_python(dict(row))
+    return event
+
+
+@cache
+def _forms() -> Mapping[str, TypeAdapter[Any]]:
+    return {each.kind: TypeAdapter(each) for each in logged_kinds(Event)}
+
+
+def logged_kinds(kind: type[Event]) -> Iterator[type[Event]]:
+    """All below a kind that `logs/events.jsonl` gets."""
+    for each in kind.__subclasses__():
+        if hasattr(each, "kind") and each.logged:
+            yield each
+        yield from logged_kinds(each)
 
 
 Report = Callable[[Event], None]
@@ -103,11 +119,11 @@ class Checked(Message):
 
 @dataclass(frozen=True)
 class Planned(Event):
-    """The items that the run evaluates, and what an earlier call gave up."""
+    """The items that the call evaluates, by checkpoint and task, and what an earlier
+    call gave up."""
 
     kind = "planned"
-    logged = False
-    items: Mapping[Part, int]
+    items: Mapping[str, Mapping[str, int]]
     failures: tuple[Failure, ...] = ()
 
 
@@ -124,7 +140,7 @@ class Starting(OfEngine):
 @dataclass(frozen=True, kw_only=True)
 class Placed(OfEngine):
     kind = "placed"
-    seconds: float = 0.0
+    seconds: Seconds = 0.0
 
 
 class Unplaced(OfEngine):
@@ -150,7 +166,7 @@ class Loaded(OfEngine):
     kind = "loaded"
     checkpoint: str
     swapped: bool = False
-    seconds: float = 0.0
+    seconds: Seconds = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,10 +179,9 @@ class Began(OfEngine):
 
 @dataclass(frozen=True, kw_only=True)
 class Advanced(OfEngine):
-    """An engine has finished `items` of what it began. The records tell it too."""
+    """An engine has stored `items` of what it began."""
 
     kind = "advanced"
-    logged = False
     items: int
 
 
@@ -176,7 +191,7 @@ class Ended(OfEngine):
     checkpoint: str = ""
     task: str = ""
     items: int = 0
-    seconds: float = 0.0
+    seconds: Seconds = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +204,6 @@ class Recorded(OfCheckpoint):
     """The records that an earlier call left."""
 
     kind = "recorded"
-    logged = False
     task: str
     items: int
 
@@ -197,7 +211,7 @@ class Recorded(OfCheckpoint):
 @dataclass(frozen=True, kw_only=True)
 class Completed(OfCheckpoint):
     kind = "completed"
-    seconds: float = 0.0
+    seconds: Seconds = 0.0
 
 
 class Making(OfCheckpoint):
@@ -210,7 +224,7 @@ class Made(Event):
     checkpoint: str = ""
     items: int = 0
     total: int
-    seconds: float = 0.0
+    seconds: Seconds = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,9 +240,3 @@ class Retried(Event):
 class GaveUp(Event):
     kind = "gave_up"
     failure: Failure
-
-    def row(self) -> Json:
-        failure = self.failure
-        row = {"checkpoint": failure.checkpoint, "task": failure.task}
-        row |= {"state": failure.stage, "text": failure.text}
-        return {name: value for name, value in row.items() if value}

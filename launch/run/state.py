@@ -1,9 +1,10 @@
 """What a run is doing: a fold of its events, and the bus that makes it.
 
-    state = advance(RunState(), Planned({("dense", "xquad"): 40}), now=0.0)
+    state = advance(RunState(), Planned({"dense": {"xquad": 40}}), now=0.0)
     state = advance(state, Began(engine=0, checkpoint="dense", task="xquad", items=40), now=1.0)
 
-Driver, progress lines, `status`, trackers and metrics.prom read it. `advance` is pure.
+Driver, progress lines, trackers and metrics.prom read it. `status` folds the same
+events from `logs/events.jsonl`. `advance` is pure.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from launch.run.events import Advanced, Completed, Event, OfEngine, Part
 
 PartState = Literal["done", "running", "failed", "waiting"]
 _WINDOW_SECONDS = 300.0  # for the measured pace
+_PACE_SECONDS = 1.0  # between two of its points
 ERRORS = 5  # the last ones
 # an engine's state after an event without a task
 _STATES: Mapping[type[Event], str] = {
@@ -49,6 +51,10 @@ class EngineState:
     def part(self) -> Part:
         return self.checkpoint or "", self.task or ""
 
+    @property
+    def ended(self) -> EngineState:
+        return EngineState(state="ended", gpu=self.gpu, checkpoint=self.checkpoint)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartStatus:
@@ -63,12 +69,18 @@ class PartStatus:
 class RunState:
     """Times are those of the clock that `advance` is called with."""
 
-    started: float = 0.0
+    # of all calls
+    first: float | None = None  # event
+    now: float = 0.0  # the last event
     counts: Counter[str] = field(default_factory=Counter)  # of events, by kind
+    earlier: float = 0.0  # seconds of the calls before this one
+    loading: float = 0.0  # seconds of engines' starts and loads
     planned: Mapping[Part, int] = field(default_factory=dict)
     done: Mapping[Part, int] = field(default_factory=dict)
     lost: Mapping[Part, Failure] = field(default_factory=dict)  # given up, as `Failure`
     failures: int = 0
+    # of the last call
+    started: float = 0.0
     engines: Mapping[int, EngineState] = field(default_factory=dict)
     compressed: tuple[int, int] | None = None  # checkpoints made, of all
     items: int = 0  # finished in this call
@@ -78,6 +90,22 @@ class RunState:
         default_factory=dict
     )  # a checkpoint's first load
     errors: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """Of all calls, up to the last event."""
+        return self.earlier + max(0.0, self.now - self.started)
+
+    @property
+    def load_seconds(self) -> float:
+        """The mean of an engine's loads, with its processes' starts."""
+        return self.loading / max(1, self.counts["loaded"])
+
+    @property
+    def ended(self) -> RunState:
+        """The state without a driver."""
+        engines = {number: each.ended for number, each in self.engines.items()}
+        return replace(self, engines=engines, pace=(), compressed=None)
 
     def incomplete(self) -> set[str]:
         """The checkpoints that have items left; one without tasks has none."""
@@ -140,10 +168,26 @@ def advance(state: RunState, event: Event, now: float) -> RunState:
     """The state after an event."""
     counts = state.counts.copy()
     counts[event.kind] += 1
-    state = replace(state, counts=counts)
+    first = now if state.first is None else state.first
+    earlier, state = state.seconds, replace(state, counts=counts, first=first, now=now)
     match event:
+        case events.Started():
+            state = RunState(
+                first=first,
+                now=now,
+                counts=counts,
+                earlier=earlier,
+                loading=state.loading,
+                planned=state.planned,
+                done=state.done,
+                lost=state.lost,
+                failures=state.failures,
+                started=now,
+            )
+        case events.End():
+            state = state.ended
         case events.Planned():
-            state = replace(state, started=now, planned=event.items)
+            state = replace(state, planned=_planned(state, event), failures=0, lost={})
             for failure in event.failures:
                 state = _with_failure(state, failure)
         case events.GaveUp():
@@ -164,7 +208,19 @@ def _with_failure(state: RunState, failure: Failure) -> RunState:
     lost = dict(state.lost)
     if failure.lost:
         lost[failure.checkpoint, failure.task] = failure
+    names = (failure.checkpoint, failure.task, failure.item)
+    where = " ".join(name for name in names if name)
+    state = _with_error(state, f"{where}: {failure.stage}: {failure.reason}")
     return replace(state, failures=state.failures + 1, lost=lost)
+
+
+def _planned(state: RunState, event: events.Planned) -> Mapping[Part, int]:
+    """With the parts of earlier calls that this one leaves out."""
+    planned = dict(state.planned)
+    for checkpoint, tasks in event.items.items():
+        for task, items in tasks.items():
+            planned[checkpoint, task] = items
+    return planned
 
 
 def _with_error(state: RunState, text: str) -> RunState:
@@ -173,6 +229,8 @@ def _with_error(state: RunState, text: str) -> RunState:
 
 def _of_engine(state: RunState, event: OfEngine, now: float) -> RunState:
     engine = state.engines.get(event.engine, EngineState(state=""))
+    if isinstance(event, events.Placed | events.Loaded):
+        state = replace(state, loading=state.loading + event.seconds)
     match event:
         case events.Loaded():
             return state
@@ -191,12 +249,17 @@ def _of_engine(state: RunState, event: OfEngine, now: float) -> RunState:
             state = replace(state, pace=state.pace or ((now, 0),))
         case _:
             gpu = event.text if isinstance(event, events.Placed) else engine.gpu
-            name = event.checkpoint if isinstance(event, events.Loading) else None
+            name = None
+            if isinstance(event, events.Ended | events.EngineEnded):
+                name = engine.checkpoint  # which it still holds, or held last
+            if isinstance(event, events.Loading):
+                name = event.checkpoint
             engine = EngineState(
                 state=_STATES[type(event)], since=now, gpu=gpu, checkpoint=name
             )
-            if name is not None:
-                state = replace(state, began={name: now, **state.began})
+            if isinstance(event, events.Loading):
+                began = {event.checkpoint: now, **state.began}
+                state = replace(state, began=began)
             if isinstance(event, events.Died):
                 died = f"engine {event.engine} died ({event.text})"
                 state = _with_error(state, died)
@@ -206,7 +269,10 @@ def _of_engine(state: RunState, event: OfEngine, now: float) -> RunState:
 def _advanced(state: RunState, part: Part, items: int, now: float) -> RunState:
     done = {**state.done, part: state.done.get(part, 0) + items}
     total = state.items + items
-    pace = (*state.pace, (now, total))
+    pace = state.pace
+    if len(pace) > 1 and now - pace[-2][0] < _PACE_SECONDS:
+        pace = pace[:-1]  # a hundred engines store many shards in a second
+    pace = (*pace, (now, total))
     while len(pace) > 2 and pace[1][0] <= now - _WINDOW_SECONDS:
         pace = pace[1:]
     return replace(state, done=done, items=total, pace=pace)
@@ -228,7 +294,7 @@ class Bus:
         self._lock = threading.Lock()
 
     def report(self, event: Event) -> None:
-        now = self.clock()
+        now = round(self.clock(), 3)  # as the log has it
         with self._lock:
             self.state = state = advance(self.state, event, now)
         for listener in list(self.listeners):

@@ -166,7 +166,7 @@ class CompressSetting(Frozen):
     method: QuantiseName | None = None
     scheme: OneOrMany[str] = ()
     # of method `reap`: shares of each layer's experts
-    experts: OneOrMany[float] = Field(default=(), exclude_if=lambda value: not value)
+    experts: OneOrMany[float] = ()
     # the sources: the models themselves, or prunings by their checkpoints' names
     after: OneOrMany[str] = (DENSE,)
     group_size: int | None = None
@@ -251,20 +251,15 @@ class SweepConfig(Frozen):
     base: str | None = None
     prune: tuple[PruneSetting, ...] = ()
     compress: tuple[CompressSetting, ...] = ()
-    # Dtypes of the engines' cache. Left out of the document by default, which keeps
-    # older ones equal.
-    kv_cache: OneOrMany[str] = Field(
-        default=(AUTO_CACHE,), exclude_if=lambda value: value == (AUTO_CACHE,)
-    )
+    # Dtypes of the engines' cache.
+    kv_cache: OneOrMany[str] = (AUTO_CACHE,)
     # The bases once more, each under a change that should not matter
     # (evaluator.core.controls). None: where noise is expected (controls.py). The
     # outermost sweep decides.
-    controls: Annotated[tuple[str, ...] | None, BeforeValidator(_controls)] = Field(
-        default=None, exclude_if=lambda value: value is None
-    )
+    controls: Annotated[tuple[str, ...] | None, BeforeValidator(_controls)] = None
     # What chat templates take for today; None: the day of the run's first call. The
     # outermost sweep decides.
-    date: Day | None = Field(default=None, exclude_if=lambda value: value is None)
+    date: Day | None = None
     calibration: CalibrationConfig = CalibrationConfig(source="c4")
     prompts: Prompts = Field(default_factory=dict)
     tasks: tuple[EvalConfig, ...] = ()
@@ -274,9 +269,7 @@ class SweepConfig(Frozen):
     only: tuple[str, ...] = ()
     seed: Seed = 0
     # of each task with drawn answers
-    seeds: tuple[Seed, ...] | None = Field(
-        default=None, exclude_if=lambda value: value is None
-    )
+    seeds: tuple[Seed, ...] | None = None
     grading: Grading = "strict"  # the rule by which an answer is right
     engine: EngineConfig = EngineConfig()
     resources: Resources = Resources()

@@ -35,7 +35,7 @@ class Settings(JobConfig):
     """What a method reads of a job's configuration (`QuantiseConfig`)."""
 
     method: str
-    scheme: str = Field(default="", exclude_if=lambda value: not value)
+    scheme: str = ""
     # weights of a row that share a scale; None: the scheme's own
     group_size: int | None = Field(default=None, ge=1)
     # modules that stay as they are, or patterns after `re:`
@@ -43,7 +43,7 @@ class Settings(JobConfig):
     # the text of llm-compressor's recipe, for method `recipe`
     recipe: str | None = None
     # share of each layer's experts that goes, for method `reap`
-    experts: float | None = Field(default=None, exclude_if=lambda value: value is None)
+    experts: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

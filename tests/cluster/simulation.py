@@ -25,9 +25,10 @@ from evaluator.core.errors import InputError, ResurfaceError, json_text
 from evaluator.probes.config import EvalConfig
 from evaluator.store.records import RecordStore
 from launch.run.decide.assignments import Outcome, origin_of
+from launch.run.directory.event_log import EventLog, clock, read_state
 from launch.run.directory.lock import hold
 from launch.run.directory.rundir import open_run
-from launch.run.events import Advanced, Event
+from launch.run.events import Advanced, Event, Started
 from launch.run.state import Bus, Listener
 from launch.run.work.driver import run_sweep
 from launch.run.work.progress import Progress
@@ -159,7 +160,13 @@ def simulate(
             time.perf_counter(),
             time.process_time(),
         )
-        outcome = run_sweep(prepared, directory, Bus(progress.on, *listeners), console)
+        log = EventLog(out)
+        log.accepted = True
+        told = (log.on, progress.on, *listeners)
+        bus = Bus(*told, clock=clock())
+        bus.state = read_state(out)
+        bus.report(Started())
+        outcome = run_sweep(prepared, directory, bus, console)
         processor, wall = time.process_time() - processor, time.perf_counter() - wall
     return Cost(
         outcome=outcome, wall_seconds=wall, processor_seconds=processor - ray.seconds,

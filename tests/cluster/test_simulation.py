@@ -102,15 +102,11 @@ def test_damaged_parts_are_made_again(answers: Answers, tmp_path: Path) -> None:
     assert aside == {path.name for path in (*damaged, other)}
 
 
-@pytest.mark.parametrize("jumps", [(0.0,), (0.0, DAY, -DAY)])
 def test_deaths_change_no_record(
-    answers: Answers,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    jumps: tuple[float, ...],
+    answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock jumps by a day, forwards and backwards, at every look."""
-    real, jump = time.time, itertools.cycle(jumps)
+    real, jump = time.time, itertools.cycle((0.0, DAY, -DAY))
     monkeypatch.setattr(time, "time", lambda: real() + next(jump))
     ray = _ray(answers, Deaths(actors=6, nodes=4, within=SHARDS, seed=1))
     cost = simulate(PREPARED, ray, tmp_path)
@@ -200,7 +196,7 @@ def test_request_stops(answers: Answers, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "seeds",
     [
-        *(range(first, first + 10) for first in range(0, 100, 10)),
+        *(range(first, first + 10) for first in range(0, 40, 10)),
         pytest.param(range(2000), marks=pytest.mark.long),
     ],
     ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}",

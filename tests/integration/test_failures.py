@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from evaluator.checkpoints.info import inspect_checkpoint
-from tests.support.kills import ENGINE, family, gone, parts, when
+from tests.support.kills import ENGINE, family, gone, when
 from tests.support.models import collapse, save_tiny_model
 from tests.support.runs import assert_alike, finish, records, start
 
@@ -308,20 +308,6 @@ def test_item_that_kills_its_engine(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_an_engine_that_hangs_is_replaced(tmp_path):
-    save_tiny_model(tmp_path / "model")
-    sweep, run = _sweep(tmp_path, ["model"], load_seconds=15), tmp_path / "run"
-    log = tmp_path / "log"
-    driver = start("sweep", sweep, "--out", run, log=log)
-    stopped = when(driver, lambda: family(driver, f"{ENGINE}.load"), log)
-    stopped[0].suspend()
-    assert driver.wait() == 0, log.read_text()
-    assert "engine 0 died (no sign of progress for" in log.read_text()
-    assert gone(stopped)
-    assert set(records(run)["status"]) == {"ok"}
-
-
-@pytest.mark.long
 def test_hanging_and_failing_prune_jobs(tmp_path):
     """A job that hangs is repeated; one that cannot succeed is set aside."""
     save_tiny_model(tmp_path / "model")
@@ -387,38 +373,3 @@ def test_hanging_and_failing_prune_jobs(tmp_path):
         first,
     )
     assert not list((run / "logs").glob("*.pulse"))
-
-
-@pytest.mark.long
-def test_killed_worker_of_two(tmp_path, monkeypatch):
-    """The engine ends with it and is replaced; records are those of a run in which
-    nothing dies."""
-    # there may be fewer cores than workers
-    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-    save_tiny_model(tmp_path / "model")
-    engine = {"kind": "vllm", "tensor_parallel": 2, "max_model_len": 512}
-    sweep = _sweep(tmp_path, ["model"], items=600, sections={"engine": engine})
-    run, log = tmp_path / "run", tmp_path / "log"
-    driver = start("sweep", sweep, "--out", run, log=log)
-    when(driver, lambda: parts(run), log)
-    (actor,) = family(driver, ENGINE)
-    workers = [child for child in actor.children(recursive=True) if _works(child)]
-    workers[-1].kill()
-    when(
-        driver,
-        lambda: [log] if "warning: engine 0 died (" in log.read_text() else [],
-        log,
-    )
-    assert len(parts(run)) < 300
-    assert driver.wait() == 0, log.read_text()
-    assert gone([actor, *workers])
-    finish("sweep", sweep, "--out", tmp_path / "undisturbed")
-    assert_alike(records(run), records(tmp_path / "undisturbed"))
-
-
-def _works(process):
-    with contextlib.suppress(psutil.Error):  # what ends while it is looked at
-        return any(
-            part in " ".join(process.cmdline()) for part in ("Worker", "spawn_main")
-        )
-    return False

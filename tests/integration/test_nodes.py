@@ -209,31 +209,6 @@ def test_engines_spread_over_cpu_nodes(tmp_path):
 
 
 @pytest.mark.long
-def test_lost_node(tmp_path):
-    """An engine on each node; the second node is killed while its engine answers."""
-    desk, run = Desk(tmp_path), tmp_path / "run"
-    desk.finish(desk.sweep(), tmp_path / "undisturbed")
-    with ray_cluster(
-        [(tmp_path, {"num_cpus": 4}), (tmp_path / "other", {"num_cpus": 4})]
-    ) as nodes:
-        sweep = desk.sweep(shard_items=1, engines=2)
-        driver = desk.start(sweep, run, variables={"RAY_ADDRESS": nodes.address})
-        raylet = nodes.raylet(1)
-        when(
-            driver,
-            lambda: parts(run) and family(raylet, f"{ENGINE}.evaluate"),
-            desk.log(run),
-        )
-        done = len(parts(run))
-        nodes.kill(1)
-        assert driver.wait() == 0, desk.log(run).read_text()
-    assert len(parts(run)) > done, "it was over before the node died"
-    check_same(run, records(tmp_path / "undisturbed"))
-    # Nothing counts against a checkpoint whose engine's node was lost.
-    assert not (run / "tables" / "failures.csv").exists()
-
-
-@pytest.mark.long
 def test_joining_node_gets_an_engine(tmp_path):
     """The first node's engine is paused until the second has a process, since it
     might be done before that."""
@@ -258,44 +233,3 @@ def test_joining_node_gets_an_engine(tmp_path):
     check_same(run, records(tmp_path / "undisturbed"))
     stats = json.loads((run / "run.json").read_text())["engine_stats"]
     assert len({each["node_id"] for each in stats}) == 2, stats
-
-
-@pytest.mark.long
-def test_gpus_that_others_hold(tmp_path):
-    """More engines than fit are refused; one that finds no GPU is done without; a
-    run without any ends by itself."""
-    _write_sweep(tmp_path, prune=[])
-    document = yaml.safe_load((tmp_path / "sweep.yaml").read_text(encoding="utf-8"))
-    for name, resources in (
-        ("three", {"engines": 3}),
-        ("short", {"placement_seconds": 3}),
-    ):
-        (tmp_path / f"{name}.yaml").write_text(
-            yaml.safe_dump(document | {"resources": resources}), encoding="utf-8"
-        )
-
-    class Holder:
-        def ready(self) -> None: ...
-
-    holder = ray.remote(num_gpus=1, num_cpus=0)(Holder)
-    with ray_cluster(
-        [(tmp_path, {"num_cpus": 1}), (tmp_path, {"num_cpus": 1, "num_gpus": 2})]
-    ) as nodes:
-        where = {"cwd": tmp_path, "cluster": nodes.address}
-        refused = finish("sweep", "three.yaml", "--out", "three", code=2, **where)
-        with ray.init(address=nodes.address, log_to_driver=False):
-            held = [holder.remote()]
-            ray.get(held[0].ready.remote())
-            finish("sweep", "sweep.yaml", "--out", "run", **where)
-            held.append(holder.remote())
-            ray.get(held[1].ready.remote())
-            without = finish("sweep", "short.yaml", "--out", "short", code=1, **where)
-    assert (
-        "error: resources.engines: 3: 2 fit: 0 in 0 GPUs on "
-        in refused.stderr.replace("\n", " ")
-    )
-    engines = json.loads((tmp_path / "run" / "run.json").read_text())["engine_stats"]
-    assert len({each["engine"] for each in engines}) == 1
-    assert "no engine has found 1 free GPU on one node for" in without.stderr.replace(
-        "\n", " "
-    )

@@ -1,11 +1,9 @@
 """Whatever is killed, whenever and however work is cut: the same command ends with
 an undisturbed run's records."""
 
-import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -24,7 +22,7 @@ from tests.support.kills import (
 )
 from tests.support.runs import finish, records, resurface
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.more]
 
 # A driver whose silence counts as death after two seconds.
 HASTY = """
@@ -84,7 +82,6 @@ def undisturbed(desk):
     return records(run)
 
 
-@pytest.mark.more
 def test_driver_killed_repeatedly(desk, undisturbed, monkeypatch):
     """Interrupted while it prunes, stopped while an engine starts, killed amid the
     records; then other shards."""
@@ -157,7 +154,6 @@ def _without(driver, program, how, run, log):
     assert json.loads((run / "run.json").read_text())["state"] == "failed"
 
 
-@pytest.mark.more
 def test_workers_and_ray_killed(desk, undisturbed):
     """A prune task dies, an engine stops and its successor dies, and the driver goes
     on by itself. Without Ray's control service it cannot, nor without its raylet.
@@ -247,47 +243,6 @@ def test_paused_driver_loses_its_run(desk, undisturbed, monkeypatch):
     assert "Traceback" not in paused.read_text()
     assert written() == before
     assert json.loads(resurface("status", run, "--json").stdout)["state"] == "finished"
-
-
-@pytest.fixture
-def disk(tmp_path):
-    """A small one of its own."""
-    if os.geteuid():
-        pytest.skip("only root can mount a disk")
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", tmp_path]
-    subprocess.run(mount, check=True)
-    yield tmp_path
-    subprocess.run(["umount", "--lazy", tmp_path], check=True)
-
-
-def _check_refused(driver, run, log):
-    assert driver.wait() == 2, log.read_text()
-    *_, last = log.read_text().splitlines()
-    assert last.startswith(f"error: {run}")
-    assert "no space left on" in last.lower()
-    assert "Traceback" not in log.read_text()
-
-
-@pytest.mark.long
-def test_full_disk(desk, undisturbed, disk):
-    """It fills while shards arrive. Nothing is damaged, and the same command ends
-    the same way until there is space."""
-    run, ballast = disk / "full", disk / "ballast"
-    log, sweep = desk.log(run), desk.sweep()
-    driver = desk.start(sweep, run)
-    when(driver, lambda: parts(run), log)
-    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(2**16))
-    _check_refused(driver, run, log)
-    _check_refused(desk.start(sweep, run), run, log)
-    kept = {part: part.read_bytes() for part in parts(run)}
-    assert 0 < len(records(run)) < len(undisturbed)
-
-    ballast.unlink()
-    desk.finish(sweep, run)
-    check_same(run, undisturbed)
-    assert {part: part.read_bytes() for part in kept} == kept
 
 
 @pytest.mark.usefixtures("undisturbed")

@@ -21,6 +21,7 @@ engine: {kind: torch}
 """
 
 
+@pytest.mark.more
 def test_appearing_checkpoints_are_evaluated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

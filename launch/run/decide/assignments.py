@@ -26,7 +26,7 @@ from evaluator.probes.item import BaseAnswer, References
 from evaluator.store.records import Drawn
 from evaluator.store.run_json import Failure
 from launch.run.decide.nodes import Placement
-from launch.run.events import COMPLETING, Part
+from launch.run.events import Part
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +48,7 @@ _FAILED = "the engine failed on its base's greedy answer"
 
 _ANSWER = 32  # tokens of a short answer
 # the name of a part of a later call
-_CALL = re.compile(rf"\d+-{COMPLETING}?(\d+)-\d+")
+_CALL = re.compile(r"\d+-(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,16 +191,15 @@ def shards_of(
 
 def shard_of(questions: tuple[int, ...], call: str = "") -> Shard:
     """Some questions as a shard. Its name has its first question, which is in no
-    other shard of this `call` (`call_after`), and ends with their number."""
-    middle = f"{call}-" if call else ""
-    name = f"{questions[0]:06d}-{middle}{len(questions)}"
+    other shard of this `call` (`call_after`)."""
+    name = f"{questions[0]:06d}" + (f"-{call}" if call else "")
     return Shard(name=name, questions=questions, call=call)
 
 
 def call_after(parts: Collection[str]) -> str:
     """What tells a call's parts from those of earlier calls, by their names: positions
     change when a task grows. Empty for the first."""
-    earlier = [_CALL.match(name) for name in parts]
+    earlier = [_CALL.fullmatch(name) for name in parts]
     numbers = [int(found[1]) for found in earlier if found]
     return str(max(numbers, default=1) + 1) if parts else ""
 

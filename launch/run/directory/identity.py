@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _Prepared = dict[tuple[str, str], "PreparedTask"]  # by checkpoint and task
 # settings of a task
-_GROWING = ("items", "languages", "probes", "sample_seeds")
+_GROWING = ("items", "languages", "probes", "seeds")
 # sections of an identity by checkpoint, in words
 _SECTIONS = {
     "models": "its weights and configuration",
@@ -156,10 +156,10 @@ def _grown(before: Document, after: Document) -> Json:
     grown["languages"] = None  # all
     if None not in languages:
         grown["languages"] = list(dict.fromkeys([*languages[1], *languages[0]]))
-    seeds = [each["sample_seeds"] or [each["seed"]] for each in (after, before)]
-    grown["sample_seeds"] = after["sample_seeds"]
+    seeds = [each["seeds"] or [each["seed"]] for each in (after, before)]
+    grown["seeds"] = after["seeds"]
     if seeds[0] != seeds[1]:
-        grown["sample_seeds"] = list(dict.fromkeys([*seeds[0], *seeds[1]]))
+        grown["seeds"] = list(dict.fromkeys([*seeds[0], *seeds[1]]))
     probes = {*before["probes"], *after["probes"]}
     grown["probes"] = [name for name in PROBES.names if name in probes]
     return grown
@@ -169,10 +169,7 @@ def settings_differ(before: Document, after: Document) -> list[str]:
     """How the settings of a task differ, without those that grow."""
     sides = []
     for settings in (before, after):
-        fixed = {k: v for k, v in settings.items() if k not in _GROWING}
-        if "sample_seeds" in fixed:
-            fixed["seeds"] = fixed.pop("sample_seeds")  # its name in a sweep file
-        sides.append(fixed)
+        sides.append({k: v for k, v in settings.items() if k not in _GROWING})
     return list(differences("", *sides))
 
 

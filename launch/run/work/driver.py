@@ -43,8 +43,8 @@ from launch.run.decide.assignments import (
 from launch.run.decide.board import Board
 from launch.run.decide.failures import Ledger
 from launch.run.decide.nodes import Nodes, Placement, compress_options
-from launch.run.directory.live import LiveFiles
 from launch.run.directory.lock import STOP
+from launch.run.directory.metrics import Metrics
 from launch.run.directory.reuse import Reuse
 from launch.run.directory.rundir import (
     RunDirectory,
@@ -55,7 +55,6 @@ from launch.run.directory.rundir import (
     try_again,
 )
 from launch.run.events import (
-    COMPLETING,
     GaveUp,
     Joined,
     Made,
@@ -100,7 +99,7 @@ def run_sweep(
     failed, LeaseLost to another driver.
     """
     run_dir, store = directory.path, RecordStore(directory.path)
-    live = LiveFiles(run_dir, bus, directory.earlier_served)
+    metrics = Metrics(run_dir, bus, directory.earlier_served)
     try:
         store.clean()
         set_damaged_aside(
@@ -115,18 +114,16 @@ def run_sweep(
         failures += try_again(prepared, directory, store)
         keep_again(prepared, store, run_dir)
         planned: dict[str, dict[str, int]] = {}
-        items, seeds = {}, {}
+        seeds = {}
         for name, tasks in prepared.asked.items():
             planned[name] = {task.name: len(task.questions) for task in tasks}
             seeds[name] = {task.name: task.config.run_seeds for task in tasks}
-            for task, count in planned[name].items():
-                items[name, task] = count
         differences = prepared.differences
         directory.mark("running", planned=planned, seeds=seeds, differences=differences)
         directory.note_failures(failures)
-        bus.report(Planned(items, tuple(failures)))
+        bus.report(Planned(planned, tuple(failures)))
         reusing = Reuse(reuse, prepared, store, lambda text: bus.report(Noted(text)))
-        run = _Run(prepared, directory, store, bus.report, live, failures, reusing)
+        run = _Run(prepared, directory, store, bus.report, metrics, failures, reusing)
         try:
             with captured(console, run_dir / "logs" / "driver.log"):
                 outcome = run.execute()
@@ -157,7 +154,7 @@ class _Run:
         directory: RunDirectory,
         store: RecordStore,
         report: Report,
-        live: LiveFiles,
+        metrics: Metrics,
         failures: list[Failure],
         reuse: Reuse,
     ) -> None:
@@ -169,7 +166,7 @@ class _Run:
         self._logs = directory.path.absolute() / "logs"
         self._store = store
         self._report = report
-        self._live = live
+        self._metrics = metrics
         self.failures = failures
         self._noted = 0  # of the board's failures
         self.infos: list[CheckpointInfo] = []
@@ -252,7 +249,7 @@ class _Run:
             state, checkpoints=self.infos, engine_stats=self.engine_stats, **more
         )
         if state != "running":
-            self._live.write_metrics(state, self.engine_stats)
+            self._metrics.write(state, self.engine_stats)
 
     # ---- the loop
 
@@ -346,7 +343,7 @@ class _Run:
             pruning=busy,
             short=compressing.short and not busy,
         )
-        self._live.poll(lambda: _served(fleet.workers))
+        self._metrics.poll(lambda: _served(fleet.workers))
         now = time.monotonic()
         if now - self._remembered > _REMEMBER_SECONDS:
             self._remembered, before = now, self.engine_stats
@@ -528,7 +525,7 @@ class _Run:
             whole,
             config=config,
             kept=probes,
-            shards=shards_of(task, others, size, f"{COMPLETING}{number}"),
+            shards=shards_of(task, others, size, str(number)),
             base=whole.base if config.after_base else None,
             references=whole.references if config.references else None,
         )

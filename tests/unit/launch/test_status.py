@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import time
-from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,132 +16,116 @@ from unittest.mock import Mock
 import pytest
 from rich.console import Console
 
+from evaluator.core.errors import Json
 from evaluator.core.lease import FOLDER, Lease
 from evaluator.core.liveness import LeaseClaim, Owner, Pace, this_process
+from evaluator.store.run_json import Failure
 from launch.commands.status import _page
-from launch.run.directory.event_log import History
-from launch.run.directory.live import EngineStatus, Live, LiveFiles
-from launch.run.events import Advanced, Began
-from launch.run.state import Bus
-from launch.status import (
-    Driver,
-    RunDocument,
-    driver_of,
-    finished_items,
-    read_status,
-    summarise,
+from launch.run.directory.event_log import EventLog
+from launch.run.events import (
+    Advanced,
+    Began,
+    Died,
+    End,
+    Event,
+    GaveUp,
+    Loaded,
+    Made,
+    Placed,
+    Planned,
+    Recorded,
+    Started,
+    Starting,
 )
+from launch.run.state import Bus, RunState, advance
+from launch.status import Driver, RunDocument, driver_of, read_status, summarise
 from tests.support.runs import command, typed
 from tests.support.sweeps import refused
 
-PLANNED = {
-    "dense": {"xquad": 40, "tydiqa": 20},
-    "wanda-0.5": {"xquad": 40, "tydiqa": 20},
-}
 ALIVE = Driver(name="process 12 on node-b", alive=True)
 GONE = replace(ALIVE, alive=False, why="its driver (process 12 on node-b) is gone")
-ENGINE = EngineStatus(
-    engine=0,
-    gpu="",
-    state="evaluating",
-    checkpoint="dense",
-    task="tydiqa",
-    items=20,
-    done=10,
-    seconds=3.5,
-    idle_share=0.25,
+PLANNED = Planned(
+    {name: {"xquad": 40, "tydiqa": 20} for name in ("dense", "wanda-0.5")}
 )
-LIVE = Live(
-    items_per_second=2.0,
-    pruning={"done": 1, "total": 2},
-    engines=(ENGINE,),
-    errors=("engine 0 died (ActorDiedError)",),
-)
-DONE = {("dense", "xquad"): 40, ("dense", "tydiqa"): 10}
-FAILURE = {"checkpoint": "wanda-0.5", "stage": "load", "reason": "no such layer"}
+GAVE_UP = GaveUp(Failure(checkpoint="wanda-0.5", stage="load", reason="no such layer"))
+# half of the items of `tydiqa` in five seconds
+EVENTS = (
+    Started(), PLANNED, Recorded(checkpoint="dense", task="xquad", items=40), Made(items=1, total=2),
+    Died(engine=0, text="ActorDiedError"), Placed(engine=0, text="a: 3 (1/2)"),
+    Began(engine=0, checkpoint="dense", task="tydiqa", items=20), Advanced(engine=0, items=10),
+)  # fmt: skip
+NOW = 1000.0
+SERVED = {"engine": 0, "checkpoint": "dense", "device": "cpu", "idle_share": 0.25}
 
 
-def _summary(driver: Driver | None = ALIVE, **more: Any) -> Any:
-    """More fields of run.json, or other contents of the other files."""
-    files: dict[str, Any] = {"done": DONE, "live": LIVE, "history": History()}
-    files |= {name: more.pop(name) for name in [*files] if name in more}
-    document = {"state": "running", "planned": PLANNED} | more
-    run = RunDocument.model_validate(document)
-    return summarise("runs/x", run, driver=driver, **files)
-
-
-def _printed(found: Any) -> str:
-    console = Console(file=io.StringIO(), width=100)
-    console.print(_page(found))
-    return console.file.getvalue()
+def _summary(*more: Event, driver: Driver | None = ALIVE, **document: Any) -> Any:
+    """After EVENTS and `more`; `document`: fields of run.json."""
+    state = RunState()
+    for event in (*EVENTS, *more):
+        seconds = 0.0 if isinstance(event, Advanced) else 5.0
+        state = advance(state, event, NOW - seconds)
+    run = RunDocument.model_validate({"state": "running"} | document)
+    return summarise("runs/x", run, state, driver, NOW)
 
 
 def test_running_run() -> None:
-    found = _summary()
+    found = _summary(engine_stats=[SERVED])
     assert (found.state, found.done, found.total) == ("running", 50, 120)
     assert (found.checkpoints, found.count("running")) == (2, 1)
     assert (found.items_per_second, found.seconds_left) == (2.0, 70 / 2.0)
     assert (found.pruned, found.to_prune) == (1, 2)
-    assert found.engines == (ENGINE,)
+    (engine,) = found.engines
+    assert (engine.state, engine.checkpoint, engine.task) == (
+        "evaluating",
+        "dense",
+        "tydiqa",
+    )
+    assert (engine.done, engine.seconds, engine.idle_share) == (10, 5.0, 0.25)
     assert found.errors == ("engine 0 died (ActorDiedError)",)
 
 
-def test_stale_run() -> None:
-    found = _summary(driver=GONE)
-    assert (found.state, found.why) == (
-        "stale",
-        "its driver (process 12 on node-b) is gone; the same command resumes",
-    )
-    assert (found.count("running"), found.engines) == (0, ())
+@pytest.mark.parametrize(
+    ("driver", "state", "shown", "why"),
+    [
+        (GONE, "running", "stale", "its driver (process 12 on node-b) is gone; the same command resumes"),
+        (None, "failed", "failed", "a b"),
+    ],
+)  # fmt: skip
+def test_run_without_a_driver(driver, state, shown, why) -> None:
+    """Its engines are shown with what they did last."""
+    found = _summary(driver=driver, state=state, error=None if driver else "a\nb")
+    assert (found.state, found.why) == (shown, why)
+    assert (found.count("running"), found.done, found.total) == (0, 50, 120)
     assert (found.items_per_second, found.seconds_left) == (None, None)
+    (engine,) = found.engines
+    assert (engine.state, engine.checkpoint, engine.seconds) == ("ended", "dense", 0)
+    console = Console(file=io.StringIO(), width=100)
+    console.print(_page(found))
+    assert "a: 3 (1/2)" in console.file.getvalue()
 
 
 def test_time_left_counts_loads() -> None:
     """One checkpoint waits, then an engine starts too."""
-    history = History(
-        began="2026", counts=Counter(started=2, died=1), load_seconds=30.0
-    )
-    found = _summary(history=history)
-    assert found.seconds_left == 70 / 2.0 + 30.0
-    assert "began 2026; calls 2, deaths of engines 1, retries 0" in _printed(found)
-    starting = EngineStatus(
-        engine=1, gpu="", state="starting", checkpoint=None, seconds=20.0
-    )
-    live = replace(LIVE, engines=(ENGINE, starting))
-    found = _summary(live=live, history=history)
-    assert found.seconds_left == 70 / 2.0 + (30.0 + 10.0) / 2
-
-
-def test_finished_run_shows_last_engines() -> None:
-    rows = [
-        {"engine": 0, "checkpoint": "dense", "device": "cpu", "idle_share": 0.5},
-        {"engine": 0, "checkpoint": "wanda-0.5", "device": "cpu", "gpu": "a: 3 (1/2)"},
-    ]
-    found = _summary(driver=None, state="finished", engine_stats=rows)
-    (engine,) = found.engines
-    assert (found.state, engine.state, engine.checkpoint) == (
-        "finished",
-        "ended",
-        "wanda-0.5",
-    )
-    assert "a: 3 (1/2)" in _printed(found)
+    loaded = Loaded(engine=0, checkpoint="dense", seconds=30.0)
+    assert _summary(loaded).seconds_left == 70 / 2.0 + 30.0
+    found = _summary(loaded, Starting(engine=1))
+    assert found.seconds_left == 70 / 2.0 + (30.0 + 25.0) / 2
 
 
 def test_failed_checkpoint_is_not_waited_for() -> None:
-    found = _summary(failures=[FAILURE])
+    found = _summary(GAVE_UP)
     assert (found.count("failed"), found.seconds_left) == (2, 10 / 2.0)
     assert found.errors[-1] == "wanda-0.5: load: no such layer"
 
 
-def test_records_without_a_plan() -> None:
-    found = _summary(driver=None, state="failed", error="a\nb", planned={})
-    assert (found.state, found.why) == ("failed", "a b")
-    assert (found.done, found.total, found.seconds_left) == (50, None, None)
-
-
-def _write(run: Path, state: str = "running") -> Path:
+def _write(run: Path, state: str = "running", *events: Event, **more: Json) -> Path:
     run.mkdir(exist_ok=True)
-    (run / "run.json").write_text(json.dumps({"state": state, "planned": PLANNED}))
+    (run / "run.json").write_text(json.dumps({"state": state} | more))
+    log = EventLog(run)
+    log.accepted = True
+    bus = Bus(log.on)
+    for event in events:
+        bus.report(event)
     return run
 
 
@@ -149,18 +133,6 @@ def _claimed(run: Path, owner: Owner) -> None:
     claim = LeaseClaim(number=1, token="t", owner=owner, locked=True, released=False)
     (run / FOLDER).mkdir(parents=True, exist_ok=True)
     (run / FOLDER / "000001.json").write_text(json.dumps(asdict(claim)))
-
-
-def test_items_by_the_names_of_parts(tmp_path: Path) -> None:
-    for name in ("000000-20.parquet", "000020-7.parquet", ".000027-5.parquet", "x.txt"):
-        file = tmp_path / "dense" / "xquad" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(b"not opened")
-    (tmp_path / "dense" / "empty").mkdir()
-    (tmp_path / "dense" / "stray.txt").touch()
-    expected = {("dense", "empty"): 0, ("dense", "xquad"): 27}
-    assert finished_items(tmp_path) == expected
-    assert finished_items(tmp_path / "nowhere") == {}
 
 
 def test_driver_on_this_machine(tmp_path: Path) -> None:
@@ -202,25 +174,16 @@ def test_driver_elsewhere(tmp_path: Path) -> None:
     assert driver_of(tmp_path, pace=pace, sleep=go_on).alive
 
 
-@pytest.mark.parametrize("jump", [-86400.0, 86400.0])
-def test_jumping_clocks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float
-) -> None:
-    """Of a driver elsewhere; times are of no clock that can be set."""
-    real = time.time
-    monkeypatch.setattr(time, "time", lambda: real() + jump)
-    _claimed(_write(tmp_path), ELSEWHERE)
-    beat, bus = tmp_path / FOLDER / "000001.beat", Bus()
-    files = LiveFiles(tmp_path, bus)
-    bus.report(Began(engine=0, checkpoint="dense", task="xquad", items=40))
-    monkeypatch.setattr(time, "time", lambda: real() - jump)
-    bus.report(Advanced(engine=0, items=20))
-    files.poll(list)
-    counts = itertools.count(8)
+@pytest.mark.parametrize("ahead", [-86400.0, 86400.0])
+def test_clocks_of_two_machines(tmp_path: Path, monkeypatch, ahead: float) -> None:
+    """The driver's clock tells the times; no number is negative."""
+    monkeypatch.setattr(time, "time", lambda: NOW + ahead)
+    _claimed(_write(tmp_path, "running", *EVENTS), ELSEWHERE)
+    beat, counts = tmp_path / FOLDER / "000001.beat", itertools.count(8)
     found = read_status(tmp_path, sleep=lambda _: beat.write_text(str(next(counts))))
-    assert found.state == "running"
-    assert 0 <= found.engines[0].seconds < 3600
-    assert 0 < found.seconds_left < 3600 * 120 / 20
+    assert (found.state, found.done) == ("running", 50)
+    assert found.engines[0].seconds >= 0
+    assert found.seconds_left is None or found.seconds_left >= 0
 
 
 @pytest.mark.parametrize(
@@ -229,7 +192,7 @@ def test_jumping_clocks(
         (None, "not a run directory: it has no run.json"),
         ("{", "run.json: Invalid JSON: "),
         ("[]", "run.json: Input should be an object"),
-        ('{"planned": 3}', "run.json: planned: Input should be an object"),
+        ('{"state": 3}', "run.json: state: Input should be a valid string"),
         ("\xff", "run.json: Invalid JSON: "),
     ],
 )
@@ -239,50 +202,39 @@ def test_no_run_is_one_line(tmp_path: Path, content: str | None, message: str) -
     assert message in refused(read_status, tmp_path)
 
 
-def test_directory_that_is_being_written(tmp_path: Path) -> None:
-    _write(tmp_path, "interrupted")
-    (tmp_path / "live.json").write_text("{")
-    (tmp_path / "records").write_text("a file")
-    found = read_status(tmp_path)
-    assert (found.state, found.done, found.total) == ("interrupted", 0, 120)
-    (tmp_path / "live.json").unlink()
-    os.mkfifo(tmp_path / "live.json")  # which is not waited for
-    assert read_status(tmp_path).state == "interrupted"
-
-
-@pytest.mark.parametrize(
-    ("failures", "failed"), [([], 0), ([FAILURE, 3, None], 2), ("none", 0)]
-)
-def test_damaged_failures_are_left_out(failures, failed) -> None:
-    assert _summary(failures=failures).count("failed") == failed
+@pytest.mark.parametrize("damage", [os.mkfifo, os.mkdir, Path.touch])
+def test_log_that_is_none(tmp_path: Path, damage: Callable[[Path], object]) -> None:
+    """A pipe is not waited for."""
+    (tmp_path / "logs").mkdir()
+    damage(tmp_path / "logs" / "events.jsonl")
+    found = read_status(_write(tmp_path, "interrupted"))
+    assert (found.state, found.done, found.total) == ("interrupted", 0, 0)
 
 
 # ---- the command
 
 
-def _planned(
-    run: Path, state: str = "finished", checkpoints: int = 2, **more: Any
-) -> Path:
+def _planned(run: Path, state: str = "failed", checkpoints: int = 2) -> Path:
+    """All checkpoints but the last are done."""
     names = ["dense", *(f"wanda-{number}" for number in range(1, checkpoints))]
-    planned = {name: {"xquad": 40} for name in names}
-    for name in names[:-1]:
-        folder = run / "records" / name / "xquad"
-        folder.mkdir(parents=True)
-        for first in (0, 20):
-            (folder / f"{first:06d}-20.parquet").write_bytes(b"")
-    run.mkdir(exist_ok=True)
-    (run / "run.json").write_text(
-        json.dumps({"state": state, "planned": planned} | more)
+    done = [Recorded(checkpoint=name, task="xquad", items=40) for name in names[:-1]]
+    planned = Planned({name: {"xquad": 40} for name in names})
+    hostile = GaveUp(
+        Failure(checkpoint="\x1b]0;t\x07", stage="load", reason="[bold]", task="t")
     )
-    return run
+    told = (Started(), planned, *done, hostile, End("failed"))
+    return _write(run, state, *told, error="\x1b[2J[red]x[/red]\x07")
 
 
 def test_command_on_failed_run(tmp_path, monkeypatch, capsys):
-    run = _planned(tmp_path / "run", "failed", error="pruning 'wanda-1' failed")
+    """Names cannot control the terminal."""
+    run = _planned(tmp_path / "run")
     assert typed(monkeypatch, "status", run) == 0
     said = capsys.readouterr().out
-    assert "failed: pruning 'wanda-1' failed" in " ".join(said.split())
-    assert "2 checkpoints; tasks: 1 done, 1 waiting" in said
+    assert "failed: [2J[red]x[/red]" in said
+    assert "[bold]" in said
+    assert not {"\x1b", "\x07"} & {*said}
+    assert "tasks: 1 done, 1 failed, 1 waiting" in said
     assert "40 of 80 items" in said
     rows = [line.split() for line in said.splitlines() if "xquad" in line]
     assert rows == [
@@ -292,50 +244,29 @@ def test_command_on_failed_run(tmp_path, monkeypatch, capsys):
     assert typed(monkeypatch, "status", run, "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["state"], told["done"], told["total"]) == ("failed", 40, 80)
+    assert told["history"]["counts"]["started"] == 1
     part = {"checkpoint": "dense", "task": "xquad", "state": "done", "done": 40, "total": 40}  # fmt: skip
     assert told["parts"][0] == part
 
 
 def test_watch_ends_with_the_run(tmp_path, monkeypatch, capsys):
     run = _planned(tmp_path / "run", "running")
-    held = Lease(run)
-
-    monkeypatch.setattr(
-        "launch.commands.status.time.sleep", Mock(side_effect=KeyboardInterrupt)
-    )
+    held, sleep = Lease(run), "launch.commands.status.time.sleep"
+    monkeypatch.setattr(sleep, Mock(side_effect=KeyboardInterrupt))
     assert typed(monkeypatch, "status", run, "--watch") == 0
     assert capsys.readouterr().err == ""
-
-    def finish(seconds: float) -> None:
-        (run / "run.json").write_text(json.dumps({"state": "finished"}))
-
-    monkeypatch.setattr("launch.commands.status.time.sleep", finish)
+    monkeypatch.setattr(sleep, lambda _: _write(run, "finished"))
     assert typed(monkeypatch, "status", run, "--watch", "--json") == 0
     held.release()
-    assert [
-        json.loads(line)["state"] for line in capsys.readouterr().out.splitlines()
-    ] == ["running", "finished"]
-
-
-def test_names_cannot_control_the_terminal(tmp_path, monkeypatch, capsys):
-    failures = [{"checkpoint": "\x1b]0;t\x07", "stage": "load", "reason": "[bold]"}]
-    run = _planned(
-        tmp_path / "run", "failed", error="\x1b[2J[red]x[/red]\x07", failures=failures
-    )
-    assert typed(monkeypatch, "status", run) == 0
-    said = capsys.readouterr().out
-    assert "\x1b" not in said
-    assert "\x07" not in said
-    assert "[red]x[/red]" in said
-    assert "[bold]" in said
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["state"] for line in lines] == ["running", "finished"]
 
 
 def test_long_runs_are_shortened(tmp_path, monkeypatch, capsys):
-    assert (
-        typed(monkeypatch, "status", _planned(tmp_path / "run", checkpoints=1000)) == 0
-    )
+    run = _planned(tmp_path / "run", checkpoints=1000)
+    assert typed(monkeypatch, "status", run) == 0
     said = capsys.readouterr().out
-    assert "1,000 checkpoints; tasks: 999 done, 1 waiting" in said
+    assert "1,001 checkpoints; tasks: 999 done, 1 failed, 1 waiting" in said
     assert "39,960 of 40,000 items" in said
     assert "and 1000 more tasks of checkpoints" in said
 
@@ -345,7 +276,7 @@ def test_closed_pipe_is_no_error(tmp_path, options):
     """As in `resurface status RUN | head`, from the first line on."""
     end, pipe = os.pipe()
     os.close(end)
-    typed = command("status", _planned(tmp_path / "run"), *options)
+    words = command("status", _planned(tmp_path / "run"), *options)
     with os.fdopen(pipe, "wb") as output:
-        done = subprocess.run(typed, stdout=output, stderr=subprocess.PIPE, check=False)
+        done = subprocess.run(words, stdout=output, stderr=subprocess.PIPE, check=False)
     assert (done.returncode, done.stderr) == (0, b"")

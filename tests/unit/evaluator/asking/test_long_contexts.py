@@ -138,7 +138,6 @@ def test_tokenised_long_context_is_whole(prompter):
         "greedy"
     )
     assert (own.context_tokens, own.context_depth) == (None, None)
-    assert "context_tokens" not in usual.identifying()
     assert config.identifying()["context_tokens"] == [TOKENS]
 
 

@@ -167,8 +167,8 @@ def test_gate_judges_samples_of_seeds(drawn):
 
 
 def test_other_sampling_is_no_loss(drawn):
-    settings = {"seed": 0, "sample_seeds": [0, 1, 2], "temperature": 1.0}
-    changed = settings | {"temperature": 0.5, "sample_seeds": None}
+    settings = {"seed": 0, "seeds": [0, 1, 2], "temperature": 1.0}
+    changed = settings | {"temperature": 0.5, "seeds": None}
     of_task = {"dense": {"t": settings}, "p": {"t": changed}}
     run = {"identity": {"task_settings": of_task}}
     (verdict,) = judge(inputs_of(drawn, run=run), Policy())
@@ -185,7 +185,7 @@ def test_other_sampling_is_no_loss(drawn):
 @pytest.mark.parametrize("grown", [0, 12])
 def test_lacking_seeds_are_missing(drawn, grown):
     """The run was killed while it added seeds: no other sampling, and no verdict."""
-    settings = {"seed": 0, "sample_seeds": [0, 1, 2], "temperature": 1.0}
+    settings = {"seed": 0, "seeds": [0, 1, 2], "temperature": 1.0}
     run = {"identity": {"task_settings": {n: {"t": settings} for n in drawn}}}
     inputs = inputs_of(drawn, failed=None, grown=grown, run=run)
     (verdict,) = judge(inputs, JUDGED)

@@ -4,10 +4,9 @@ import json
 import re
 import shutil
 
-import pytest
 import yaml
 
-from evaluator.report.card import _repeated, write_card
+from evaluator.report.card import write_card
 from tests.support.runs import typed
 from tests.support.synthetic import write_run
 
@@ -27,13 +26,6 @@ def test_card_has_all_parts(tmp_path):
     assert figure.read_text().startswith("<svg ")
     (quoted,) = re.findall("\n````yaml\n(.*)\n````\n", text, re.DOTALL)
     assert yaml.safe_load(quoted) == config
-
-
-@pytest.mark.parametrize(("seeds", "named"), [(None, {}), ([0, 1], {"seeds": [0, 1]})])
-def test_older_seeds_get_their_name(seeds, named):
-    config = {"tasks": [{"task": "gazetteer", "sample_seeds": seeds}]}
-    text = _repeated({"config": config})[1].strip("`").removeprefix("yaml\n")
-    assert yaml.safe_load(text)["tasks"] == [{"task": "gazetteer"} | named]
 
 
 def test_base_alone_has_no_verdict(tmp_path):

@@ -96,7 +96,8 @@ def test_second_driver_is_refused(
     held.release()
     assert closing == []  # a refused call has no end
     assert Path("told").read_text().splitlines() == [told]
-    assert _events(Path("a/run")) == [("started", ""), ("end", state), ("refused", "")]
+    kinds = [("started", ""), ("planned", ""), ("end", state), ("refused", "")]
+    assert _events(Path("a/run")) == kinds
 
 
 @pytest.mark.parametrize("there", [False, True])

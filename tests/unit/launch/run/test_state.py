@@ -1,31 +1,46 @@
-"""The fold of a run's events, and the bus that makes it."""
+"""The fold of a run's events, the bus that makes it, and the log that has them too."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from evaluator.store.run_json import Failure
+from evaluator.core.errors import InputError, ResurfaceError
+from evaluator.store.run_json import Failure, Served
+from launch.run.directory import metrics as metrics_module
+from launch.run.directory.event_log import EventLog, read_state
+from launch.run.directory.metrics import Metrics
 from launch.run.events import (
     Advanced,
     Began,
     Completed,
     Died,
+    End,
     Ended,
-    EngineEnded,
     Event,
     GaveUp,
+    Loaded,
     Loading,
     Made,
     Placed,
     Planned,
     Recorded,
+    Refused,
     Retried,
+    Started,
     Starting,
     Unplaced,
     Warned,
+    logged_kinds,
 )
 from launch.run.state import Bus, RunState, advance
 
 DENSE, WANDA = ("dense", "xquad"), ("wanda", "xquad")
-PLAN = Planned({DENSE: 40, WANDA: 40})
+PLAN = Planned({"dense": {"xquad": 40}, "wanda": {"xquad": 40}})
 BEGAN = Began(engine=0, checkpoint="dense", task="xquad", items=40)
 
 
@@ -45,26 +60,15 @@ def _gave_up(name: str, task: str = "", stage: str = "load") -> GaveUp:
 
 
 @pytest.mark.parametrize(
-    ("event", "state"),
-    [
-        (Starting(engine=0), "starting"),
-        (Placed(engine=0), "idle"),
-        (Unplaced(engine=0), "waiting for a place"),
-        (Loading(engine=0, checkpoint="dense"), "loading"),
-        (BEGAN, "evaluating"),
-        (Ended(engine=0), "idle"),
-        (Died(engine=0), "starting again"),
-        (EngineEnded(engine=0), "ended"),
-    ],
+    "event", [Starting(engine=0), Unplaced(engine=0), Ended(engine=0), Died(engine=0)]
 )
-def test_engine_state_after_an_event(event, state) -> None:
-    """It keeps its GPU, and what it works on only while it does."""
-    engine = fold(Placed(engine=0, text="a: 3"), BEGAN, event).engines[0]
-    assert (engine.state, engine.gpu) == (
-        state,
-        "" if event == Placed(engine=0) else "a: 3",
-    )
-    assert (engine.task is None) == (event != BEGAN)
+def test_engine_keeps_its_gpu(event) -> None:
+    """What it works on only while it does."""
+    at_work = fold(Placed(engine=0, text="a: 3"), BEGAN)
+    assert at_work.engines[0].part == DENSE
+    engine = fold(event, state=at_work).engines[0]
+    assert (engine.gpu, engine.task) == ("a: 3", None)
+    assert fold(Placed(engine=0), state=at_work).engines[0].gpu == ""
 
 
 @pytest.mark.parametrize(
@@ -91,13 +95,6 @@ def test_state_of_each_part(events, states) -> None:
     assert sum(state.checkpoints().values()) == len(states)
 
 
-def test_earlier_failures_count() -> None:
-    failures = _gave_up("wanda").failure, _gave_up("dense", "xquad", "item").failure
-    state = fold(Planned(PLAN.items, failures))
-    assert (state.failures, [*state.lost]) == (2, [("wanda", "")])
-    assert state.checkpoints()["failed"] == 1
-
-
 def test_pace_of_the_last_minutes() -> None:
     state = fold(BEGAN)
     assert state.rate(0.0) is None
@@ -106,17 +103,18 @@ def test_pace_of_the_last_minutes() -> None:
         state = fold(_advanced(items), state=state, now=60.0 * minute)
     assert state.rate(600.0) == pytest.approx(10.0)
     assert (state.items, state.done[DENSE]) == (3300, 3300)
+    assert state.ended.rate(600.0) is None
 
 
-def test_last_errors_and_counts() -> None:
+def test_last_errors() -> None:
     events = [*(Warned(f"a note\nof {number}") for number in range(9))]
-    state = fold(*events, Retried(engine=0), Died(engine=3, text="ActorDiedError"))
+    state = fold(*events, Died(engine=3, text="ActorDiedError"), _gave_up("wanda"))
     assert state.errors == (
-        *(f"a note of {number}" for number in range(5, 9)),
+        *(f"a note of {number}" for number in (6, 7, 8)),
         "engine 3 died (ActorDiedError)",
+        "wanda: load: no",
     )
-    assert state.counts == {"warned": 9, "retried": 1, "died": 1}
-    assert fold(Made(items=1, total=3)).compressed == (1, 3)
+    assert fold(Started(), state=state).errors == ()
 
 
 def test_bus_reports_completed_checkpoints() -> None:
@@ -128,3 +126,128 @@ def test_bus_reports_completed_checkpoints() -> None:
     assert len(events) == 4
     bus.report(_advanced(20))
     assert events[5:] == [Completed(checkpoint="dense", seconds=30.0)]
+
+
+# ---- logs/events.jsonl and metrics.prom
+
+
+FIRST_CALL = [
+    Started(), PLAN, Recorded(checkpoint="dense", task="xquad", items=3), Starting(engine=0),
+    Placed(engine=0, seconds=6.0, text="a: 3"), Loading(engine=0, checkpoint="dense"),
+    Loaded(engine=0, checkpoint="dense", seconds=14.0), BEGAN, _advanced(20), Warned("a\nb"), Retried(engine=0),
+    Died(engine=0, text="killed"),
+]  # fmt: skip
+SECOND_CALL = [
+    Started("process 7"), Planned({"wanda": {"xquad": 40}}, (_gave_up("wanda").failure,)),
+    Loaded(engine=1, checkpoint="wanda", swapped=True, seconds=2.0), BEGAN, _advanced(17), _gave_up("dense"),
+    Made(items=1, total=3), Refused("process 8"),
+]  # fmt: skip
+LOST = [
+    '"x"', '{"time": 3}', '{"time": "2026", "event": "died", "call": 1}', "\x00", "[" * 10**5,
+    '{"time": "2026-01-01", "event": "placed", "call": 1, "engine": 0, "seconds": NaN}',
+]  # fmt: skip
+
+
+def _log(run: Path) -> Path:
+    return run / "logs" / "events.jsonl"
+
+
+def _called(run: Path, events: Iterable[Event], start: float) -> Bus:
+    """A call of the command, with an event each ten seconds."""
+    log = EventLog(run)
+    times = iter(start + 10.0 * number + 1 / 7 for number in range(100))
+    bus = Bus(log.on, clock=lambda: next(times))
+    bus.state = read_state(run)
+    (run / "run.json").touch()
+    log.accepted = True
+    for event in events:
+        bus.report(event)
+    return bus
+
+
+def test_log_has_the_state_of_all_calls(tmp_path: Path) -> None:
+    """The driver's own state, although the first was killed."""
+    first = _called(tmp_path, FIRST_CALL, 1.8e9)
+    assert read_state(tmp_path) == first.state
+    with _log(tmp_path).open("a") as log:
+        log.write("\n".join([*LOST, '{"time": "half a l']))
+    state = _called(tmp_path, SECOND_CALL, 1.9e9).state
+    first.report(_advanced(20))  # it was only paused, and has lost the run
+    assert read_state(tmp_path) == state
+    assert (state.first, state.seconds) == (
+        first.state.first,
+        110 + 80,
+    )  # with what the bus adds
+    assert state.load_seconds == (6 + 14 + 2) / 2
+    assert (state.counts["started"], state.counts["died"]) == (2, 1)
+    assert (state.done[DENSE], state.planned[DENSE]) == (40, 40)
+    assert ([*state.lost], state.failures) == ([("wanda", ""), ("dense", "")], 2)
+    assert [*state.engines] == [0]
+    assert state.engines[0].state == "evaluating"
+    ended = fold(End("interrupted"), state=state)
+    assert (ended.engines[0].state, ended.engines[0].checkpoint) == ("ended", "dense")
+
+
+def test_lines_wait_until_the_call_is_accepted(tmp_path: Path) -> None:
+    log = EventLog(tmp_path)
+    bus = Bus(log.on)
+    bus.report(Started())
+    assert not any(tmp_path.iterdir())  # not a run yet
+    (tmp_path / "run.json").touch()
+    bus.report(Refused("process 7"))
+    lines = [*map(json.loads, _log(tmp_path).read_text().splitlines())]
+    assert [(each["event"], each["call"]) for each in lines] == [
+        ("started", 1),
+        ("refused", 1),
+    ]
+    assert lines[1] == {**lines[1], "text": "process 7"}
+
+
+def test_every_event_is_documented() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "runs.md").read_text(encoding="utf-8")
+    table = page.split("## Events")[1].split("## ")[0]
+    named: list[str] = []
+    for line in table.splitlines():
+        if line.startswith("| `"):
+            named += [name.strip(" `") for name in line.split("|")[1].split(",")]
+    assert sorted(named) == sorted(each.kind for each in logged_kinds(Event))
+
+
+def _samples(file: Path) -> Iterator[tuple[str, str]]:
+    for line in file.read_text().splitlines():
+        if not line.startswith("# "):
+            name, value = line.removeprefix("resurface_").split(" ")
+            yield name, value
+
+
+def test_metrics_of_all_calls(tmp_path: Path) -> None:
+    served = Served(checkpoint="dense", device="cpu", generated_tokens=100)
+    bus = _called(tmp_path, FIRST_CALL, 1.8e9)
+    bus = _called(tmp_path, SECOND_CALL, 1.9e9)
+    bus.clock = lambda: bus.state.now
+    metrics = Metrics(tmp_path, bus, [served])
+    metrics.poll(lambda: [replace(served, generated_tokens=11)])
+    found = dict(_samples(tmp_path / "metrics.prom"))
+    expected: dict[str, Any] = {
+        "items_done": 40, "items_planned": 80, "failures": 2, 'checkpoints{state="failed"}': 2, "engines_alive": 1,
+        "engine_deaths": 1, "retries": 1, 'tokens{kind="generated"}': 111, "seconds": 190.0, "calls": 2,
+        'state{state="running"}': 1, 'state{state="failed"}': 0,
+    }  # fmt: skip
+    assert {name: found[name] for name in expected} == {
+        name: str(value) for name, value in expected.items()
+    }
+    metrics.poll(list)  # too early
+    assert dict(_samples(tmp_path / "metrics.prom")) == found
+    metrics.write("failed", [])
+    found = dict(_samples(tmp_path / "metrics.prom"))
+    assert (found["engines_alive"], found['state{state="failed"}']) == ("0", "1")
+
+
+@pytest.mark.parametrize("error", [InputError("no space left"), OSError("broken")])
+def test_metrics_need_no_disk(tmp_path, monkeypatch, error) -> None:
+    """Another driver's fence ends the run all the same."""
+    written = Mock(side_effect=[error, ResurfaceError("taken over")])
+    monkeypatch.setattr(metrics_module, "write_atomically", written)
+    Metrics(tmp_path, Bus()).poll(list)
+    with pytest.raises(ResurfaceError, match="taken over"):
+        Metrics(tmp_path, Bus()).poll(list)

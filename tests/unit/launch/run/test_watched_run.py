@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from launch.commands import call
 from launch.sweep import watching
 from tests.support.models import save_tiny_model
 from tests.support.pretended_engine import pretend
@@ -41,6 +42,13 @@ def test_watched_run_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert sorted(table["checkpoint"].unique()) == names
 
 
+@pytest.fixture
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what is asked when."""
+    done = SimpleNamespace(verdicts=())
+    monkeypatch.setattr(call, "finish", lambda *_: done)
+
+
 def _watch(
     folder: Path, monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], Any]
 ) -> int:
@@ -65,6 +73,7 @@ def _failed(run: Path) -> list[str]:
     return list(pd.read_csv(file)["checkpoint"]) if file.exists() else []
 
 
+@pytest.mark.usefixtures("no_report")
 def test_failed_checkpoint_is_tried_once(tmp_path, monkeypatch) -> None:
     """Whether an engine or the checks refuse it. Once it changes, it is new."""
     run, folder, at = tmp_path / "run", tmp_path / "ckpts", []
@@ -99,6 +108,7 @@ def test_failed_checkpoint_is_tried_once(tmp_path, monkeypatch) -> None:
     assert _failed(run) == []
 
 
+@pytest.mark.usefixtures("no_report")
 @pytest.mark.parametrize(
     ("early", "code", "names"), [(True, 2, []), (False, 0, ["run-step-2"])]
 )
@@ -121,6 +131,7 @@ def test_first_one_is_refused(tmp_path, monkeypatch, early, code, names) -> None
     assert [row[0] for row in engine.asked] == names
 
 
+@pytest.mark.usefixtures("no_report")
 @pytest.mark.parametrize("more", ["", "controls: [repeat]"])
 def test_held_by_relation_not_name(tmp_path, monkeypatch, more) -> None:
     """A control or a shorter name does not retry what failed."""

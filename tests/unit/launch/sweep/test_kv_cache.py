@@ -48,9 +48,6 @@ def test_without_auto_only_bases_have_it():
 
 def test_auto_alone_changes_nothing():
     assert expanded(MAIN | {"kv_cache": "auto"}) == expanded(MAIN)
-    config = validated(SweepConfig, MAIN, "s.yaml")
-    assert "kv_cache" not in config.model_dump(mode="json")
-    assert "kv_cache" not in config.engine.model_dump(mode="json")
 
 
 def test_engine_keeps_its_cache():

@@ -51,10 +51,7 @@ def test_shards_of_long_answers():
     assert sizes == {0: 20, 32: 10, 288: 2, 1000: 1}
     task = _task(40)
     task.config.max_new_tokens = 8  # shorter than a short answer: no more of them
-    assert [shard.name for shard in shards_of(task, (), 20)] == [
-        "000000-20",
-        "000020-20",
-    ]
+    assert [shard.name for shard in shards_of(task, (), 20)] == ["000000", "000020"]
 
 
 def test_shards_that_may_have_begun():

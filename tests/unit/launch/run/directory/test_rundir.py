@@ -35,7 +35,7 @@ SETTINGS = {
     "languages": None,
     "probes": ["greedy"],
     "seed": 0,
-    "sample_seeds": None,
+    "seeds": None,
 }
 IDENTITY: dict[str, Any] = {
     "models": {"dense": "9f3c"},

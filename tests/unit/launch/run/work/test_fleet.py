@@ -55,7 +55,7 @@ def _fleet(
     **gpus: int,
 ) -> tuple[Any, Any]:
     """Prune jobs have a GPU of each node in `held`; None: no engine is started yet."""
-    board = SimpleNamespace(has_work=work, lacks=None, over=False)
+    board = SimpleNamespace(has_work=work, over=False)
     fleet: Any = Fleet(
         _nodes(sharing, **gpus), board, Worker, tensor_parallel=1, wanted=wanted
     )  # type: ignore[arg-type]
@@ -241,7 +241,7 @@ def test_first_engine_precedes_jobs() -> None:
 
 def test_remote_engines_need_no_gpu() -> None:
     """They come on top, and are not counted where engines are missing."""
-    board = SimpleNamespace(has_work=True, lacks=None, over=False)
+    board = SimpleNamespace(has_work=True, over=False)
     fleet: Any = Fleet(
         _nodes(a=1), board, Worker, tensor_parallel=1, wanted=None, remote=2
     )  # type: ignore[arg-type]
