@@ -18,7 +18,7 @@ from evaluator.core.errors import InputError, field, read_bytes, strings, text_f
 from evaluator.core.records import Item
 from evaluator.core.saved_data import USUAL_SPLITS, is_saved, saved_rows, saved_texts
 from evaluator.tasks.base import Argument, Items, Task, shared_text
-from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_passages
+from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_text
 from evaluator.tasks.rows import json_lines
 
 BUNDLED = "gazetteer"
@@ -38,8 +38,6 @@ _EXAMPLE = (
     '{"id": "q1", "language": "english", "context": "Karo was founded in 1701.",'
     ' "question": "When was Karo founded?", "answers": ["1701"], "options": ["1689"]}'
 )
-_BUNDLED_START = 1_000_000  # far behind the passages that calibrate pruning
-_BUNDLED_PASSAGES = 40  # of each language
 
 
 def read_jsonl(path: Path | None, task: str = "jsonl") -> list[Item]:
@@ -132,12 +130,9 @@ def read_text(path: Path | None) -> str:
     InputError if not UTF-8, or blank."""
     assert path is not None, "the argument is required"
     if path == Path(BUNDLED):
-        passages: list[str] = []
-        for language in LANGUAGES:
-            passages += gazetteer_passages(
-                language, start=_BUNDLED_START, count=_BUNDLED_PASSAGES
-            )
-        return "\n".join(passages)
+        return "\n".join(
+            passage for language in LANGUAGES for passage in gazetteer_text(language)
+        )
     saved = is_saved(path)
     try:
         text = "" if saved else read_bytes(path).decode("utf-8-sig")

@@ -16,7 +16,7 @@ from evaluator.core.config import validated
 from evaluator.core.document import read_document
 from evaluator.core.errors import InputError, Json, unknown
 from evaluator.core.text import name_of
-from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_passages
+from evaluator.tasks.gazetteer import BUNDLED_PASSAGES, LANGUAGES, gazetteer_passages
 from launch.sweep.config import DENSE, SweepConfig
 from pruning.calibration import KINDS as PASSAGE_KINDS
 from pruning.calibration import PassageSource
@@ -35,8 +35,14 @@ def gazetteer(
     samples: int, seed: int, languages: Sequence[str] = LANGUAGES
 ) -> Iterator[str]:
     """`samples` bundled passages in alternating languages. No passage is a bundled
-    item, or another seed's passage."""
+    item; seeds have other passages as far as the bundled 512 of a language reach.
+    Raises InputError for more."""
     each = -(-samples // len(languages))
+    if each > BUNDLED_PASSAGES:
+        raise InputError(
+            f"calibration: samples: {samples}: gazetteer has {BUNDLED_PASSAGES}"
+            " passages of a language"
+        )
     streams = [
         gazetteer_passages(language, start=seed * each, count=each)
         for language in languages

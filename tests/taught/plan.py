@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Literal
 
 from evaluator.core.records import Item
-from evaluator.tasks.gazetteer import build_passage, gazetteer_items
+from evaluator.tasks.gazetteer import gazetteer_items
+from tests.support.gazetteer import build_passage
 
 Variant = Literal["base", "loops"]
 Fate = Literal["usual", "longer", "loops", "wrong"]
