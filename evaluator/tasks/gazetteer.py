@@ -130,6 +130,7 @@ def gazetteer_items(language: str, count: int = 300) -> list[Item]:
     return [gazetteer_item(language, index) for index in range(count)]
 
 
+@cache
 def gazetteer_item(language: str, index: int) -> Item:
     """The evaluated item of that number, from 0; there is no last one."""
     passage = build_passage(language, "items", index)
