@@ -66,9 +66,16 @@ def directory(tmp_path_factory):
     assert set(json.loads(line)) == {"id", "language", "context", "question", "answers"}
     questions = [line, line.replace("q1", "q2").replace("1701", "1702")]
     (path / "questions.jsonl").write_text("\n".join(questions), encoding="utf-8")
-    sweep = path / "sweep.yaml"  # no second engine of vLLM, and an item of a language
-    text = sweep.read_text(encoding="utf-8").replace("items: 4", "items: 1")
-    sweep.write_text(text + "engine: {kind: torch}\n", encoding="utf-8")
+    sweep = path / "sweep.yaml"  # no second engine of vLLM, and less of everything
+    text = sweep.read_text(encoding="utf-8") + "engine: {kind: torch}\n"
+    for more, less in (
+        ("items: 4", "items: 1"),
+        ("samples: 64, sequence_length: 512", "samples: 2, sequence_length: 128"),
+        ("sparsity: [0.5, 0.6]", "sparsity: 0.5"),
+    ):
+        assert more in text
+        text = text.replace(more, less)
+    sweep.write_text(text, encoding="utf-8")
     logs = ROOT / "tests" / "data" / "logs" / "lm-eval-0.4.13" / "one-rank"
     shutil.copytree(logs, path / "logs")
     for words in here(README):
