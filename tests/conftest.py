@@ -69,6 +69,9 @@ def pytest_collection_modifyitems(
         items=[item for item, kept in zip(items, due, strict=True) if not kept]
     )
     items[:] = itertools.compress(items, due)
+    # files that start engines come first: no process is left with the longest one
+    started = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in started)
     reason = v2.missing() if runs_v2 else None
     for item in items:
         if reason is not None:

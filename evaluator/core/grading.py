@@ -87,12 +87,13 @@ def loops(thought: str, language: str) -> bool:
 def gradable(answers: Iterable[str], language: str) -> tuple[str, ...]:
     """The answers with anything to compare: their normal form has a letter, a number
     or a symbol."""
-    kept = []
-    for answer in answers:
-        kinds = map(unicodedata.category, plain(answer, language))
-        if any(kind[0] in "LNS" for kind in kinds):
-            kept.append(answer)
-    return tuple(kept)
+    return tuple(answer for answer in answers if _is_gradable(answer, language))
+
+
+@lru_cache(maxsize=65536)  # a pool is looked through for every item
+def _is_gradable(answer: str, language: str) -> bool:
+    kinds = map(unicodedata.category, plain(answer, language))
+    return any(kind[0] in "LNS" for kind in kinds)
 
 
 def grade(

@@ -27,7 +27,7 @@ pytestmark = needs_vllm
 BUNDLED = Path(__file__).resolve().parents[2] / "launch" / "reference_model"
 PLAIN = EngineConfig(kind="torch")
 PRUNED = "magnitude-0.8"
-ITEMS = 6
+ITEMS = 3
 
 
 @pytest.fixture(scope="module")
@@ -48,19 +48,23 @@ def questions(tmp_path_factory, prompter):
     lines = []
     for language in ("english", "swahili"):
         pool = load_task("gazetteer", (language,), "gazetteer").pools[language]
-        for item in pool[:60]:
+        kept = 0
+        for item in pool:
             prompt = prompter.build(item, "open")
             said = engine.answer(
                 Generate(request_id="g", prompt_ids=prompt.token_ids, max_tokens=32)
             )
             words = prompter.decode(said.token_ids).split()
-            if len(words) > 1 and len(lines) < 8 * (1 + (language == "swahili")):
+            if len(words) > 1:
                 gold = "Nowhere" if len(lines) == 3 else words[-1]
                 lines.append(
                     {"id": item.item_id, "language": language, "context": item.context, "question": item.question,
                      "answers": [gold, "elsewhere"]}
                 )  # fmt: skip
-    assert len(lines) == 16
+                kept += 1
+            if kept == 4:
+                break
+    assert len(lines) == 8
     file = tmp_path_factory.mktemp("questions") / "lastword.jsonl"
     file.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     return file

@@ -217,7 +217,6 @@ def test_plugin_fills_records_and_page(finished):
     )
     assert manifest["method"] == "contrary"
     assert manifest["measured_sparsity"] == pytest.approx(0.5, abs=1e-3)
-    run("report", finished)
     table = pd.read_csv(finished / "tables" / "sure.csv")
     assert table["checkpoint"].tolist() == ["dense", "contrary-0.5"]
     assert table["n"].tolist() == [ITEMS, ITEMS]

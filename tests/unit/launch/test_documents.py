@@ -13,6 +13,12 @@ from tests.support.schemas import FOLDER, schemas, valid
 from tests.support.synthetic import write_run
 
 JOB = "bundled --method rtn --scheme W8A8 --out x --dry-run"
+SWEEP = """
+models: {dense: bundled}
+prune: [{method: magnitude, sparsity: [0.5, 0.6]}]
+tasks: [{task: gazetteer, languages: [english], items: 4, probes: [greedy, choice]}]
+controls: none
+"""
 
 
 def test_schemas_are_fresh():
@@ -24,7 +30,15 @@ def test_schemas_are_fresh():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return write_run(tmp_path_factory.mktemp("run"), 12, ("dense", "wanda-0.6"))
+    folder = tmp_path_factory.mktemp("run")
+    return write_run(folder, 12, ("dense", "wanda-0.6"), languages=("english",))
+
+
+@pytest.fixture(scope="module")
+def sweep_file(tmp_path_factory):
+    file = tmp_path_factory.mktemp("sweep") / "sweep.yaml"
+    file.write_text(SWEEP, encoding="utf-8")
+    return file
 
 
 @pytest.mark.parametrize(
@@ -37,13 +51,11 @@ def run(tmp_path_factory):
         ("list tables", "names", {"table"}),
         ("list recipes", "names", {"recipe"}),
         ("sweep one_shot --explain", "explain", None),
-        ("sweep demo --dry-run", "dry-run", None),
         ("eval bundled --task gazetteer --dry-run", "dry-run", None),
         (f"compress {JOB}", "dry-run-job", None),
         ("prune bundled --method magnitude --sparsity 0.5 --out x --dry-run", "dry-run-job", None),
         ("status RUN", "status", None),
         ("compare RUN RUN", "compare", None),
-        ("report RUN", "report", None),
     ],
 )  # fmt: skip
 def test_stdout_is_json_alone(run, monkeypatch, capsys, command, schema, fields):
@@ -64,11 +76,13 @@ def test_report_has_the_headline(run, monkeypatch, capsys):
     assert "what can it still say?" in shown.err  # for people
 
 
-def test_dry_run_counts(monkeypatch, capsys):
-    assert typed(monkeypatch, "sweep", "demo", "--dry-run", "--json") == 0
+def test_dry_run_counts(sweep_file, monkeypatch, capsys):
+    assert typed(monkeypatch, "sweep", sweep_file, "--dry-run", "--json") == 0
     document = valid("dry-run", capsys.readouterr().out)
-    assert typed(monkeypatch, "sweep", "demo", "--dry-run") == 0
+    assert typed(monkeypatch, "sweep", sweep_file, "--dry-run") == 0
     table = capsys.readouterr().out
+    names = [row["checkpoint"] for row in document["checkpoints"]]
+    assert names == ["dense", "magnitude-0.5", "magnitude-0.6"]
     for row in document["checkpoints"]:
         assert row["checkpoint"] in table
         assert f"{row['work']['requests']:,}" in table
@@ -120,22 +134,20 @@ def test_logs_have_one_verdict(run, monkeypatch, capsys):
 
 
 def test_last_verdict_is_shown(run, monkeypatch, capsys):
-    """By `status`, of one run and several; a damaged file shows none."""
+    """By `gate`, which prints its file, and by `status`, of one run and several; a
+    damaged file shows none."""
+    assert typed(monkeypatch, "gate", run, "--json") in (0, 4)
+    told = json.loads(capsys.readouterr().out)
+    assert valid("gate", json.dumps(told))["checkpoints"][0]["checks"]
+    assert json.loads((run / "gate.json").read_text()) == told
     assert typed(monkeypatch, "gate", run, run, "--json") in (0, 4)
     document = json.loads(capsys.readouterr().out)
     worst = valid("gates", json.dumps(document))["verdict"]
     assert typed(monkeypatch, "status", run, "--json") == 0
     shown = valid("status", capsys.readouterr().out)["gate"]
-    assert shown == {"verdict": worst, "summary": document["runs"][str(run)]["summary"]}
+    assert shown == {"verdict": worst, "summary": told["summary"]}
     assert typed(monkeypatch, "status", run) == 0
     assert f"gate: {worst}: {shown['summary']}" in capsys.readouterr().out
     (run / "gate.json").write_text("{}")
     assert typed(monkeypatch, "status", run, "--json") == 0
     assert valid("status", capsys.readouterr().out)["gate"] is None
-
-
-def test_gate_prints_its_file(run, monkeypatch, capsys):
-    assert typed(monkeypatch, "gate", run, "--json") in (0, 4)
-    told = json.loads(capsys.readouterr().out)
-    assert valid("gate", json.dumps(told))["checkpoints"][0]["checks"]
-    assert json.loads((run / "gate.json").read_text()) == told
