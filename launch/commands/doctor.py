@@ -31,7 +31,7 @@ from evaluator.engine.tolerances import (
 from launch.commands.call import Output, run_and_report
 from launch.commands.terminal import AsJson, only_json, print_json, print_plain
 from launch.documents import Checked, Doctor, Number
-from launch.machine import this_machine
+from launch.provenance import this_machine
 from launch.sweep.config import SweepConfig
 from launch.sweep.models import BUNDLED
 

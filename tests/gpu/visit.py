@@ -30,8 +30,8 @@ from benchmarks.harness import Options, environment, module_command, run_main
 from evaluator.core.errors import Json, one_line, unknown
 from evaluator.core.files import write_atomically
 from evaluator.engine.processor import usable_cores
-from launch.machine import gpus, this_machine
 from launch.process import stop_in_order
+from launch.provenance import gpus, this_machine
 from launch.sweep.models import BUNDLED_MODEL
 
 TESTS = {

@@ -8,7 +8,7 @@ from evaluator.core.controls import name_of
 from evaluator.metrics import TABLES, Inputs, reduce_records
 from launch.commands import doctor
 from launch.commands.cli import app
-from launch.machine import gpu_of
+from launch.provenance import gpu_of
 from launch.sweep.models import BUNDLED
 from tests.support.records import Seen, records
 from tests.support.schemas import valid
