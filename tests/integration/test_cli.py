@@ -23,7 +23,7 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(models):
-    """Two architectures, asked six questions of the user's own, one of which nobody
+    """Two architectures, asked three questions of the user's own, one of which nobody
     could answer right."""
     items = models / "my items.jsonl"
     asked = {"language": "swahili", "question": "Watu wangapi?"}
@@ -34,14 +34,15 @@ def run(models):
             "answers": [f"{n}00"] if n else ["  ?! "],
             **asked,
         }
-        for n in range(6)
+        for n in range(3)
     ]
     items.write_text(
         "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8"
     )
     out = models / "run"
     asked = ("--task", f"jsonl:{items}", "--items", "0", "--shard-items", "2")
-    done = finish("eval", models / "small", models / "other", *asked, "--out", out)
+    both, probes = (models / "small", models / "other"), ("--probes", "greedy,choice")
+    done = finish("eval", *both, *asked, *probes, "--out", out)
     assert done.stderr == ""
     assert "other: engine started" in done.stdout
     return out
@@ -58,7 +59,7 @@ def test_new_architecture_gets_new_engine(run):
     assert set(excluded["text"]) == {"no gold answer that could be found in an output"}
     accuracy = pd.read_csv(run / "tables" / "accuracy.csv")
     greedy = accuracy[accuracy["probe"] == "greedy"]
-    assert (set(greedy["excluded"]), set(greedy["n"])) == ({1}, {5})
+    assert (set(greedy["excluded"]), set(greedy["n"])) == ({1}, {2})
     price = pd.read_csv(run / "tables" / "price.csv").set_index("checkpoint")
     assert (price.drop(columns="machine").loc[["small", "other"]] > 0).all(axis=None)
 
