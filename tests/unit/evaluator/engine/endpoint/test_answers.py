@@ -237,7 +237,7 @@ def test_impossible_requests_are_refused(dialect):
     assert found["empty"].status == "engine_error"
 
 
-@pytest.mark.parametrize(("dialect", "count"), [("llama", 1000), ("vllm", 100)])
+@pytest.mark.parametrize(("dialect", "count"), [("llama", 200), ("vllm", 50)])
 def test_concurrency_is_used(dialect, count):
     """And no more."""
     server = FakeServer(dialect, EndingLM(lift=9.0))
