@@ -8,6 +8,7 @@ import yaml
 from evaluator.core.config import validated
 from evaluator.engine import processor
 from evaluator.engine.vllm import engine, quantised
+from launch.sweep.compress import SOURCES
 from launch.sweep.config import SweepConfig, load_sweep
 from launch.sweep.estimate import estimate
 from launch.sweep.jobs import expand
@@ -280,3 +281,11 @@ def test_estimate_of_documented_sweep():
         "online-fp8_per_tensor",
         "mine-awq",
     } <= set(names)
+
+
+def test_bundled_texts_end():
+    """Seeds begin at other texts; no language has more than are bundled."""
+    first, other = (list(SOURCES["gazetteer"](18, seed)) for seed in (0, 1))
+    assert len({*first, *other}) == 36
+    told = refused(lambda: list(SOURCES["gazetteer:english"](513, 0)))
+    assert told == "calibration: samples: 513: gazetteer has 512 passages of a language"
