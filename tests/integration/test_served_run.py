@@ -64,6 +64,7 @@ def test_limits_and_other_models(tmp_path):
         assert path.is_dir() or KEY.encode() not in path.read_bytes(), path
 
 
+@pytest.mark.more
 def test_unusable_scores_are_excluded(tmp_path):
     server, out = FakeServer("llama", FakeLM(vocabulary=3072)), tmp_path / "run"
     server.ignored = frozenset({"logit_bias"})
