@@ -99,14 +99,21 @@ def test_long_waits_are_no_answer():
 
 
 def test_bursts_narrow_the_requests():
-    server = FakeServer()
-    server.before = burst([429] * 12)
+    server, numbers = FakeServer(), itertools.count(1)
+
+    def before(handler):
+        number = next(numbers)
+        if number == 13:  # the first one after the burst
+            server.most_in_flight = 0
+        return number <= 12 and send(handler, 429, b"{}")
+
+    server.before = before
     server.seconds = 0.01
     with server.serving() as url:
         found = gets(Endpoint(url=url, concurrency=12), 40, **PATIENT)
-        server.most_in_flight = 0
     assert all(answer["data"] for answer in found)
     assert len(server.asked) == 52  # none is asked again without need
+    assert 1 < server.most_in_flight < 12  # few, then slowly more
 
 
 def test_stalled_sockets_cost_one_try(monkeypatch):

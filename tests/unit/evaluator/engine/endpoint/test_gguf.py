@@ -12,6 +12,7 @@ from evaluator.checkpoints.served import read_served
 from evaluator.checkpoints.tokenizer import eos_ids_of, load_tokenizer
 from evaluator.core.errors import EngineError, InputError
 from evaluator.engine.config import EngineConfig
+from evaluator.engine.endpoint import engine as engine_module
 from evaluator.engine.endpoint import gguf as gguf_module
 from evaluator.engine.endpoint import llama_process, prepare
 from evaluator.engine.endpoint.engine import EndpointEngine
@@ -226,6 +227,23 @@ def test_a_changed_base_is_read_again(tmp_path):
     (base / "chat_template.jinja").write_text("{{ messages }}")
     assert prepare_gguf(file, base) == first
     assert (first / "chat_template.jinja").read_text() == "{{ messages }}"
+
+
+@pytest.mark.parametrize("most", [None, 3])
+def test_one_request_at_a_time(tmp_path, monkeypatch, most):
+    """Unless `max_num_seqs` permits more."""
+    started = []
+
+    def start(*arguments):
+        started.append(arguments)
+        raise EngineError("enough")
+
+    monkeypatch.setattr(engine_module, "LlamaProcess", start)
+    engine = EndpointEngine(EngineConfig(kind="endpoint", max_num_seqs=most))
+    with pytest.raises(EngineError, match="enough"):
+        engine.load(prepare_gguf(write(tmp_path / "a.gguf", tokens_of_base()), BASE))
+    engine.close()
+    assert [arguments[-1] for arguments in started] == [most or 1]
 
 
 def test_weights_are_not_served():
