@@ -118,6 +118,16 @@ def test_no_cell_is_a_formula(tmp_path):
     assert "'=1+1;wanda-0.6" in fates
 
 
+@pytest.mark.parametrize("column", ["item_id", "language", "cluster"])
+def test_an_item_chooses_no_path(tmp_path, column):
+    run = one_run(tmp_path / "run")
+    rewritten(run, lambda name, value: "../../" * (name == column) + value)
+    report = write_report(run)
+    assert report.page.is_file()
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
+    assert not [path for path in run.rglob("*") if "english" in path.name]
+
+
 @pytest.mark.parametrize(
     ("column", "name"),
     [("checkpoint", "../../out"), ("checkpoint", "a\\b"), ("task", "../../out")],

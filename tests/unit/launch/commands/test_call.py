@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import typer
@@ -114,6 +115,15 @@ def test_a_refused_call_leaves_nothing(
         if there
         else [each.name for each in Path().iterdir()] == ["told"]
     )
+
+
+def test_failing_tracker_is_a_warning(capsys) -> None:
+    tracker = Mock(side_effect=RuntimeError("no server"))
+    made: Any = SimpleNamespace(tracker=tracker, lock=SimpleNamespace(directory="run"))
+    results: Any = SimpleNamespace(headline=None)
+    call.Call._track(made, load_sweep(RECIPES / "demo.yaml"), results)
+    assert tracker.called
+    assert "--track: RuntimeError: no server" in capsys.readouterr().err
 
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\x1b[31mred\x9b1m\x08\x7f"
