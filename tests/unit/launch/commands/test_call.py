@@ -123,7 +123,7 @@ def test_failing_tracker_is_a_warning(capsys) -> None:
     results: Any = SimpleNamespace(headline=None)
     call.Call._track(made, load_sweep(RECIPES / "demo.yaml"), results)
     assert tracker.called
-    assert "--track: RuntimeError: no server" in capsys.readouterr().err
+    assert "--track: RuntimeError: no server" in capsys.readouterr().out
 
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\x1b[31mred\x9b1m\x08\x7f"
