@@ -461,11 +461,7 @@ def evaluate(
         ),
     ] = None,
     mixed_dtypes: Annotated[
-        bool,
-        models(
-            "--mixed-dtypes",
-            help="permit another dtype than the base's; every table names it",
-        ),
+        bool, models("--mixed-dtypes", help="permit another dtype than the base's")
     ] = False,
     trust_remote_code: Annotated[
         bool, models("--trust-remote-code", help="run the checkpoint's own code")

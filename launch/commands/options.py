@@ -108,7 +108,7 @@ Track = Annotated[
     str | None,
     output(
         "--track",
-        help="send finished checkpoints to mlflow or wandb",
+        help="send the ended run to mlflow or wandb",
         autocompletion=completing(("mlflow", "wandb")),
     ),
 ]
@@ -129,9 +129,7 @@ Prompts = Annotated[
     Path | None,
     question("--prompts", help="YAML, NAME: TEMPLATE; each poses the task again"),
 ]
-Chat = Annotated[
-    bool, question("--chat", help="prompt through the tokenizer's chat template")
-]
+Chat = Annotated[bool, question("--chat", help="use the tokenizer's chat template")]
 Date = Annotated[
     str | None, question(metavar="DAY", help="for chat templates, as 2026-01-31")
 ]
