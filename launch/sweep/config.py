@@ -4,8 +4,7 @@ models: {dense: bundled}                 # name: checkpoint directory or hub id
 prune:                                   # every method x sparsity (or pattern) x model
   - {method: wanda, sparsity: [0.5, 0.6, 0.7]}
   - {method: sparsegpt, pattern: "2:4"}
-  - {method: layers, sparsity: 0.25}     # a quarter of the layers; heads, channels: a
-    share in each layer
+  - {method: layers, sparsity: 0.25}     # a quarter of the layers
   - {method: drop, pattern: "20-25,28"}  # these layers
 compress:                                # every method x scheme x model; `after` names
                                          prunings

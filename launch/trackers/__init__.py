@@ -1,2 +1,2 @@
-"""Services that receive results: MLflow, Weights & Biases and the Hugging Face hub,
-each loaded on demand."""
+"""Services that receive results: MLflow and Weights & Biases, each loaded on demand;
+and `--notify`."""
