@@ -6,8 +6,12 @@ from typer.testing import CliRunner
 from evaluator.core.config import Frozen, Registry, validated
 from evaluator.core.errors import InputError, unknown
 from evaluator.core.removed import REMOVED
+from evaluator.metrics.tables import TABLES
+from evaluator.probes import PROBES
 from launch.commands.cli import COMMANDS, app
 from launch.commands.options import explained
+from launch.sweep.config import SweepConfig
+from pruning.methods import METHODS
 
 
 class _Inner(Frozen):
@@ -35,3 +39,14 @@ def test_options(name: str) -> None:
     result = CliRunner().invoke(app, [command, name], standalone_mode=False)
     assert result.exception is not None
     assert REMOVED[name] in explained(result.exception)
+
+
+def test_nothing_removed_is_there() -> None:
+    names = {
+        *COMMANDS,
+        *PROBES.names,
+        *METHODS.names,
+        *TABLES.names,
+        *SweepConfig.model_fields,
+    }
+    assert not REMOVED.keys() & names
