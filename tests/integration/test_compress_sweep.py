@@ -78,8 +78,9 @@ def test_refused_checkpoint_fails_alone(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
     failures = pd.read_csv(run / "tables" / "failures.csv").set_index("checkpoint")
     assert failures["stage"].to_dict() == {"odd": "load"}
-    assert "vLLM could not start an engine" in failures["reason"]["odd"]
-    assert "\n" not in failures["reason"]["odd"]
+    reason = failures["reason"]["odd"]
+    assert "odd: W3A16 (group 32): vLLM could not start an engine" in reason
+    assert "\n" not in reason
     found = records(run)
     assert set(found["checkpoint"]) == {"dense"}
     assert set(found["status"]) == {"ok"}

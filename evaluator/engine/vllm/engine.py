@@ -117,7 +117,10 @@ class VLLMEngine:
                 self._started = self._checked(self._started, stored)
         except EngineError as error:  # a half-swapped engine must never answer
             self.close()
-            raise EngineError(f"{checkpoint}: {error}") from error
+            place = str(checkpoint)
+            if stored.quantisation is not None:
+                place += f": {stored.quantisation.label}"
+            raise EngineError(f"{place}: {error}") from error
         self._counters = Counters(self._started.clock)
         self._counters.peak_memory = self._peak_memory(self._started)
         return LoadReport(
