@@ -54,7 +54,7 @@ def test_endless_files_are_not_read(tmp_path, name, replace, part):
 
 
 @pytest.mark.parametrize(
-    "name", ["../c.safetensors", "..", "", "a\0b", "sub/c", "x" * 300]
+    "name", ["../c.safetensors", "/etc/passwd", "..", "", "a\0b", "sub/c", "x" * 300]
 )
 def test_index_names_own_files(tmp_path, name):
     write(tmp_path, tensors())  # a file that can be read, one directory above

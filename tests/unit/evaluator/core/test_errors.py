@@ -70,7 +70,9 @@ def test_complaints(call, message):
     assert refused(call) == message
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "X_PASSWORD"])
+@pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "WANDB_API_KEY", "X_SECRET", "X_PASSWORD"]
+)
 def test_quoted_error_hides_secret(monkeypatch, name):
     monkeypatch.setenv(name, "s3cr3t-value")
     assert (
