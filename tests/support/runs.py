@@ -15,6 +15,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from evaluator.report import page
 from launch.commands import terminal
 from launch.commands.cli import main
 from launch.sweep.plugins import VARIABLE as PLUGINS
@@ -44,7 +45,8 @@ def command(*arguments: str | Path) -> list[str]:
 
 
 def typed(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    """The exit code of `resurface ARGUMENTS` in this process."""
+    """The exit code of `resurface ARGUMENTS` in this process, without figures."""
+    monkeypatch.setattr(page, "draw_each", lambda *_: [])
     monkeypatch.setattr("sys.argv", ["resurface", *map(str, arguments)])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -56,13 +58,15 @@ def resurface(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command line to its end; `cluster`: the address of a running Ray. In this
     process, which has imported torch and pandas already; in one of its own if the
-    environment names plugins, whose registrations would stay.
+    environment names plugins, whose registrations would stay. Pages have no figures,
+    which take half the time of a report; those of `test_report.py` have them.
     """
     variables = environment() | ({} if cluster is None else {"RAY_ADDRESS": cluster})
     if PLUGINS in variables:
         return resurface_apart(*arguments, cwd=cwd)
     with pytest.MonkeyPatch.context() as patch, _typed(variables, cwd) as (out, err):
         patch.setattr(sys, "argv", ["resurface", *map(str, arguments)])
+        patch.setattr(page, "draw_each", lambda *_: [])
         with pytest.raises(SystemExit) as ended:
             main()
         return subprocess.CompletedProcess(
