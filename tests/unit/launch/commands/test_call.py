@@ -187,10 +187,10 @@ def test_dry_run_checks_its_directory(tmp_path, capsys):
         open_run(prepare(config, tmp_path, jobs), tmp_path, lock).mark("finished")
     before = sorted(tmp_path.rglob("*"))
     output = call.Output(tmp_path)
-    call.start(config, output, None, dry_run=True)
+    call.start(config, output, dry_run=True)
     settings["tasks"][0]["max_new_tokens"] = 9
     other = SweepConfig.model_validate(settings)
-    told = refused(call.start, other, output, None, dry_run=True)
+    told = refused(call.start, other, output, dry_run=True)
     assert "dense, task gazetteer: max_new_tokens is 32 there, 9 here" in told
     assert sorted(tmp_path.rglob("*")) == before
 
