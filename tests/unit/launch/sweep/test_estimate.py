@@ -133,4 +133,4 @@ def test_absent_model_has_unknown_size(tmp_path, damage):
         "tasks": [{"task": "xquad"}],
     }
     text = printed(validated(SweepConfig, sweep, "s.yaml"))
-    assert "and those of odd-magnitude-0.5 (size unknown here)" in text
+    assert "and those of magnitude-0.5 (size unknown here)" in text
