@@ -411,23 +411,19 @@ def test_lost_distributions_are_kept_again(store, tmp_path, kept: str, left) -> 
     assert bases == ([] if kept else ["dense", "merged"])
 
 
-@pytest.mark.parametrize("kind", ["verdicts", "controls"])
-def test_damaged_verdicts_are_moved(kind: str, tmp_path: Path) -> None:
+def test_damaged_verdicts_are_moved(tmp_path: Path) -> None:
     """The file of another matcher, and one that is whole, stay."""
     claim = Claim(question="q", answers=("a",), response="a")
-    key: tuple[str | int, ...] = ("english", "i0", "same", "a")
-    if kind == "verdicts":
-        key = tuple(
-            0 if pa.types.is_integer(VERDICTS.field(name).type) else name
-            for name in KEY
-        )
+    key: tuple[str | int, ...] = tuple(
+        0 if pa.types.is_integer(VERDICTS.field(name).type) else name for name in KEY
+    )
 
     def written(matcher: str, task: str) -> Path:
-        file = (kind, "dense", task) if kind == "verdicts" else (kind, task)
-        verdicts = Verdicts(tmp_path, matcher, "digest", {file: {key: claim}})
+        verdicts = Verdicts(
+            tmp_path, matcher, "digest", {("dense", task): {key: claim}}
+        )
         answer(verdicts, lambda claim: 1.0)
-        folder = tmp_path / kind / matcher
-        return folder.joinpath(*file[1:-1], f"{task}.parquet")
+        return tmp_path / "verdicts" / matcher / "dense" / f"{task}.parquet"
 
     cut, whole, others = (
         written("judge", "cut"),
