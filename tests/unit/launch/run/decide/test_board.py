@@ -59,7 +59,7 @@ def _waiting(
 
 @pytest.mark.parametrize("shards", [0, 2])
 def test_engine_waits_for_open_source(shards: int) -> None:
-    board = Board(sources=[source := SimpleNamespace(open=True)])
+    board = Board(source=(source := SimpleNamespace(open=True)))
     thread, taken = _waiting(board)
     board.add([make_assignment("wanda", shards)])
     source.open = False
@@ -71,7 +71,7 @@ def test_engine_waits_for_open_source(shards: int) -> None:
 
 
 def test_stop_ends_the_waiting() -> None:
-    board = Board(sources=[SimpleNamespace(open=True)])
+    board = Board(source=SimpleNamespace(open=True))
     thread, taken = _waiting(board)
     board.stop()
     thread.join()
@@ -81,7 +81,7 @@ def test_stop_ends_the_waiting() -> None:
 
 def test_idle_engine_gives_way_to_jobs(monkeypatch) -> None:
     monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)
-    board = Board(sources=[source := SimpleNamespace(open=True)])
+    board = Board(source=(source := SimpleNamespace(open=True)))
     thread, taken = _waiting(board)
     thread.join(timeout=0.05)
     assert thread.is_alive()  # nobody needs its GPUs
@@ -120,7 +120,7 @@ def test_busiest_engine_is_relieved() -> None:
 
 
 def test_engine_on_an_awaited_base_first() -> None:
-    board = Board(sources=[SimpleNamespace(open=True)])
+    board = Board(source=SimpleNamespace(open=True))
     waits = make_assignment("wanda", 1, base="dense")
     board.add([make_assignment("dense", 4), make_assignment("large", 9), waits])
     dense, _ = board.take(0, None, None), board.take(1, None, None)
