@@ -125,8 +125,7 @@ def lasting(seconds: float) -> str:
 def unknown(what: str, value: str, known: Iterable[str]) -> InputError:
     """The error for a name that is not one of `known`, with its replacement or the
     nearest valid name; it lists at most 50."""
-    instead = REMOVED.get(f"{what} {value}", REMOVED.get(value))
-    if instead is not None:
+    if instead := REMOVED.get(f"{what} {value}"):
         return InputError(f"{what} {value!r} was removed: {instead}")
     names = sorted(known)
     hint = nearest(value, names)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from evaluator.core.reducing import hits
+from evaluator.core.reducing import first_of, hits
 from evaluator.engine.base import Cancel, Request
 from evaluator.engine.beam import BeamSearch
 from evaluator.probes.base import Cost, ItemProbe, Steps
@@ -76,4 +76,7 @@ class Beam(ItemProbe):
         )
 
     def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
-        return hits(records, self.name)
+        score = f"{self.name}_logprob"
+        best = records[records["index"] == 0]
+        scores = first_of(best, {score: best["logprob"]}, {score: "Float64"})
+        return hits(records, self.name).join(scores)

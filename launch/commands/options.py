@@ -286,9 +286,10 @@ def match_request(probes: str, engine: Document) -> tuple[list[str], EngineConfi
 def explained(error: TyperException) -> str:
     """An error's text; for what is missing, with the words of its help."""
     message = error.format_message()
+    command = getattr(getattr(error, "ctx", None), "info_name", "")
     option = getattr(error, "option_name", "")
-    if option in REMOVED:
-        return f"option {option} was removed: {REMOVED[option]}"
+    if instead := REMOVED.get(f"{command} {option}"):
+        return f"option {option} was removed: {instead}"
     meaning = getattr(getattr(error, "param", None), "help", None)
     if not meaning or not message.startswith("Missing"):
         return message

@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from evaluator.core.config import Frozen, Registry, validated
+from evaluator.core.config import Frozen, validated
 from evaluator.core.errors import InputError, unknown
 from evaluator.core.removed import REMOVED
 from evaluator.metrics.tables import TABLES
@@ -22,31 +22,45 @@ class _Outer(Frozen):
     inner: _Inner = _Inner()
 
 
-@pytest.mark.parametrize("name", REMOVED)
+OPTIONS = [name for name in REMOVED if name.split()[0] in COMMANDS]
+KEYS = [name for name in REMOVED if name.startswith("key ")]
+NAMES = [name for name in REMOVED if name not in OPTIONS]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_names_the_replacement(name: str) -> None:
-    """As a command, a key at any depth and a registered name."""
-    assert str(unknown("command", name, COMMANDS)).endswith(REMOVED[name])
+    what, _, value = name.rpartition(" ")
+    assert str(unknown(what, value, ())).endswith(REMOVED[name])
+    assert "was removed" not in str(unknown("language", value, ()))
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_keys_at_any_depth(name: str) -> None:
+    key = name.removeprefix("key ")
     with pytest.raises(InputError, match="was removed") as error:
-        validated(_Outer, {"inner": {name: 1}}, "sweep.yaml")
-    assert str(error.value).startswith(f"sweep.yaml: inner.{name}: ")
-    with pytest.raises(InputError, match="was removed"):
-        Registry("probe")[name]
+        validated(_Outer, {"inner": {key: 1}}, "sweep.yaml")
+    assert str(error.value).startswith(f"sweep.yaml: inner.{key}: ")
 
 
-@pytest.mark.parametrize("name", [name for name in REMOVED if name.startswith("--")])
+@pytest.mark.parametrize("name", OPTIONS)
 def test_options(name: str) -> None:
-    command = "prune" if name in ("--push", "--run") else "sweep"
-    result = CliRunner().invoke(app, [command, name], standalone_mode=False)
+    result = CliRunner().invoke(app, name.split(), standalone_mode=False)
     assert result.exception is not None
     assert REMOVED[name] in explained(result.exception)
 
 
 def test_nothing_removed_is_there() -> None:
-    names = {
-        *COMMANDS,
-        *PROBES.names,
-        *METHODS.names,
-        *TABLES.names,
-        *SweepConfig.model_fields,
+    """And its kinds are those that look a name up."""
+    known = {
+        "command": COMMANDS,
+        "probe": PROBES.names,
+        "method": METHODS.names,
+        "table": TABLES.names,
+        "key": SweepConfig.model_fields,
     }
-    assert not REMOVED.keys() & names
+    for name in REMOVED:
+        kind, _, value = name.partition(" ")
+        assert value not in known.get(kind, ())
+    for registry in (PROBES, METHODS, TABLES):
+        with pytest.raises(InputError, match="unknown"):
+            registry["screen"]
