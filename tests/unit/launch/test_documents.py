@@ -79,14 +79,19 @@ def test_dry_run_counts(sweep_file, monkeypatch, capsys):
 
 
 def test_numbers_that_json_lacks():
-    tolerance = {"largest": math.inf, "mean": 0.0}
     check = Checked(
-        check="a", status="fail", fast="b", slow="c", unit="nats", tolerance=tolerance,
-        largest=-math.inf, mean=math.nan, compared=0, why="",
-    )  # fmt: skip
+        check="a",
+        passed=False,
+        n=0,
+        failed=0,
+        changed=math.nan,
+        measured={"largest": -math.inf, "mean": math.nan},
+        allowed={"largest": math.inf, "mean": 0.0},
+    )
     written = json.loads(line_of(check))
-    assert written["tolerance"] == {"largest": "Infinity", "mean": 0.0}
-    assert (written["largest"], written["mean"]) == ("-Infinity", None)
+    assert written["allowed"] == {"largest": "Infinity", "mean": 0.0}
+    assert written["measured"] == {"largest": "-Infinity", "mean": None}
+    assert written["changed"] is None
     schema = schemas()["doctor"]["$defs"]
     jsonschema.validate(written, {"$ref": "#/$defs/Checked", "$defs": schema})
     with pytest.raises(jsonschema.ValidationError):

@@ -111,7 +111,7 @@ def test_running_run_shows_its_records(run, tmp_path):
     ("ask", "told"),
     [
         (lambda run: run.table("fatez"), r"table 'fatez'; did you mean 'fates'\? \(known: accuracy, "),
-        (lambda run: run.table("judges"), r"table 'judges': .* The run has: accuracy, fates, "),
+        (lambda run: run.table("thinking"), r"table 'thinking': .* The run has: accuracy, fates, "),
         (lambda run: run.item("gazetteer", "english-5"), r"'english-0005'\? \(known: english-0000, "),
         (lambda run: run.item("gazetteer", "english-0005", "thai"), r"unknown language .*known: english"),
         (lambda run: run.gate(max_dorp=1), r"key 'max_dorp'; did you mean 'max_drop'"),

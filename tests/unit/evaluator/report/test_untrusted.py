@@ -134,7 +134,7 @@ def test_an_item_chooses_no_path(tmp_path, column):
 )
 def test_names_choose_no_folder(tmp_path, name, column):
     run = one_run(tmp_path / "run")
-    rewritten(run, lambda each, value: name if each == column else value)
+    rewritten(run, lambda each, value: name * (each == column) + value)
     before = {*tmp_path.rglob("*")}
     write_report(run)
     written = {*tmp_path.rglob("*")} - before
