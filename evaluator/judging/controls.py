@@ -34,7 +34,8 @@ def told(verdicts: pd.DataFrame) -> str:
     judged = verdicts[verdicts["verdict"].notna()]
     counts = []
     for kind in (True, False):
-        own = judged[[matches[int(number)] == kind for number in judged["item_id"]]]
+        is_kind = judged["item_id"].map(lambda number: matches[int(number)]) == kind
+        own = judged[is_kind]
         counts.append((int(own["verdict"].sum()), len(own)))
     (accepted, right), (wrongly, wrong) = counts
     text = f"accepts {accepted} of {right} right and {wrongly} of {wrong} wrong answers"

@@ -126,14 +126,12 @@ def test_length_by_hand():
             "prompt tokens (another template or tokenizer) 50 against 51",
         ),
         ({}, {"seed": 1, "probes": ["choice"]}, "seed 0 against 1"),
-        # run.json names `alike`; a base from before the setting has no `options`, which
-        # is `any`.
         ({}, {"seed": 0, "options": "alike"}, "options any against alike"),
         ({}, {"seed": 0, "options": "any"}, None),
     ],
 )
 def test_other_evaluations_are_not_comparable(own, settings, said):
-    run = run_of(dense={"seed": 0, "probes": ["greedy"]}, p=settings)
+    run = run_of(dense={"seed": 0, "options": "any", "probes": ["greedy"]}, p=settings)
     reasons = {("t", "p"): f"not comparable with the base: {said}"} if said else {}
     assert compared(run, own).incomparable == reasons
 

@@ -205,9 +205,12 @@ def test_no_run_is_one_line(tmp_path: Path, content: str | None, message: str) -
 @pytest.mark.parametrize("damage", [os.mkfifo, os.mkdir, Path.touch])
 def test_log_that_is_none(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     """A pipe is not waited for."""
-    (tmp_path / "logs").mkdir()
-    damage(tmp_path / "logs" / "events.jsonl")
-    found = read_status(_write(tmp_path, "interrupted"))
+    run = _write(tmp_path, "interrupted")
+    log = run / "logs" / "events.jsonl"
+    log.parent.mkdir(exist_ok=True)
+    log.unlink(missing_ok=True)
+    damage(log)
+    found = read_status(run)
     assert (found.state, found.done, found.total) == ("interrupted", 0, 0)
 
 

@@ -46,7 +46,7 @@ def ended(
     ("typed", "code", "variables", "last"),
     [
         ("gate RUN", 4, ASCII, "?"),
-        ("status RUN", 0, {"PYTHONIOENCODING": "latin-1"}, "é"),
+        ("gate RUN", 4, {"PYTHONIOENCODING": "latin-1"}, "é"),
         ("compare RUN RUN", 0, ASCII, None),
         ("status RUN-钥", 2, ASCII, None),
     ],

@@ -83,9 +83,9 @@ def test_listed_layers_are_dropped(tmp_path):
 
 
 def test_options_precede_fetching(tmp_path):
-    assert "unknown --method" in refused(
-        run_prune, "nobody/nothing", tmp_path / "out", options(method="x")
-    )
+    arguments = "nobody/nothing", tmp_path / "out", options(method="x")
+    told = refused(run_prune, *arguments, dry_run=False, as_json=False)
+    assert "unknown --method" in told
 
 
 @pytest.fixture(scope="module")

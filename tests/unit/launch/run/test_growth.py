@@ -130,7 +130,7 @@ def test_changed_cells_are_refused(models, tmp_path, monkeypatch) -> None:
         (sweep(models, FULL, seed=3), "a, task gazetteer: seed is 0 there, 3 here"),
         (sweep(models, FULL, formats=["open", "shown"]), 'formats is ["open"] there'),
         (sweep(models, FULL, samples=3), "gazetteer: samples is 2 there, 3 here"),
-        (renamed, "a: its name is 'a' there, 'first' here"),
+        (renamed, 'b: its base is "a" there, "first" here'),
     ):
         assert told in refused(run_here, monkeypatch, changed, tmp_path)
         pd.testing.assert_frame_equal(records(tmp_path), before)
