@@ -234,7 +234,8 @@ def test_command_on_failed_run(tmp_path, monkeypatch, capsys):
     run = _planned(tmp_path / "run")
     assert typed(monkeypatch, "status", run) == 0
     said = capsys.readouterr().out
-    assert "failed: [2J[red]x[/red]" in said
+    assert "[2J[red]x[/red]" in said
+    assert "\x1b" not in said
     assert "[bold]" in said
     assert not {"\x1b", "\x07"} & {*said}
     assert "tasks: 1 done, 1 failed, 1 waiting" in said
