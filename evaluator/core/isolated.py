@@ -4,7 +4,6 @@ that nothing stays behind."""
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -76,19 +75,3 @@ def run_isolated(
     else:
         how = f"ended with exit code {code}"
     return Ending(code, last, f"{how} ({last})" if last else how)
-
-
-def run_module(
-    module: str,
-    arguments: Sequence[str],
-    log: Path,
-    *,
-    defaults: Mapping[str, str] | None = None,
-    timeout: float | None = None,
-) -> Ending:
-    """`run_isolated` for a module of this program, offline. `defaults` are variables
-    that the user may set."""
-    env = {**(defaults or {}), **environment(HF_HUB_OFFLINE="1")}
-    return run_isolated(
-        [sys.executable, "-P", "-m", module, *arguments], log, env=env, timeout=timeout
-    )

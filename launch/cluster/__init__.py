@@ -1,5 +1,1 @@
-"""Files that run a sweep on a cluster: Slurm, KubeRay, Ray's jobs, `ray up`.
-
-A format is a template in this folder and its required settings. Nothing here starts
-anything.
-"""
+"""Files that run a sweep on a cluster: Slurm. Nothing here starts anything."""

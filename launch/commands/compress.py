@@ -88,7 +88,7 @@ def compress(
 ) -> None:
     """Prune or quantise a checkpoint by any method. vLLM loads the result.
 
-    `resurface prune` has more options for pruning: layers, upload."""
+    `resurface prune` has more options for pruning."""
     given = dict(locals())
     if out is None:
         raise InputError(

@@ -67,7 +67,7 @@ def tracker_of(name: str) -> Tracker:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise InputError(
-            f"--track {name}: it is not installed: pip install {name} ({error})"
+            f"--track {name}: it is not installed: pip install 'resurface[track]' ({error})"
         ) from error
     except Exception as error:  # a dependency in an incompatible version
         raise InputError(

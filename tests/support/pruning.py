@@ -3,7 +3,6 @@
 import random
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -76,15 +75,6 @@ def config(name: str, **changes: Any) -> Any:
     }  # fmt: skip
     kind, own = kinds[name]
     return kind(**(_SHAPE | own | changes))
-
-
-def of_width(width: int, dtype: torch.dtype = torch.float32) -> Any:
-    """What `activations` reads of a decoder."""
-    return SimpleNamespace(
-        config=SimpleNamespace(hidden_size=width),
-        dtype=dtype,
-        device=torch.device("cpu"),
-    )
 
 
 def build(
