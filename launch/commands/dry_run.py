@@ -67,7 +67,7 @@ def print_job(
     if size is not None:
         disk = bytes_of(config, int(2 * size))
         text = f"{disk / 2**30:.2f} GiB of disk"
-    print_plain(text)
+    print_plain(f"{text}. Nothing was started and nothing fetched.")
     if as_json:
         print_json(JobCost(disk_bytes=disk))
 

@@ -213,7 +213,7 @@ def test_items_need_gold_answers(desk, more):
         (
             "prune dense --method magnitude --sparsity 0.5 --out x --dry-run",
             0,
-            "on this CPU",
+            "GiB of disk",
         ),
         (
             "compress dense --method rtn --scheme W8A8 --out x --dry-run",

@@ -39,8 +39,9 @@ def test_missing_tracker_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         tracker_of, "mlfow"
     )
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    assert "--track mlflow: it is not installed: pip install 'resurface[track]'" in refused(
-        tracker_of, "mlflow"
+    assert (
+        "--track mlflow: it is not installed: pip install 'resurface[track]'"
+        in refused(tracker_of, "mlflow")
     )
     monkeypatch.setattr(
         importlib,
