@@ -175,9 +175,9 @@ def test_plugin_is_listed(sweep_file, tmp_path):
     """The dry run and the lists name the toys; without the plugin they are unknown."""
     typed = [
         ["sweep", str(sweep_file), "--dry-run"],
-        ["tasks"],
-        ["probes"],
-        ["methods"],
+        ["list", "tasks"],
+        ["list", "probes"],
+        ["list", "methods"],
     ]
     program = (
         "from launch.commands.cli import *; load_plugins(); [app(e,"
