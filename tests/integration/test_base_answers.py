@@ -22,7 +22,7 @@ from tests.support.kills import parts, when
 from tests.support.models import load_model
 from tests.support.runs import finish, records, start
 
-pytestmark = needs_vllm
+pytestmark = [*needs_vllm, pytest.mark.more]
 
 BUNDLED = Path(__file__).resolve().parents[2] / "launch" / "reference_model"
 PLAIN = EngineConfig(kind="torch")

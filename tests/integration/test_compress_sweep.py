@@ -11,7 +11,7 @@ from tests.support.models import save_tiny_model
 from tests.support.quantised import compressed_tensors, integers, quantise
 from tests.support.runs import finish, records
 
-pytestmark = needs_vllm
+pytestmark = [*needs_vllm, pytest.mark.more]
 SWEEP = """
 models: {dense: bundled}
 prune: [{method: wanda, sparsity: 0.5}]
@@ -27,7 +27,7 @@ NAMES = ["dense", "online-fp8_per_channel", "wanda-0.5", "wanda-0.5-rtn-fp8_dyna
 CONTROLS = [f"{name}~order" for name in NAMES if "fp8" in name]  # by default
 
 
-@pytest.mark.more
+@pytest.mark.long  # FP8 on a CPU takes a quarter of an hour
 def test_all_compressions_share_one_table(tmp_path: Path) -> None:
     """Dense, pruned, quantised and both; the noise of quantised activations has its
     own."""

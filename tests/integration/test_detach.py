@@ -37,6 +37,7 @@ def _end(run: Path) -> Json:
     return ended
 
 
+@pytest.mark.more
 def test_left_run_stops_and_resumes(tmp_path) -> None:
     run = tmp_path / "run"
     _leave(run)

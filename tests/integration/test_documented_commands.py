@@ -18,11 +18,8 @@ from tests.support.models import save_tiny_model
 from tests.support.runs import environment, finish, resurface, resurface_apart, typed
 
 README = ROOT / "README.md"
-ENGINES = ("fidelity", "release")  # their runs need an engine of their own
 READING = [  # the first makes runs/grid
-    pytest.param(
-        page, id=page.stem, marks=pytest.mark.more if page.stem in ENGINES else ()
-    )
+    pytest.param(page, id=page.stem)
     for page in sorted(
         [*DOCS, ROOT / "SKILL.md"], key=lambda page: page.name != "first-run.md"
     )
@@ -98,6 +95,7 @@ def test_the_readme_prunes_evaluates_and_judges(directory):
     assert (directory / "runs" / "mine" / "gate.json").is_file()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("page", READING)
 def test_the_commands_of_a_page_run(page, directory, monkeypatch, capsys):
     monkeypatch.chdir(directory)
@@ -128,6 +126,7 @@ def test_documented_python_runs(directory, monkeypatch):
         exec(compile(block.text.replace("RUN/", "runs/mine/"), block.page, "exec"), {})
 
 
+@pytest.mark.more
 def test_documented_plugin_is_installed(tmp_path):
     """The package of docs/python.md: its entry point, its task, probe and table."""
     for file in ("plugin/pyproject.toml", "plugin/riddles.py"):

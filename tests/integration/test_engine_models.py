@@ -44,6 +44,7 @@ from tests.support.requests import generation, scoring
 
 pytestmark = both_runners
 long = pytest.mark.long
+more = pytest.mark.more
 
 CONFIG = EngineConfig(max_model_len=256, max_num_seqs=16)
 # of a size that vLLM's kernels have
@@ -79,7 +80,7 @@ def questions():
 @pytest.mark.parametrize(
     "name",
     [
-        "qwen3_moe",
+        pytest.param("qwen3_moe", marks=more),
         *(pytest.param(name, marks=long) for name in (*SWAPPED, *MIXTURES[1:])),
     ],
 )
@@ -140,7 +141,7 @@ def first_gone(checkpoint, sequences, of):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("qwen3_moe", marks=pytest.mark.more),
+        pytest.param("qwen3_moe", marks=more),
         *(pytest.param(name, marks=long) for name in MIXTURES[1:]),
     ],
 )
@@ -241,8 +242,8 @@ def scores(count):
     ("layout", "dtype"),
     [
         # most machines without a GPU serve FP8
-        ("fp8", "bfloat16"),
-        pytest.param("fp8", "float32", marks=pytest.mark.more),
+        pytest.param("fp8", "bfloat16", marks=more),
+        pytest.param("fp8", "float32", marks=long),
         *(
             pytest.param(layout, dtype, marks=long)
             for layout, dtype in (
@@ -285,6 +286,7 @@ def test_quantised_equals_dequantised_weights(layout, dtype, dense, tmp_path):
 
 
 ON_A_CPU = cache_dtypes(on_cpu=True)
+ONE, *OTHERS = ON_A_CPU[1:]
 # A difference of 1e-7 may round a number to its neighbour, an eighth away (e4m3) or a
 # quarter (e5m2).
 FLIPPED = {"fp8": 0.05, "fp8_e4m3": 0.05, "fp8_e5m2": 0.3}
@@ -302,7 +304,9 @@ def asked_of_cache():
         yield generation(f"g{number}", prompt, 8)
 
 
-@pytest.mark.parametrize("kv_cache", ON_A_CPU[1:])
+@pytest.mark.parametrize(
+    "kv_cache", [ONE, *(pytest.param(name, marks=more) for name in OTHERS)]
+)
 def test_float8_cache_equals_oracle(tmp_path, kv_cache):
     """Scores, answers and distributions, which the engine compares token by token."""
     checkpoint = save_tiny_model(tmp_path / "model", "qwen3")

@@ -46,7 +46,7 @@ MODELS: list[Any] = [
     "qwen3_untied",
     "window",
     pytest.param("phi3", marks=pytest.mark.more),
-    "bundled",
+    pytest.param("bundled", marks=pytest.mark.more),
 ]
 
 

@@ -200,6 +200,7 @@ def test_plugin_is_listed(sweep_file, tmp_path):
     assert (unknown.returncode, "unknown" in unknown.stderr) == (2, True)
 
 
+@pytest.mark.more
 @pytest.mark.slow
 def test_plugin_fills_records_and_page(finished):
     found = records(finished)

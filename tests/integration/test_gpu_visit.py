@@ -8,7 +8,7 @@ import pytest
 from benchmarks.harness import environment, module_command
 from tests.support.engines import needs_vllm
 
-pytestmark = [*needs_vllm, pytest.mark.more]
+pytestmark = [*needs_vllm, pytest.mark.long]
 STEPS = "imports,plain,window-full,prune,two-runs,pass"
 
 

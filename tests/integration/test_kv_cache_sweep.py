@@ -9,7 +9,7 @@ import pytest
 from evaluator.store.reading import read_run
 from tests.support.runs import finish, records, resurface
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.more]
 SWEEP = """
 models: {dense: bundled}
 prune: [{method: magnitude, sparsity: 0.5}]

@@ -12,7 +12,7 @@ from evaluator.store.schema import VERDICTS
 from launch.sweep.models import BUNDLED_MODEL
 from tests.support.runs import finish, records
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.more]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,6 @@ def test_panel_judges_once(judged, tmp_path):
     assert pooled["controls"].notna().tolist() == [False, True, True, False]
 
 
-@pytest.mark.more
 def test_damaged_verdicts_are_made_again(judged, tmp_path):
     """The report refuses them, in one line that says how."""
     run = shutil.copytree(judged, tmp_path / "run")

@@ -25,7 +25,7 @@ from tests.support.models import save_tiny_model
 from tests.support.ray_nodes import FIRST_GPU, gpus_by_name, in_own_process, ray_cluster
 from tests.support.runs import finish, records
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.more]
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from tests.support.runs import assert_alike, records, resurface_apart
 
 pytestmark = [
     *needs_vllm,
-    pytest.mark.more,
+    pytest.mark.long,
     pytest.mark.skipif(v2.missing() is not None, reason=str(v2.missing())),
 ]
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support.runs import finish, records
 from tests.support.tables import has, only
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.more]
 SWEEP = """
 models: {dense: bundled}
 tasks:

@@ -12,7 +12,7 @@ from tests.support.kills import when
 from tests.support.runs import assert_alike, finish, records, start
 from tests.support.served import EndingLM, FakeServer
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.more]
 
 SWEEP = """
 models:
@@ -64,7 +64,6 @@ def test_limits_and_other_models(tmp_path):
         assert path.is_dir() or KEY.encode() not in path.read_bytes(), path
 
 
-@pytest.mark.more
 def test_unusable_scores_are_excluded(tmp_path):
     server, out = FakeServer("llama", FakeLM(vocabulary=3072)), tmp_path / "run"
     server.ignored = frozenset({"logit_bias"})

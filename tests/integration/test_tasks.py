@@ -33,6 +33,7 @@ def tiny(tmp_path_factory):
     return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
+@pytest.mark.more
 @pytest.mark.slow
 def test_multiple_choice_task_both_ways(tiny, tmp_path):
     file, run = tmp_path / "bench.jsonl", tmp_path / "run"

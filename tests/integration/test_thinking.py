@@ -17,7 +17,7 @@ from tests.support.models import load_model
 from tests.support.runs import finish, records
 from tests.support.thinking import thinking_model
 
-pytestmark = needs_vllm
+pytestmark = [*needs_vllm, pytest.mark.more]
 
 BUDGET, ANSWER, ITEMS = 24, 32, 12
 

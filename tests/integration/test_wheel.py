@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.documents import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.more]
 # as its entry point
 _PROGRAM = (
     "import sys; from launch.commands.cli import main; sys.argv[0] = 'resurface';"
