@@ -168,13 +168,6 @@ def test_perplexity_weighs_windows_by_tokens():
     has(only(tables(failed)["perplexity"]), n=1, engine_error=1, perplexity=math.e)
 
 
-def test_unpaired_items_are_counted():
-    dense = {f"english/{i}": KNOWN for i in range(4)}
-    pruned = {f"english/{i}": KNOWN for i in range(2, 5)}
-    # 0 and 1 in the dense, 4 in the pruned
-    has(only(pair(dense, pruned)["fates"]), n=2, unpaired=3)
-
-
 def test_holm_corrects_over_checkpoints():
     """Holm corrects every family over its checkpoints."""
     parts = []

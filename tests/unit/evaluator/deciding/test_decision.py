@@ -15,11 +15,12 @@ from evaluator.deciding.criteria import CRITERIA, EXTREMES, Paired, Reported
 from evaluator.deciding.decision import Check, Verdict, decide
 from evaluator.deciding.policy import Policy
 from evaluator.deciding.thresholds import Thresholds
-from evaluator.deciding.verdict_text import document, notice, summary, usable, why
+from evaluator.deciding.verdict_text import document, summary, usable, why
 from evaluator.deciding.verdicts import judge, not_judged
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.store.run_json import Failure
 from tests.support.records import Seen, records
+from tests.support.tables import outcomes
 
 RIGHT = Seen(greedy=True, choice=True)
 PICKED = replace(RIGHT, greedy=False)
@@ -35,9 +36,8 @@ Losses = Mapping[str, tuple[int, int, Seen]]
 def reduced(
     base: Mapping[str, Seen], own: Mapping[str, Seen], **columns: str
 ) -> pd.DataFrame:
-    changed = records("int4", own, base="dense").assign(**columns)
-    parts = [reduce_records(part) for part in (records("dense", base), changed)]
-    return pd.concat(parts, ignore_index=True)
+    changed = outcomes("int4", own, base="dense").assign(**columns)
+    return pd.concat([outcomes("dense", base), changed], ignore_index=True)
 
 
 def sides(losses: Losses) -> tuple[dict[str, Seen], dict[str, Seen]]:
@@ -359,14 +359,6 @@ def _verdict(outcome: str, told: str) -> Verdict:
         checks.append(check)
     names = {"task": "t", "checkpoint": "c", "base": "b"}
     return Verdict(outcome=outcome, checks=tuple(checks), **names)
-
-
-def test_notice_names_blocked():
-    within = "lost 0 all within"
-    verdicts = [_verdict(outcome, within) for outcome in ("PASS", "BLOCK", "BLOCK")]
-    assert notice(verdicts) == "2 of 3 blocked, 1 passed: BLOCK c"
-    assert notice(verdicts[:1]) == "1 of 1 passed"
-    assert notice([]) == ""
 
 
 SILENT = "open_drop .1 all beyond; open_drop .5 thai beyond; "

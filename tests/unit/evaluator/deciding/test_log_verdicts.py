@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,6 @@ from evaluator.deciding.log_verdicts import document_of, judge_logs
 from evaluator.deciding.logged import side_of_logged
 from evaluator.deciding.policy import Policy
 from evaluator.logs.base import LoggedTask, Sample
-from evaluator.report.gate_formats import FORMATS, Judged
 from tests.support.sweeps import refused
 from tests.support.tables import only
 
@@ -101,26 +99,6 @@ def test_other_numbers_have_no_flips():
     assert "open flips" in found.absent
 
 
-def test_less_may_be_better():
-    """As the log states it; what is no share is named and not judged."""
-    base = log_of([1 - value for value in RIGHT], more_is_better={"acc": False})
-    worse = [1 - value for value in loses(40)]
-    assert outcome(base, log_of(worse, model="c"))[0] == "BLOCK"
-    found = judged(log_of([3.0, 20.0]), log_of([4.0, 21.0], model="c"))
-    (failure,) = found.not_judged
-    assert "choice is 3 to 21: tolerances judge values from 0 to 1" in failure.reason
-    assert not found.verdicts
-
-
-def test_less_is_better_under_filter():
-    """Also where the base's log alone names its filter."""
-    strict = {"sample": {"filter": "strict"}, "more_is_better": {"wer": False}}
-    base = log_of([1 - value for value in RIGHT], metric="wer", **strict)
-    worse = log_of([1 - value for value in loses(40)], metric="wer", model="c")
-    found, verdict = outcome(base, worse)
-    assert (found, verdict.measure) == ("BLOCK", "wer")
-
-
 @pytest.mark.parametrize("stating", [0, 1])
 def test_either_log_states_direction(stating):
     """The name of an error without a statement, or two statements, are no verdict."""
@@ -141,7 +119,8 @@ def test_unset_is_a_setting():
     """Unless a log has no settings at all."""
     base = log_of(RIGHT, decisive={"temperature": None, "seed": None})
     other = log_of(RIGHT, model="c", decisive={"temperature": 0.9, "seed": None})
-    _, verdict = outcome(base, other)
+    found, verdict = outcome(base, other)
+    assert found == "BLOCK"
     assert verdict.incomparable == "settings differ: temperature unset | 0.9"
     assert outcome(log_of(RIGHT), other)[0] == "PASS"
 
@@ -161,11 +140,6 @@ def test_required_task_is_not_judged():
     (verdict,) = judged(base, own, required=["t"]).verdicts
     assert verdict.outcome == "BLOCK"
     assert verdict.unmet.startswith("not judged: choice is 3 to 21")
-    alone = log_of(RIGHT, task="u", model="c")
-    (failure,) = judged(log_of(RIGHT), log_of(RIGHT, model="c")).not_judged or (None,)
-    assert failure is None
-    found = judge_logs(side(base), side(own, alone), Policy())
-    assert {each.task for each in found.not_judged} == {"t", "u"}
 
 
 def halves(model, *, gone):
@@ -190,35 +164,10 @@ def test_repeated_ids_pair_by_content():
     assert not any("changed" in note for note in found.notes)
 
 
-def test_repeats_of_a_question_are_no_evidence():
-    """One question of fifty flips in all its ten repeats."""
-    logs = []
-    for model, lost in (("m", ()), ("c", (7,))):
-        rows = log_of([], model=model)
-        samples = []
-        for number in range(500):
-            value = float(number % 50 not in lost)
-            sample = log_of([value], model=model).samples[0]
-            content = f"log {number % 50}"
-            samples.append(replace(sample, number=number, content=content))
-        logs.append(replace(rows, samples=samples))
-    row = only(compare(*map(side, logs), {"m": "c"}).frame, language="all")
-    assert (row["only_a"], row["only_b"], row["verdict"]) == (10, 0, "noise")
-    assert row["t_p"] > 0.3
-
-
-def test_settings_and_prompts():
-    """A setting that differs blocks; other prompts never pass."""
-    base = log_of(RIGHT, decisive={"n-shot": 0})
-    _, verdict = outcome(base, log_of(RIGHT, model="c", decisive={"n-shot": 5}))
-    assert (verdict.outcome, verdict.incomparable) == (
-        "BLOCK",
-        "settings differ: n-shot 0 | 5",
-    )
+def test_other_prompts_never_pass():
     candidate = log_of(RIGHT, model="c")
-    samples = [*candidate.samples]
-    samples[0] = Sample(**{**vars(samples[0]), "prompt": "q"})
-    other = LoggedTask(**{**vars(candidate), "samples": samples})
+    first, *others = candidate.samples
+    other = replace(candidate, samples=[replace(first, prompt="q"), *others])
     found, verdict = outcome(log_of(RIGHT), other)
     assert found == "ANOMALOUS"
     assert verdict.anomaly.startswith("prompts differ on 1 of 300 items")
@@ -229,9 +178,8 @@ def test_changed_items_count_once():
     changed = log_of(RIGHT, model="c")
     samples = [*changed.samples]
     for number in (3, 4):
-        samples[number] = Sample(**{**vars(samples[number]), "content": "log new"})
-    moved = LoggedTask(**{**vars(changed), "samples": samples[::-1]})
-    found, verdict = outcome(log_of(RIGHT), moved)
+        samples[number] = replace(samples[number], content="log new")
+    found, verdict = outcome(log_of(RIGHT), replace(changed, samples=samples[::-1]))
     assert (found, verdict.planned, verdict.checks[0].missing) == ("WARN", 300, 2)
     assert verdict.checks[0].value == 0
 
@@ -248,17 +196,9 @@ def test_duplicates_are_one_context():
 
 def test_what_no_sample_scores():
     """Metrics without a number of their own, and those of one side alone, are told."""
-    pairs = log_of([None], task="u", sample={"others": ("bleu", "ter")})
-    samples = [
-        Sample(
-            **{
-                **vars(log_of([1.0]).samples[0]),
-                "scores": {},
-                "others": ("bleu", "ter"),
-            }
-        )
-    ]
-    pairs = LoggedTask(**{**vars(pairs), "samples": samples})
+    (scored,) = log_of([1.0]).samples
+    unscored = replace(scored, scores={}, others=("bleu", "ter"))
+    pairs = replace(log_of([], task="u"), samples=[unscored])
     base = side(log_of(RIGHT), log_of(RIGHT, metric="f1"), pairs)
     candidate = side(log_of(RIGHT, model="c"))
     reasons = {
@@ -299,16 +239,7 @@ def test_identical_candidate_is_warned_of():
     compared = compare(side(base), side(same))
     document = document_of(judged(base, same), compared, policy)
     assert "perhaps the compression was never applied" in document["words"]
-    assert document["measures"][0]["n"] == 300
     assert json.loads(json.dumps(document)) == document
-
-
-def test_markdown_has_the_notes():
-    base, own = side(log_of(RIGHT)), side(log_of(RIGHT[:299], model="c"))
-    found = judge_logs(base, own, Policy())
-    document = document_of(found, compare(base, own, {"m": "c"}), Policy())
-    judged_log = Judged(Path("c"), Policy(), found.verdicts, document)
-    assert "Note: `t: only in m (1): doc 299`" in FORMATS["markdown"]([judged_log])
 
 
 def test_impossible_pairs_are_one_line():

@@ -8,7 +8,6 @@ import pytest
 from matplotlib.figure import Figure
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
-from evaluator.metrics.inputs import ALL
 from evaluator.metrics.table import Series
 from evaluator.report import theme
 from evaluator.report.figures import draw
@@ -16,7 +15,7 @@ from evaluator.report.theme import COLOURS
 from tests.support.records import Seen, records
 from tests.support.tables import whole_inputs
 
-ITEMS = [f"english/{i}" for i in range(20)] + [f"korean/{i}" for i in range(20)]
+ITEMS = [f"english/{i}" for i in range(8)] + [f"korean/{i}" for i in range(8)]
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +34,12 @@ def inputs():
 
 
 @pytest.mark.parametrize("name", [table.name for table in TABLES if table.figure])
-def test_figures_are_same_twice(inputs, name):
+def test_each_figure_is_drawn(inputs, name):
+    """That of the same numbers has the same bytes: `test_report.py`."""
     frame = TABLES[name].fill(inputs).frame
     svg = draw(TABLES[name], frame)
     assert svg is not None
     assert ElementTree.fromstring(svg).tag.endswith("svg")
-    assert svg == draw(TABLES[name], frame)
     assert draw(TABLES[name], frame.iloc[:0]) is None
 
 
@@ -56,17 +55,6 @@ def test_figure_colours_and_labels(inputs):
         assert name.startswith("figure-accuracy-")
     assert "&lt;p&gt; &amp; q" in svg
     assert not re.search(r"\d{4}-\d{2}-\d{2}T", svg)
-
-
-def test_one_language_has_no_panel(inputs):
-    table = TABLES["fates"]
-    frame = table.fill(inputs).frame
-    for languages, shown in (
-        (["english", "korean", ALL], True),
-        (["english", ALL], False),
-    ):
-        svg = draw(table, frame[frame["language"].isin(languages)])
-        assert ("mc_only by language" in svg) is shown
 
 
 def test_figures_without_a_base():

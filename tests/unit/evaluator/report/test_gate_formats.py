@@ -1,7 +1,6 @@
 """The gate's report for a merge request and for CI, on hostile answers and names."""
 
 import json
-from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -67,12 +66,6 @@ def test_clearest_answers_come_first(judged):
         known = {True: "mc_only", False: "lost"}[fates[-1]]
         assert fate == (known if base["recognised"][item] else "not_known")
     assert fates == sorted(fates)
-
-
-def test_passed_answers_are_within_tolerances(judged):
-    passed = replace(judged, document=judged.document | {"verdict": "PASS"})
-    assert "### The clearest lost answers, fewer than" in FORMATS["markdown"]([passed])
-    assert "### The clearest lost answers\n" in FORMATS["markdown"]([judged])
 
 
 def test_junit_has_a_case_each(judged):
