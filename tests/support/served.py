@@ -4,6 +4,7 @@ Its model's log-probabilities are known exactly. `spoil` changes each answer, an
 `before` each exchange, so that a server can lie, stall or die."""
 
 import contextlib
+import functools
 import json
 import threading
 import time
@@ -36,14 +37,25 @@ class EndingLM(FakeLM):
 
     def __init__(self, *, seed: int = 0, stops: Sequence[int] = (), lift: float = 6.0):
         super().__init__(vocabulary=VOCABULARY, eos_ids=EOS, seed=seed)
-        self._ends = [*EOS, *stops]
+        self._ends = (*EOS, *stops)
         self._lift = lift
 
     def logprobs(self, prefix: tuple[int, ...]) -> Row:
-        logits = super().logprobs(prefix).copy()
-        logits[self._ends] += self._lift
-        normalised: Row = logits - np.logaddexp.reduce(logits)
-        return normalised
+        return _ending_row(self._seed, self._ends, self._lift, prefix)
+
+
+@functools.lru_cache(2000)  # of all tests, which ask the same again and again
+def _ending_row(
+    seed: int, ends: tuple[int, ...], lift: float, prefix: tuple[int, ...]
+) -> Row:
+    logits = FakeLM(vocabulary=VOCABULARY, seed=seed).logprobs(prefix).copy()
+    logits[list(ends)] += lift
+    normalised: Row = logits - np.logaddexp.reduce(logits)
+    normalised.setflags(write=False)
+    return normalised
+
+
+_tokenizer_of_base = functools.cache(lambda: load_tokenizer(BASE))
 
 
 class FakeServer:
@@ -75,7 +87,7 @@ class FakeServer:
         self._lock = threading.Lock()
         self._crowded = threading.Event()
         self._rng = np.random.default_rng(1)
-        self._tokenizer = load_tokenizer(BASE)
+        self._tokenizer = _tokenizer_of_base()
 
     def wait_for(self, crowd: int) -> None:
         """Count anew, and answer nothing before ``crowd`` requests are in flight."""
@@ -139,6 +151,8 @@ class FakeServer:
         self, body: Answer, length: str, bias: dict[int, float], ends: frozenset[int]
     ) -> list[tuple[int, Row]]:
         """Tokens, and what is reported of each one's row."""
+        if isinstance(body["prompt"], str):
+            raise _RefusalError("a prompt is its tokens")
         prompt, most = tuple(body["prompt"]), body[length]
         if len(prompt) + most > self.context + (self.dialect == "llama"):
             raise _RefusalError("exceeds the available context size")

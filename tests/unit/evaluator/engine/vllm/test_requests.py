@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from evaluator.engine.base import NOT_NUMBERS, Cancel, FixedSource
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.start import Started
 from tests.support.checkpoint_files import stated
-from tests.support.engines import needs_vllm, opened
+from tests.support.engines import needs_vllm
 from tests.support.requests import generation, scoring
 
 pytestmark = needs_vllm
@@ -201,79 +200,24 @@ def batch_of(engine, **settings):
     return Batch(engine._started, 64, [0], Counters(), itertools.count(), **settings)
 
 
-def test_prompt_score_lists_reported_tokens(engine):
-    from vllm.v1.outputs import LogprobsTensors
-
-    given: list[Any] = []
-    llm = SimpleNamespace(engine_core=SimpleNamespace(add_request=given.append))
-    engine._started = dataclasses.replace(
-        engine._started, llm=llm, scoring="prompt_logprobs"
-    )
-    batch = batch_of(engine)
-    batch.submit([scoring("s", (7, 8), (1, 2))])
-    assert given[0].prompt_token_ids == [7, 8, 1, 2]
-    assert given[0].sampling_params.prompt_logprobs == 1
-    output = LateCore._output("0", 0, last=True)
-    output.new_prompt_logprobs_tensors = LogprobsTensors(
-        torch.tensor([[8, 2], [1, 3], [2, 4]]),
-        torch.tensor([[-3.0, -1.0], [-2.0, -1.5], [-1.0, -0.5]]),
-        torch.tensor([5, 2, 1]),
-    )
-    batch.receive([output])
-    (answer,) = batch.ready
-    assert (answer.logprobs, answer.ranks) == ((-2.0, -1.0), (2, 1))
-    assert (answer.top_ids, answer.top_logprobs) == (((3,), (4,)), ((-1.5,), (-0.5,)))
-    assert answer.divergences == ()
-
-
-def outputs(logprobs, ids=None):
-    """vLLM's outputs of a step: of each row, the generated token, and the likeliest
-    ones."""
+def test_stream_ends_before_nan(engine):
     from vllm.v1.outputs import LogprobsLists
 
+    from evaluator.engine.vllm.requests import InFlight
     from evaluator.engine.vllm.step_logprobs import StepTable
 
-    values = np.array(logprobs, dtype=np.float32)
-    if ids is None:
-        ids = np.arange(values.size).reshape(values.shape)
-    ranks = np.arange(1, len(values) + 1)
-    lists = LogprobsLists(np.array(ids), values, ranks)
-    found = []
-    for row in range(len(values)):
-        output = LateCore._output(str(row), 0, last=False)
-        output.new_logprobs = StepTable.of(lists).slice_request(row, 1)
-        found.append(output)
-    return found
-
-
-def batch_with(engine, *streams):
-    from evaluator.engine.vllm.requests import InFlight
-
+    streams: list[list[Any]] = [[], []]
     batch = batch_of(engine)
     for row, stream in enumerate(streams):
         asked = generation(row, (1,), 9, top_logprobs=3, stream=stream)
         batch.in_flight[str(row)] = InFlight(asked, 1, 3, rows=stream, ranks=[])
-    return batch
-
-
-def test_tied_tokens_are_ordered_by_id(engine):
-    first: list[Any] = []
-    second: list[Any] = []
-    batch = batch_with(engine, first, second)
-    batch.receive(
-        outputs([[-9, -1, -1, -2], [-1, -1, -2, -2]], [[7, 6, 5, 4], [3, 3, 9, 8]])
-    )
-    assert opened(*first) == ((7, 5, 6, 4), (-9, -1, -1, -2))
-    assert opened(*second, 2) == ((3, 3, 8), (-1, -1, -2))
-    assert type(first[0][0].ids[0]) is int
-    assert [each.ranks for each in batch.in_flight.values()] == [[1], [2]]
-
-
-def test_stream_ends_before_nan(engine):
-    streams: list[list[Any]] = [[], []]
-    batch = batch_with(engine, *streams)
     for second in (-1, np.nan, -1):
-        batch.receive(outputs([[-1, -1, -2, -3], [second] * 4]))
+        values = np.array([[-1, -1, -2, -3], [second] * 4], dtype=np.float32)
+        table = StepTable.of(LogprobsLists(np.arange(8).reshape(2, 4), values, [1, 2]))
+        for row in range(2):
+            output = LateCore._output(str(row), 0, last=False)
+            output.new_logprobs = table.slice_request(row, 1)
+            batch.receive([output])
     assert [len(each) for each in streams] == [3, 1]
     whole, broken = batch.in_flight.values()
     assert whole.response().logprobs == (-1, -1, -1)

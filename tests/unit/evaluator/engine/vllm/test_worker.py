@@ -14,7 +14,6 @@ from evaluator.core.errors import EngineError
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.worker import WorkerExtension
-from tests.support.engines import needs_vllm
 
 WIDTH, WORDS = 16, 70
 LAYER = "model.layers.0"
@@ -179,33 +178,6 @@ def test_hanging_worker_ends_with_engine(tmp_path):
         engine.kill()
         # ends once neither engine nor worker is left to hold the other end
         assert engine.stdout.read() == ""
-
-
-class TestRanks:
-    """A token's rank is 1 + the number of tokens that are likelier. The V2 runner's
-    kernel: v2/test_kernels.py."""
-
-    pytestmark = needs_vllm
-
-    @pytest.mark.parametrize("strict", [True, False])
-    def test_planted_ties_show_wrong_ranks(self, monkeypatch, strict):
-        from vllm.v1.sample import sampler
-
-        from evaluator.engine.vllm.v1.sampler import rank_strictly
-
-        def at_least_as_likely(scores, values):
-            return (scores >= values).sum(-1)
-
-        monkeypatch.setattr(sampler, "batched_count_greater_than", at_least_as_likely)
-        if strict:
-            rank_strictly()
-        worker = WorkerExtension()
-        config = SimpleNamespace(get_vocab_size=lambda: 384, dtype=torch.bfloat16)
-        worker.model_runner = SimpleNamespace(
-            model_config=config, device=torch.device("cpu")
-        )
-        wrong = None if strict else "a token of rank 1 got 384 (in bfloat16)"
-        assert worker.wrong_rank() == wrong
 
 
 @pytest.mark.parametrize(
