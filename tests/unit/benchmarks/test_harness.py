@@ -98,21 +98,6 @@ def test_left_out_side_stops_no_other(capsys):
     ]
 
 
-def test_children_start_side_by_side(tmp_path):
-    """The first is not ready before the second has begun."""
-    wait = (
-        "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists():"
-        " time.sleep(0.01)\nprint('{}')"
-    )
-    begin = "import pathlib, sys\npathlib.Path(sys.argv[1]).touch()\nprint('{}')"
-    place = str(tmp_path / "begun")
-    with (
-        Child("a", [sys.executable, "-c", wait, place]) as one,
-        Child("b", [sys.executable, "-c", begin, place]),
-    ):
-        assert one.ready() == {}
-
-
 @pytest.mark.parametrize("code", ["raise ValueError('a\\nwhy')"])
 def test_ended_child_says_why(code):
     with (

@@ -52,24 +52,6 @@ def test_text_files_give_first_lines(tokenizer, tmp_path):
     assert found.manifest.ids_sha256 == hashlib.sha256(packed).hexdigest()
 
 
-@pytest.mark.parametrize(
-    ("lines", "notes"),
-    [
-        (["The river rises in the northern hills and it runs through four towns"], 1),
-        (["The river rises in the northern hills and it runs through the town."], 0),
-        (["The river rises in the northern hills, " * 4], 0),
-        (["w1", "w2"], 0),
-    ],
-)
-def test_wrapped_text_gives_a_note(tmp_path, lines, notes):
-    file = tmp_path / "a.txt"
-    file.write_text("\n".join(lines * 9))
-    given = CalibrationConfig(source=f"text:{file}", samples=8)
-    told = sequences.wrapped(given)
-    assert len(told) == notes
-    assert all("join the lines of each paragraph" in note for note in told)
-
-
 def test_json_lines_may_be_compressed(tokenizer, tmp_path):
     content = b'{"text": "w0", "url": "x"}\n{"text": "w1"}\n'
     (tmp_path / "plain.jsonl").write_bytes(content)
@@ -148,26 +130,6 @@ def test_c4_windows_follow_the_authors(hub, tokenizer):
         start = generator.randint(0, len(whole) - 70 - 1)
         assert (passage.row, passage.offset) == (row, start)
         assert ids == tuple(whole[start : start + 70])
-
-
-def test_unusable_passages_are_one_line(monkeypatch, tokenizer, tmp_path):
-    def load_dataset(path, **_):
-        raise ConnectionError("Couldn't reach the hub\nmore")
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    assert (
-        "allenai/c4 cannot be read from the hub (Couldn't reach the hub more)"
-        in refused(load, "c4", tokenizer)
-    )
-    file = tmp_path / "a.txt"
-    file.write_text("w1\nw2\n")
-
-    def silent(text, verbose):
-        return {"input_ids": [] if text == "w2" else [3]}
-
-    assert f"passage 1 of {file}: gives no token" in refused(
-        load, f"text:{file}", silent, samples=2
-    )
 
 
 def test_held_out_passage_is_named():

@@ -1,11 +1,9 @@
 """Whole jobs on tiny models against the brute force."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from evaluator.checkpoints.manifests import PruneManifest, read_manifest
 from pruning import run
@@ -253,18 +251,3 @@ def test_relative_job_runs_elsewhere(checkpoints, tmp_path, monkeypatch):
     manifest = read_manifest(Path("out"), PruneManifest)
     assert manifest.config["calibration"]["source"] == "text:text.txt"
     assert manifest.calibration.files.keys() == {"text.txt"}
-
-
-def test_head_only_prunes_like_its_twin(checkpoints, passages, tmp_path):
-    """A tied matrix that is stored under the head's name is the embedding too."""
-    source = checkpoints("qwen3")
-    twin = Path(shutil.copytree(source, tmp_path / "twin"))
-    tensors = load_file(twin / "model.safetensors")
-    tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
-    save_file(tensors, twin / "model.safetensors", metadata={"format": "pt"})
-    prune(config(source, passages), tmp_path / "one")
-    prune(config(twin, passages), tmp_path / "other")
-    one, other = tiny.weights(tmp_path / "one"), tiny.weights(tmp_path / "other")
-    one["lm_head.weight"] = one.pop("model.embed_tokens.weight")
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)

@@ -139,22 +139,6 @@ def test_failure_leaves_nothing(source, tmp_path, job, more, reason):
     assert not list(run.iterdir())
 
 
-def test_growing_output_beats(tmp_path, monkeypatch):
-    log, target, beats = tmp_path / "log", tmp_path / "out", []
-    target.mkdir()
-    log.touch()
-    monkeypatch.setattr(
-        process, "HEARTBEAT", SimpleNamespace(beat=lambda: beats.append(1))
-    )
-    look = process._beat_while_growing(log, target)
-    look()
-    for file in (log, target / "1.safetensors"):
-        file.write_text("more")
-        look()
-        look()  # nothing has grown since
-    assert len(beats) == 3
-
-
 @pytest.mark.parametrize(
     ("method", "modifiers"),
     [

@@ -129,13 +129,6 @@ def test_pruned_weights_stay_zero(gptq, matrices, actorder):
     assert loss(weight, kept, hessian) < loss(weight, masked_after, hessian)
 
 
-def test_dense_weights_are_untouched(gptq, matrices):
-    weight, hessian = matrices
-    before = gptq.quantize_weight(weight, hessian)
-    _keep_zeros()
-    assert torch.equal(gptq.quantize_weight(weight, hessian), before)
-
-
 @pytest.mark.more
 @pytest.mark.slow
 @pytest.mark.skipif(

@@ -2,12 +2,11 @@
 their rounds."""
 
 import argparse
-import json
 
 import pytest
 
 from benchmarks.serving import launching as sides
-from benchmarks.serving.__main__ import chosen, write_rounds
+from benchmarks.serving.__main__ import chosen
 from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
 from launch.sweep.models import BUNDLED_MODEL
@@ -42,15 +41,6 @@ def test_caches_have_one_size(monkeypatch, cpu):
         assert arguments.get("enforce_eager", False) is cpu
 
 
-def test_sides_begin_with_ours():
-    assert chosen(options("theirs,eager,theirs,full", max_num_seqs=9)) == [
-        "full",
-        "eager",
-        "theirs",
-    ]
-    assert chosen(options("theirs-compiled")) == ["theirs-compiled"]
-
-
 @pytest.mark.parametrize(
     ("names", "said"),
     [
@@ -61,15 +51,3 @@ def test_sides_begin_with_ours():
 def test_wrong_sides_are_refused(names, said):
     with pytest.raises(InputError, match=said):
         chosen(options(names, cuda_graphs="decode"))
-
-
-def test_rounds_are_written_without_answers(tmp_path):
-    rounds = [
-        {"seconds": 2.0, "greedy": {"a": [1]}, "scores": {}, "stats": {"steps": 7}}
-    ]
-    write_rounds(tmp_path, {"items": 9}, "full", rounds, "why")
-    written = json.loads((tmp_path / "pass-full.json").read_text())
-    kept = [{"seconds": 2.0, "stats": {"steps": 7}}]
-    assert written == {"side": "full", "items": 9, "rounds": kept, "failed": "why"}
-    write_rounds(None, {}, "theirs", rounds, None)
-    assert [file.name for file in tmp_path.iterdir()] == ["pass-full.json"]

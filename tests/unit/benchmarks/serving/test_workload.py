@@ -9,9 +9,7 @@ import yaml
 
 from benchmarks.serving import lm_eval, workload
 from benchmarks.serving.__main__ import parser
-from benchmarks.serving.sides import scored_pairs
 from evaluator.checkpoints.tokenizer import load_tokenizer
-from evaluator.core.errors import InputError
 from tests.support.models import save_tiny_model
 
 
@@ -73,36 +71,6 @@ def test_item_without_question_is_left_out(model, tmp_path):
     options = asked(model, f"jsonl:{file}", 4)
     with workload.written(options) as path:
         assert workload.facts(options, path)["left_out"] == 1
-
-
-def test_options_stand_after_merged_prompt():
-    item = {"prompt": [1, 2, 3], "options": [[4], [5, 6]]}
-    assert scored_pairs(item) == [([1, 2, 3], [4]), ([1, 2, 3], [5, 6])]
-    assert scored_pairs({**item, "starts": [3, 2]}) == [
-        ([1, 2, 3], [4]),
-        ([1, 2], [5, 6]),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--llm-args", "{"], "argument --llm-args: '{' is not JSON"),
-        (
-            ["--engine-args", "[]"],
-            "argument --engine-args: '\\[\\]' is not a JSON object",
-        ),
-        (["--task", "random:0"], "--task random:0: must be lengths in tokens"),
-    ],
-)
-def test_bad_option_is_one_line(arguments, said, capsys):
-    with (
-        pytest.raises(InputError, match=said) as caught,
-        workload.written(parser("score").parse_args(arguments)),
-    ):
-        pass
-    assert "\n" not in str(caught.value)
-    assert capsys.readouterr() == ("", "")  # no usage
 
 
 @pytest.fixture(scope="module")

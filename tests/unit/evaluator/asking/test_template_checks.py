@@ -4,12 +4,7 @@ fail on some items."""
 import pytest
 
 from evaluator.asking import template_checks
-from evaluator.asking.template_checks import (
-    LONGEST,
-    problem_of,
-    try_prompts,
-    try_template,
-)
+from evaluator.asking.template_checks import LONGEST, try_prompts, try_template
 from evaluator.asking.templates import PromptTemplate
 from tests.support.stamps import make_item
 from tests.support.sweeps import refused
@@ -25,17 +20,12 @@ pytestmark = pytest.mark.slow  # each is tried in a process of its own
     "template", ["{{ '%99999999999d' | format(1) }}", f"{{{{ 'a' * {LONGEST + 1} }}}}"]
 )
 def test_template_writing_endlessly_is_refused(template):
-    assert "writes more than 1,000,000 characters" in problem_of(template)
     assert "models/mine: chat: the chat template writes more than" in refused(
         try_template, Tokenizer(template)
     )
 
 
 def test_endless_template_is_refused(monkeypatch):
-    assert (
-        problem_of(ENDLESS, seconds=1)
-        == "takes more than 1 s of processor time or 1 GiB"
-    )
     monkeypatch.setattr(template_checks, "_SECONDS", 1)
     told = refused(tried, "{{ question }}" + ENDLESS)
     assert "prompts.mine: the template takes more than 1 s of processor time" in told
@@ -55,14 +45,7 @@ class Tokenizer:
 
 
 @pytest.mark.parametrize(
-    "template",
-    [
-        "{{ bos_token }}{{ messages[0].content }}",
-        "{{ raise_exception('no') }}",
-        "{{ 1 / 0 }}",
-        "{% if %}",
-        None,
-    ],
+    "template", ["{{ bos_token }}{{ messages[0].content }}", "{{ 1 / 0 }}", None]
 )
 def test_other_faults_are_left_alone(template):
     """Everything else is left to the one who uses it."""
@@ -92,4 +75,3 @@ def tried(text):
 )
 def test_the_line_names_template_and_item(text, problem):
     assert refused(tried, text).startswith(f"prompts.mine: {problem}")
-    assert tried("{{ context }} {{ question }}") is None

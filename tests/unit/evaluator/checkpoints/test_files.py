@@ -3,11 +3,9 @@ that are read ahead."""
 
 import json
 import os
-from types import SimpleNamespace
 
 import pytest
 
-from evaluator.checkpoints import files as readahead
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.manifests import PruneManifest
 from evaluator.checkpoints.tensors import INDEX
@@ -96,26 +94,3 @@ def test_hub_code_is_refused(tmp_path, more):
     # of transformers itself
     own = CONFIG | {"attn_implementation": "sdpa", "text_config": {"hidden_size": 8}}
     Checkpoint(write(checkpoint, config=own)).check_directory()
-
-
-def test_weights_are_read_ahead_with_room(tmp_path, monkeypatch):
-    """Where memory has twice the room."""
-    sizes: list[int] = []
-
-    def fadvise(descriptor, offset, length, advice):
-        assert (offset, length, advice) == (0, 0, readahead.os.POSIX_FADV_WILLNEED)
-        sizes.append(readahead.os.fstat(descriptor).st_size)
-
-    monkeypatch.setattr(readahead.os, "posix_fadvise", fadvise)
-    assert readahead.read_ahead(tmp_path) is None
-    names = {"model-1.safetensors": 10, "model-2.safetensors": 20, "config.json": 30}
-    for name, size in names.items():
-        (tmp_path / name).write_bytes(b"x" * size)
-    memory = SimpleNamespace(available=59)
-    monkeypatch.setattr(readahead.psutil, "virtual_memory", lambda: memory)
-    assert readahead.read_ahead(tmp_path) is None
-    memory.available = 60
-    thread = readahead.read_ahead(tmp_path)
-    assert thread is not None
-    thread.join()
-    assert sizes == [10, 20]

@@ -11,7 +11,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.info import inspect_checkpoint
-from evaluator.checkpoints.overlay import served_directory
 from evaluator.checkpoints.quantisation import overrides
 from evaluator.checkpoints.tensors import SINGLE, read_tensors
 from tests.support.checkpoint_files import only_error
@@ -161,22 +160,6 @@ def test_next_token_layer_is_spare(tmp_path):
     assert "no tensor 'model.layers.2.mlp.weight'" in only_error(
         change(tmp_path / "good", tmp_path / "bad", layer)
     )
-
-
-def test_head_only_serves_both_names(tmp_path, tiny):
-    """vLLM reads a tied matrix under the embedding's name."""
-    table = load_file(tiny["qwen3"] / SINGLE)["model.embed_tokens.weight"]
-    weights = {"lm_head.weight": table.clone(), "model.embed_tokens.weight": None}
-    copy = change(tiny["qwen3"], tmp_path / "head", weights)
-    assert inspect_checkpoint(copy).notes == ()
-    before = {file.name: file.read_bytes() for file in copy.iterdir()}
-    with served_directory(Checkpoint(copy)) as served:
-        homes = {each.name: each.file for each in read_tensors(served)}
-        added = load_file(homes["model.embed_tokens.weight"])
-        assert torch.equal(added["model.embed_tokens.weight"], table)
-    assert {file.name: file.read_bytes() for file in copy.iterdir()} == before
-    with served_directory(Checkpoint(tiny["qwen3"])) as served:
-        assert served == tiny["qwen3"]
 
 
 SIDES = {

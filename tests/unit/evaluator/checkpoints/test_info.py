@@ -13,7 +13,7 @@ from evaluator.checkpoints.manifests import (
     PruneManifest,
     RemovedParts,
 )
-from evaluator.checkpoints.tensors import PROVEN, SINGLE
+from evaluator.checkpoints.tensors import SINGLE
 from tests.support.checkpoint_files import (
     CONFIG,
     only_error,
@@ -258,16 +258,3 @@ def test_files_written_meanwhile_are_refused(checkpoint, monkeypatch):
     monkeypatch.setattr(described, "check_fit", meanwhile)
     message = f"{checkpoint / SINGLE}: was written while it was read"
     assert message in only_error(checkpoint)
-
-
-def test_proven_weights_are_read_once(checkpoint, monkeypatch):
-    """Until a file changes."""
-    digest = inspect_checkpoint(checkpoint).weights_digest
-    with monkeypatch.context() as patched:
-        patched.setattr(
-            "evaluator.checkpoints.checkpoint.digests", lambda _: pytest.fail("again")
-        )
-        assert inspect_checkpoint(checkpoint).weights_digest == digest
-    write(checkpoint, tensors(seed=1))
-    assert inspect_checkpoint(checkpoint).weights_digest != digest
-    assert not PROVEN[checkpoint.absolute()].written

@@ -118,13 +118,3 @@ def test_what_cannot_be_measured_is_said(pruned, tmp_path, change):
     made = changed(pruned, tmp_path / "made", spoil)
     assert measure(Checkpoint(made), names(pruned), "2:4") is None
     assert measure(Checkpoint(made), [], "2:4") is None
-
-
-def test_manifest_without_matrices_is_noted(pruned, tmp_path):
-    made = changed(pruned, tmp_path / "made", lambda weights: None)
-    document = json.loads((made / PruneManifest.FILE).read_text())
-    document["matrices"] = []
-    (made / PruneManifest.FILE).write_text(json.dumps(document))
-    info = inspect_checkpoint(made)
-    assert (info.pattern, info.sparsity) == ("2:4", 0.5)
-    assert "could not be measured" in info.notes[0]

@@ -22,7 +22,7 @@ from evaluator.checkpoints.tensors import (
 )
 from launch.sweep.models import vocabulary_of
 from tests.support.checkpoint_files import only_error, tensors, write
-from tests.support.models import VOCABULARY, load_model, save_tiny_model
+from tests.support.models import VOCABULARY, save_tiny_model
 from tests.support.quantised import LAYOUTS
 from tests.support.sweeps import refused
 
@@ -97,15 +97,9 @@ DAMAGED = f"{SINGLE}: truncated, or not a safetensors file"
 BAD_FILES = [
     ({SINGLE: ONE + b"\0"}, DAMAGED),
     ({SINGLE: ONE[:-1]}, DAMAGED),
-    ({SINGLE: ONE[:7]}, DAMAGED),
-    ({SINGLE: b""}, DAMAGED),
     ({SINGLE: stored("{}", length=2**60)}, DAMAGED),
-    ({SINGLE: stored("{}", length=2**64 - 1)}, DAMAGED),
     ({SINGLE: stored({"w": floats(0, 8, shape=3)})}, DAMAGED),
     ({SINGLE: stored({"v": floats(0, 8), "w": floats(0, 8)})}, DAMAGED),
-    ({SINGLE: stored({"v": floats(8, 16)}, b"\0" * 16)}, DAMAGED),
-    ({SINGLE: stored({"w": floats(0, 8, shape=2**63)})}, DAMAGED),
-    ({SINGLE: stored('{"w": 1, "w": 2}')}, SINGLE),
     ({SINGLE: stored({"__metadata__": {"format": "pt"}}, b"")}, "holds no tensor"),
     ({"pytorch_model.bin": b"cos\nsystem\n"}, "weights are read from safetensors only"),
     ({"a.safetensors": ONE, "b.safetensors": ONE}, f"files and no {INDEX} that lists"),
@@ -277,18 +271,6 @@ def test_tower_sizes_are_the_text_s(saved, edited):
     assert expert_field(whole) == "num_experts"
     assert text_model(whole)["head_dim"] == config["head_dim"]
     assert text_model({"text_config": None}) == {"text_config": None}
-
-
-@pytest.mark.parametrize("shard", ["5GB", "60KB"])
-def test_tensors_are_read_as_stored(shard, tmp_path):
-    model = load_model(save_tiny_model(tmp_path / "one"))
-    model.save_pretrained(tmp_path / "cut", max_shard_size=shard)
-    checkpoint = Checkpoint(tmp_path / "cut")
-    assert (checkpoint.index is None) == (shard == "5GB")
-    for file in checkpoint.shards:
-        for name, tensor in load_file(file).items():
-            stored = checkpoint.tensors[name]
-            assert torch.equal(stored.read(), tensor)
 
 
 def test_single_file_counts_alone(checkpoint):

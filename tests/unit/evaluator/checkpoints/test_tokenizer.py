@@ -38,26 +38,6 @@ def test_tokenizer_file_beats_named_class(checkpoint, kind):
     assert len(tokenizer) == stated.get_vocab_size()
 
 
-def test_path_spelling_is_indifferent(tmp_path, monkeypatch):
-    # which transformers treats in its own way
-    name = "deepseek-ai/DeepSeek-R1-Distill-Llama-8B"
-    checkpoint = save_tiny_model(tmp_path / name)
-    say(
-        checkpoint,
-        tokenizer_class="LlamaTokenizerFast",
-        chat_template="{{ messages }}",
-        bos_token=EOS,
-    )
-    monkeypatch.chdir(tmp_path)
-    one, other = (
-        load_tokenizer(checkpoint),
-        load_tokenizer(checkpoint.relative_to(tmp_path)),
-    )
-    assert one.backend_tokenizer.to_str() == other.backend_tokenizer.to_str()
-    assert one.special_tokens_map == other.special_tokens_map
-    assert one.chat_template == "{{ messages }}"
-
-
 @pytest.mark.parametrize("value", ["</s>", [0, "1"], True])
 def test_eos_must_be_an_id(checkpoint, value):
     (checkpoint / "generation_config.json").write_text(

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.engine.admission import SharedScores, refusal, refuse, room
+from evaluator.engine.admission import SharedScores, refusal, refuse
 from evaluator.engine.base import Request, Score
 from tests.support.fake import FakeLM
 from tests.support.requests import generation, scoring
@@ -65,16 +65,3 @@ def test_error_reaches_riders_once():
         (name, "engine_error", "why") for name in "ab"
     ]
     assert len(shared.answer(refuse(leader, "why"))) == 1
-
-
-@pytest.mark.parametrize(
-    ("rows", "bursts", "taken"),
-    [
-        (256, False, {0: 264, 200: 64, 256: 8, 264: 0, 300: 0}),
-        (256, True, {0: 256, 100: 156, 224: 32, 225: 0, 256: 0, 264: 0}),
-        (4, True, {0: 4, 3: 1, 4: 0}),
-        (1, True, {0: 1, 1: 0}),
-    ],
-)
-def test_room_follows_free_rows(rows, bursts, taken):
-    assert {held: room(rows, held, bursts=bursts) for held in taken} == taken

@@ -93,6 +93,7 @@ def check(engine, model, folder, tolerance=TOLERANCE):
     chosen = rows.gather(1, torch.tensor([CONTINUATION]).T)
     assert score.logprobs == pytest.approx(chosen[:, 0].tolist(), abs=tolerance)
     assert list(score.ranks) == (1 + (rows > chosen).sum(-1)).tolist()
+    assert score.top_ids == tuple((token,) for token in rows.argmax(-1).tolist())
     answer = engine.answer(generation("g", PROMPT, 8, top_logprobs=3))
     ids = list(PROMPT)
     for token, logprob, top in zip(

@@ -4,7 +4,6 @@ tests/support/engines.py."""
 import random
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -112,7 +111,7 @@ def search_through(search, answer, seed, room=4):
     return queue.asked
 
 
-@settings(deadline=None, max_examples=500, derandomize=True)
+@settings(deadline=None, max_examples=250, derandomize=True)
 @given(
     seed=st.integers(0, 100_000),
     vocabulary=st.integers(2, 7),
@@ -167,9 +166,3 @@ def test_error_ends_search():
     search.advance([error])
     assert search.advance([lm.answer(late)]) == []
     assert (search.done, search.error, search.hypotheses()) == (True, "too long", ())
-
-
-@pytest.mark.parametrize(("width", "max_tokens"), [(0, 4), (3, 0)])
-def test_impossible_sizes_are_refused(width, max_tokens):
-    with pytest.raises(ValueError, match=f"width={width}, max_tokens={max_tokens}"):
-        make(FakeLM(), width, max_tokens)

@@ -4,27 +4,7 @@ scripted."""
 import pytest
 from pydantic import ValidationError
 
-from evaluator.engine import ENGINES
-from evaluator.engine.base import FixedSource
-from evaluator.engine.config import EngineConfig, EngineKind, build_engine
-from tests.support.fake import FakeEngine, FakeLM
-from tests.support.registries import temporarily
-from tests.support.requests import scoring
-
-
-def test_registered_engine_is_known_everywhere(tmp_path):
-    lm = FakeLM()
-    toy = EngineKind(
-        name="toy",
-        help="a toy",
-        build=lambda config: FakeEngine(lm.answer, room=config.max_num_seqs),
-    )
-    with temporarily(ENGINES, toy):
-        engine = build_engine(EngineConfig(kind="toy", max_num_seqs=3))
-        engine.load(tmp_path)
-        source = FixedSource([scoring("a", (1, 2), (3, 4))])
-        assert [response.token_ids for response in engine.run(source)] == [(3, 4)]
-    assert "toy" not in ENGINES
+from evaluator.engine.config import EngineConfig
 
 
 @pytest.mark.parametrize(

@@ -44,32 +44,6 @@ def engine(checkpoint):
     engine.close()
 
 
-def test_references_are_kept_and_compared(engine, checkpoint, tmp_path):
-    path = str(tmp_path / "kept")
-    other = loaded(save_tiny_model(tmp_path / "other", "qwen3", 1))
-
-    def score(keep):
-        reference = Reference(path=path, keep=keep, base=str(checkpoint))
-        return scoring("s", PROMPT, CONTINUATION, reference=reference)
-
-    kept = engine.answer(score(True))
-    assert kept.divergences == ()
-    rows_TV = rows_of(load_model(checkpoint), PROMPT, CONTINUATION)
-    stored = load_file(path)
-    assert sorted(stored) == ["own", "states"]
-    assert stored["states"].dtype == torch.bfloat16
-    own_T = rows_TV[range(len(CONTINUATION)), list(CONTINUATION)]
-    assert torch.allclose(stored["own"], own_T, atol=1e-6)
-    best = rows_TV.max(1)
-    assert kept.top_ids == tuple((token,) for token in best.indices.tolist())
-    assert [row[0] for row in kept.top_logprobs] == best.values.tolist()
-    for each in engine.answer(score(False)).divergences:
-        assert each[:4] == (0, 0, pytest.approx(1), True)
-    assert all(each.kld > 0.1 for each in other.answer(score(False)).divergences)
-    broken = loaded(collapse(save_tiny_model(tmp_path / "broken", "qwen3")))
-    assert broken.answer(score(False)).status == "engine_error"
-
-
 def with_layers_of(checkpoint, layers, folder):
     """A checkpoint with the head of one and the layers of another."""
     weights = load_file(checkpoint / "model.safetensors")
@@ -149,16 +123,6 @@ def test_samples_follow_seed_within_nucleus(engine):
     assert drawn == [draw(seed) for seed in range(20)]
 
 
-def test_too_long_request_fails_alone(engine):
-    prompts = {"long": PROMPT * 12, "fits": PROMPT}
-    asked = [generation(name, prompt, 5) for name, prompt in prompts.items()]
-    before = engine.stats()
-    statuses = {each.request_id: each.status for each in engine.run(FixedSource(asked))}
-    assert statuses == {"long": "engine_error", "fits": "ok"}
-    counted = engine.stats().since(before)
-    assert (counted.requests, counted.prompt_tokens) == (1, 5)
-
-
 def test_nan_is_an_error(tmp_path):
     engine = loaded(collapse(save_tiny_model(tmp_path / "broken", "qwen3")))
     asked = [scoring("score", PROMPT, (5, 6)), generation("greedy", PROMPT, 3)]
@@ -189,18 +153,11 @@ def has_pickled_weights(checkpoint):
     torch.save({}, checkpoint / "pytorch_model.bin")
 
 
-def has_an_adapter(checkpoint):
-    (checkpoint / "adapter_config.json").write_text(
-        '{"base_model_name_or_path": "somebody/else"}'
-    )
-
-
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
         (lacks_a_tensor, "missing keys: model.norm.weight"),
         (has_pickled_weights, "transformers cannot load it"),
-        (has_an_adapter, "adapter_config.json: an adapter is not applied"),
     ],
 )
 def test_incomplete_safetensors_are_refused(tmp_path, spoil, reason):

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from evaluator.asking.questions import NOT_OPEN, NOTHING_PREDICTED, Window
 from evaluator.core.reducing import BANDS, unpack
-from evaluator.engine.base import Generate, Response, Score
+from evaluator.engine.base import Score
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.fidelity import NO_DIVERGENCES, PIECE
 from evaluator.probes.item import NO_PLACE, BaseAnswer, References
@@ -125,28 +125,6 @@ def check(record, p_lm, q_lm, prompt, continuation):
     assert record.logprob == pytest.approx(sum(record.token_logprobs))
 
 
-def test_base_is_compared_with_itself(questions, tmp_path):
-    """A base keeps and is then compared with itself."""
-    found, sent = run(letter_model().answer, questions, both(tmp_path), reorder_seed=3)
-    answers = said(questions, letter_model())
-    for name, prompt, _ in posed(questions):
-        greedy, gold = found[name, 0], found[name, 1]
-        assert (greedy.is_gold, gold.is_gold) == (False, True)
-        assert greedy.token_ids == answers[name].token_ids
-        for each in (greedy, gold):
-            check(each, letter_model(), letter_model(), prompt, each.token_ids)
-        assert max(gold.kld) < 1e-6
-        assert all(gold.same_top)
-    referring = [
-        request for request in sent if isinstance(request, Score) and request.reference
-    ]
-    assert len(referring) == 4 * len(questions)  # two passages, kept and compared
-    assert len(list(tmp_path.iterdir())) == 2 * len(questions)
-    assert len([request for request in sent if isinstance(request, Generate)]) == len(
-        questions
-    )
-
-
 def test_checkpoint_reads_its_bases_answer(questions, tmp_path):
     found, sent, base = beside_its_base(questions, tmp_path, reorder_seed=5, room=3)
     for name, prompt, gold in posed(questions):
@@ -217,27 +195,6 @@ def test_missing_references_are_failures(questions, tmp_path):
     assert {(record.status, record.text) for record in found.values()} == {
         ("engine_error", NO_DIVERGENCES)
     }
-
-
-def test_failed_keeping_is_not_compared(questions, tmp_path):
-    """A base that cannot keep is not compared with."""
-
-    def full(request):
-        if isinstance(request, Score) and request.reference and request.reference.keep:
-            return Response(
-                request_id=request.request_id, status="engine_error", error="full"
-            )
-        return letter_model().answer(request)
-
-    found, sent = run(full, questions, both(tmp_path))
-    assert {(record.status, record.text) for record in found.values()} == {
-        ("engine_error", "full")
-    }
-    assert all(
-        request.reference.keep
-        for request in sent
-        if isinstance(request, Score) and request.reference
-    )
 
 
 def windows():

@@ -6,10 +6,8 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from evaluator.asking.questions import NO_DISTRACTOR, NO_EXEMPLAR, TOO_LONG
-from evaluator.engine.admission import refusal
+from evaluator.asking.questions import NO_DISTRACTOR, TOO_LONG
 from evaluator.engine.base import NOT_NUMBERS, Generate, Score
-from evaluator.probes.item import failed
 from evaluator.probes.rank import NOT_SAID
 from evaluator.probes.sample import sample_seed
 from tests.support.probing import (
@@ -23,7 +21,6 @@ from tests.support.probing import (
     run,
     start,
 )
-from tests.support.requests import generation
 
 
 def excluded(records):
@@ -96,15 +93,6 @@ def test_item_without_distractors_is_partly_excluded(tokenizer):
     assert {r.text for r in missing} == {NO_DISTRACTOR}
 
 
-def test_one_shot_excluded_without_exemplar(tokenizer):
-    settings = config(items=0)
-    records = run(tokenizer, settings, questions(settings))
-    assert excluded(records) == [("greedy", "one_shot", 0)] * 8
-    assert {
-        r.text for r in records if r.status == "excluded" and r.probe == "greedy"
-    } == {NO_EXEMPLAR}
-
-
 def test_too_long_prompt_is_excluded(tokenizer):
     """A prompt that fits no cap is excluded and not the end of the run."""
     settings = config(prompt_tokens=64, one_shot_prompt_tokens=2000)
@@ -120,18 +108,6 @@ def test_too_long_prompt_is_excluded(tokenizer):
     of_open = {probe for probe, format, _ in excluded(records) if format == "open"}
     assert of_open == set(EVERY_PROBE)
     assert {r.text for r in records if r.status == "excluded"} == {TOO_LONG}
-
-
-def test_open_greedy_request_leads(tokenizer):
-    """Greedy of the open prompt leads and every format has one."""
-    settings = config()
-    asked = questions(settings, context="C" * 600)[0]
-    requests = start(tokenizer, settings, asked)
-    greedy = [r for r in requests if isinstance(r, Generate) and r.temperature == 0]
-    assert requests[0] is greedy[0]
-    assert len(greedy) == len(EVERY_FORMAT)
-    assert {r.max_tokens for r in greedy} == {32}
-    assert len({r.prompt_ids for r in greedy}) == len(EVERY_FORMAT)
 
 
 def test_equal_continuations_are_scored_once(tokenizer):
@@ -212,13 +188,3 @@ def test_samples_fail_if_all_are_nan(tokenizer, collapsed, expected):
     assert {(r.probe, r.status, r.text) for r in records} == {
         (probe, *each) for probe, each in expected.items()
     }
-
-
-def test_request_without_room_is_excluded():
-    """A request that an engine has no room for is excluded with its reason."""
-    reason = refusal(generation("0", (1, 2, 3), 4), 6, vocabulary=9)
-    assert (
-        reason == "3 prompt tokens and 4 more do not fit the engine's 6 (max_model_len)"
-    )
-    assert failed(reason) == {"status": "excluded", "text": reason}
-    assert failed("it broke") == {"status": "engine_error", "text": "it broke"}

@@ -131,17 +131,6 @@ def test_probe_error_names_probe_and_item(again, method, monkeypatch, caplog):
     assert "in fail" in caplog.text  # the traceback, for the log
 
 
-def test_own_error_is_passed_on(again, monkeypatch):
-    """An error of ours that a probe raises is passed on."""
-
-    def refuse(*_):
-        raise EngineError("the engine answered nonsense")
-
-    monkeypatch.setattr(Again, "why_not", refuse)
-    with pytest.raises(EngineError, match=r"^the engine answered nonsense$"):
-        records_of(config())
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

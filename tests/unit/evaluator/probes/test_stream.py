@@ -7,18 +7,15 @@ from itertools import chain
 import pytest
 
 from evaluator.asking.questions import NO_GOLD
-from evaluator.core.errors import EngineError
-from evaluator.engine.base import Cancel, Generate, Response, Score
+from evaluator.engine.base import Cancel, Response, Score
 from evaluator.probes.config import EvalConfig
 from tests.support import letters
 from tests.support.fake import FakeEngine
 from tests.support.letters import (
-    EOS,
     letter_items,
     letter_model,
     letter_plans,
     letter_questions,
-    letter_stream,
 )
 
 
@@ -145,18 +142,6 @@ def test_failed_request_is_its_probes_status(part, lost, rest):
     }
 
 
-def test_dying_engine_keeps_ended_items():
-    """A dying engine is an error and what ended before is kept."""
-    questions = letter_questions(letter_items(12), CONFIG)
-    stream = letters.letter_evaluation(
-        letter_plans(questions, CONFIG), CONFIG, in_flight=2
-    )
-    ended = []
-    with pytest.raises(EngineError, match="died"):
-        ended.extend(stream.run(FakeEngine(letter_model().answer, fail_after=120)))
-    assert 0 < len(ended) < 12
-
-
 @pytest.mark.parametrize("room", [1, 2, 5, 64])
 def test_cancels_name_given_requests(room):
     """A cancel names a request that was given and others are never given."""
@@ -190,42 +175,3 @@ def test_cancels_name_given_requests(room):
     assert stream.idle
     assert len(list(stream.recorded())) == 4
     assert cancelled
-
-
-def run(probes: tuple[str, ...]) -> tuple[list[Generate], set[str]]:
-    """The requests that an engine was given, and those that it was told to stop."""
-    config = EvalConfig(task="toy", items=0, max_new_tokens=12, probes=probes)
-    stream = letter_stream(config, 8)
-    given: list[Generate] = []
-    cancelled: set[str] = set()
-
-    class Watched:
-        def take(self, limit: int) -> list[Generate | Cancel]:
-            taken = list(stream.take(limit))
-            given.extend(each for each in taken if not isinstance(each, Cancel))
-            cancelled.update(
-                each.request_id for each in taken if isinstance(each, Cancel)
-            )
-            return taken
-
-    for response in FakeEngine(letter_model().answer, reorder_seed=1).run(Watched()):
-        stream.handle(response)
-    assert stream.idle
-    return given, cancelled
-
-
-@pytest.mark.parametrize("probes", [("greedy", "beam"), ("beam",)])
-def test_open_greedy_request_is_shared(probes):
-    """The open greedy request is sent once with what the search needs."""
-    given, _ = run(probes)
-    first = [
-        request for request in given if request.request_id.endswith("/greedy/open")
-    ]
-    assert len(first) == 8
-    assert all(
-        request.stream and request.top_logprobs == 5 + len(EOS) for request in first
-    )
-    assert all(
-        (request.stream, request.top_logprobs) == (None, 0)
-        for request in run(("greedy",))[0]
-    )

@@ -12,7 +12,6 @@ from evaluator.asking.prompts import Prompter
 from evaluator.asking.thoughts import Thoughts
 from evaluator.core.errors import InputError
 from evaluator.core.grading import grade
-from evaluator.engine.base import Generate
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import BaseAnswer
 from evaluator.probes.planning import tokenised
@@ -211,27 +210,6 @@ def test_aligned_rank_follows_bases_thought(template):
             found += 1
     [*ranked] = (each for each in own.of("aligned_rank") if each.status == "ok")
     assert len(ranked) == found
-
-
-def test_search_shares_greedy_stream():
-    """The search follows the greedy answer to the open prompt."""
-    searched = [
-        each
-        for each in Run(QWEN).asked
-        if isinstance(each, Generate) and each.top_logprobs
-    ]
-    first = {
-        each.prompt_ids for each in searched if each.request_id.endswith("/greedy/open")
-    }
-    assert len(first) == 12
-    assert sum(each.prompt_ids in first for each in searched) == 12
-
-
-@pytest.mark.parametrize("thinking", ["on", True, "64", 64, {"budget": 64}])
-def test_spellings_of_thinking(thinking):
-    config = EvalConfig(task="toy", chat=True, thinking=thinking)
-    assert config.thinks
-    assert config.expected_thought in (64, 1000)
 
 
 def test_formats_of_templates():

@@ -9,14 +9,13 @@ import torch
 from torch import nn
 
 from evaluator.checkpoints.checkpoint import Checkpoint
-from evaluator.core.errors import JobError
 from pruning.layers import sequential
 from pruning.layers.flow import Observer, add_second_moments, mirror
 from pruning.layers.sequential import owl, portions
 from pruning.methods.base import Statistic
 from pruning.model.architectures import Routed
 from pruning.model.decoder import Decoder
-from pruning.model.packing import ALONE_BELOW, Batch, batches
+from pruning.model.packing import Batch, batches
 from pruning.run import prune
 from tests.support import pruning as tiny
 from tests.support.sweeps import refused
@@ -79,16 +78,6 @@ def test_second_moments_equal_whole_product(columns):
     torch.testing.assert_close(mirror(total), wanted)
 
 
-def test_batches_hold_each_sequence_once():
-    lengths = [1, 15, 16, 17, 300, 40, 40, 40, 100]
-    made = batches(drawn(lengths), 128)
-    assert sorted(i for batch in made for i in batch.order) == list(range(len(lengths)))
-    for batch in made:
-        assert batch.lengths == tuple(lengths[i] for i in batch.order)
-        assert sum(batch.lengths) <= 128 or len(batch.order) == 1
-        assert min(batch.lengths) >= ALONE_BELOW or len(batch.order) == 1
-
-
 def mixture() -> dict[str, nn.Linear]:
     found: dict[str, nn.Linear] = {"self_attn.o_proj": nn.Linear(8, 8)}
     for number in range(3):
@@ -123,33 +112,6 @@ def test_split_experts_give_the_same(checkpoints, passages, tmp_path, monkeypatc
     prune(job, tmp_path / "some")
     one, some = tiny.weights(tmp_path / "one"), tiny.weights(tmp_path / "some")
     assert all(torch.equal(one[name], some[name]) for name in one)
-
-
-class Layer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k, self.o, self.unused = (nn.Linear(4, 4) for _ in range(4))
-        self.finished = 0
-
-    def forward(self, hidden):
-        hidden = self.o(self.q(hidden) + self.k(hidden))
-        self.finished += 1
-        return hidden
-
-
-def test_modules_of_one_input_share():
-    layer = Layer()
-    linears = {name: getattr(layer, name) for name in "qko"}
-    observer = Observer(linears, [NORMS], 2)
-    for i in range(2):
-        observer.run(layer, torch.randn(1, 3, 4), {}, Batch((torch.zeros(3),), (i,)))
-    members = [gathered.members for gathered in observer.inputs.values()]
-    assert members == [["q", "k"], ["o"]]
-    assert layer.finished == 0  # every pass stops at the last input, the first one too
-    assert not any(module._forward_pre_hooks for module in linears.values())
-    observer = Observer({"unused": layer.unused}, [NORMS], 1)
-    with pytest.raises(JobError, match="unused did not run"):
-        observer.run(layer, torch.randn(1, 3, 4), {}, Batch((torch.zeros(3),), (0,)))
 
 
 def test_owl_keeps_more_with_outliers():

@@ -71,18 +71,6 @@ def test_groups_equal_a_stable_sort(m, data, groups, levels, seed):
     assert groups_hold(mask, n, m)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_zeroed_weights_are_plus_zero(dtype):
-    weight = torch.randn(5, 7).to(dtype)
-    weight[0, 0] = -0.0
-    mask = torch.rand(5, 7) < 0.5
-    mask[1, 1], mask[0, 0] = True, False
-    zeroed = masks.zeroed(weight, mask)
-    assert torch.equal(zeroed, weight.masked_fill(mask, 0))
-    assert not torch.signbit(zeroed[mask]).any()
-    assert torch.signbit(zeroed[0, 0])
-
-
 def test_scores_are_their_formulas():
     weight = torch.tensor([[1.0, -2.0], [0.0, 4.0]], dtype=torch.bfloat16)
     norm_sq = torch.tensor([4.0, 9.0])
@@ -160,18 +148,6 @@ def test_damping_grows_where_needed():
     hessian[0, 0] = -0.03
     factor = solver.factorise(hessian, "w")
     assert (factor.damping, factor.dtype) == (pytest.approx(0.1), "float32")
-
-
-@pytest.mark.parametrize("pattern", [Unstructured(0.6), NofM(2, 4)])
-def test_stacked_matrices_are_independent(pattern):
-    weight, hessian = problem(rows=36)
-    factor = solver.factorise(hessian, "w")
-    parts = [weight[:20], weight[20:26], weight[26:]]
-    together = solver.solve(parts, factor, pattern, block=BLOCK)
-    for part, (solved, mask) in zip(parts, together, strict=True):
-        ((alone, alone_mask),) = solver.solve([part], factor, pattern, block=BLOCK)
-        assert torch.equal(mask, alone_mask)
-        torch.testing.assert_close(solved, alone, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

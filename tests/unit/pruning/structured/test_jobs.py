@@ -175,14 +175,6 @@ def test_gemma4_keeps_full_attention_last(checkpoints, tmp_path):
     assert "'full_attention'" in told.partition("layer 1 would be of another kind: ")[2]
 
 
-def test_gemma3_loses_layers(tmp_path):
-    source = tmp_path / "gemma3"
-    tiny.build_gemma3(source)
-    assert_dropped(source, tmp_path / "out", (1,))
-    settings = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert settings["text_config"]["num_hidden_layers"] == 2
-
-
 def test_verify_compares_with_the_source(checkpoints, tmp_path):
     source = shutil.copytree(checkpoints("qwen3"), tmp_path / "source")
     out = tmp_path / "out"

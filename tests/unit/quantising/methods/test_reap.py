@@ -23,7 +23,7 @@ TEXTS = {"mine": lambda samples, seed: iter(["w1 w2 w3 w4 w5"] * samples)}
 JOB = """
 import json, shutil, sys
 from pathlib import Path
-from safetensors.torch import load_file, save_file
+from safetensors.numpy import load_file, save_file
 
 request = json.loads(Path(sys.argv[1]).read_text())
 source, out = Path(request["source"]), Path(request["out"])
@@ -61,7 +61,7 @@ def mixtures(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mixtures")
     for name in ("qwen3_moe", "mixtral", "qwen3"):
         eight = {"num_local_experts": 8} if name == "mixtral" else {}
-        build(name, folder / name, **eight)
+        build(name, folder / name, torch.float32, **eight)
     return folder
 
 
@@ -124,26 +124,23 @@ def test_other_experts_are_refused(mixtures, tmp_path, job, more, reason):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("change", "part"),
-    [
-        (("mlp.gate.weight", None), "mlp.gate.weight is not what stays of"),
-        (("experts.0.up_proj.weight", None), "is not what stays of"),
-        ((None, "experts.0."), "[6, 6] experts should be left, and [5, 5] are"),
-    ],
-)
-def test_verify_sees_another_expert(mixtures, tmp_path, job, change, part):
+def test_verify_sees_another_expert(mixtures, tmp_path, job):
     job("")
     out = tmp_path / "out"
     quantise(config(mixtures / "qwen3_moe"), out, sources=TEXTS)
-    changed, lost = change
-    tensors = {}
-    for name, tensor in load_file(out / "model.safetensors").items():
-        if lost is None or lost not in name:
-            moved = changed is not None and name.endswith(changed)
-            tensors[name] = tensor + 1 if moved else tensor
-    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
-    assert part in "\n".join(examine(out).problems)
+    whole = load_file(out / "model.safetensors")
+    for changed, part in (
+        ("mlp.gate.weight", "mlp.gate.weight is not what stays of"),
+        ("experts.0.up_proj.weight", "is not what stays of"),
+        ("experts.0.", "[6, 6] experts should be left, and [5, 5] are"),
+    ):
+        tensors = {
+            name: tensor + name.endswith(changed)
+            for name, tensor in whole.items()
+            if changed[-1] != "." or changed not in name
+        }
+        save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+        assert part in "\n".join(examine(out).problems)
 
 
 @pytest.mark.parametrize(

@@ -60,11 +60,6 @@ def test_a_file_states_itself(tmp_path):
     assert served.size == file.stat().st_size
 
 
-def test_longer_vocabularies_are_padded(tmp_path):
-    tokens = [*tokens_of_base(), "[PAD3072]", "[PAD3073]"]
-    assert read_served(prepare_gguf(write(tmp_path / "a.gguf", tokens), BASE))
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -188,11 +183,6 @@ def test_unusable_files_are_refused(tmp_path, written, words):
         prepare_gguf(write(tmp_path / "a.gguf", **written), BASE)
 
 
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"absent\.gguf"):
-        prepare_gguf(tmp_path / "absent.gguf", BASE)
-
-
 def test_missing_packages_are_named(tmp_path, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(llama_process, "find_spec", lambda name: None)
@@ -244,12 +234,3 @@ def test_one_request_at_a_time(tmp_path, monkeypatch, most):
         engine.load(prepare_gguf(write(tmp_path / "a.gguf", tokens_of_base()), BASE))
     engine.close()
     assert [arguments[-1] for arguments in started] == [most or 1]
-
-
-def test_weights_are_not_served():
-    engine = EndpointEngine(EngineConfig(kind="endpoint"))
-    with pytest.raises(InputError, match="serves no weights"):
-        engine.load(BASE)
-    with pytest.raises(EngineError, match="no checkpoint"):
-        next(engine.run(None))
-    engine.close()

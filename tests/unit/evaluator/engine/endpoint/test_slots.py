@@ -40,16 +40,6 @@ def test_prompts_of_an_item_share_a_slot():
     assert {chosen[prompt] for prompt in other} == {1}
 
 
-def test_short_prompts_use_every_slot():
-    chosen = places([(5, number) for number in range(30)], count=3)
-    assert {*chosen.values()} == {0, 1, 2}
-
-
-def test_a_long_queue_overflows():
-    chosen = places([(*LONG, number) for number in range(40)])
-    assert {*chosen.values()} == {0, 1}
-
-
 def numbers(engine, requests):
     found = answers(engine, requests)
     assert {answer.status for answer in found.values()} == {"ok"}

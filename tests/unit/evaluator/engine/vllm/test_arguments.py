@@ -2,7 +2,6 @@
 makes of it, without a GPU."""
 
 import sys
-from itertools import pairwise
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -11,13 +10,7 @@ import pytest
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm import arguments
-from evaluator.engine.vllm.arguments import (
-    FASTER_DECODE,
-    cache_tokens,
-    cached_values,
-    capture_sizes,
-    graph_arguments,
-)
+from evaluator.engine.vllm.arguments import FASTER_DECODE, cache_tokens, graph_arguments
 from tests.support.checkpoint_files import stated
 from tests.support.engines import needs_vllm
 
@@ -33,25 +26,6 @@ def sizes_of(graphs, **limits):
     return graphs_of(graphs, **limits)["compilation_config"]["cudagraph_capture_sizes"]
 
 
-@pytest.mark.parametrize(
-    ("graphs", "settings", "expected"),
-    [
-        (False, {}, {"enforce_eager": True}),
-        # a step has one token
-        ("full", {"requests": 1, "tokens": 1}, {"enforce_eager": True}),
-        # vLLM's own, with graphs of its pieces
-        (None, {"compile": True}, {"enforce_eager": False, "compilation_config": {}}),
-        (
-            False,
-            {"compile": True},
-            {"enforce_eager": False, "compilation_config": {"cudagraph_mode": "NONE"}},
-        ),
-    ],
-)
-def test_graphs_follow_configuration(graphs, settings, expected):
-    assert graphs_of(graphs, **settings) == expected
-
-
 def test_graphs_are_the_default():
     assert graphs_of(None) == graphs_of(True) == graphs_of("full")
     # FlashAttention 3 schedules a graph of one token otherwise, so steps that compute
@@ -65,17 +39,6 @@ def test_graphs_are_the_default():
     assert [sizes_of(kind, requests=3000)[-1] for kind in KINDS] == [3000] * 3
 
 
-def test_steps_are_padded_little():
-    sizes = capture_sizes(2048, 256)
-    assert (len(sizes), sizes[0], sizes[-1]) == (51, 1, 2048)
-    for smaller, larger in pairwise(sizes):
-        assert larger - smaller <= max(8, smaller // 8)
-    # a full batch and the largest step have graphs
-    assert capture_sizes(60, 60)[-3:] == [48, 56, 60]
-    assert capture_sizes(20, 7) == [1, 2, 4, 7, 8, 16, 20]
-    assert capture_sizes(1, 1) == [1]
-
-
 # Qwen3 8B
 MODEL = {
     "hidden_size": 4096,
@@ -84,14 +47,6 @@ MODEL = {
     "num_key_value_heads": 8,
     "head_dim": 128,
 }
-
-
-def test_only_attention_layers_cache_values():
-    assert cached_values(MODEL) == 2 * 36 * 8 * 128
-    assert cached_values(MODEL, workers=2) == 2 * 36 * 4 * 128
-    kinds = [*["linear_attention"] * 3, "full_attention"] * 9
-    hybrid = {"text_config": MODEL | {"layer_types": kinds}}
-    assert cached_values(hybrid) == 2 * 9 * 8 * 128
 
 
 LATENT = {"num_hidden_layers": 27, "kv_lora_rank": 512}
@@ -157,11 +112,6 @@ def asked(monkeypatch, tmp_path):
 )
 def test_checkpoint_computes_in_own_dtype(asked, configured, stored, computed):
     assert asked(EngineConfig(dtype=configured), stored)["dtype"] == computed
-
-
-@pytest.mark.parametrize(("gib", "tokens"), [(69, 8_192), (70, 16_384)])
-def test_large_gpus_have_larger_steps(asked, gib, tokens):
-    assert asked(EngineConfig(), gib=gib)["max_num_batched_tokens"] == tokens
 
 
 def test_only_checked_files_are_read(asked):

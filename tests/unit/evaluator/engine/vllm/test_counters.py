@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from evaluator.engine.vllm.counters import Counters, DeviceClock, device_clock
+from evaluator.engine.vllm.counters import Counters, device_clock
 
 
 class Event:
@@ -61,17 +61,6 @@ def clock(gpu, monkeypatch):
     return device_clock(llm, workers=1)
 
 
-def test_steps_launched_ahead_count_once(gpu, clock):
-    """A step lasts from its inputs to its samples."""
-    for _ in range(5):
-        gpu.step()
-    assert clock.seconds() == pytest.approx(0.003)
-    gpu.now = 8.5  # the first began at 1 and took 3, so the second ended at 7
-    assert clock.seconds() == pytest.approx(0.006)
-    gpu.now = 100
-    assert clock.seconds() == pytest.approx(0.015)
-
-
 def test_gpu_busy_time_rest_is_waiting(gpu, clock, monkeypatch):
     monkeypatch.setattr("time.perf_counter", lambda: gpu.now / 1000)
     gpu.step()  # before the load
@@ -90,16 +79,6 @@ def test_gpu_busy_time_rest_is_waiting(gpu, clock, monkeypatch):
     assert stats.idle_seconds == pytest.approx(0.005)
     # of 3 x 31 ms and 2 x 5
     assert stats.waiting_seconds == pytest.approx(0.103 - 0.005 - 0.009)
-
-
-def test_separate_workers_have_no_time():
-    counters = Counters(device_clock(SimpleNamespace(), workers=2))
-    counters.begin_run()
-    with counters.step(was_empty=False):
-        pass
-    stats = counters.stats()
-    assert (stats.steps, stats.busy_seconds) == (1, None)
-    assert stats.shares() == {"idle_share": None, "waiting_share": None}
 
 
 def test_time_between_steps_waits_or_idles(monkeypatch):
@@ -124,7 +103,3 @@ def test_time_between_steps_waits_or_idles(monkeypatch):
     with pytest.raises(RuntimeError), counters.step(was_empty=False):
         raise RuntimeError
     assert counters.stats().steps == 4
-
-
-def test_clock_without_runner_knows_nothing():
-    assert DeviceClock().seconds() is None

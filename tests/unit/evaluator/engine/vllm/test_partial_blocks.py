@@ -3,8 +3,6 @@ for vLLM's."""
 
 from types import SimpleNamespace
 
-import pytest
-
 from evaluator.engine.vllm.partial_blocks import KnownBlocks
 
 SIZE = 4
@@ -31,23 +29,6 @@ def found(blocks, wanted, tokens=SIZE, most=99):
 
 
 TOKENS = [1, 2, 3, 4, 5, 6, 7]
-
-
-@pytest.mark.parametrize(
-    ("wanted", "most", "shared"),
-    [
-        ([1, 2, 3, 4, 5, 6, 9, 9], 99, (2, 11)),
-        ([1, 2, 3, 4, 5, 6, 7, 8], 99, (3, 11)),
-        ([1, 2, 3, 4, 5, 6, 7, 8], 5, (1, 11)),
-        ([1, 2, 3, 4, 9, 6], 99, (0, None)),
-        # the tokens before the block differ
-        ([1, 2, 3, 9, 5, 6], 99, (0, None)),
-    ],
-)
-def test_blocks_share_common_beginnings(wanted, most, shared):
-    blocks = known(request(TOKENS, 7), 10, 11)
-    assert found(blocks, wanted, most=most) == shared
-    assert found(blocks, [1, 2, 9], tokens=0) == (2, 10)
 
 
 def test_only_computed_tokens_are_shared():

@@ -213,7 +213,8 @@ def test_stream_ends_before_nan(engine):
         batch.in_flight[str(row)] = InFlight(asked, 1, 3, rows=stream, ranks=[])
     for second in (-1, np.nan, -1):
         values = np.array([[-1, -1, -2, -3], [second] * 4], dtype=np.float32)
-        table = StepTable.of(LogprobsLists(np.arange(8).reshape(2, 4), values, [1, 2]))
+        ids, ranks = np.arange(8).reshape(2, 4), np.array([1, 2])
+        table = StepTable.of(LogprobsLists(ids, values, ranks))
         for row in range(2):
             output = LateCore._output(str(row), 0, last=False)
             output.new_logprobs = table.slice_request(row, 1)

@@ -33,17 +33,6 @@ def environment(monkeypatch):
     return environment
 
 
-def test_user_settings_of_vllm_stay(environment):
-    environment["VLLM_LOGGING_LEVEL"] = environment["VLLM_CPU_KVCACHE_SPACE"] = "3"
-    start._prepare_environment(EngineConfig())
-    assert environment["VLLM_LOGGING_LEVEL"] == "3"
-    assert environment["VLLM_CPU_KVCACHE_SPACE"] == "3"
-    assert environment[start.INT4_AS_W4A8] == "0"
-    # that of the run comes first
-    start._prepare_environment(EngineConfig(kv_cache_gib=2))
-    assert environment["VLLM_CPU_KVCACHE_SPACE"] == "2"
-
-
 @pytest.mark.parametrize(
     ("settings", "on_cpu", "variable"),
     [
