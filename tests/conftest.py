@@ -88,9 +88,9 @@ def _is_due(item: pytest.Item, expression: str, *, runs_v2: bool) -> bool:
     marks = {mark.name for mark in item.iter_markers()}
     if "long" in marks and "long" not in expression:
         return False
-    if runs_v2:
-        return bool(marks & {"runners", "v2"})
-    return "v2" not in marks and ("more" not in marks or "more" in expression)
+    if "more" in marks and "more" not in expression:
+        return False
+    return bool(marks & {"runners", "v2"}) if runs_v2 else "v2" not in marks
 
 
 def _starts_a_run(item: pytest.Item) -> bool:

@@ -15,7 +15,8 @@ Technometrics 24, 1982). BLOCK needs a correction, as any single check can block
 chance (Bonferroni).
 
 A run may have controls: a checkpoint once more, under a change that should not
-matter. A tolerance below the upper end of what they show decides nothing: `noisy`.
+matter. A tolerance below the upper end of what they show decides nothing (`noisy`),
+unless the whole interval is beyond that end too.
 """
 
 import math
@@ -269,29 +270,26 @@ def _above_noise(check: Check, floors: Sequence[Evidence]) -> Check:
 
 
 def _is_hidden(check: Check, floor: Evidence) -> bool:
-    """Whether the tolerance is below the upper end of the noise.
+    """Whether noise may be why the check is what it is: the upper end of the noise is
+    beyond the tolerance, and the number is not surely beyond that end.
 
-    A control of few items cannot show that, even without any noise. It hides a loss
-    only if that is not surely beyond tolerance and noise together. Gains and losses by
-    noise cancel in a drop, whose own interval has them: there only a sure loss of the
-    control counts.
+    A control of few items cannot show a small noise, even without any: it prevents no
+    "within". Gains and losses by noise cancel in a drop, whose own interval has them:
+    there only a sure loss of the control counts.
     """
-    criterion, bound = check.criterion, check.threshold
-    level = check.levels[1] if check.state == "beyond" else ALPHA / 2
+    criterion, bound, evidence = check.criterion, check.threshold, check.evidence
+    is_beyond = check.state == "beyond" and evidence is not None
+    level = check.levels[1] if is_beyond else ALPHA / 2
     if criterion.least:
         far, near = floor.lower(level), floor.upper(level)
         is_past, is_sure, loses = far < bound, near < bound, near < 1
     else:
         far, near = floor.upper(level), floor.lower(level)
         is_past, is_sure, loses = far > bound, near > bound, near > 0
-    if criterion.cancels:
-        return is_past and loses
-    may_show = criterion.least or not criterion.measure
-    may_show = may_show or (1 - bound) ** floor.contexts <= ALPHA / 2
-    if not is_past or is_sure or may_show:
-        return is_past
-    return (
-        check.state == "beyond"
-        and check.evidence is not None
-        and check.evidence.p_at_most(bound + far) > level
-    )
+    if not is_past or (criterion.cancels and not loses):
+        return False
+    if is_beyond and evidence is not None:
+        exceeds = evidence.p_at_least if criterion.least else evidence.p_at_most
+        return exceeds(far) > level
+    shows_all = criterion.least or criterion.cancels or not criterion.measure
+    return is_sure or shows_all or (1 - bound) ** floor.contexts <= ALPHA / 2

@@ -16,6 +16,7 @@ from evaluator.store.run_json import Failure
 
 _MOST = 2  # reasons that a sentence names
 _NAMES = 3  # languages
+_WIDER = "the same command with --control order asks all questions again"
 _COUNTED: dict[Outcome, str] = {
     "BLOCK": "blocked",
     "ANOMALOUS": "anomalous",
@@ -185,7 +186,7 @@ def _undecided(check: Check) -> str:
         contexts = counted(check.contexts, "context")
         return f"{items}{where} in {contexts}: a verdict needs {FEWEST} contexts"
     if check.noisy:
-        return f"{_measured(check)}: the tolerance is below the noise floor"
+        return f"{_measured(check)}: the tolerance is below the noise floor; {_WIDER}"
     return f"{_measured(check)}; it would take {_needs(check)}"
 
 
@@ -267,9 +268,12 @@ def _measured(check: Check) -> str:
     )
     if check.excess is None or check.floor is None:
         return measured
+    low = kind.shown(check.floor.lower(ALPHA / 2), unit=False)
+    high = kind.shown(check.floor.upper(ALPHA / 2), unit=False)
     return (
         f"{measured}, {kind.shown(check.excess)} above the noise of"
-        f" {kind.shown(check.floor.value)}"
+        f" {kind.shown(check.floor.value)} ({low} to {high}, from {check.floor.n:,}"
+        f" {check.criterion.counted})"
     )
 
 

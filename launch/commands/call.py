@@ -456,7 +456,8 @@ def evaluate(
             metavar="C[,C]",
             help=(
                 "the base once more, for the noise floor: repeat, order, batch,"
-                " dtype:D, engine:E; none: not even the one by default"
+                " dtype:D, engine:E; beside `order` where noise is expected; none: no"
+                " control at all"
             ),
         ),
     ] = None,

@@ -253,8 +253,8 @@ class SweepConfig(Frozen):
     # Dtypes of the engines' cache.
     kv_cache: OneOrMany[str] = (AUTO_CACHE,)
     # The bases once more, each under a change that should not matter
-    # (evaluator.core.controls). None: where noise is expected (controls.py). The
-    # outermost sweep decides.
+    # (evaluator.core.controls), beside those where noise is expected (controls.py).
+    # Empty: none at all. The outermost sweep decides.
     controls: Annotated[tuple[str, ...] | None, BeforeValidator(_controls)] = None
     # What chat templates take for today; None: the day of the run's first call. The
     # outermost sweep decides.

@@ -1,16 +1,16 @@
 """Which checkpoints of a sweep are evaluated once more, as controls.
 
-A control of `controls:` is of every base. Without that setting, one cheap control shows
-the noise where noise is expected: of bases on GPUs without batch invariance, of
-checkpoints with quantised activations, and of served models."""
+A control of `controls:` is of every base. Besides, one cheap control shows the noise of
+each checkpoint whose numbers may depend on the batch: in any dtype but float32 on a CPU,
+with quantised activations, or from a server. `controls: none` leaves out all."""
 
-from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from evaluator.checkpoints.checkpoint import Checkpoint
-from evaluator.checkpoints.quantisation import ROUNDED_ACTIVATIONS
+from evaluator.checkpoints.quantisation import ROUNDED_ACTIVATIONS, Quantisation
 from evaluator.core.errors import InputError
-from evaluator.engine.config import ENGINES
+from evaluator.engine.config import ENGINES, EngineConfig
 from evaluator.probes import PROBES
 from launch.sweep.config import SweepConfig
 from launch.sweep.jobs import CheckpointJob, Jobs, models_of
@@ -24,46 +24,68 @@ def with_controls(
 ) -> tuple[CheckpointJob, ...]:
     """The jobs, each followed by its controls. Raises InputError for a control without
     its base."""
+    if config.controls == ():
+        return tuple(jobs)
     compared = [job.base or job.name for job in jobs]
+    named = config.controls or ()
+    varies = _depends_on_batch(jobs, config.engine, on_gpus=on_gpus)
     every: list[CheckpointJob] = []
     for job in jobs:
         every.append(job)
         if job.is_variant or not job.tasks:
             continue
-        if config.controls is None:
-            every += _by_default(job, compared, config, on_gpus=on_gpus)
-        elif job.name in compared and not job.is_made:
-            for change in config.controls:
+        is_base = job.name in compared and not job.is_made
+        is_noisy = varies or is_served(models_of(config).get(job.name, ""))
+        is_noisy = is_noisy or _is_rounded(job)
+        for change in named:
+            if is_base:
                 _need_base(job, change)
+            if is_base or (is_noisy and change == CHEAP):
                 every.append(job.with_control(change, None))
-    return tuple(every)
+        if is_noisy and CHEAP not in named:
+            every.append(job.with_control(CHEAP, ITEMS))
+        if not is_base and every[-1] is not job:
+            every[-1] = _without_references(every[-1])
+    return tuple(job for job in every if job.tasks or not job.change)
 
 
-def _by_default(
-    job: CheckpointJob, compared: Collection[str], config: SweepConfig, *, on_gpus: bool
-) -> Iterator[CheckpointJob]:
-    engine = config.engine
-    varies = on_gpus and ENGINES[engine.kind].batches and not engine.deterministic
-    control = job.with_control(CHEAP, ITEMS)
-    if job.name in compared and not job.is_made:
-        if varies:
-            yield control
-    elif is_served(models_of(config).get(job.name, "")) or _is_rounded(job):
-        # it would have to keep its distributions
-        tasks = {}
-        for name, task in job.tasks.items():
-            kept = [each for each in task.probes if not PROBES[each].references]
-            tasks[name] = task.model_copy(update={"probes": tuple(kept)})
-        yield replace(control, tasks=tasks)
+def _without_references(control: CheckpointJob) -> CheckpointJob:
+    """It asks no probe for which its checkpoint would have to keep distributions."""
+    tasks = {}
+    for name, task in control.tasks.items():
+        probes = tuple(probe for probe in task.probes if not PROBES[probe].references)
+        if probes:
+            tasks[name] = task.model_copy(update={"probes": probes})
+    return replace(control, tasks=tasks)
+
+
+def _depends_on_batch(jobs: Jobs, engine: EngineConfig, *, on_gpus: bool) -> bool:
+    """Whether what an engine computes depends on what it computes beside it. Only
+    float32 on a CPU does not."""
+    kind = ENGINES[engine.kind]
+    if not kind.batches or engine.deterministic:
+        return False
+    if on_gpus or engine.dtype != "auto":
+        return on_gpus or engine.dtype != "float32"
+    return any(kind.auto_dtype(_quantisation(job)) != "float32" for job in jobs)
 
 
 def _is_rounded(job: CheckpointJob) -> bool:
     """Whether a checkpoint's activations are quantised, so that its numbers depend on
     the batch."""
-    made = None if job.quantise is None else job.quantise.quantisation
-    if not job.is_made and job.path.is_dir():
-        made = Checkpoint(job.path).quantisation
+    made = _quantisation(job)
     return made is not None and ROUNDED_ACTIVATIONS.search(made.label) is not None
+
+
+def _quantisation(job: CheckpointJob) -> Quantisation | None:
+    """Of a checkpoint that is to be made, or is here and whole."""
+    if job.is_made:
+        return None if job.quantise is None else job.quantise.quantisation
+    with suppress(InputError):  # a damaged or absent one is refused elsewhere
+        checkpoint = Checkpoint(job.path)
+        checkpoint.check_directory()
+        return checkpoint.quantisation
+    return None
 
 
 def _need_base(job: CheckpointJob, change: str) -> None:

@@ -97,6 +97,22 @@ def test_sure_loss_of_control_counts():
     assert decide(paired(base, own), DROP, floors=floors).outcome == "WARN"
 
 
+@pytest.mark.parametrize(("lost", "outcome"), [(0.3, "WARN"), (0.95, "BLOCK")])
+def test_loss_above_the_floor_is_judged(lost, outcome):
+    """A control of 9 answers shows a noise of up to a third or so, and no more."""
+    base = np.ones(200)
+    own = (np.arange(200) >= 200 * lost).astype(float)
+    asked = Thresholds(max_drop=100, max_flips=5, **OFF)
+    again = paired(base[:9], base[:9])
+    (floor,) = [
+        criterion.measure(again, "left out").evidence
+        for criterion in CRITERIA
+        if criterion.name == "open_flips"
+    ]
+    decision = decide(paired(base, own), asked, floors={"open_flips": [floor]})
+    assert decision.outcome == outcome
+
+
 @pytest.mark.parametrize(
     ("name", "value", "hidden"),
     [
@@ -142,7 +158,8 @@ def test_verdict_names_the_floor():
     told = "open flips 12.0 % ({}; at most 5.0), 4.0 % above the noise of 8.0 %"
     found = why(verdict)
     assert found.startswith(told.partition("{")[0])
-    assert told.partition("}")[2] + ": the tolerance is below the noise floor" in found
+    assert told.partition("}")[2] + " (3.5 to 15.2, from 100 items)" in found
+    assert found.endswith("with --control order asks all questions again")
     headings, ((*cells,),) = table_of([verdict])
     assert cells[headings.index("open_flips")] == "+4.0~"
     rows = document([verdict], policy)["checkpoints"][0]["checks"]

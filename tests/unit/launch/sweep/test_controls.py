@@ -53,7 +53,8 @@ def test_names_state_their_change():
 
 def test_bases_are_evaluated_once_more():
     """Never a compressed one, never made, judged early or compared with another."""
-    every = jobs({"controls": ["repeat", "dtype:bfloat16"]})
+    more = {"controls": ["repeat", "dtype:bfloat16"], "compress": []}
+    every = jobs(more)
     assert [job.name for job in every][:3] == [
         "dense",
         "dense~repeat",
@@ -71,26 +72,54 @@ def test_bases_are_evaluated_once_more():
     assert sum(job.change is not None for job in every) == 2
 
 
+ALL = ["dense", "dense-magnitude-0.5", "dense-rtn-w8a8", "dense-rtn-w8a16", "served"]
+ROUNDED = ["dense-rtn-w8a8", "served"]
+
+
 @pytest.mark.parametrize(
     ("more", "on_gpus", "names"),
     [
-        ({}, False, ["dense-rtn-w8a8", "served"]),
-        ({}, True, ["dense", "dense-rtn-w8a8", "served"]),
-        ({"engine": {"deterministic": True}}, True, ["dense-rtn-w8a8", "served"]),
-        ({"engine": {"kind": "torch"}}, True, ["dense-rtn-w8a8", "served"]),
+        ({}, True, ALL),
+        ({}, False, ALL),  # a CPU has no kernel of W8A8 in float32
+        ({"engine": {"dtype": "float32"}}, False, ROUNDED),
+        ({"engine": {"dtype": "bfloat16"}}, False, ALL),
+        ({"engine": {"deterministic": True}}, True, ROUNDED),
+        ({"engine": {"kind": "torch"}}, True, ROUNDED),
         ({"models": SERVED, "only": ["api", "dense"], "compress": []}, False, ["api"]),
         ({"controls": "none"}, True, []),
-        ({"controls": ["batch"]}, True, ["dense"]),
     ],
 )
 def test_noise_is_measured_by_default(more, on_gpus, names):
+    """In every dtype but float32 on a CPU, of each checkpoint."""
     made = controls(more, on_gpus=on_gpus)
     assert [job.base.lower() for job in made] == names
     for job in made:
-        given = "controls" in more
-        assert job.most == (None if given else ITEMS)
+        assert job.most == ITEMS
         (task,) = job.tasks.values()  # without the distributions that it compares
         assert ("fidelity" in task.probes) == (job.base == "dense")
+
+
+def test_named_controls_are_added():
+    """`order` by name asks every item again, of each noisy checkpoint."""
+    plain = {"engine": {"dtype": "float32"}}
+    made = controls({"controls": ["batch", "order"], **plain})
+    assert [(job.name.lower(), job.most) for job in made] == [
+        ("dense~batch", None),
+        ("dense~order", None),
+        ("dense-rtn-w8a8~order", None),
+        ("served~order", None),
+    ]
+    made = controls({"controls": ["batch"], **plain}, on_gpus=True)
+    found = {job.name.lower(): job.most for job in made}
+    assert found == {"dense~batch": None, **{f"{name}~order": ITEMS for name in ALL}}
+
+
+def test_tasks_without_other_probes_have_no_control(tmp_path):
+    text = tmp_path / "book.txt"
+    text.write_text("Karo lies on the Belu.")
+    tasks = [{"task": f"text:{text}", "probes": ["text_fidelity"]}]
+    made = controls({"tasks": tasks}, on_gpus=True)
+    assert [job.base for job in made] == ["dense"]
 
 
 def test_estimate_counts_controls(monkeypatch):
