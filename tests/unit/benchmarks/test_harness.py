@@ -49,27 +49,6 @@ def test_ratio_is_median_of_neighbours(capsys):
     assert (code, "failed" in said) == (0, False)
 
 
-@pytest.mark.parametrize(("ours", "ratio"), [("", 3.0), ("less", 6.0)])
-def test_peer_is_compared_with_its_like(capsys, ours, ratio):
-    sides = {
-        "ours": side("ours", [1.0, 1.0]),
-        "theirs": side("theirs", [3.0, 3.0]),
-        "less": side("less", [0.5, 0.5], agree=None),
-        "peer": side(
-            "peer", [2.0, 4.0], ours=ours, facts=lambda: {"defaults": "its own"}
-        ),
-    }
-    said, _ = told(capsys, sides, rounds=2)
-    assert said["ratio"] == 3.0
-    peer = said["peer"]
-    assert (peer["ratio"], peer["name"], peer["theirs_s"], peer["defaults"]) == (
-        ratio,
-        "peer",
-        3.0,
-        "its own",
-    )
-
-
 def ending(why):
     def run():
         raise SystemExit(why)

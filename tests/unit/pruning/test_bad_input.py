@@ -45,13 +45,8 @@ def refused(config: PruneConfig, out: Path, message: str, *, by=check) -> None:
             {"sparsity": 0.5, "method": "wanda", "calibration": None},
             "calibration: method 'wanda'",
         ),
-        ({"sparsity": 0.5, "device": "gpu"}, "device: 'gpu'"),
         ({"sparsity": 0.5, "method": "sparsegpt", "group": "row"}, "group: 'row'"),
         ({"pattern": "2:4", "allocation": "owl"}, "allocation: 'owl'"),
-        (
-            {"sparsity": 0.5, "calibration": {"source": ""}},
-            "calibration source is empty",
-        ),
         ({"method": "layers", "sparsity": 1}, "sparsity: 1.0 is not a share of layers"),
         (
             {"method": "layers", "pattern": "2:4"},
@@ -103,7 +98,6 @@ def test_misfitting_parts_are_refused(checkpoints, passages, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("blank.txt", b"\n \n\n", "has 0"),
         (
             "latin.txt",
             "caf\xe9\n".encode("latin-1") * 9,
@@ -114,7 +108,6 @@ def test_misfitting_parts_are_refused(checkpoints, passages, tmp_path):
             b'{"text": "w1 w2"}\n{"txet": 1}\n',
             "a.jsonl, line 2: field 'text'",
         ),
-        ("b.jsonl", b'{"text": "w1 w2"}\nhello\n', "b.jsonl, line 2: not JSON"),
         ("d.jsonl.gz", HALF_ZIPPED, "d.jsonl.gz: calibration file cannot be read"),
     ],
 )
@@ -134,10 +127,6 @@ def test_a_bad_calibration_file_is_named(name, content, message, checkpoints, tm
         ("text:/nowhere/a.txt", "/nowhere/a.txt: calibration file cannot be read"),
         ("jsonl:/dev/zero", "/dev/zero: is a pipe, a socket or a device"),
         ("c5", "calibration.source: unknown source 'c5'; did you mean 'c4'?"),
-        (
-            "wikipedia:",
-            "unknown source 'wikipedia:'; did you mean 'wikipedia:LANG,...'?",
-        ),
         ("balanced:en,swahili,sw", "must name each language once"),
         ("balanced:en,sw,te,ar,fi", "12 cannot be the same number of each of 5"),
     ],
@@ -225,7 +214,6 @@ def test_bad_tensors_are_named(name, change, message, copied, tmp_path):
             {"quantization_config": {"quant_method": "gptq", "bits": 4}},
             "already quantised .*'gptq'.*; compress the dense model",
         ),
-        ({"model_type": "mamba"}, "model_type 'mamba' is not one of gemma2, "),
     ],
 )
 def test_other_architectures_are_named(change, message, copied, tmp_path):

@@ -2,10 +2,8 @@
 ids that lm-eval makes of them."""
 
 import json
-from pathlib import Path
 
 import pytest
-import yaml
 
 from benchmarks.serving import lm_eval, workload
 from benchmarks.serving.__main__ import parser
@@ -102,21 +100,3 @@ def test_respelled_items_are_lm_evals(tokenizer):
     for option, ids in zip(options, item["options"], strict=True):
         assert encode_as_lm_eval(tokenizer, text, option) == (item["prompt"], ids)
         assert tokenizer.decode(ids) == option
-
-
-def test_tasks_are_files_for_lm_eval(tmp_path):
-    items = [
-        {"text": text, "option_texts": [" b", " c"], "deep": deep}
-        for text, deep in (("a:", True), ("d:", False))
-    ]
-    lm_eval.write_tasks({"items": items}, tmp_path, generate=True)
-    whole = [
-        {"text": text, "options": [" b", " c"], "gold": 0} for text in ("a:", "d:")
-    ]
-    expected = {"candidates": whole, "greedy": whole, "samples": whole[:1]}
-    for name, rows in expected.items():
-        task = yaml.safe_load((tmp_path / f"{name}.yaml").read_text())
-        lines = Path(task["dataset_kwargs"]["data_files"]["test"]).read_text()
-        assert [json.loads(line) for line in lines.splitlines()] == rows
-    assert task["repeats"] == 10
-    assert task["generation_kwargs"]["top_p"] == 0.9

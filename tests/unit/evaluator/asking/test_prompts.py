@@ -156,19 +156,6 @@ def test_one_shot_cap_and_exemplar():
     assert needs in refused(small.build, ITEM, "one_shot")
 
 
-def test_unfit_prompt_names_item():
-    """A prompt that does not fit without its context names the item."""
-    for number, context, tokens in ((3, "c", 345), (4, "", 334)):
-        long = make_item(number, question="Q" * 300, context=context)
-        message = (
-            f"item 'i{number}': the 'open' prompt takes {tokens} tokens without its"
-            " context, and the cap is 64"
-        )
-        assert message in refused(
-            prompter(byte_tokenizer(), cap=64).build, long, "open"
-        )
-
-
 def test_exemplars_are_neither_evaluated_nor_excluded():
     pool = [make_item(0), make_item(1, answers=["?"]), make_item(2), make_item(3)]
     assert exemplars_of(pool, [pool[0]]) == pool[2:]

@@ -309,10 +309,7 @@ def test_own_options_are_used():
 def test_unrelated_candidates_are_foreign():
     """Unrelated candidates are wrong distinct and come from other languages."""
     pools = {
-        language: [
-            make_item(number, language=language, answers=[f"{language} {number}"])
-            for number in range(30)
-        ]
+        language: pool(30, language, language + " {}")
         for language in ("english", "finnish", "korean")
     }
     item = pools["english"][0]

@@ -22,12 +22,7 @@ from tests.support.checkpoint_files import (
     write_manifest,
     write_sharded,
 )
-from tests.support.quantised import (
-    LAYOUTS,
-    compressed_tensors,
-    floats,
-    with_quantisation,
-)
+from tests.support.quantised import LAYOUTS
 from tests.support.sweeps import refused
 
 pytestmark = pytest.mark.usefixtures("any_tensors")
@@ -188,22 +183,6 @@ def test_no_whole_checkpoint(checkpoint, content, part):
     assert "no such directory" in only_error(checkpoint / SINGLE)
     partial = checkpoint.rename(checkpoint.with_name("out.partial"))
     assert "half-written" in only_error(partial)
-
-
-FP8 = compressed_tensors(
-    "float-quantized", floats("channel"), floats("token", dynamic=True)
-)
-
-
-def test_pruned_then_quantised_elsewhere(checkpoint):
-    """The manifest lists files as they were called before."""
-    files = {**GONE["files"], "model-00001-of-00002.safetensors": "77"}
-    write_manifest(checkpoint, **(GONE | {"files": files}), calibration=TEXT)
-    info = inspect_checkpoint(with_quantisation(checkpoint, FP8))
-    said = info.method, info.pattern, info.calibration
-    pattern = "unstructured + FP8 (per channel)"
-    assert said == ("wanda + quantised", pattern, "gazetteer")
-    assert (info.sparsity, info.requested_sparsity) == (0.4977, 0.5)
 
 
 @pytest.mark.parametrize(

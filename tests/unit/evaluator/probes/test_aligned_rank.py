@@ -200,7 +200,6 @@ class Pieces:
             ["Nile"],
             ("The river is", " Nile"),
         ),
-        (("Nile",), ["Nile"], ("", "Nile")),
         # punctuation before the answer belongs to the lead-in
         (("It", " is", ' "', "NI", "LE", '"'), ["Nile"], ('It is "', "NILE")),
         # the first mention ends the answer; within it, the last place where it can
@@ -209,12 +208,8 @@ class Pieces:
         (("ni", " ni", "le"), ["Nile"], ("ni", " nile")),
         # of several answers the one that is complete first; of two the shorter
         (("the", " White", " Nile"), ["White Nile", "White"], ("the", " White")),
-        (("the", " White", " Nile"), ["White Nile", "Nile"], ("the White", " Nile")),
         # a token that holds more than the answer is taken whole
         (("about", " sixty", "Nileometres"), ["Nile"], ("about sixty", "Nileometres")),
-        # answers that normalise to nothing are in no text
-        (("well", "?!", " Nile"), ["?!", "Nile"], ("well?!", " Nile")),
-        (("the", " Congo"), ["Nile"], None),
         # a character in two tokens, and a limit in the middle of one
         (("это ", b"\xd0", b"\xbe", "нти", "."), ["Онти"], ("это ", "онти")),
         (("Nile", b"\xf0\x9f"), ["Nile"], ("", "Nile")),
@@ -229,11 +224,6 @@ def test_the_rule_on_words(pieces, answers, expected):
     [
         # thoughts are not said
         (("<think>", "Nile", "</think>", "Po"), "Nile", None),
-        (
-            ("<think>", "Nile", "</think>", "the ", "Nile"),
-            "Nile",
-            ("<think>Nile</think>the ", "Nile"),
-        ),
         # an answer on both sides of a thought; the thought holds it too, and must not
         # be taken for it
         (

@@ -16,7 +16,6 @@ from tests.support.probing import (
     answer,
     config,
     evaluation,
-    prompter,
     questions,
     run,
     start,
@@ -108,24 +107,6 @@ def test_too_long_prompt_is_excluded(tokenizer):
     of_open = {probe for probe, format, _ in excluded(records) if format == "open"}
     assert of_open == set(EVERY_PROBE)
     assert {r.text for r in records if r.status == "excluded"} == {TOO_LONG}
-
-
-def test_equal_continuations_are_scored_once(tokenizer):
-    """Equal continuations of choice hard choice and rank are scored once."""
-    settings = config(formats=("open",), probes=("choice", "rank", "hard_choice"))
-    asked = questions(settings)[0]
-    scores = start(tokenizer, settings, asked)
-    distinct = {*asked.options.texts, *asked.hard_options.texts}
-    assert all(isinstance(request, Score) for request in scores)
-    assert len(scores) == len(distinct) < 9
-    plain = prompter(tokenizer).build(asked.item, "open")  # with no candidates shown
-    assert {request.prompt_ids for request in scores} == {plain.token_ids}
-    alone = start(
-        tokenizer,
-        config(formats=("open",), probes=("hard_choice",)),
-        questions(settings)[0],
-    )
-    assert len(alone) == 4
 
 
 def test_hard_choice_records_own_options(tokenizer):

@@ -151,15 +151,6 @@ def test_thinking_greedy_equals_free_loop(run):
     assert "closed" in states
 
 
-def test_cut_thought_asks_for_no_answer(run):
-    """Unless a beam search begins with it."""
-    alone = Run(run.tokenizer.chat_template, config=config_of(probes=("greedy",)))
-    answered = {each.request_id for each in alone.asked}
-    cut = {each.item_id for each in alone.of("greedy") if each.thought_state == "cut"}
-    asked = sum(name.endswith("/greedy/open") for name in answered)
-    assert asked == 12 - len(cut)
-
-
 def test_scores_follow_thought_and_gap(run):
     """Scores and ranks come after the thought and its gap."""
     gap = tuple(run.tokenizer.encode("\n\n", add_special_tokens=False))

@@ -238,19 +238,6 @@ def test_layer_list_in_any_order(text, numbers):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("1,,2", "is no list of layers"),
-        ("5-3", "5-3 ends before it begins"),
-        ("1-3,2", "names 2 twice"),
-    ],
-)
-def test_another_text_is_refused(text, message):
-    with pytest.raises(ValueError, match=message):
-        read_numbers(text)
-
-
-@pytest.mark.parametrize(
     ("ratio", "layers", "count"),
     [
         (0.25, 30, 7),

@@ -44,6 +44,15 @@ def gets(endpoint, count=1, path="/v1/models", **more):
     return asyncio.run(all_of_them())
 
 
+def got(before, **more):
+    """What is answered by a server that answers so, and the server."""
+    server = FakeServer()
+    server.before = before
+    with server.serving() as url:
+        (found,) = gets(Endpoint(url=url), **more)
+    return found, server
+
+
 def burst(statuses, **headers):
     """The first answers of a server have other statuses."""
     left = iter(statuses)
@@ -81,34 +90,27 @@ def breaks(handler):
 )
 def test_busy_servers_are_asked_again(tries, monkeypatch):
     monkeypatch.setattr(client_module, "_ANSWER_SECONDS", 1.0)
-    server, left = FakeServer(), [lambda handler: False, *tries]
-    server.before = lambda handler: (left.pop() if left else stall)(handler)
-    with server.serving() as url:
-        (found,) = gets(Endpoint(url=url), **PATIENT)
+    left = [lambda handler: False, *tries]
+    found, server = got(lambda handler: left.pop()(handler), **PATIENT)
     assert found["data"]
     assert len(server.asked) == len(tries) + 1
 
 
 @pytest.mark.parametrize("is_date", [False, True])
 def test_retry_after_is_awaited(is_date):
-    server, answered = FakeServer(), []
+    answered = []
 
     def before(handler):
         answered.append(time.monotonic())
         later = formatdate(time.time() + 2, usegmt=True) if is_date else "0.7"
         return len(answered) == 1 and send(handler, 429, b"{}", Retry_After=later)
 
-    server.before = before
-    with server.serving() as url:
-        gets(Endpoint(url=url), **PATIENT)
+    got(before, **PATIENT)
     assert answered[1] - answered[0] >= 0.7
 
 
 def test_long_waits_are_no_answer():
-    server = FakeServer()
-    server.before = burst([429] * 9, Retry_After="inf")
-    with server.serving() as url:
-        (found,) = gets(Endpoint(url=url))
+    found, _ = got(burst([429] * 9, Retry_After="inf"))
     assert isinstance(found, Unreachable)
     assert "429" in str(found)
 
@@ -142,11 +144,7 @@ def test_trickled_answers_end(monkeypatch):
             time.sleep(0.1)
         return True
 
-    server = FakeServer()
-    server.before = trickle
-    with server.serving() as url:
-        (found,) = gets(Endpoint(url=url))
-    assert isinstance(found, Unreachable)
+    assert isinstance(got(trickle)[0], Unreachable)
 
 
 @pytest.mark.parametrize(
@@ -161,10 +159,8 @@ def test_trickled_answers_end(monkeypatch):
     ],
 )
 def test_other_answers_are_errors(status, content, headers):
-    server = FakeServer()
-    server.before = lambda handler: send(handler, status, content, **headers)
-    with server.serving() as url:
-        (found,) = gets(Endpoint(url=url), patience=0.1)
+    answer = lambda handler: send(handler, status, content, **headers)  # noqa: E731
+    found, _ = got(answer, patience=0.1)
     assert isinstance(found, EngineError)
     assert not isinstance(found, Refused)
 
@@ -184,10 +180,7 @@ def test_other_answers_are_errors(status, content, headers):
     ],
 )
 def test_refusals_show_their_first_words(content, shown):
-    server = FakeServer()
-    server.before = lambda handler: send(handler, 400, content)
-    with server.serving() as url:
-        (found,) = gets(Endpoint(url=url))
+    found, _ = got(lambda handler: send(handler, 400, content))
     assert str(found).startswith(f"HTTP 400: {shown}")
     assert str(found).isprintable()
     assert len(str(found)) < 100
@@ -195,10 +188,7 @@ def test_refusals_show_their_first_words(content, shown):
 
 def test_huge_answers_are_refused(monkeypatch):
     monkeypatch.setattr(client_module, "_MOST_BYTES", 1000)
-    server = FakeServer()
-    server.before = lambda handler: send(handler, 200, b" " * 2000)
-    with server.serving() as url:
-        (found,) = gets(Endpoint(url=url))
+    found, _ = got(lambda handler: send(handler, 200, b" " * 2000))
     assert "more than 1,000 bytes" in str(found)
 
 

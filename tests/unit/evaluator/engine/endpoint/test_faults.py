@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from evaluator.core.errors import EngineError, InputError
-from evaluator.engine.base import TOO_LONG, UNABLE, Reference
+from evaluator.engine.base import TOO_LONG, UNABLE
 from evaluator.engine.beam import BeamSearch
 from evaluator.probes.item import failed
 from tests.support.engines import answers
@@ -525,15 +525,3 @@ def test_a_smaller_context_excludes():
         server.context = 64
         answer = answers(engine, [long])["long"]
     assert failed(answer.error)["status"] == "excluded"
-
-
-def test_short_distributions_are_excluded(tmp_path):
-    server = FakeServer()
-    server.most_top = 3000
-    kept = Reference(path=str(tmp_path / "kept"), keep=True)
-    with endpoint_engine(server) as engine:
-        request = scoring("kept", PROMPT, (40, 41), reference=kept)
-        found = answers(engine, [request, *SCORES])
-    assert failed(found["kept"].error)["status"] == "excluded"
-    assert found["score"].status == "ok"
-    assert not (tmp_path / "kept").exists()

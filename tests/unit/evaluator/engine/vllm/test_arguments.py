@@ -122,22 +122,6 @@ def test_only_checked_files_are_read(asked):
     assert given["trust_remote_code"] is False
 
 
-@pytest.mark.parametrize(
-    ("settings", "tokens", "requests", "largest_graph"),
-    [
-        ({}, 16_384, 256, 2048),
-        ({"max_num_batched_tokens": 1000, "max_num_seqs": 60}, 1000, 60, 1000),
-        ({"max_num_batched_tokens": 64, "max_num_seqs": 512}, 512, 512, 512),
-        ({"cuda_graphs": "decode", "max_num_seqs": 60}, 16_384, 60, 60),
-    ],
-)
-def test_step_sizes_are_configured(asked, settings, tokens, requests, largest_graph):
-    chosen = asked(EngineConfig(**settings))
-    assert chosen["max_num_batched_tokens"] == tokens
-    assert chosen["max_num_seqs"] == requests
-    assert chosen["compilation_config"]["cudagraph_capture_sizes"][-1] == largest_graph
-
-
 WEIGHTS = 16 * 10**9 / GIB
 HALF = {"gpu_memory_utilization": 0.5, "shared_gpu": True}
 

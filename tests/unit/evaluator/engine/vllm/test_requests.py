@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evaluator.engine.base import NOT_NUMBERS, Cancel, FixedSource
+from evaluator.engine.base import NOT_NUMBERS, FixedSource
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.start import Started
@@ -113,61 +113,6 @@ def test_run_gets_nothing_of_earlier_run(engine, core, abandoned):
     assert gc.get_threshold() == before
     assert tokens(engine.run(FixedSource(ASKED))) == expected
     assert len(set(core.ids)) == len(core.ids)
-
-
-class Follow:
-    """Each answer brings another request, until there are enough; notes how many
-    each `take` could have."""
-
-    def __init__(self, first, following, cancelled=None):
-        self.limits: list[int] = []
-        requests = [
-            generation(n, (1,), 2 + n % 5, temperature=1.0)
-            for n in range(first + following)
-        ]
-        self._ready, self._later = requests[:first], requests[first:]
-        self._cancelled = cancelled
-
-    def take(self, limit):
-        self.limits.append(limit)
-        if len(self.limits) == self._cancelled:
-            return [Cancel(request_id="0")]
-        taken, self._ready = self._ready[:limit], self._ready[limit:]
-        return taken
-
-    def answers_of(self, engine):
-        names = []
-        for response in engine.run(self):
-            names.append(int(response.request_id))
-            self._ready += self._later[:1]
-            del self._later[:1]
-        return sorted(names)
-
-
-def in_bursts(engine, rows):
-    engine._started = dataclasses.replace(
-        engine._started, max_num_seqs=rows, graphs="FULL_DECODE_ONLY"
-    )
-
-
-@pytest.mark.parametrize(("first", "following"), [(1, 20), (40, 200)])
-@pytest.mark.parametrize("bursts", [True, False])
-def test_engine_never_stalls(engine, first, following, bursts):
-    """Without bursts, as on a CPU, which has no graphs, a short queue is kept full."""
-    if bursts:
-        in_bursts(engine, 32)
-    source = Follow(first, following)
-    assert source.answers_of(engine) == list(range(first + following))
-    assert all(limit == 0 or limit >= 4 for limit in source.limits) or not bursts
-    assert source.limits[0] == (32 if bursts else 10)
-
-
-def test_cancels_are_taken_between_bursts(engine, core):
-    in_bursts(engine, 16)
-    source = Follow(16, 0, cancelled=2)
-    assert source.answers_of(engine) == list(range(1, 16))
-    assert source.limits[:2] == [16, 0]
-    assert core.aborted == [core.ids[0]]
 
 
 @pytest.mark.parametrize(("positions", "refused"), [(64, ["fills"]), (65, [])])

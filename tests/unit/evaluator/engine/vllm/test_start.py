@@ -1,7 +1,6 @@
 """How vLLM's engine is started, without one; it waits for the memory of a process that
 has ended."""
 
-import builtins
 import importlib.util
 import json
 import re
@@ -57,30 +56,6 @@ def test_import_variables_set_before_vllm(
         assert "vLLM is running in this process without it" in told
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("no kernel\nand pages more", "no kernel"),
-        ("\n", "no message"),
-        ("None can. Reasons: \nA: small\nB: old", "None can. Reasons: A: small B: old"),
-        (
-            "1 validation error for X\n  Value error, no [type=value_error]",
-            "1 validation error for X Value error, no",
-        ),
-        (
-            "Model architectures ['X'] failed to be inspected",
-            (
-                "Model architectures ['X'] failed to be inspected; it lacks a package,"
-                " and --engine torch may do without"
-            ),
-        ),
-    ],
-)
-def test_vllm_error_is_first_line(text, said):
-    """And the reasons that it announces."""
-    assert start.named(ValueError(text)) == f"ValueError: {said}"
-
-
 @pytest.mark.parametrize("capability", [75, 80])
 def test_determinism_needs_a_newer_gpu(environment, monkeypatch, capability):
     platform = SimpleNamespace(
@@ -121,19 +96,6 @@ def test_cpus_are_not_deterministic(monkeypatch):
     monkeypatch.setattr(start, "serves_cpus", lambda: True)
     told = refused(start.check_here, EngineConfig(deterministic=True))
     assert "vLLM has no batch-invariant mode on a CPU" in told
-
-
-def test_missing_library_is_one_line(monkeypatch):
-    def broken(name, *more):
-        if name.startswith("vllm"):
-            raise ImportError("libcudart.so.13: cannot open\nNo such file")
-        return real(name, *more)
-
-    real = builtins.__import__
-    monkeypatch.setattr(start, "installed_version", lambda: "0.32.0")
-    monkeypatch.setattr(builtins, "__import__", broken)
-    told = refused(start._start, EngineConfig(), None, Path())
-    assert told.startswith("engine 'vllm': vLLM 0.32.0 cannot be imported: libcudart")
 
 
 @pytest.mark.parametrize(
