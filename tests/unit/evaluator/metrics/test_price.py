@@ -6,11 +6,11 @@ import re
 import pandas as pd
 import pytest
 
-from evaluator.metrics import FilledTable, Inputs, compute_tables, reduce_records
+from evaluator.metrics import TABLES, FilledTable, Inputs
 from evaluator.report.figures import draw_each
 from evaluator.report.page import grid
-from tests.support.records import Seen, numbered, records
-from tests.support.tables import has, only
+from tests.support.records import Seen, numbered
+from tests.support.tables import has, only, outcomes
 
 SPEED = ["peak_memory", "tokens_per_second", "seconds_per_item", "machine"]
 NAMES = ["checkpoint", "bytes", "bits_a_weight", "parameters", *SPEED]
@@ -36,13 +36,12 @@ def filled(
     known = Seen(greedy=True, choice=True)
     dense = numbered(english=[known] * 3)
     own = {**dense, "english/2": Seen(greedy=False, choice=True)}
-    outcomes = []
+    parts = []
     for task in tasks:
-        outcomes.append(reduce_records(records("dense", dense, task=task)))
-        part = records("gptq", own, base="dense", task=task)
-        outcomes.append(reduce_records(part))
+        parts.append(outcomes("dense", dense, task=task))
+        parts.append(outcomes("gptq", own, base="dense", task=task))
     run = {"checkpoints": sizes, "engine_stats": list(calls)}
-    return compute_tables(Inputs(pd.concat(outcomes), run=run))["price"]
+    return TABLES["price"].fill(Inputs(pd.concat(parts), run=run))
 
 
 def told(*calls: object, **given: object) -> pd.DataFrame:

@@ -9,14 +9,7 @@ import pytest
 from markupsafe import escape
 
 from evaluator.core.errors import ResurfaceError
-from evaluator.metrics import (
-    TABLES,
-    Inputs,
-    Lack,
-    Table,
-    compute_tables,
-    reduce_records,
-)
+from evaluator.metrics import TABLES, Inputs, Lack, Table, empty_outcomes
 from evaluator.metrics.columns import (
     COUNT,
     PERCENTAGE,
@@ -27,9 +20,9 @@ from evaluator.metrics.columns import (
     names_of,
     typed_frame,
 )
+from evaluator.metrics.tables import fill
 from evaluator.report import write_report
 from launch.commands.report import finish
-from tests.support.records import Seen, records
 from tests.support.registries import temporarily
 from tests.support.synthetic import write_run
 
@@ -90,45 +83,45 @@ def _raises(inputs: Inputs) -> list[dict]:
     raise ZeroDivisionError("no rows\nto divide")
 
 
-@pytest.mark.parametrize(
-    ("broken", "error"),
-    [
-        (_raises, "ZeroDivisionError: no rows to divide"),
-        (
-            lambda inputs: [{"task": "t", "lenght": 1}],
-            "ValueError: no column and no kind is declared for lenght",
-        ),
-        (
-            lambda inputs: [{"task": "t", "half": "much"}],
-            "ValueError: could not convert string to float: 'much'",
-        ),
-    ],
-)
-def test_failed_plugin_table_is_named(broken, error, run, capsys):
-    """A plugin's table that fails is named and the others appear."""
-    with temporarily(TABLES, TOY):
-        write_report(run)
-    why = f"table 'toy' of plugin {__name__} failed: {error}"
+FAILED = f"table 'toy' of plugin {__name__} failed: "
+
+
+def test_failed_plugin_table_is_named(run, capsys):
+    """The others appear."""
+    (run / "tables").mkdir()
+    (run / "tables" / "toy.csv").write_text("of the call in which it worked")
+    why = f"{FAILED}ZeroDivisionError: no rows to divide"
     told = f"^{re.escape(why)}; the report has the other tables$"
-    failed = temporarily(TABLES, replace(TOY, compute=broken))
+    failed = temporarily(TABLES, replace(TOY, compute=_raises))
     with failed, pytest.raises(ResurfaceError, match=told):
         finish(run)
     written = {each.name for each in (run / "tables").iterdir()}
     assert {"accuracy.csv", "headline.csv"} <= written
-    assert "toy.csv" not in written  # of the call in which it worked
+    assert "toy.csv" not in written
     page = (run / "report" / "index.html").read_text(encoding="utf-8")
     assert '<section id="accuracy">' in page
     assert escape(why) in page.split('<section id="missing">')[1]
     assert "what can it still say?" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("row", "error"),
+    [
+        ({"lenght": 1}, "no column and no kind is declared for lenght"),
+        ({"half": "much"}, "could not convert string to float: 'much'"),
+    ],
+)
+def test_impossible_rows_of_plugins_are_named(row, error):
+    table = replace(TOY, compute=lambda inputs: [{"task": "t"} | row])
+    found = fill(table, Inputs(empty_outcomes()))
+    assert (found.note, found.failed) == (f"{FAILED}ValueError: {error}", True)
+
+
 def test_own_table_error_is_raised(monkeypatch):
     """An error in a table of our own is not hidden."""
-    outcomes = reduce_records(records("dense", {"english/1": Seen(greedy=True)}))
     monkeypatch.setattr(_raises, "__module__", "evaluator.metrics.tables.toy")
-    own = temporarily(TABLES, replace(TOY, compute=_raises))
-    with own, pytest.raises(ZeroDivisionError):
-        compute_tables(Inputs(outcomes))
+    with pytest.raises(ZeroDivisionError):
+        fill(replace(TOY, compute=_raises), Inputs(empty_outcomes()))
 
 
 def test_frame_has_declared_columns():

@@ -14,7 +14,6 @@ from matplotlib import pyplot
 
 from evaluator import open_run
 from evaluator.core.isolated import environment
-from evaluator.report import write_report
 from evaluator.report.notebook import OpenRun
 from tests.support.documents import ROOT
 from tests.support.runs import finish
@@ -28,11 +27,11 @@ NAMES = ("dense", "wanda-0.6", "<img src=x onerror=alert(1)>")
 def run(tmp_path_factory) -> OpenRun:
     path = write_run(
         tmp_path_factory.mktemp("work") / "runs" / "demo",
-        12,
+        6,
         NAMES,
         languages=("english", "korean"),
     )
-    write_report(path)
+    finish("report", path)
     return open_run(str(path))
 
 
@@ -74,7 +73,7 @@ def test_gate_and_comparison_of_commands(run, tmp_path):
     finish("gate", run.path, "--max-drop", "1")
     written = json.loads((run.path / "gate.json").read_text())
     assert written == json.loads(json.dumps(run.gate(max_drop=1)))
-    other = write_run(tmp_path / "other", 12, NAMES[:2], languages=("english",))
+    other = write_run(tmp_path / "other", 6, NAMES[:2], languages=("english",))
     finish("compare", run.path, other, "--csv", tmp_path / "moved.csv")
     moved = run.compare(other)
     assert list(moved) == list(pd.read_csv(tmp_path / "moved.csv"))
@@ -83,7 +82,7 @@ def test_gate_and_comparison_of_commands(run, tmp_path):
 
 
 def test_running_run_shows_its_records(run, tmp_path):
-    tasks = {"gazetteer": 24}
+    tasks = {"gazetteer": 12}
     planned = {"magnitude-0.6": tasks, "wanda-0.6": tasks, "dense": tasks, "a": {}}
     state = {"state": "running", "planned": planned}
     (tmp_path / "run.json").write_text(json.dumps(state))
