@@ -1,19 +1,15 @@
 """What was not measured is told with its reason, and means over languages carry
 intervals: cases worked out by hand."""
 
-import io
 import math
 
 import pandas as pd
 import pytest
-from rich.console import Console
 from scipy.stats import binomtest
 
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.exclusions import NO_REASON
 from evaluator.metrics.left_out import left_out
-from launch.commands import terminal
-from launch.commands.report import _left_out
 from tests.support.records import Seen, numbered, records
 from tests.support.tables import has, only, pair, select, tables
 
@@ -56,20 +52,13 @@ def test_exclusions_are_counted_by_reason(shots):
     has(english, n=2, one_shot_gap=0.5, reason=f"1 excluded (over its cap); {FEW}")
 
 
-def test_left_out_names_every_reason(shots, monkeypatch):
+def test_left_out_names_every_reason(shots):
     found = left_out(Inputs(reduce_records(shots)))
     has(found, checkpoint=["dense"] * 2 + ["p"] * 4, format=["one_shot"] * 6)
     has(found, language=["all", "bengali", "all", "all", "bengali", "english"])
     example, cap = "no example", "over its cap"
     has(found, reason=[example, example, example, cap, example, cap])
     has(found, n=[3, 3, 3, 1, 3, 1], asked=[6, 3, 6, 6, 3, 3])
-    console = Console(file=io.StringIO(), width=60)
-    monkeypatch.setattr(terminal, "console", console)
-    _left_out(found)
-    assert console.file.getvalue().splitlines() == [
-        "t: excluded, no example: bengali 3 (greedy of one_shot)",
-        "t: excluded, over its cap: english 1 (greedy of one_shot)",
-    ]
 
 
 def test_failures_and_silent_exclusions():

@@ -44,13 +44,3 @@ def test_table_counts_what_only_paper_counts():
 
 def test_one_grade_has_no_rows():
     assert tables(records("m", numbered(english=SEEN)))["grading"].empty
-
-
-def test_page_shows_differences_without_intervals():
-    """Two items are too few for an interval, and the rules still differ."""
-    frame = records("m", numbered(english=[Seen(greedy=False), Seen(greedy=True)]))
-    frame = frame.assign(grading="strict")
-    filled = tables(frame.assign(contains_paper=True)).fill("grading")
-    has(filled.shown, only_paper=[1])
-    same = tables(frame.assign(contains_paper=frame["contains"])).fill("grading")
-    assert same.shown.empty

@@ -9,7 +9,6 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from evaluator.core.errors import json_text
 from evaluator.metrics import TABLES
 from evaluator.report import write_report
 from evaluator.report.figures import draw
@@ -17,12 +16,6 @@ from tests.support.records import Seen, numbered, records
 from tests.support.runs import resurface
 from tests.support.synthetic import write_run
 from tests.support.tables import has, only, tables
-
-
-def test_json_has_words_for_infinity():
-    told = {"a": [math.inf, -math.inf, {"b": math.nan}], "c": 1.5}
-    read = json.loads(json_text(told, indent=1), parse_constant=pytest.fail)
-    assert read == {"a": ["Infinity", "-Infinity", {"b": None}], "c": 1.5}
 
 
 def test_a_run_with_impossible_answers(tmp_path):

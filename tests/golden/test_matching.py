@@ -6,7 +6,6 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from evaluator.judging.controls import controls
 from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.metrics.tables.matching import CONTAINMENT, MAJORITY
 from tests.support.records import Seen, judged, numbered, records
@@ -121,16 +120,3 @@ def test_judged_formats_and_seeds_have_rows():
     outcomes = reduce_records(pd.concat([of_run, again]))
     inputs = Inputs(outcomes, verdicts=pd.concat(verdicts))
     has(row(TABLES["matching"].fill(inputs).frame, "a"), yes=0)
-
-
-def test_control_pairs_are_beside_the_judge():
-    rows = [
-        {"matcher": "a", "item_id": str(number), "verdict": True}
-        for number in range(len(controls()))
-    ]
-    found = table(of_failures("a", 3), of_failures("b"), controls=pd.DataFrame(rows))
-    text = (
-        "accepts 40 of 40 right and 20 of 20 wrong answers: do not trust its verdicts"
-    )
-    has(row(found, "a"), controls=text)
-    has(row(found, "b"), controls=None)

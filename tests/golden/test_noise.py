@@ -1,7 +1,5 @@
 """Table `noise` from records written by hand: a base and its controls."""
 
-import math
-
 import pandas as pd
 import pytest
 
@@ -83,11 +81,3 @@ def test_largest_noise_is_told(inputs):
     assert results.noise == told
     assert part_of(results, ["dense", "pruned"]).noise == told
     assert part_of(results, ["pruned"]).noise == ""
-
-
-def test_control_without_base_is_told():
-    alone = records(NAME, AGAIN, base="dense")
-    (row,) = TABLES["noise"].rows(Inputs(reduce_records(alone)))
-    assert row["n"] == 0
-    assert "base 'dense' has no records" in row["reason"]
-    assert not math.isnan(row["n"])

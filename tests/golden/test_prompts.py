@@ -1,12 +1,10 @@
 """Table `prompts` from records by hand: three prompts, three
 checkpoints, two languages."""
 
-import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import binomtest, chi2
 
-from evaluator.metrics.tables.prompts import cochran_p
 from tests.support.records import Seen, records
 from tests.support.tables import has, only, select, tables
 
@@ -89,7 +87,3 @@ def test_prompts_use_shared_items():
         records("dense", seen(english=5), task="other"),
     )
     assert alone["prompts"].empty
-
-
-def test_cochran_p_of_equal_prompts():
-    assert cochran_p(np.array([[1.0, 0.0, 1.0]] * 3)) == 1.0

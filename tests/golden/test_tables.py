@@ -10,7 +10,6 @@ import pytest
 from scipy.stats import binomtest
 
 from evaluator.metrics import headline_sentence
-from evaluator.metrics.headline import COLUMNS as HEADLINE
 from evaluator.metrics.inputs import ROUNDED
 from evaluator.metrics.intervals import Mean
 from evaluator.metrics.tables.recovery import pass_at
@@ -397,35 +396,3 @@ def test_headline_names_task_and_base():
         " that dense produced and recognised, 75 % are still recognised but no"
         " longer said, and none is lost."
     )
-
-
-def test_share_of_few_is_a_count():
-    """A share of few is a count and of twenty a percentage."""
-    nineteen, twenty = (
-        tables(asked(n, n, name="dense", base=None), asked(n - 3, n)) for n in (19, 20)
-    )
-    silent = "still recognised but no longer said, and none is lost"
-    assert f"recognised, 3 are {silent}." in sentence_of(nineteen)
-    assert f"recognised, 15 % are {silent}." in sentence_of(twenty)
-    row = only(nineteen.headline, checkpoint="p")
-    has(row, known=19, mc_only=3 / 19)  # the CSV keeps numbers
-    shown = {column.name: column.shown(row) for column in HEADLINE}
-    has(shown, known="19", kept="16 of 19", mc_only="3 of 19", lost="0 of 19")
-    dense = numbered(english=[replace(BOTH, samples=[True])] * 4)
-    pruned = [Seen(greedy=i > 1, choice=True, samples=[i < 1]) for i in range(4)]
-    assert sentence_of(pair(dense, numbered(english=pruned))).endswith(
-        f"2 are {silent}; of 2 answers that greedy decoding misses, sampling finds 1."
-    )
-
-
-def test_headline_of_re_run():
-    """A re-run is not the headline unless it is alone."""
-    dense = asked(4, name="dense", base=None)
-    again = asked(3, name="again").assign(weights_digest="dense", method=None)
-    assert sentence_of(tables(dense, again)) == (
-        "again has the weights of its base: of 4 answers that the dense model"
-        " produced and recognised, 1 changed its fate, which is the noise of the"
-        " measurement."
-    )
-    found = tables(dense, again, asked(4))
-    assert sentence_of(found).startswith("p: open accuracy 4 → 4 of 4")

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from tests.gpu.visit import steps
 from tests.support.devices import FOLDER, hides_gpus
-from tests.support.guard import Guard, StartedError
+from tests.support.guard import StartedError
 from tests.support.models import save_tiny_model
 from tests.support.runs import environment
 
@@ -42,18 +41,6 @@ def test_fast_commands_find_no_engine_libraries(module: str) -> None:
     assert done.stderr.endswith(
         f"RuntimeError: a command of a test that is not marked slow imports {module}\n"
     )
-
-
-def test_late_imports_are_guarded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    ray = SimpleNamespace(init=lambda: "started")
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    guard = Guard()
-    guard.next_test(slow=False)
-    guard.next_test(slow=False)
-    with pytest.raises(StartedError, match="Ray was started"):
-        ray.init()
-    guard.next_test(slow=True)
-    assert ray.init() == "started"
 
 
 def test_only_gpu_runs_see_gpus() -> None:

@@ -1,12 +1,10 @@
 """The gate with controls: simulated noise, and what a verdict says of it."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
 
-from evaluator.deciding.criteria import CRITERIA, Paired, Reported
+from evaluator.deciding.criteria import CRITERIA, Reported
 from evaluator.deciding.decision import decide
 from evaluator.deciding.policy import Policy
 from evaluator.deciding.thresholds import Thresholds
@@ -15,6 +13,7 @@ from evaluator.deciding.verdicts import judge, not_judged
 from evaluator.metrics import Inputs
 from evaluator.metrics.intervals import Mean
 from evaluator.report.gate_formats import table_of
+from tests.support.paired import paired
 from tests.support.records import Seen
 from tests.support.tables import outcomes
 
@@ -22,21 +21,6 @@ OFF = {"languages": False, "max_mc_only": None, "max_lost": None}
 FLIPS = Thresholds(max_drop=20, max_flips=5, **OFF)
 DROP = Thresholds(max_drop=2, **OFF)
 RUNS, ITEMS, RIGHT, WRONG = 80, 1500, Seen(greedy=True), Seen(greedy=False)
-
-
-def paired(base, own):
-    every = np.ones(len(base), bool)
-    unasked = np.full(len(base), np.nan)
-    return Paired(
-        languages=np.full(len(base), "en", object),
-        contexts=np.arange(len(base)),
-        base_said=base,
-        said=own,
-        base_picked=unasked,
-        picked=unasked,
-        open=every,
-        choice=~every,
-    )
 
 
 def flipped(answers, share, rng):
@@ -165,9 +149,7 @@ def test_verdict_names_the_floor():
     rows = document([verdict], policy)["checkpoints"][0]["checks"]
     (row,) = (each for each in rows if each["criterion"] == "open_flips")
     floor = Mean(np.repeat([1.0, 0.0], [8, 92]), np.arange(100))
-    assert row["floor"] == {
-        "value": 0.08, "low": floor.lower(0.025), "high": floor.upper(0.025)
-    }  # fmt: skip
+    ends = {"low": floor.lower(0.025), "high": floor.upper(0.025)}
+    assert row["floor"] == {"value": 0.08, **ends}
     assert (row["noisy"], row["excess"]) == (True, pytest.approx(0.04))
     assert not_judged(inputs) == []
-    assert not replace(verdict.checks[0], floor=None).noisy

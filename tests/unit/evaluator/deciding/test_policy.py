@@ -108,14 +108,6 @@ def test_unknown_task_is_refused(tmp_path):
     assert told.endswith(f"; did you mean {str(tmp_path / 'q.yaml')!r}?")
 
 
-def test_misspelt_required_task_is_guessed():
-    inputs = Inputs(judged_items(40, 0).assign(task="gsm8k"))
-    verdicts = judge(inputs, Policy(required=("gsm8", "gsm8k", "later")))
-    reasons = {verdict.task: why(verdict) for verdict in verdicts}
-    assert reasons["gsm8"].endswith("no records of 'gsm8'; did you mean 'gsm8k'?")
-    assert reasons["later"].endswith("it has no records of 'later'")
-
-
 def test_tiers_and_required_tasks():
     """Which verdict it is stands in `test_every_combination_has_one_verdict`."""
     policy = Policy(tasks={"t": {"tier": "advisory"}}, required=("t", "absent"))

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from evaluator.deciding.criteria import Paired
 from evaluator.deciding.decision import decide
 from evaluator.deciding.policy import Policy
 from evaluator.deciding.thresholds import Thresholds
@@ -14,6 +13,7 @@ from evaluator.deciding.verdict_text import why
 from evaluator.deciding.verdicts import judge
 from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.metrics.measures import mean_of, of_mean
+from tests.support.paired import paired
 from tests.support.records import Seen, records
 from tests.support.tables import has, only
 
@@ -32,19 +32,9 @@ def lost_whole(rng):
 def of_seeds(losses, contexts):
     """A base that is always right, and a checkpoint that loses so much of each item."""
     nothing, due = np.full(len(losses), np.nan), np.ones(len(losses), bool)
-    return Paired(
-        languages=np.full(len(losses), "en", object),
-        contexts=contexts,
-        base_said=nothing,
-        said=nothing,
-        base_picked=nothing,
-        picked=nothing,
-        open=~due,
-        choice=~due,
-        base_sampled=np.ones(len(losses)),
-        sampled=1 - losses,
-        sample=due,
-    )
+    sampled = {"base_sampled": np.ones(len(losses)), "sampled": 1 - losses}
+    asked = {"contexts": contexts, "open": ~due, "sample": due}
+    return paired(nothing, nothing, **asked, **sampled)
 
 
 def test_correlated_seeds_seldom_pass():

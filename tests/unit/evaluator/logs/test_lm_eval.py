@@ -66,15 +66,6 @@ def test_bad_logs_are_one_line(tmp_path, row, message):
     assert message in refused(samples_of, logged(tmp_path, row))
 
 
-def test_gzipped_log_is_named(tmp_path):
-    """Also beside others, without which it would be left out."""
-    logged(tmp_path, LINE)
-    file = tmp_path / "samples_b_2026.jsonl.gz"
-    file.touch()
-    for path in (tmp_path, file):
-        assert refused(read_logged, path).startswith(f"{file}: compressed with gzip")
-
-
 def test_winning_option_is_the_answer(tmp_path):
     """As they are logged: every part of a response is a text."""
     chosen = [["-2.5", "False"], ["-1.25", "True"]]

@@ -79,8 +79,6 @@ def test_inspect_solvers_are_settings(tmp_path):
         logs.append(read_logged(of_inspect(tmp_path / name, **files))[0])
     plain, pirate = logs
     assert plain.decisive["solvers"] != pirate.decisive["solvers"]
-    prompts = {next(iter(log.samples)).prompt for log in logs}
-    assert len(prompts) == 2
 
 
 def test_lighteval_groups_state_directions(tmp_path):
@@ -203,12 +201,9 @@ def test_inspect_reader_is_an_extra(monkeypatch):
 
 def test_other_formats_are_one_line(tmp_path):
     assert "no log of lm-eval (samples_*.jsonl), inspect" in refused(side, tmp_path)
-    for name in ("results_1.json", "lm/results_1.json"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("{}")
-    for path in (tmp_path, tmp_path / "results_1.json"):
-        told = refused(side, path)
-        assert "results without samples: repeat lm-eval with --log_samples" in told
+    (tmp_path / "results_1.json").write_text("{}")
+    told = refused(side, tmp_path)
+    assert "results without samples: repeat lm-eval with --log_samples" in told
     exported = tmp_path / "inspect.json"
     exported.write_text('{"version": 2, "eval": {}}')
     assert "run `inspect log convert --to eval`" in refused(side, exported)
@@ -226,6 +221,3 @@ def test_other_formats_are_one_line(tmp_path):
     shutil.copytree(LOGS / "nemo" / "base", tmp_path / "n" / "base")
     shutil.copytree(LOGS / "nemo" / "base", tmp_path / "n" / "again")
     assert "'local_sums' of 'base' twice: name" in refused(side, tmp_path / "n")
-    next((tmp_path / "n" / "base").glob("**/results.jsonl")).write_text("{}\n")
-    told = refused(side, tmp_path / "n" / "base")
-    assert "results.jsonl:1: field 'problem_idx' must be a whole number" in told

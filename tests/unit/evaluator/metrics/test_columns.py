@@ -4,9 +4,7 @@ import math
 
 import pytest
 
-from evaluator.metrics.columns import FACTOR, PERCENTAGE, POINTS, SUBJECT, rounded
-from evaluator.metrics.headline import _part
-from evaluator.report import theme
+from evaluator.metrics.columns import rounded
 
 
 @pytest.mark.parametrize(
@@ -25,33 +23,3 @@ from evaluator.report import theme
 )
 def test_halves_go_away_from_zero(value, digits, text):
     assert rounded(value, digits) == text
-
-
-def test_share_reads_alike_everywhere():
-    """A share reads the same wherever it stands."""
-    assert (_part(0.025, 40), theme.as_percent(0.025)) == (
-        "3\N{NO-BREAK SPACE}%",
-        "3 %",
-    )
-    assert theme.as_points(-0.025) == "\N{MINUS SIGN}3 pp"
-    assert (PERCENTAGE.shown(0.0625), POINTS.shown(-0.0625)) == (
-        "6.3 %",
-        "\N{MINUS SIGN}6.3 pp",
-    )
-    assert FACTOR.shown(1234.0005) == "1,234.001"
-
-
-@pytest.mark.parametrize(
-    ("achieved", "requested", "text"),
-    [
-        (0.2, 0.99, "0.2 (requested 0.99)"),
-        (0.4977, 0.5, "0.498 (requested 0.5)"),
-        (0.4999, 0.5, "0.5"),  # whole weights
-        (0.5, None, "0.5"),  # a run of before
-        (None, None, "\N{EN DASH}"),
-    ],
-)
-def test_missed_sparsity_beside_requested(achieved, requested, text):
-    """A sparsity that was not achieved stands beside the requested one."""
-    column = next(each for each in SUBJECT if each.name == "sparsity")
-    assert column.shown({"sparsity": achieved, "requested_sparsity": requested}) == text

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 from scipy.stats import binom, ttest_1samp
 
-from evaluator.metrics.inputs import ALL, in_language
 from evaluator.metrics.measures import (
     ALIKE,
     Unbounded,
@@ -57,13 +56,3 @@ def test_rates_and_language_means():
     row = language_mean("x", values, items)
     has(row, x=0.5)
     assert row["x_low"] < 0.5 < row["x_high"] < 0.675
-
-
-def test_rows_of_a_language():
-    """The rows of a language, adjacent or not."""
-    for languages in (["e", "e", "k", "k", "t"], ["e", "k", "k", "e", "t"], ["k"], []):
-        rows = pd.DataFrame({"language": languages}, dtype=object)
-        for language in "ekx":
-            expected = rows[rows["language"] == language]
-            pd.testing.assert_frame_equal(in_language(rows, language), expected)
-        assert in_language(rows, ALL) is rows

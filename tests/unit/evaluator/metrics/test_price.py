@@ -8,7 +8,6 @@ import pytest
 
 from evaluator.metrics import TABLES, FilledTable, Inputs
 from evaluator.report.figures import draw_each
-from evaluator.report.page import grid
 from tests.support.records import Seen, numbered
 from tests.support.tables import has, only, outcomes
 
@@ -71,24 +70,13 @@ def test_price_keeps_machines_apart():
     for drawn, machine, dense in ((here, "H100", 2), (there, "A100", 0)):
         assert f"{machine}: kept" in drawn
         assert len(re.findall(r">1\s+dense<", drawn)) == dense
-    # A figure holds a checkpoint against a base; without sizes, or without a base,
-    # there is none.
+    # A figure holds a checkpoint against a base.
     assert not draw_each(table.table, table.frame[table.frame["checkpoint"] == "dense"])
-    assert not draw_each(table.table, filled(CALL, sizes=[]).shown)
     some = [{"name": "gptq", "bytes": 530}, {"name": "gptq"}, 3]
     row = only(told(CALL, sizes=some), checkpoint="gptq")
     has(row, bytes=530, bits_a_weight=None, parameters=None)
     nothing = filled(sizes=None)
     assert (nothing.rows, nothing.note) == ([], "No rows: it needs run.json.")
-
-
-def test_price_figure_and_page_columns():
-    """The figure has the share that is kept and the page its own columns."""
-    table = filled(CALL)
-    has(table.frame, kept=[1, 2 / 3])
-    headings = grid(table.told(table.frame), table.table.columns).headings
-    assert list(headings)[1:3] == ["on disk", "bits a weight"]
-    assert len(headings) == len(NAMES)
 
 
 @pytest.mark.parametrize(

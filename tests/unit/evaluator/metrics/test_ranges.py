@@ -15,9 +15,8 @@ from evaluator.metrics import TABLES
 from evaluator.metrics.bootstrap import intervals, language_intervals
 from evaluator.metrics.fates import normalised
 from evaluator.metrics.intervals import ALPHA, Mean, Ratio
-from evaluator.metrics.measures import Unbounded, median
+from evaluator.metrics.measures import Unbounded
 from evaluator.metrics.tables.pr_gap import delta_pr_of
-from evaluator.metrics.tables.prompts import extremes
 from tests.support.records import Seen
 from tests.support.tables import Tables, whole_inputs
 
@@ -68,23 +67,6 @@ def test_intervals_without_bounds(items):
     holds(found.interval(), value=found.value)
     holds(found.interval("log"), 0, value=found.value)
     holds(found.interval("exp"), 0)
-
-
-@given(columns(AMOUNTS))
-def test_intervals_of_medians(items):
-    values, contexts = items
-    row = median("x", values, contexts)
-    if row.get("x_low") is not None:
-        holds((row["x_low"], row["x_high"]), values.min(), values.max(), row["x"])
-
-
-@given(columns(*[st.sampled_from([0.0, 1.0])] * 3))
-def test_intervals_of_prompts(items):
-    *right, contexts = items
-    row = extremes(np.stack(right), contexts)
-    for name in ("worst", "spread"):
-        if row.get(f"{name}_low") is not None:
-            holds((row[f"{name}_low"], row[f"{name}_high"]), 0, 1)
 
 
 @given(columns(*[st.sampled_from([0.0, 1.0])] * 4))

@@ -3,12 +3,9 @@
 import re
 from xml.etree import ElementTree
 
-import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
-from evaluator.metrics.table import Series
 from evaluator.report import theme
 from evaluator.report.figures import draw
 from evaluator.report.theme import COLOURS
@@ -65,18 +62,6 @@ def test_figures_without_a_base():
         assert drawn(name, lonely) is None
 
 
-def test_labels_are_readable():
-    """Large numbers have plain digits."""
-    parts = []
-    # exp(3) and exp(8.325) = 4,126
-    for name, base, logprob in (("dense", None, -30.0), ("p", "dense", -83.25)):
-        windows = {f"text/{i}": Seen(window=(logprob, 10)) for i in range(4)}
-        parts.append(records(name, windows, base=base, task="text-wiki"))
-    svg = drawn("perplexity", Inputs(reduce_records(pd.concat(parts))))
-    assert ">4,130<" in svg
-    assert not re.search(r">[^<]*\de\+?\d[^<]*<", svg)
-
-
 def test_long_names_keep_their_ends():
     """The whole name is a tooltip."""
     model = "meta-llama-3.1-8b-instruct-wanda-0.5-balanced-"
@@ -87,24 +72,3 @@ def test_long_names_keep_their_ends():
     assert re.findall("<title>(.*?)</title>", svg) == calibrated
     assert len(set(map(theme.shortened, calibrated))) == 2
     assert theme.shortened("dense") == "dense"
-
-
-@pytest.mark.parametrize("values", [[1.0, 0.0, 9.0], [0.0], []])
-def test_amounts_of_zero_are_off_axis(values):
-    panel = Figure().add_subplot()
-    panel.scatter(values, values)
-    theme.set_axis(panel, "amounts", values)
-    assert (panel.get_xscale() == "log") == (len(values) == 3)
-    assert panel.get_xlim()[0] > 0 or len(values) < 3
-
-
-def test_cut_intervals_have_arrows():
-    panel = Figure().subplots()
-    panel.set_xlim(1, 5)
-    series = Series("rank", "rank", "rank", shift=0.1)
-    theme.mark_cut(panel, series, [(0.5, 9), (1, 5), (None, None), (2, 6)])
-    arrows = []
-    for line in panel.lines:
-        (x,), (y,) = line.get_data()
-        arrows.append((line.get_marker(), x, y))
-    assert arrows == [("<", 1, 0.1), (">", 5, 0.1), (">", 5, 3.1)]

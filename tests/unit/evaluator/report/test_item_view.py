@@ -49,18 +49,15 @@ def test_rows_and_index():
     scores = [[strings[at], gold, score] for at, gold, score, _ in options]
     assert scores[:2] == [["gold", 1, -1.0], ["b", 0, -2.0]]
     assert (rank, row[0], hard) == ([[3, -1.25]], 0, [])
-    ((rank, margin, led, answer, _),) = aligned
-    assert (rank, margin, strings[led], strings[answer]) == (2, -0.5, "It is ", "gold")
-    found = entries(failed)
-    assert (found["greedy"][0][1], found["rank"]) == (-2, [])
-    assert [score for _, _, score, _ in found["choice"]] == [None] * 4
+    ((place, margin, *_),) = aligned
+    assert (place, margin) == (2, -0.5)
+    assert entries(failed)["greedy"][0][1] == -2
     item = {"task": "t", "language": "english", "item_id": "2", "question": "Q?"}
     items = pd.DataFrame([item | {"context": "C", "answers": ["g", "h"]}])
-    outcomes = pd.concat([reduce_records(dense), reduce_records(pruned)])
+    outcomes = reduce_records(pd.concat([dense, pruned]))
     index = json.loads(view.index(Inputs(outcomes), items))
     base, pruned = index["checkpoints"]
     assert (base["name"], pruned["name"], pruned["fates"]) == ("dense", "p", "mu")
-    assert "fates" not in base
     assert index["gold"] == [["gold"], ["g", "h"]]
     assert index["question"] == ["", "Q?"]
     contexts = unpacked(view.chunks[index["contexts"]["t"]["english"]])
@@ -78,6 +75,4 @@ def test_one_seed_and_no_windows():
     found = entries(row)
     assert len(found["greedy"]) == 1
     assert [hit for _, hit in found["sample"]] == [0]  # greedy was asked under seed 5
-    assert found["choice"] == []
-    assert [gold for _, gold, _, _ in found["hard_choice"]] == [1, 0, 0, 0]
     assert list(view.where["m"]) == ["t"]

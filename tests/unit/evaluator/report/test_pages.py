@@ -67,7 +67,5 @@ def test_size_of_a_page(count, megabytes, on_pages):
     ]
     sizes = {each.checkpoint: int(megabytes * 2**20) for each in subjects}
     found = results.pages_of(SimpleNamespace(checkpoints=subjects, readers=[]), sizes)
-    names = [name for page in found for name in page.checkpoints[1:]]
-    assert names == [each.checkpoint for each in subjects[1:]] or not found
     assert {page.checkpoints[0] for page in found} <= {"c0"}
     assert [len(page.checkpoints) - 1 for page in found] == on_pages

@@ -5,7 +5,6 @@ from functools import cache
 import pandas as pd
 import pytest
 
-from evaluator.core.errors import InputError
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.published import paper
 from evaluator.report.paper_page import (
@@ -87,23 +86,3 @@ def test_another_models_values_are_marked(same):
     page = render_paper_page("run", results(same=same), QWEN if same else {})
     assert ("The setting is the paper's." in page) == same
     assert ("those of another model or setting" in page) == (not same)
-
-
-def test_places_without_numbers_are_named():
-    page = render_paper_page("run", results(), {})
-    assert "What this run cannot fill" in page
-    assert page.index("Figure 1, section 3.1") < page.index("<dt>Table 1</dt>")
-
-
-def test_run_without_a_pair_is_refused():
-    alone = reduce_records(records("dense", {"english/1": KNOWN}, task="tydiqa"))
-    with pytest.raises(InputError, match="no checkpoint of the run is compared"):
-        render_paper_page("run", compute(Inputs(alone)), {})
-
-
-def test_rows_without_numbers_are_not_drawn():
-    """Neither the run nor the paper has the rank of kept answers."""
-    page = render_paper_page("run", results(), {})
-    figure = page.split('id="Figure-3"')[1].split("</section>")[0]
-    assert ">mc_only<" in figure
-    assert ">kept<" not in figure

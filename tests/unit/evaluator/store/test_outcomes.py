@@ -10,9 +10,8 @@ import pytest
 
 from evaluator.metrics import Inputs, Outcomes, empty_outcomes, reduce_records
 from evaluator.metrics import inputs as looked_at
-from evaluator.metrics.inputs import ITEM
 from evaluator.report.results import compute
-from evaluator.store.outcomes import outcome_types, plain
+from evaluator.store.outcomes import outcome_types
 from tests.support.records import Seen, records
 from tests.support.synthetic import frame_of, records_of
 
@@ -125,20 +124,6 @@ def in_files(folder, parts):
     return found
 
 
-def test_outcomes_in_files(tmp_path):
-    held, filed = Outcomes(), in_files(tmp_path, run())
-    for each in run():
-        held.add(each)
-    for number in range(2):
-        pd.testing.assert_frame_equal(filed[f"p{number}", "t"], held[f"p{number}", "t"])
-        pd.testing.assert_frame_equal(held[f"p{number}", "t"], plain(run()[1 + number]))
-    assert filed["nobody", "t"].empty
-    assert list(filed["nobody", "t"]) == list(outcome_types())
-    pd.testing.assert_frame_equal(filed.asked, held.asked)
-    assert filed.asked["item"].tolist() == list(range(12))
-    assert list(pd.read_parquet(tmp_path / "1.parquet")) == list(outcome_types())
-
-
 def test_tables_of_outcomes_in_files(monkeypatch, tmp_path):
     parts = run()
     whole = compute(Inputs(pd.concat(parts, ignore_index=True)))
@@ -153,16 +138,3 @@ def test_tables_of_outcomes_in_files(monkeypatch, tmp_path):
         assert (table.note, table.lacks) == (expected.note, expected.lacks)
     assert len(whole.tables["fates"].frame) == 6
     assert found.verdicts == whole.verdicts
-
-
-def test_comparisons_are_joins():
-    dense, pruned = outcomes("dense", right=5), outcomes("p", base="dense")
-    dense = dense[dense["item_id"] != "1"]
-    pruned = pruned[~pruned["item_id"].isin(["0", "4"])]
-    inputs = Inputs(pd.concat([dense, pruned], ignore_index=True))
-    (comparison,) = inputs.comparisons().values()
-    own, base = inputs.outcomes_of("p", "t"), inputs.outcomes_of("dense", "t")
-    how = {"suffixes": ("_pruned", "_dense"), "validate": "one_to_one"}
-    joined = own.merge(base, on=list(ITEM), **how)
-    assert len(joined) == 2 * 3
-    pd.testing.assert_frame_equal(comparison.outcomes, joined)

@@ -110,16 +110,12 @@ def test_csv_refuses_whole_numbers_with_point():
 
 @pytest.mark.parametrize("value", ["True", "FALSE", "true"])
 def test_csv_refuses_boolean_answers(tmp_path, value):
-    """pandas wrote a boolean; a text in JSON and a label that stands for an option
-    are meant."""
+    """pandas wrote a boolean; a text in JSON is meant."""
     file = tmp_path / "f.csv"
     file.write_text(f"i,q,a\n1,{value},x\n2,?,{value}\n", encoding="utf-8")
     told = refused(load_task, f"hf:{file}", None, said=MINE)
     assert f"f.csv: row 1: field 'answers' (a) is {value}, a boolean in CSV" in told
     assert text(value) == [value]
-    fields = {"question": "=Is it?", "options": ["=yes", "=no"], "answer": "a"}
-    fields["labels"] = [f"={value}", "=x"]
-    assert english(file, {"fields": fields})[1].answers == ("yes",)
 
 
 @pytest.mark.parametrize("head", ["i,q,a,q", '\ufeffq,"a",a,i', "\na,a,i,q"])
@@ -168,7 +164,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("kind", VALUES)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(data=st.data())
 def test_formats_agree(tmp_path_factory, kind, data):
     """Written as Parquet, JSON Lines and CSV, and by pandas with a hole: the same
@@ -207,5 +203,3 @@ def test_json_keys_may_lack_in_some_rows(tmp_path):
     file.write_text("\n".join(map(json.dumps, rows)))
     items = english(file, {"fields": {"question": "q", "answers": "a.x"}})
     assert [item.answers for item in items] == [("1",), (), ("2",)]
-    message = refused(english, file, {"fields": {"question": "q", "answers": "a.y"}})
-    assert "row 0: field 'answers' (a.y): there is no 'y' in {'x': '1'}" in message
