@@ -2,17 +2,13 @@
 beside the expectation."""
 
 from dataclasses import replace
-from itertools import combinations
 
-import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import binomtest
 
 from evaluator.metrics import headline_sentence
 from evaluator.metrics.inputs import ROUNDED
-from evaluator.metrics.intervals import Mean
-from evaluator.metrics.tables.recovery import pass_at
 from tests.support.records import Seen, numbered, records
 from tests.support.tables import Tables, has, only, pair, select, tables
 
@@ -117,39 +113,6 @@ def test_recovery_of_all_and_of_failures():
     has(own.loc[("greedy_failures", "sample")], rate=2 / 3)
     none = only(found, checkpoint="dense", population="greedy_failures", probe="beam")
     has(none, n=0, rate=None, reason="greedy missed none of the items")
-
-
-def by_hand(samples: list[bool], k: int) -> float:
-    """Over every subset of k; k = 0: of two answers the more frequent one, or either."""
-    if k:
-        return float(np.mean([any(subset) for subset in combinations(samples, k)]))
-    return (np.sign(2 * sum(samples) - len(samples)) + 1) / 2
-
-
-def test_pass_at_k_equals_all_subsets():
-    bits = {
-        "dense": ("111111", "110100", "111000"),
-        "p": ("100000", "000000", "011110"),
-    }
-    drawn, seen = {}, {}
-    for name, items in bits.items():
-        drawn[name] = [[bit == "1" for bit in item] for item in items]
-        seen[name] = [Seen(greedy=True, samples=each) for each in drawn[name]]
-    found = pair(numbered(english=seen["dense"]), numbered(english=seen["p"]))
-    for name, k in (("pass@1", 1), ("pass@2", 2), ("pass@5", 5), ("majority", 0)):
-        row = only(
-            found["recovery"], checkpoint="p", population="all_items", probe=name
-        )
-        dense, own = (
-            np.array([by_hand(samples, k) for samples in each])
-            for each in drawn.values()
-        )
-        has(row, tries=k or 6, n=3, n_paired=3)
-        has(row, rate=own.mean(), drop=(dense - own).mean())
-        low, high = Mean(dense - own, np.arange(3), low=-1.0).interval()
-        has(row, drop_low=low, drop_high=high)
-    for k, n in combinations(range(1, 9), 2):
-        assert pass_at(k, np.array([n]), np.array([0])) == 0  # exactly
 
 
 def test_length_of_context_by_depth():

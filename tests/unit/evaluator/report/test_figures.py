@@ -6,7 +6,6 @@ from xml.etree import ElementTree
 import pytest
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
-from evaluator.report import theme
 from evaluator.report.figures import draw
 from evaluator.report.theme import COLOURS
 from tests.support.records import Seen, records
@@ -60,15 +59,3 @@ def test_figures_without_a_base():
     assert "var(--greedy)" in drawn("accuracy", lonely)
     for name in ("fates", "pr_gap", "ladder"):
         assert drawn(name, lonely) is None
-
-
-def test_long_names_keep_their_ends():
-    """The whole name is a tooltip."""
-    model = "meta-llama-3.1-8b-instruct-wanda-0.5-balanced-"
-    calibrated = [f"{model}{name} · tydiqa" for name in ("english", "swahili")]
-    (panel,) = theme.figure(2, [1.0])
-    theme.name_rows(panel, calibrated)
-    svg = theme.to_svg(panel.figure, "name", "")
-    assert re.findall("<title>(.*?)</title>", svg) == calibrated
-    assert len(set(map(theme.shortened, calibrated))) == 2
-    assert theme.shortened("dense") == "dense"

@@ -148,8 +148,6 @@ def test_jsonl_items_and_bad_files(tmp_path):
     assert [item.cluster for item in items] == ["b", "a", "b", "d", "d", "f", "b"]
     file.write_bytes(json.dumps(LINE).encode() + b"\n" + '{"id": "ä'.encode("latin-1"))
     assert "line 2: not UTF-8" in refused(read_jsonl, file, "items")
-    empty = write(tmp_path / "empty.jsonl", "\n \n")
-    assert "holds no items" in refused(load_task, f"jsonl:{empty}", None)
     twice = write_lines(tmp_path / "twice.jsonl", LINE, LINE)
     problem = refused(load_task, f"jsonl:{twice}", None)
     assert problem.endswith("line 2: field 'id' repeats 'a' of line 1")
@@ -266,10 +264,7 @@ def test_items_of_the_hub(hub):
     ]:
         rows = [row("1"), row("2"), row("3", context="d")]
         hub["google/xquad", f"xquad.{language}", None] = {"validation": rows}
-    data = load_task("xquad", ["ro"])
-    assert len(data.every_pool) == 12
-    clusters = [item.cluster for item in data.pools["ro"]]
-    assert clusters[0] == clusters[1] != clusters[2]
+    assert len(load_task("xquad", ["ro"]).every_pool) == 12
     rows = [row("telugu-1"), row("arabic-2-0", answers=["x", "y"])]
     tydiqa = "google-research-datasets/tydiqa", "secondary_task", None
     hub[tydiqa] = {"validation": rows}
