@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from evaluator.core.config import validated
 from evaluator.core.errors import InputError
@@ -20,6 +21,16 @@ def expanded(document: dict[str, Any]) -> dict[str, CheckpointJob]:
         job.name: job
         for job in expand(validated(SweepConfig, document, "s.yaml"), RUN, fetch=False)
     }
+
+
+def rows(text: str) -> list[Any]:
+    """A table of parameters, a row a line: fields as in a sweep file, and what is said
+    of them."""
+    lines = [line.rsplit(" |", 1) for line in text.strip().splitlines()]
+    return [
+        pytest.param(yaml.safe_load(f"{{{fields}}}"), said.strip(), id=fields.strip())
+        for fields, said in lines
+    ]
 
 
 def refused(function: Callable[..., Any], *arguments: Any, **named: Any) -> str:

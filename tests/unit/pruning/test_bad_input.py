@@ -16,6 +16,7 @@ from evaluator.core.errors import InputError
 from pruning.config import PruneConfig
 from pruning.run import check, prune
 from tests.support.pruning import job, magnitude
+from tests.support.sweeps import rows
 
 HALF_ZIPPED = gzip.compress(b'{"text": "w1"}\n' * 9, mtime=0)[:20]
 GEMMA_4 = {"model_type": "gemma4_text", "sliding_window": 8}
@@ -33,35 +34,23 @@ def refused(config: PruneConfig, out: Path, message: str, *, by=check) -> None:
     assert not [file for file in out.parent.iterdir() if file.name.startswith(out.name)]
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"sparsity": -0.1}, "sparsity: -0.1"),
-        ({}, "sparsity: must be given"),
-        ({"pattern": "2:4", "sparsity": 0.5}, "cannot be combined"),
-        ({"pattern": "2/4"}, "'2/4' is neither"),
-        ({"sparsity": 0.5, "method": "wnada"}, "wnada|magnitude"),
-        (
-            {"sparsity": 0.5, "method": "wanda", "calibration": None},
-            "calibration: method 'wanda'",
-        ),
-        ({"sparsity": 0.5, "method": "sparsegpt", "group": "row"}, "group: 'row'"),
-        ({"pattern": "2:4", "allocation": "owl"}, "allocation: 'owl'"),
-        ({"method": "layers", "sparsity": 1}, "sparsity: 1.0 is not a share of layers"),
-        (
-            {"method": "layers", "pattern": "2:4"},
-            "pattern: '2:4': of layers a share goes: give sparsity",
-        ),
-        (
-            {"method": "drop", "sparsity": 0.5},
-            "pattern: '' is no list of layers, for example '20-25,28'",
-        ),
-        (
-            {"method": "drop", "pattern": "1", "sparsity": 0.5},
-            "sparsity: 0.5: which layers go is said by pattern",
-        ),
-    ],
-)
+SENSELESS = """
+sparsity: -0.1 | sparsity: -0.1
+ | sparsity: must be given
+pattern: '2:4', sparsity: 0.5 | cannot be combined
+pattern: 2/4 | '2/4' is neither
+sparsity: 0.5, method: wnada | unknown method
+sparsity: 0.5, calibration: null | calibration: method 'wanda'
+sparsity: 0.5, method: sparsegpt, group: row | group: 'row'
+pattern: '2:4', allocation: owl | allocation: 'owl'
+method: layers, sparsity: 1 | sparsity: 1.0 is not a share of layers
+method: layers, pattern: '2:4' | pattern: '2:4': of layers a share goes: give sparsity
+method: drop, sparsity: 0.5 | pattern: '' is no list of layers, for example '20-25,28'
+method: drop, pattern: '1', sparsity: 0.5 | sparsity: 0.5: which layers go is said by pattern
+"""
+
+
+@pytest.mark.parametrize(("fields", "message"), rows(SENSELESS))
 def test_senseless_configuration_is_refused(fields, message, tmp_path):
     given = {
         "source": tmp_path,

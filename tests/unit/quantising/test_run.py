@@ -17,6 +17,7 @@ from quantising.config import QuantiseConfig
 from quantising.methods import rounding
 from quantising.run import check, quantise
 from tests.support.quantised import dequantised
+from tests.support.sweeps import rows
 
 
 def config(source: Path, **changes) -> QuantiseConfig:
@@ -140,22 +141,16 @@ def test_online_is_a_linked_directory(source, tmp_path):
         )
 
 
-@pytest.mark.parametrize(
-    ("changes", "part"),
-    [
-        (
-            {"scheme": "W4A17"},
-            "unknown scheme of method rtn 'W4A17'; did you mean 'W4A16'?",
-        ),
-        ({"group_size": 64}, "group_size: 64 means nothing with rtn"),
-        (
-            {"method": "gptq", "scheme": "W4A16"},
-            "calibration: method 'gptq' needs a source",
-        ),
-        ({"method": "recipe", "scheme": "W4A16"}, "recipe: method recipe needs one"),
-        ({"recipe": "quant_stage: {}"}, "recipe: method rtn takes none"),
-    ],
-)
+SENSELESS = """
+scheme: W4A17 | unknown scheme of method rtn 'W4A17'; did you mean 'W4A16'?
+group_size: 64 | group_size: 64 means nothing with rtn
+method: gptq, scheme: W4A16 | calibration: method 'gptq' needs a source
+method: recipe, scheme: W4A16 | recipe: method recipe needs one
+recipe: 'quant_stage: {}' | recipe: method rtn takes none
+"""
+
+
+@pytest.mark.parametrize(("changes", "part"), rows(SENSELESS))
 def test_senseless_configuration_is_refused(source, changes, part):
     with pytest.raises(ValidationError, match=re.escape(part)):
         config(source, **changes)

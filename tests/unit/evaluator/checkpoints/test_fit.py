@@ -191,17 +191,6 @@ def test_quantisations_beside_config_json_count(tmp_path, tiny, name):
     assert passed_on.items() >= said.items()
 
 
-@pytest.mark.parametrize(
-    "said", [{}, {"quantization": {"quant_algo": None}}, {"quantization": {}}]
-)
-def test_unclear_quantisation_names_its_file(tmp_path, tiny, said):
-    copy = shutil.copytree(tiny["qwen3"], tmp_path / "copy")
-    (copy / "hf_quant_config.json").write_text(json.dumps(said))
-    assert only_error(copy).startswith(
-        f"{copy / 'hf_quant_config.json'}: field 'quant_algo' "
-    )
-
-
 def test_infinity_in_config_json_loads(tmp_path):
     config = AutoConfig.for_model(
         "mamba2", **SIZES, num_heads=8, expand=2, state_size=8, n_groups=1

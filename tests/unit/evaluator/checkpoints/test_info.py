@@ -44,25 +44,6 @@ def checkpoint(tmp_path):
     return write(tmp_path / "dense")
 
 
-def test_dense_checkpoint_is_described(checkpoint, monkeypatch):
-    info = inspect_checkpoint(checkpoint)
-    said = info.name, info.path, info.tensors, info.bytes, info.dtype
-    assert said == ("dense", checkpoint, 3, 72, "bfloat16")
-    compression = info.method, info.pattern, info.sparsity, info.calibration
-    assert compression == (None, None, None, None)
-    assert inspect_checkpoint(checkpoint, "base").name == "base"
-    monkeypatch.chdir(checkpoint)
-    assert inspect_checkpoint(checkpoint.relative_to(checkpoint)).name == "dense"
-
-
-def test_pruned_checkpoint_is_described(checkpoint):
-    write_manifest(checkpoint, **GONE, calibration=TEXT)
-    info = inspect_checkpoint(checkpoint)
-    assert (info.method, info.pattern) == ("wanda", "unstructured")
-    assert (info.sparsity, info.requested_sparsity) == (0.4977, 0.5)
-    assert info.calibration == "gazetteer"
-
-
 def test_digest_tells_weights_apart(checkpoint, tmp_path):
     """However they are cut into files and called."""
     weights = tensors()

@@ -19,6 +19,7 @@ from tests.support.letters import (
 )
 from tests.support.registries import temporarily
 from tests.support.requests import generation
+from tests.support.sweeps import rows
 
 
 class Again(ItemProbe):
@@ -131,46 +132,28 @@ def test_probe_error_names_probe_and_item(again, method, monkeypatch, caplog):
     assert "in fail" in caplog.text  # the traceback, for the log
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"task": "xquad", "formats": ("open", "open")}, "each one once"),
-        ({"task": "xquad", "probes": ()}, "at least one"),
-        ({"task": "xquad", "probes": ("greedy", "again")}, "unknown probe 'again'"),
-        ({"task": "xquad", "seeds": (3, 3)}, "at least one: 3, 3"),
-        ({"task": "xquad", "seed": 2**63}, "less than 9223372036854775808"),
-        ({"task": "xquad", "probes": ("fidelity",)}, "needs the probe greedy too"),
-        (
-            {"task": "xquad", "probes": ("aligned_rank", "rank")},
-            "reads the base's greedy answers: it needs",
-        ),
-        ({"task": "xquad", "fidelity_top": 4}, "first 5 ranks"),
-        (
-            {"task": "xquad", "probes": ("perplexity",)},
-            "probe perplexity takes a text, as in task text:FILE",
-        ),
-        (
-            {"task": "text:a.txt"},
-            (
-                "'text:a.txt' takes the probe perplexity or text_fidelity and no other:"
-                " greedy, beam"
-            ),
-        ),
-        ({"task": "xquad", "name": "a/b"}, "pattern"),
-        ({"task": "xquad", "temperature": 2.1}, "less than or equal to 2"),
-        ({"task": "xquad", "thinking": "maybe"}, "must be off, on, or"),
-        ({"task": "xquad", "thinking": 0}, "must be off, on, or"),
-        ({"task": "xquad", "thinking": "on"}, "set chat: true"),
-        (
-            {"task": "xquad", "thinking": "on", "probes": ["greedy", "fidelity"]},
-            "use thinking: off",
-        ),
-        (
-            {"task": "xquad", "context_tokens": 9, "formats": ["one_shot"]},
-            "only the contexts of questions can be longer",
-        ),
-    ],
-)
+REFUSED = """
+formats: [open, open] | each one once
+probes: [] | at least one
+probes: [greedy, again] | unknown probe 'again'
+seeds: [3, 3] | at least one: 3, 3
+seed: 9223372036854775808 | less than 9223372036854775808
+probes: [fidelity] | needs the probe greedy too
+probes: [aligned_rank, rank] | reads the base's greedy answers: it needs
+fidelity_top: 4 | first 5 ranks
+probes: [perplexity] | probe perplexity takes a text, as in task text:FILE
+task: 'text:a.txt' | takes the probe perplexity or text_fidelity and no other: greedy, beam
+name: a/b | pattern
+temperature: 2.1 | less than or equal to 2
+thinking: maybe | must be off, on, or
+thinking: 0 | must be off, on, or
+thinking: 'on' | set chat: true
+thinking: 'on', probes: [greedy, fidelity] | use thinking: off
+context_tokens: 9, formats: [one_shot] | only the contexts of questions can be longer
+"""
+
+
+@pytest.mark.parametrize(("settings", "message"), rows(REFUSED))
 def test_what_is_refused(settings, message):
     with pytest.raises(ValidationError, match=message):
-        EvalConfig(**settings)
+        EvalConfig(**{"task": "xquad"} | settings)

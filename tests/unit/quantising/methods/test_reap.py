@@ -18,6 +18,7 @@ from quantising.config import QuantiseConfig
 from quantising.methods import llm_compressor as process
 from quantising.run import check, quantise
 from tests.support.pruning import build, magnitude
+from tests.support.sweeps import rows
 
 TEXTS = {"mine": lambda samples, seed: iter(["w1 w2 w3 w4 w5"] * samples)}
 JOB = """
@@ -143,20 +144,20 @@ def test_verify_sees_another_expert(mixtures, tmp_path, job):
         assert part in "\n".join(examine(out).problems)
 
 
-@pytest.mark.parametrize(
-    ("fields", "part"),
-    [
-        ({"experts": None}, "experts: method reap needs a share, as 0.25"),
-        ({"experts": 0}, "experts: 0.0 is not a share between 0 and 1"),
-        ({"experts": 1}, "experts: 1.0 is not a share between 0 and 1"),
-        ({"scheme": "W4A16"}, "scheme: 'W4A16' means nothing with reap"),
-        ({"ignore": ["a"]}, "ignore: ('a',) means nothing with reap"),
-        ({"group_size": 64}, "group_size: 64 means nothing with reap"),
-        ({"recipe": "a: b"}, "recipe: method reap takes none"),
-        ({"method": "gptq", "scheme": "W4A16"}, "experts: method gptq removes none"),
-        ({"calibration": None}, "calibration: method 'reap' needs a source"),
-    ],
-)
+SENSELESS = """
+experts: null | experts: method reap needs a share, as 0.25
+experts: 0 | experts: 0.0 is not a share between 0 and 1
+experts: 1 | experts: 1.0 is not a share between 0 and 1
+scheme: W4A16 | scheme: 'W4A16' means nothing with reap
+ignore: [a] | ignore: ('a',) means nothing with reap
+group_size: 64 | group_size: 64 means nothing with reap
+recipe: 'a: b' | recipe: method reap takes none
+method: gptq, scheme: W4A16 | experts: method gptq removes none
+calibration: null | calibration: method 'reap' needs a source
+"""
+
+
+@pytest.mark.parametrize(("fields", "part"), rows(SENSELESS))
 def test_senseless_share_is_refused(fields, part):
     given = config(Path()).model_dump() | fields
     with pytest.raises(ValidationError) as caught:

@@ -4,7 +4,6 @@ has ended."""
 import importlib.util
 import json
 import re
-import stat
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -145,34 +144,6 @@ def test_start_waits_for_free_memory(monkeypatch, waited, share, free, pauses):
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (next(seen) * GIB, 80 * GIB))
     wait_for_memory(share)
     assert len(waited) == pauses
-
-
-def test_separate_workers_wait_for_gpus(tmp_path, monkeypatch, waited):
-    """Until every GPU is free, as nvidia-smi tells; without an answer not at all."""
-    answers, program = tmp_path / "answers", tmp_path / "nvidia-smi"
-    program.write_text(
-        f"""#!/bin/sh
-echo "$@" >> {tmp_path}/asked
-[ -s {answers} ] || exit 9
-head -n 2 {answers}
-sed -i 1,2d {answers}
-"""
-    )
-    program.chmod(program.stat().st_mode | stat.S_IEXEC)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-7b,5")
-    lines = ["80000, 81559", "4, 81559", "80000, 81559", "73404, 81559"]
-    answers.write_text("\n".join([*lines, ""]))
-    wait_for_memory(0.9, gpus=2)
-    assert len(waited) == 1
-    asked = (tmp_path / "asked").read_text().splitlines()
-    assert [line.endswith("-i 3,GPU-7b") for line in asked] == [True, True]
-    for answer in ("", "[N/A], 81559\n[N/A], 81559\n"):
-        answers.write_text(answer)
-        wait_for_memory(0.9, gpus=2)
-    monkeypatch.setenv("PATH", "")
-    wait_for_memory(0.9, gpus=2)
-    assert len(waited) == 1
 
 
 def test_head_sizes_are_vllms():
