@@ -26,11 +26,16 @@ def expanded(document: dict[str, Any]) -> dict[str, CheckpointJob]:
 def rows(text: str) -> list[Any]:
     """A table of parameters, a row a line: fields as in a sweep file, and what is said
     of them."""
-    lines = [line.rsplit(" |", 1) for line in text.strip().splitlines()]
     return [
-        pytest.param(yaml.safe_load(f"{{{fields}}}"), said.strip(), id=fields.strip())
-        for fields, said in lines
+        pytest.param(yaml.safe_load(f"{{{fields}}}"), said, id=fields)
+        for fields, said in lines(text)
     ]
+
+
+def lines(text: str) -> list[list[str]]:
+    """A table of two columns of text."""
+    pairs = [line.rsplit(" |", 1) for line in text.strip("\n").splitlines()]
+    return [[each.strip() for each in pair] for pair in pairs]
 
 
 def refused(function: Callable[..., Any], *arguments: Any, **named: Any) -> str:

@@ -14,7 +14,7 @@ from evaluator.asking.templates import (
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from launch.sweep.models import resolve_model
 from tests.support.stamps import make_item
-from tests.support.sweeps import refused
+from tests.support.sweeps import lines, refused
 
 ITEM = make_item(
     context="The Nile is long. It ends in the sea.", question="How long is it?"
@@ -83,34 +83,21 @@ def test_what_stands_around_the_context(text, around):
     assert mine.around(ITEM, "", ()) == (mine.whole(ITEM, "", ()), "", "")
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        (
-            "{{ contxt }} {{ question }}",
-            "unknown field 'contxt'; did you mean 'context'?",
-        ),
-        (
-            "{% if false %}{{ contxt }}{% endif %}{{ question }}",
-            "unknown field 'contxt'",
-        ),
-        (
-            "{{ question }} {{ answers[0] }}",
-            "field 'answers': a prompt that holds the right answer measures nothing",
-        ),
-        ("{{ question }} {{ answer }}", "field 'answer': "),
-        ("{{ context }}", "field 'question': a prompt needs the question"),
-        ("{% set question = 'x' %}{{ question }}", "field 'question': "),
-        ("{{ question }", "not a Jinja template: line 1: unexpected '}'"),
-        ("a\n{% if %}{{ question }}", "not a Jinja template: line 2: "),
-        ("{{ question }}{{ lipsum() }}", "unknown field 'lipsum'"),
-        ("{{ question }}{{ self }}", "unknown field 'self'"),
-        (
-            "{{ question }}{{ " + "(" * 9999 + "1" + ")" * 9999 + " }}",
-            "nested too deep",
-        ),
-    ],
-)
+NONE = """
+{{ contxt }} {{ question }} | unknown field 'contxt'; did you mean 'context'?
+{% if false %}{{ contxt }}{% endif %}{{ question }} | unknown field 'contxt'
+{{ question }} {{ answers[0] }} | field 'answers': a prompt that holds the right answer measures nothing
+{{ question }} {{ answer }} | field 'answer': a
+{{ context }} | field 'question': a prompt needs the question
+{% set question = 'x' %}{{ question }} | field 'question': a
+{{ question } | not a Jinja template: line 1: unexpected '}'
+{{ question }}{{ lipsum() }} | unknown field 'lipsum'
+{{ question }}{{ self }} | unknown field 'self'
+"""
+DEEP = "{{ question }}{{ " + "(" * 9999 + "1" + ")" * 9999 + " }}"
+
+
+@pytest.mark.parametrize(("text", "problem"), [*lines(NONE), (DEEP, "nested too deep")])
 def test_templates_that_are_none(text, problem):
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         checked(text)
@@ -124,44 +111,23 @@ def test_checking_computes_nothing():
     assert checked(endless) == endless
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        (
-            "{{ question }} {{ context | upper }}",
-            "field 'context': must be in the prompt unchanged",
-        ),
-        (
-            "{{ question }} {{ context[:20] }}",
-            "field 'context': must be in the prompt unchanged",
-        ),
-        (
-            "{{ question ~ context }}",
-            "field 'context': must be in the prompt unchanged",
-        ),
-        (
-            "{{ question }}{% filter upper %}{{ context }}{% endfilter %}",
-            "field 'context': must be",
-        ),
-        (
-            "{{ context }}{{ question }}{{ context }}",
-            "field 'context': is in the prompt more than once",
-        ),
-        (
-            "{% if question %}Well?{% endif %}",
-            "field 'question': the prompt does not hold the question",
-        ),
-        (
-            "{% if language == 'klingon' %}{{ question }}{% endif %}",
-            "field 'question': the prompt does not hold",
-        ),
-        ("{{ question }}{{ options }}", "a list is no text; write a list with a loop"),
-        ("{{ question }}{{ range }}", "a function is no text"),
-        ("{{ question }}{{ none }}", "a NoneType is no text"),
-        ("{{ question }}{{ id.number }}", "'str object' has no attribute 'number'"),
-        ("{{ question }}{{ 1 / 0 }}", "division by zero"),
-    ],
-)
+UNFIT = """
+{{ question }} {{ context | upper }} | field 'context': must be in the prompt unchanged
+{{ question }} {{ context[:20] }} | field 'context': must be in the prompt unchanged
+{{ question ~ context }} | field 'context': must be in the prompt unchanged
+{{ question }}{% filter upper %}{{ context }}{% endfilter %} | field 'context': must be
+{{ context }}{{ question }}{{ context }} | field 'context': is in the prompt more than once
+{% if question %}Well?{% endif %} | field 'question': the prompt does not hold the question
+{% if language == 'klingon' %}{{ question }}{% endif %} | field 'question': the prompt does not hold
+{{ question }}{{ options }} | a list is no text; write a list with a loop
+{{ question }}{{ range }} | a function is no text
+{{ question }}{{ none }} | a NoneType is no text
+{{ question }}{{ id.number }} | 'str object' has no attribute 'number'
+{{ question }}{{ 1 / 0 }} | division by zero
+"""
+
+
+@pytest.mark.parametrize(("text", "problem"), lines(UNFIT))
 def test_templates_that_cannot_pose_an_item(text, problem):
     found = wording(text).problem(ITEM, ITEM.context, OPTIONS)
     assert found is not None

@@ -23,7 +23,7 @@ from tests.support.checkpoint_files import (
     write_sharded,
 )
 from tests.support.quantised import LAYOUTS
-from tests.support.sweeps import refused
+from tests.support.sweeps import refused, rows
 
 pytestmark = pytest.mark.usefixtures("any_tensors")
 
@@ -74,32 +74,26 @@ def test_digest_tells_weights_apart(checkpoint, tmp_path):
     assert len(digests) == len(sets)
 
 
-@pytest.mark.parametrize(
-    ("change", "same"),
-    [
-        (
-            {
-                "_name_or_path": "elsewhere",
-                "transformers_version": "4.0",
-                "use_cache": False,
-            },
-            True,
-        ),
-        ({"dtype": None, "torch_dtype": "bfloat16"}, True),
-        ({"dtype": "float32"}, False),
-        ({"rope_theta": 1e6}, False),
-        ({"model_type": "mistral"}, False),
-        ({"num_local_experts": 0, "text_config": {}}, False),
-    ],
-)
-def test_architecture_key_decides_swaps(checkpoint, tmp_path, change, same):
+SETTINGS = """
+_name_or_path: elsewhere, transformers_version: '4.0', use_cache: false | same
+dtype: null, torch_dtype: bfloat16 | same
+dtype: float32 | other
+rope_theta: 1000000.0 | other
+model_type: mistral | other
+num_local_experts: 0, text_config: {} | other
+"""
+
+
+@pytest.mark.parametrize(("change", "key"), rows(SETTINGS))
+def test_architecture_key_decides_swaps(checkpoint, tmp_path, change, key):
     weights = tensors()
     made = (
         write(tmp_path / str(seed), tensors(seed=seed), CONFIG | change)
         for seed in (1, 2)
     )
     other, alike = map(inspect_checkpoint, made)
-    assert (inspect_checkpoint(checkpoint).architecture == other.architecture) is same
+    same = inspect_checkpoint(checkpoint).architecture == other.architecture
+    assert same is (key == "same")
     del weights["lm_head.weight"]
     tied = inspect_checkpoint(write(tmp_path / "tied", weights, CONFIG | change))
     assert tied.architecture != other.architecture == alike.architecture

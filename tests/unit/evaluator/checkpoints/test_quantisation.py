@@ -14,7 +14,7 @@ from evaluator.checkpoints.quantisation import (
 )
 from tests.support.checkpoint_files import CONFIG
 from tests.support.quantised import compressed_tensors, floats, integers
-from tests.support.sweeps import refused
+from tests.support.sweeps import refused, rows
 
 
 def packed(bits: int, strategy: str, **more: Any) -> dict[str, Any]:
@@ -67,32 +67,19 @@ LAYOUTS: list[tuple[dict[str, Any], str]] = [
     ),
     (compressed_tensors("mxfp4-pack-quantized", MXFP4), "MXFP4 W4A16 (group 32)"),
     (GPTQ, "W4A16 (gptq, group 128)"),
-    (
-        other("gptq", bits=8, group_size=-1, desc_act=True, sym=True),
-        "W8A16 (gptq, per channel, act order)",
-    ),
-    (
-        other("awq", bits=4, group_size=64, zero_point=True, version="gemm"),
-        "W4A16 (awq, group 64, asymmetric)",
-    ),
-    # as AWQ's first files said it
-    (
-        other("awq", w_bit=4, q_group_size=128, zero_point=False),
-        "W4A16 (awq, group 128)",
-    ),
-    (
-        other("auto-round", bits=4, group_size=128, sym=True, data_type="int"),
-        "W4A16 (autoround, group 128)",
-    ),
-    (
-        other("fp8", activation_scheme="dynamic", weight_block_size=BLOCKS),
-        "FP8 (block 128x128)",
-    ),
-    (other("fp8", activation_scheme="static"), "FP8"),
-    (other("modelopt", quant_algo="NVFP4", group_size=16), "NVFP4 (group 16)"),
-    (other("bitsandbytes", load_in_4bit=True, bnb_4bit_quant_type="nf4"), "NF4 (rtn)"),
-    (other("quark", global_quant_config={}), "QUARK"),
 ]
+# the second of AWQ as its first files said it
+OTHERS = """
+quant_method: gptq, bits: 8, group_size: -1, desc_act: true, sym: true | W8A16 (gptq, per channel, act order)
+quant_method: awq, bits: 4, group_size: 64, zero_point: true, version: gemm | W4A16 (awq, group 64, asymmetric)
+quant_method: awq, w_bit: 4, q_group_size: 128, zero_point: false | W4A16 (awq, group 128)
+quant_method: auto-round, bits: 4, group_size: 128, sym: true, data_type: int | W4A16 (autoround, group 128)
+quant_method: fp8, activation_scheme: dynamic, weight_block_size: [128, 128] | FP8 (block 128x128)
+quant_method: fp8, activation_scheme: static | FP8
+quant_method: modelopt, quant_algo: NVFP4, group_size: 16 | NVFP4 (group 16)
+quant_method: bitsandbytes, load_in_4bit: true, bnb_4bit_quant_type: nf4 | NF4 (rtn)
+quant_method: quark, global_quant_config: {} | QUARK
+"""
 
 
 def read(said: object, directory: Path = Path("model")) -> Quantisation:
@@ -102,7 +89,7 @@ def read(said: object, directory: Path = Path("model")) -> Quantisation:
     return found
 
 
-@pytest.mark.parametrize(("said", "label"), LAYOUTS)
+@pytest.mark.parametrize(("said", "label"), [*LAYOUTS, *rows(OTHERS)])
 def test_layouts_are_named(said, label):
     found = read(said)
     assert (found.label, found.library) == (label, said["quant_method"])
@@ -141,34 +128,21 @@ def test_llm_compressors_recipe_names_the_algorithm(tmp_path, recipe, algorithm)
     )
 
 
+UNCLEAR = """
+ | field 'quant_method' is missing
+quant_method: 4 | field 'quant_method' must be a string, not 4
+quant_method: gptq, bits: four | field 'bits' is 'four', not a number of bits
+quant_method: awq | field 'w_bit' is None
+quant_method: compressed-tensors, config_groups: {} | 'config_groups' quantises no weights
+quant_method: compressed-tensors, config_groups: {group_0: {weights: {num_bits: 99}}} | field 'num_bits' is 99
+quant_method: compressed-tensors, config_groups: {group_0: []} | config_groups.group_0 must be an object
+quant_method: modelopt | field 'quant_algo' is missing
+"""
+
+
 @pytest.mark.parametrize(
     ("said", "part"),
-    [
-        ("int8", "config.json: quantization_config must be an object"),
-        ({}, "field 'quant_method' is missing"),
-        ({"quant_method": 4}, "field 'quant_method' must be a string, not 4"),
-        (
-            {"quant_method": "gptq", "bits": "four"},
-            "field 'bits' is 'four', not a number of bits",
-        ),
-        ({"quant_method": "awq"}, "field 'w_bit' is None"),
-        (
-            {"quant_method": "compressed-tensors", "config_groups": {}},
-            "'config_groups' quantises no weights",
-        ),
-        (
-            other(
-                "compressed-tensors",
-                config_groups={"group_0": {"weights": {"num_bits": 99}}},
-            ),
-            "field 'num_bits' is 99",
-        ),
-        (
-            other("compressed-tensors", config_groups={"group_0": []}),
-            "config_groups.group_0 must be an object",
-        ),
-        ({"quant_method": "modelopt"}, "field 'quant_algo' is missing"),
-    ],
+    [*rows(UNCLEAR), ("int8", "quantization_config must be an object")],
 )
 def test_unclear_configuration_is_one_line(said, part):
     message = refused(read, said)

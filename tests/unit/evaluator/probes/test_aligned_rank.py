@@ -192,55 +192,34 @@ class Pieces:
         return None if found is None else tuple(map(self.decode, found))
 
 
-@pytest.mark.parametrize(
-    ("pieces", "answers", "expected"),
-    [
-        (
-            ("The", " river", " is", " Ni", "le", "."),
-            ["Nile"],
-            ("The river is", " Nile"),
-        ),
-        # punctuation before the answer belongs to the lead-in
-        (("It", " is", ' "', "NI", "LE", '"'), ["Nile"], ('It is "', "NILE")),
-        # the first mention ends the answer; within it, the last place where it can
-        # begin begins it
-        (("Nile", ", the", " Nile"), ["Nile"], ("", "Nile")),
-        (("ni", " ni", "le"), ["Nile"], ("ni", " nile")),
-        # of several answers the one that is complete first; of two the shorter
-        (("the", " White", " Nile"), ["White Nile", "White"], ("the", " White")),
-        # a token that holds more than the answer is taken whole
-        (("about", " sixty", "Nileometres"), ["Nile"], ("about sixty", "Nileometres")),
-        # a character in two tokens, and a limit in the middle of one
-        (("это ", b"\xd0", b"\xbe", "нти", "."), ["Онти"], ("это ", "онти")),
-        (("Nile", b"\xf0\x9f"), ["Nile"], ("", "Nile")),
-    ],
-)
-def test_the_rule_on_words(pieces, answers, expected):
-    assert Pieces(*pieces).cut(*answers) == expected
+# Tokens, answers, lead-in, aligned answer. Punctuation before an answer belongs to the
+# lead-in. The first mention ends it; within it, the last place where it can begin begins
+# it. Of several answers the one that is complete first, of two the shorter. A token that
+# holds more is taken whole. Thoughts are not said, also where they stand in an answer.
+RULE = """\
+The· river· is· Ni·le·.|Nile|The river is| Nile
+It· is· "·NI·LE·"|Nile|It is "|NILE
+Nile·, the· Nile|Nile||Nile
+ni· ni·le|Nile|ni| nile
+the· White· Nile|White Nile, White|the| White
+about· sixty·Nileometres|Nile|about sixty|Nileometres
+<think>·Nile·</think>·the ·Nile|Nile|<think>Nile</think>the |Nile
+Ni·<think>·Nile·</think>·le· it is|Nile||Ni<think>Nile</think>le
+<thi·nk>Ni·le</thi·nk>the Ni·le|Nile|<think>Nile</thi|nk>the Nile
+"""
 
 
-@pytest.mark.parametrize(
-    ("pieces", "answer", "expected"),
-    [
-        # thoughts are not said
-        (("<think>", "Nile", "</think>", "Po"), "Nile", None),
-        # an answer on both sides of a thought; the thought holds it too, and must not
-        # be taken for it
-        (
-            ("Ni", "<think>", "Nile", "</think>", "le", " it is"),
-            "Nile",
-            ("", "Ni<think>Nile</think>le"),
-        ),
-        # tokens that a tag shares with what is said
-        (
-            ("<thi", "nk>Ni", "le</thi", "nk>the Ni", "le"),
-            "Nile",
-            ("<think>Nile</thi", "nk>the Nile"),
-        ),
-    ],
-)
-def test_match_is_outside_of_thoughts(pieces, answer, expected):
-    assert Pieces(*pieces).cut(answer) == expected
+@pytest.mark.parametrize("row", RULE.splitlines())
+def test_the_rule_on_words(row):
+    pieces, answers, *cut = row.split("|")
+    assert Pieces(*pieces.split("·")).cut(*answers.split(", ")) == tuple(cut)
+
+
+def test_halves_of_characters_and_unsaid_answers():
+    two = Pieces("это ", b"\xd0", b"\xbe", "нти", ".")
+    assert two.cut("Онти") == ("это ", "онти")
+    assert Pieces("Nile", b"\xf0\x9f").cut("Nile") == ("", "Nile")
+    assert Pieces("<think>", "Nile", "</think>", "Po").cut("Nile") is None
 
 
 PIECES = [

@@ -16,7 +16,7 @@ from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm import start
 from evaluator.engine.vllm.arguments import HEAD_SIZES
 from evaluator.engine.vllm.start import BATCH_INVARIANT, BREAKABLE, wait_for_memory
-from tests.support.sweeps import refused
+from tests.support.sweeps import refused, rows
 
 GIB = 2**30
 
@@ -153,23 +153,24 @@ def test_head_sizes_are_vllms():
     assert tuple(json.loads(listed[1])) == HEAD_SIZES
 
 
-@pytest.mark.parametrize(
-    ("settings", "field"),
-    [
-        ({"head_dim": 16}, "head_dim: 16"),
-        ({"num_attention_heads": 8}, "hidden_size / num_attention_heads: 8"),
-        ({"text_config": {"head_dim": 24}}, "head_dim: 24"),
-        ({"head_dim": 64}, None),
-        ({"head_dim": 16, "kv_lora_rank": 8}, None),
-        ({"head_dim": 16, "num_attention_heads": None}, None),  # Mamba
-    ],
-)
+# the last one: Mamba
+HEADS = """
+head_dim: 16 | head_dim: 16
+num_attention_heads: 8 | hidden_size / num_attention_heads: 8
+text_config: {head_dim: 24} | head_dim: 24
+head_dim: 64 |
+head_dim: 16, kv_lora_rank: 8 |
+head_dim: 16, num_attention_heads: null |
+"""
+
+
+@pytest.mark.parametrize(("settings", "field"), rows(HEADS))
 def test_unserved_heads_are_refused(tmp_path, monkeypatch, settings, field):
     monkeypatch.setattr(start, "serves_cpus", lambda: True)
     checkpoint = Checkpoint(tmp_path)
     usual = {"model_type": "qwen3", "hidden_size": 64, "num_attention_heads": 2}
     checkpoint.config_file.write_text(json.dumps(usual | settings))
-    if field is None:
+    if not field:
         start.check_model(EngineConfig(), checkpoint)
     else:
         told = refused(start.check_model, EngineConfig(), checkpoint)
