@@ -189,3 +189,23 @@ def test_finished_checkpoint_knows_its_passages(checkpoints, passages, tmp_path)
             again, config, out, held_out=held_out
         )
     check(config, out, held_out={})
+
+
+def test_unusable_passages_are_one_line(monkeypatch, tokenizer, tmp_path):
+    def load_dataset(path, **_):
+        raise ConnectionError("Couldn't reach the hub\nmore")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert (
+        "allenai/c4 cannot be read from the hub (Couldn't reach the hub more)"
+        in refused(load, "c4", tokenizer)
+    )
+    file = tmp_path / "a.txt"
+    file.write_text("w1\nw2\n")
+
+    def silent(text, verbose):
+        return {"input_ids": [] if text == "w2" else [3]}
+
+    assert f"passage 1 of {file}: gives no token" in refused(
+        load, f"text:{file}", silent, samples=2
+    )

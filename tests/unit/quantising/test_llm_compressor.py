@@ -193,3 +193,19 @@ def test_rebuilt_configuration_keeps_its_attention(monkeypatch):
         "given": given,
         "attn_implementation": "eager",
     }
+
+
+def test_growing_output_beats(tmp_path, monkeypatch):
+    log, target, beats = tmp_path / "log", tmp_path / "out", []
+    target.mkdir()
+    log.touch()
+    monkeypatch.setattr(
+        process, "HEARTBEAT", SimpleNamespace(beat=lambda: beats.append(1))
+    )
+    look = process._beat_while_growing(log, target)
+    look()
+    for file in (log, target / "1.safetensors"):
+        file.write_text("more")
+        look()
+        look()  # nothing has grown since
+    assert len(beats) == 3

@@ -19,6 +19,7 @@ from tests.support.quantised import (
     integers,
     with_quantisation,
 )
+from tests.support.sweeps import lines
 
 pytestmark = pytest.mark.usefixtures("any_tensors")
 
@@ -106,22 +107,24 @@ def test_unserved_scheme_says_remedy(checked, layout, settings, processor, said)
     assert str(caught.value).endswith(said)
 
 
-@pytest.mark.parametrize(
-    # with AVX2, with AVX-512 and VNNI, and with AMX; None: the load tells
-    ("layout", "settled"),
-    [
-        ("fp8", (None, None, None)),
-        ("fp8-tensor", ((), (), ("bfloat16",))),
-        ("w8a8", ((), ("float32", "bfloat16"), ("bfloat16",))),
-        ("w4a16", ((), ("bfloat16",), ("bfloat16",))),
-        ("w8a16", ((), (), ())),
-        ("fp8_per_channel", (("bfloat16",),) * 3),
-        ("fp8_per_tensor", ((), (), ("bfloat16",))),
-        ("fp8_per_block", ((), (), None)),
-        ("mxfp4", ((), (), None)),
-    ],
-)
-def test_table_is_the_documented_one(layout, settled, tmp_path, monkeypatch):
+# with AVX2, with AVX-512 and VNNI, and with AMX; ?: the load tells
+SETTLED = """
+fp8 | ? ? ?
+fp8-tensor | any any bfloat16
+w8a8 | any float32,bfloat16 bfloat16
+w4a16 | any bfloat16 bfloat16
+w8a16 | any any any
+fp8_per_channel | bfloat16 bfloat16 bfloat16
+fp8_per_tensor | any any bfloat16
+fp8_per_block | any any ?
+mxfp4 | any any ?
+"""
+MEANS: dict[str, Any] = {"?": None, "any": ()}
+
+
+@pytest.mark.parametrize(("layout", "dtypes"), lines(SETTLED))
+def test_table_is_the_documented_one(layout, dtypes, tmp_path, monkeypatch):
+    settled = tuple(MEANS.get(each, tuple(each.split(","))) for each in dtypes.split())
     layouts = {layout: SimpleNamespace(config=None)} | LAYOUTS
     config = layouts[layout].config or {"quant_method": "online", "scheme": layout}
     quantisation = read_quantisation(tmp_path, {"quantization_config": config})
