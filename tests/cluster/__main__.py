@@ -20,6 +20,7 @@ different at the end.
 import argparse
 import json
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--shard-items", type=count, default=20, help="(default: 20)")
     parser.add_argument(
         "--deaths",
-        type=_number,
+        type=int,
         default=0,
         help="engines that die; a tenth of them with their nodes",
     )
@@ -115,10 +116,6 @@ def _virtual(options: argparse.Namespace) -> None:
             raise ResurfaceError(f"seed {seed}: {fault}; {again(seed)} repeats it")
 
 
-def _number(text: str) -> int:
-    return 0 if text == "0" else count(text)
-
-
 def _run(options: argparse.Namespace, out: Path) -> dict[str, Any]:
     size = Size(
         engines=options.engines,
@@ -147,29 +144,11 @@ def _run(options: argparse.Namespace, out: Path) -> dict[str, Any]:
 
 
 def _told(cost: Cost, size: Size, ray: PretendedRay) -> dict[str, Any]:
-    items, share = cost.outcome.items, cost.share_of_a_core(size.engines, _PACE)
-    print(
-        f"{size.engines} engines, {size.checkpoints} checkpoints of {size.items} items;"
-        f" {dict(ray.died)} died"
-    )
-    print(f"{items} items in {cost.wall_seconds:.1f} s")
-    print(
-        f"driver: {cost.processor_seconds:.2f} s of a core,"
-        f" {1000 * cost.processor_seconds / items:.3f} ms an item"
-    )
-    print(f"{share:.1%} of one core at {size.engines} engines of {_PACE:g} items/s")
-    print(
-        f"memory: {cost.megabytes_before:.0f} MiB before, {cost.megabytes:.0f} MiB at"
-        " most"
-    )
-    print(
-        "given up:"
-        f" {[failure.checkpoint + ': ' + failure.reason for failure in cost.outcome.failures][:5]}"
-    )
+    given_up = [failure.text for failure in cost.outcome.failures]
     return {
-        "engines": size.engines, "checkpoints": size.checkpoints, "items": items, "died": dict(ray.died),
-        "driver_seconds": cost.processor_seconds, "pretended_seconds": cost.pretended_seconds,
-        "share_of_a_core": share, "failures": len(cost.outcome.failures),
+        **asdict(size), "items": cost.outcome.items, "died": dict(ray.died), "given_up": given_up[:5],
+        "wall_seconds": cost.wall_seconds, "driver_seconds": cost.processor_seconds,
+        "pretended_seconds": cost.pretended_seconds, "share_of_a_core": cost.share_of_a_core(size.engines, _PACE),
         "megabytes_before": cost.megabytes_before, "megabytes": cost.megabytes,
     }  # fmt: skip
 

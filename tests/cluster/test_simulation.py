@@ -160,13 +160,12 @@ def test_full_disk_ends_and_resumes(
     assert "\n" not in str(refused.value)
     # the driver's process has ended with that line
     monkeypatch.setattr(lease, "sight", lambda owner: "gone")
-    before = read_status(tmp_path)
-    assert 0 < before.done < SIZE.checkpoints * SIZE.items
     parts = list((tmp_path / "records").rglob("*.parquet"))
+    assert 0 < len(parts) < SHARDS
     kept = {path: path.read_bytes() for path in parts}
     assert all(pq.read_metadata(path).num_rows for path in kept)
     cost = simulate(PREPARED, _ray(answers, Deaths()), tmp_path)
-    assert cost.outcome.items == SIZE.checkpoints * SIZE.items - before.done
+    assert cost.outcome.items == (SHARDS - len(parts)) * SIZE.shard_items
     assert {path: path.read_bytes() for path in kept} == kept
     assert _whole(answers, tmp_path, cost.outcome)
 
@@ -195,10 +194,7 @@ def test_request_stops(answers: Answers, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "seeds",
-    [
-        *(range(first, first + 10) for first in range(0, 40, 10)),
-        pytest.param(range(2000), marks=pytest.mark.long),
-    ],
+    [range(8), range(8, 16), pytest.param(range(2000), marks=pytest.mark.long)],
     ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}",
 )
 def test_bursts_of_failures_lose_nothing(tmp_path: Path, seeds: range) -> None:
@@ -209,7 +205,7 @@ def test_bursts_of_failures_lose_nothing(tmp_path: Path, seeds: range) -> None:
         assert not fault, f"{fault}; {again(seed)} repeats it"
 
 
-@pytest.mark.parametrize("moment", [0, 9, 30])
+@pytest.mark.parametrize("moment", [0, 30])
 def test_all_other_nodes_at_once(tmp_path: Path, moment: int) -> None:
     deaths = Deaths()
     deaths._planned[moment] = "nodes"

@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import jsonschema
 import pytest
@@ -92,57 +91,20 @@ def test_numbers_that_json_lacks():
     assert written["allowed"] == {"largest": "Infinity", "mean": 0.0}
     assert written["measured"] == {"largest": "-Infinity", "mean": None}
     assert written["changed"] is None
-    schema = schemas()["doctor"]["$defs"]
-    jsonschema.validate(written, {"$ref": "#/$defs/Checked", "$defs": schema})
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(written | {"more": 1}, schema["Checked"])
-
-
-def test_bad_input_leaves_stdout_empty(monkeypatch, capsys, tmp_path):
-    assert typed(monkeypatch, "report", tmp_path / "none", "--json") == 2
-    shown = capsys.readouterr()
-    assert (shown.out, shown.err.count("\n")) == ("", 1)
-
-
-LOGS = Path(__file__).parents[2] / "data" / "logs" / "lm-eval-0.4.13" / "one-rank"
-
-
-def test_logs_have_one_verdict(run, monkeypatch, capsys):
-    """The numbers of `gate` on logs are those of `compare`."""
-    sides = LOGS / "base", LOGS / "candidate"
-    assert typed(monkeypatch, "gate", *sides, "--json") == 0
-    document = json.loads(capsys.readouterr().out)
-    valid("gate-of-logs", json.dumps(document))
-    measures = {each["measure"] for each in document["checkpoints"]}
-    assert (
-        typed(monkeypatch, "compare", *sides, "--pair", "base=candidate", "--json") == 0
-    )
-    compared = json.loads(capsys.readouterr().out)
-    for name, key in (("rows", "measures"), ("differences",) * 2, ("notes",) * 2):
-        assert compared[name] == document[key]
-    for each in document["checkpoints"]:
-        (row,) = [row for row in compared["rows"] if row["measure"] == each["measure"]]
-        (check,) = each["checks"]
-        assert check["n"] == row["n"]
-        assert check["value"] == pytest.approx(row["a"] - row["b"], abs=1e-12)
-    assert measures == {row["measure"] for row in compared["rows"]}
 
 
 def test_last_verdict_is_shown(run, monkeypatch, capsys):
-    """By `gate`, which prints its file, and by `status`, of one run and several; a
-    damaged file shows none."""
+    """By `gate`, which prints its file, and by `status`; a damaged file shows none."""
     assert typed(monkeypatch, "gate", run, "--json") in (0, 4)
     told = json.loads(capsys.readouterr().out)
     assert valid("gate", json.dumps(told))["checkpoints"][0]["checks"]
     assert json.loads((run / "gate.json").read_text()) == told
     assert typed(monkeypatch, "gate", run, run, "--json") in (0, 4)
     document = json.loads(capsys.readouterr().out)
-    worst = valid("gates", json.dumps(document))["verdict"]
+    assert valid("gates", json.dumps(document))["verdict"] == told["verdict"]
     assert typed(monkeypatch, "status", run, "--json") == 0
     shown = valid("status", capsys.readouterr().out)["gate"]
-    assert shown == {"verdict": worst, "summary": told["summary"]}
-    assert typed(monkeypatch, "status", run) == 0
-    assert f"gate: {worst}: {shown['summary']}" in capsys.readouterr().out
+    assert shown == {name: told[name] for name in ("verdict", "summary")}
     (run / "gate.json").write_text("{}")
     assert typed(monkeypatch, "status", run, "--json") == 0
     assert valid("status", capsys.readouterr().out)["gate"] is None

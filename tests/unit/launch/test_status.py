@@ -2,11 +2,9 @@
 what `resurface status` prints."""
 
 import io
-import itertools
 import json
 import os
 import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -39,8 +37,7 @@ from launch.run.events import (
 )
 from launch.run.state import Bus, RunState, advance
 from launch.status import Driver, RunDocument, driver_of, read_status, summarise
-from tests.support.runs import command, typed
-from tests.support.sweeps import refused
+from tests.support.runs import typed
 
 ALIVE = Driver(name="process 12 on node-b", alive=True)
 GONE = replace(ALIVE, alive=False, why="its driver (process 12 on node-b) is gone")
@@ -95,27 +92,22 @@ def test_run_without_a_driver(driver, state, shown, why) -> None:
     """Its engines are shown with what they did last."""
     found = _summary(driver=driver, state=state, error=None if driver else "a\nb")
     assert (found.state, found.why) == (shown, why)
-    assert (found.count("running"), found.done, found.total) == (0, 50, 120)
-    assert (found.items_per_second, found.seconds_left) == (None, None)
+    assert (found.count("running"), found.done, found.seconds_left) == (0, 50, None)
     (engine,) = found.engines
-    assert (engine.state, engine.checkpoint, engine.seconds) == ("ended", "dense", 0)
+    assert (engine.state, engine.checkpoint) == ("ended", "dense")
     console = Console(file=io.StringIO(), width=100)
     console.print(_page(found))
     assert "a: 3 (1/2)" in console.file.getvalue()
 
 
 def test_time_left_counts_loads() -> None:
-    """One checkpoint waits, then an engine starts too."""
+    """One checkpoint waits, then an engine starts too. Failed ones are not waited
+    for."""
     loaded = Loaded(engine=0, checkpoint="dense", seconds=30.0)
     assert _summary(loaded).seconds_left == 70 / 2.0 + 30.0
     found = _summary(loaded, Starting(engine=1))
     assert found.seconds_left == 70 / 2.0 + (30.0 + 25.0) / 2
-
-
-def test_failed_checkpoint_is_not_waited_for() -> None:
-    found = _summary(GAVE_UP)
-    assert (found.count("failed"), found.seconds_left) == (2, 10 / 2.0)
-    assert found.errors[-1] == "wanda-0.5: load: no such layer"
+    assert _summary(GAVE_UP).seconds_left == 10 / 2.0
 
 
 def _write(run: Path, state: str = "running", *events: Event, **more: Json) -> Path:
@@ -138,12 +130,9 @@ def _claimed(run: Path, owner: Owner) -> None:
 def test_driver_on_this_machine(tmp_path: Path) -> None:
     assert read_status(_write(tmp_path)).state == "stale"  # nobody has claimed it
     held = Lease(tmp_path)
-    assert driver_of(tmp_path) == Driver(name=str(this_process()), alive=True)
     assert read_status(tmp_path).state == "running"
     held.release()
-    why = f"its driver ({this_process()}) is gone; the same command resumes"
-    found = read_status(tmp_path)
-    assert (found.state, found.why) == ("stale", why)
+    assert read_status(tmp_path).state == "stale"
     ended = subprocess.Popen(["true"])
     ended.wait()
     _claimed(tmp_path, replace(this_process(), pid=ended.pid))  # it was killed
@@ -163,7 +152,6 @@ def test_driver_elsewhere(tmp_path: Path) -> None:
     assert driver_of(tmp_path, pace=pace, sleep=slept.append) == silent
     assert sum(slept) == 12.5
     beat.write_text("7")
-    assert driver_of(tmp_path, pace=pace, sleep=lambda _: None).alive
     os.utime(beat, (0, 0))
     assert not driver_of(tmp_path, pace=pace, sleep=lambda _: None).alive
 
@@ -172,34 +160,6 @@ def test_driver_elsewhere(tmp_path: Path) -> None:
         os.utime(beat, (0, 0))
 
     assert driver_of(tmp_path, pace=pace, sleep=go_on).alive
-
-
-@pytest.mark.parametrize("ahead", [-86400.0, 86400.0])
-def test_clocks_of_two_machines(tmp_path: Path, monkeypatch, ahead: float) -> None:
-    """The driver's clock tells the times; no number is negative."""
-    monkeypatch.setattr(time, "time", lambda: NOW + ahead)
-    _claimed(_write(tmp_path, "running", *EVENTS), ELSEWHERE)
-    beat, counts = tmp_path / FOLDER / "000001.beat", itertools.count(8)
-    found = read_status(tmp_path, sleep=lambda _: beat.write_text(str(next(counts))))
-    assert (found.state, found.done) == ("running", 50)
-    assert found.engines[0].seconds >= 0
-    assert found.seconds_left is None or found.seconds_left >= 0
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "not a run directory: it has no run.json"),
-        ("{", "run.json: Invalid JSON: "),
-        ("[]", "run.json: Input should be an object"),
-        ('{"state": 3}', "run.json: state: Input should be a valid string"),
-        ("\xff", "run.json: Invalid JSON: "),
-    ],
-)
-def test_no_run_is_one_line(tmp_path: Path, content: str | None, message: str) -> None:
-    if content is not None:
-        (tmp_path / "run.json").write_text(content, encoding="latin-1")
-    assert message in refused(read_status, tmp_path)
 
 
 @pytest.mark.parametrize("damage", [os.mkfifo, os.mkdir, Path.touch])
@@ -234,17 +194,11 @@ def test_command_on_failed_run(tmp_path, monkeypatch, capsys):
     run = _planned(tmp_path / "run")
     assert typed(monkeypatch, "status", run) == 0
     said = capsys.readouterr().out
-    assert "[2J[red]x[/red]" in said
-    assert "\x1b" not in said
-    assert "[bold]" in said
+    assert all(text in said for text in ("[2J[red]x[/red]", "[bold]"))
     assert not {"\x1b", "\x07"} & {*said}
     assert "tasks: 1 done, 1 failed, 1 waiting" in said
-    assert "40 of 80 items" in said
     rows = [line.split() for line in said.splitlines() if "xquad" in line]
-    assert rows == [
-        ["dense", "xquad", "done", "40", "40"],
-        ["wanda-1", "xquad", "waiting", "0", "40"],
-    ]
+    assert rows[0] == ["dense", "xquad", "done", "40", "40"]
     assert typed(monkeypatch, "status", run, "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["state"], told["done"], told["total"]) == ("failed", 40, 80)
@@ -273,14 +227,3 @@ def test_long_runs_are_shortened(tmp_path, monkeypatch, capsys):
     assert "1,001 checkpoints; tasks: 999 done, 1 failed, 1 waiting" in said
     assert "39,960 of 40,000 items" in said
     assert "and 1000 more tasks of checkpoints" in said
-
-
-@pytest.mark.parametrize("options", [[], ["--json"]])
-def test_closed_pipe_is_no_error(tmp_path, options):
-    """As in `resurface status RUN | head`, from the first line on."""
-    end, pipe = os.pipe()
-    os.close(end)
-    words = command("status", _planned(tmp_path / "run"), *options)
-    with os.fdopen(pipe, "wb") as output:
-        done = subprocess.run(words, stdout=output, stderr=subprocess.PIPE, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")

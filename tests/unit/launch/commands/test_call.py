@@ -14,14 +14,11 @@ from rich.table import Table
 
 from evaluator.core.errors import InputError
 from evaluator.core.lease import Lease
-from evaluator.store.run_json import Failure
 from launch.commands import call
-from launch.commands.call import summary
 from launch.commands.terminal import SafeConsole, closing, shown
 from launch.run.directory.lock import hold
 from launch.run.directory.rundir import open_run
 from launch.run.events import Planned
-from launch.run.state import Bus
 from launch.sweep.config import RECIPES, SweepConfig, load_sweep
 from launch.sweep.preflight import jobs_here, prepare
 from tests.support.schemas import valid
@@ -150,17 +147,6 @@ def test_no_order_reaches_a_terminal(terminal, soft):
     assert not set(text) & set("\x1b\x07\x08\x7f\x9b")
 
 
-def test_console_orders_work_in_display():
-    written = io.StringIO()
-    console = SafeConsole(file=written, force_terminal=True, color_system="standard")
-    console.print("[red]error:[/red] a\x1b[32mb", highlight=False)
-    assert written.getvalue() == "\x1b[31merror:\x1b[0m a?[32mb\n"
-    with console.status("working on \x1b[5mname"):
-        pass
-    assert "working on ?[5mname" in written.getvalue()
-    assert "\x1b[?25l" in written.getvalue()  # the cursor is hidden
-
-
 @pytest.mark.parametrize(
     ("text", "seen"),
     [
@@ -193,40 +179,3 @@ def test_dry_run_checks_its_directory(tmp_path, capsys):
     told = refused(call.start, other, output, dry_run=True)
     assert "dense, task gazetteer: max_new_tokens is 32 there, 9 here" in told
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_last_line_names_first_checkpoints():
-    def failure(checkpoint, reason="no"):
-        return Failure(checkpoint=checkpoint, stage="load", reason=reason)
-
-    told = summary([failure(name) for name in "abcde"])
-    assert (
-        told
-        == "5 checkpoints, wholly or in part: a (load: no), b (load: no), c (load: no),"
-        " and 2 more"
-    )
-
-
-def test_watched_sweeps_run_in_turn(tmp_path: Path, monkeypatch) -> None:
-    """The last tells what failed; only an error of what is there at the start ends it."""
-    refused: list[str] = []
-    watch = SimpleNamespace(refuse=refused.append, fresh=(), at_start=False)
-    watched = call.Watched(watch, None)  # type: ignore[arg-type]
-    ends = {1: None, 2: None, 3: InputError("no"), 4: typer.Exit(3)}
-    monkeypatch.setattr("launch.sweep.watching.rounds", lambda *_: iter(ends))
-    ran: list[int] = []
-
-    def run(sweep: Any, _: object) -> None:
-        ran.append(sweep)
-        if error := ends[sweep]:
-            raise error
-
-    lock = SimpleNamespace(directory=tmp_path)
-    made: Any = SimpleNamespace(lock=lock, bus=Bus(), given_up=set(), run=run)
-    with pytest.raises(typer.Exit):
-        watched.run(made)
-    assert (ran, refused) == ([1, 2, 3, 4], ["no"])
-    ends[1] = InputError("first")
-    watch.at_start = True
-    with pytest.raises(InputError, match="first"):
-        watched.run(made)

@@ -8,7 +8,6 @@ from evaluator.core.controls import name_of
 from evaluator.metrics import TABLES, Inputs, reduce_records
 from launch.commands import doctor
 from launch.commands.cli import app
-from launch.provenance import gpu_of
 from launch.sweep.models import BUNDLED
 from tests.support.records import Seen, records
 from tests.support.schemas import valid
@@ -97,22 +96,3 @@ def test_card_and_exit_code(tmp_path, monkeypatch, run, passed):
     text = card.read_text()
     assert text.startswith(f"# doctor: {document['verdict']}\n")
     assert all(f"| {check.check} | " in text for check in checks)
-
-
-def test_bad_out_is_refused_before_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor, "examine", lambda run: pytest.fail("it ran"))
-    done = CliRunner().invoke(app, ["doctor", "--out", str(tmp_path)])
-    assert done.exit_code != 0
-    assert str(tmp_path) in str(done.exception)
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("NVIDIA H100, 81559, 580.1, 9.0", "NVIDIA H100, 80 GiB, driver 580.1, sm 9.0"),
-        ("GB10, [N/A], 580.1, 12.1", "GB10, memory unknown, driver 580.1, sm 12.1"),
-        ("No devices were found", None),
-    ],
-)
-def test_gpu_in_words(line, words):
-    assert gpu_of(line) == words

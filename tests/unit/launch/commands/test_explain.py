@@ -1,7 +1,5 @@
 """`resurface sweep RECIPE --explain`."""
 
-import pytest
-
 from evaluator.metrics.published import paper
 from launch.sweep.config import bundled_recipes
 from tests.support.runs import typed
@@ -22,16 +20,6 @@ def test_explanation(monkeypatch, capsys):
     # 8 languages of 200 items, 113 in Bengali; two formats
     assert lines[3].startswith("cost: 3,426 items over all checkpoints, 6,852 requests")
     assert "113 Bengali items" in lines[4]
-
-
-@pytest.mark.parametrize("recipe", ["mine.yaml"])
-def test_own_sweep_has_no_explanation(monkeypatch, tmp_path, capsys, recipe):
-    file = tmp_path / recipe
-    file.write_text(
-        "models: {a: bundled}\ntasks: [{task: gazetteer, probes: [greedy]}]\n"
-    )
-    assert typed(monkeypatch, "sweep", file, "--explain") == 2
-    assert "is no bundled recipe (main, ladder" in capsys.readouterr().err
 
 
 def test_own_file_of_a_recipes_name(monkeypatch, tmp_path, capsys):

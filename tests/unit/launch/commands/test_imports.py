@@ -118,21 +118,3 @@ def test_report_needs_no_engine(tmp_path):
         ).returncode
         == 0
     )
-
-
-LOST_RAY = "sys.modules['ray'] = SimpleNamespace(is_initialized=lambda: True)"
-
-
-def test_lost_ray_delays_no_exit():
-    program = f"""import atexit, sys
-from types import SimpleNamespace
-{LOST_RAY}
-atexit.register(print, "asked again")
-from launch.commands.cli import main; main()"""
-    done = subprocess.run(
-        [sys.executable, "-c", program, "tasks", "mmlu"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert ("mmlu" in done.stdout, "asked again" in done.stdout) == (True, False)

@@ -3,15 +3,12 @@ base among them."""
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from evaluator.core.errors import InputError
-from launch.commands import bench
-from launch.commands.options import eval_sweep, match_request
+from launch.commands.options import eval_sweep
 from launch.sweep.config import SweepConfig
-from tests.support.runs import resurface
 from tests.support.sweeps import refused
 
 
@@ -85,44 +82,3 @@ def test_mistakes_name_the_option(desk, changes, message):
     told = refused(sweep, desk / "dense", **changes)
     assert told.startswith(message)
     assert "{" not in told
-
-
-def test_matcher_needs_responses(tmp_path, monkeypatch):
-    chosen, config = match_request(
-        "greedy, sample", {"kind": "torch", "dtype": "float32"}
-    )
-    assert (chosen, config.kind) == (["greedy", "sample"], "torch")
-    assert "probe with responses 'choice'" in refused(
-        match_request, "choice", {"kind": "torch", "dtype": "auto"}
-    )
-    monkeypatch.setattr(bench, "CHECKOUT", tmp_path)
-    told = refused(bench.bench, SimpleNamespace(args=[]), "score")
-    assert told.startswith(
-        "no benchmarks are installed; run this in a checkout of Resurface"
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "refusal"),
-    [
-        (
-            "host",
-            ["--pace", "0"],
-            "error: --pace 0: must be above 0 and at most 1000 milliseconds",
-        ),
-        (
-            "all",
-            ["--items", "-1"],
-            "error: argument --items: '-1' is not a count of at least 1",
-        ),
-        ("prune", ["--model", "nowhere"], "error: --model: nowhere: no such directory"),
-    ],
-)
-def test_benchmark_refuses_in_one_line(
-    name: str, arguments: list[str], refusal: str
-) -> None:
-    done = resurface("bench", name, *arguments)
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith(refusal)
-    assert done.stderr.count("\n") == 1
-    assert not done.stdout

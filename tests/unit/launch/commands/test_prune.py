@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from evaluator.core.errors import InputError
 from launch.commands.cli import app
 from launch.commands.options import prune_request
-from launch.commands.prune import PRUNE_DEFAULTS, run_prune
+from launch.commands.prune import PRUNE_DEFAULTS
 from tests.support.models import save_tiny_model
 from tests.support.runs import typed
 from tests.support.sweeps import refused
@@ -82,12 +82,6 @@ def test_listed_layers_are_dropped(tmp_path):
     assert "source not found here" in verify(out).stdout
 
 
-def test_options_precede_fetching(tmp_path):
-    arguments = "nobody/nothing", tmp_path / "out", options(method="x")
-    told = refused(run_prune, *arguments, dry_run=False, as_json=False)
-    assert "unknown --method" in told
-
-
 @pytest.fixture(scope="module")
 def pruned(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pruned")
@@ -138,15 +132,7 @@ def test_what_would_be_ignored_is_refused(given, told, monkeypatch, capsys):
 
 def test_other_checkpoints_are_not_verified(pruned, tmp_path):
     assert isinstance(verify(tmp_path).exception, InputError)
-    copy = shutil.copytree(pruned, tmp_path / "copy")
-    manifest = copy / "prune_manifest.json"
-    document = json.loads(manifest.read_text()) | {"schema_version": 99}
-    # its other fields may be other ones
-    for text in (json.dumps(document), json.dumps({"schema_version": 99})):
-        manifest.write_text(text)
-        error, version = (
-            verify(copy).exception,
-            "was written by another version of Resurface, this one reads 1",
-        )
-        assert isinstance(error, InputError)
-        assert str(error) == f"{manifest}: schema_version: 99: {version}"
+    manifest = shutil.copytree(pruned, tmp_path / "copy") / "prune_manifest.json"
+    manifest.write_text(json.dumps({"schema_version": 99}))
+    error = str(verify(manifest.parent).exception)
+    assert error.startswith(f"{manifest}: schema_version: 99: was written by another")

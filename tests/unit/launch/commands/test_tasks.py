@@ -67,17 +67,8 @@ def test_every_task_shows_its_prompts(capsys):
     question = (
         "    | Question: Which force pulls a dropped stone to the ground?\n    |\n"
     )
-    for part in (
-        f"{question}    | Answer in a few words:\n",
-        f"{question}    | Candidates: ",
-        "  * gravity\n",
-    ):
-        assert part in out
-    tasks("triviaqa")
-    assert (
-        "right: Moon / The Moon / Luna\n  choice: the answer among three answers"
-        in capsys.readouterr().out
-    )
+    assert f"{question}    | Candidates: " in out
+    assert "  * gravity\n" in out
     assert "unknown task 'arc'" in refused(tasks, "arc")
     printed("a\x1b[31mred\u202e b\tc [bold] \u0915\u094d\u200d\u0937")
     assert (
@@ -110,7 +101,6 @@ def test_shown_prompts_have_tokens(capsys, tmp_path):
     assert "\nQuestion: Which?\n\nAnswer in a few words:\n" in out
     assert "Context" not in out
     assert len(out.split("(* is right):\n")[1].splitlines()) == 5
-    assert "Candidates: " in told(capsys, task=f"hf:{file}", formats="shown")
     assert "item '2': no right answer, so that it is excluded" in refused(
         told, capsys, task=f"hf:{file}", item="2"
     )

@@ -129,21 +129,3 @@ def test_first_one_is_refused(tmp_path, monkeypatch, early, code, names) -> None
         first = come
     assert _watch(tmp_path, monkeypatch, first, come) == code
     assert [row[0] for row in engine.asked] == names
-
-
-@pytest.mark.usefixtures("no_report")
-@pytest.mark.parametrize("more", ["", "controls: [repeat]"])
-def test_held_by_relation_not_name(tmp_path, monkeypatch, more) -> None:
-    """A control or a shorter name does not retry what failed."""
-    monkeypatch.setattr(f"{__name__}.SWEEP", SWEEP + more)
-    engine, model = pretend(monkeypatch), save_tiny_model(tmp_path / "model")
-    engine.fails = {"run-step-10"}
-
-    def come(*numbers: int) -> None:
-        for number in numbers:
-            shutil.copytree(model, tmp_path / "ckpts" / f"step-{number}")
-
-    steps = (partial(come, 10, 3), partial(come, 2), partial(come, 1))
-    assert _watch(tmp_path, monkeypatch, *steps) == 3
-    assert [row[0] for row in engine.asked].count("run-step-10") == 1
-    assert "run-step-10" in _failed(tmp_path / "run")

@@ -1,18 +1,13 @@
 """Controls: of which checkpoints, what they ask, and what is refused."""
 
-import shutil
-
 import pytest
 import yaml
 
-import launch.sweep.estimate
 from evaluator.core.config import validated
-from evaluator.core.controls import change_of, name_of
 from evaluator.engine.config import EngineConfig, engine_under
 from launch.sweep import preflight
 from launch.sweep.config import SweepConfig
 from launch.sweep.controls import ITEMS, with_controls
-from launch.sweep.estimate import estimate
 from launch.sweep.jobs import expand
 from launch.sweep.preflight import prepare
 from tests.support.models import save_tiny_model
@@ -41,14 +36,6 @@ def jobs(more, *, on_gpus=False):
 
 def controls(more, *, on_gpus=False):
     return [job for job in jobs(more, on_gpus=on_gpus) if job.change]
-
-
-def test_names_state_their_change():
-    for change in ("order", "dtype:bfloat16", "engine:my-own"):
-        assert change_of(name_of("dense-kv-fp8", change)) == change
-    assert change_of("dense-kv-fp8") is None
-    taken = {"models": {"dense~order": "bundled"}}
-    assert refused(validated, SweepConfig, MAIN | taken, "s.yaml")
 
 
 def test_bases_are_evaluated_once_more():
@@ -120,15 +107,6 @@ def test_tasks_without_other_probes_have_no_control(tmp_path):
     tasks = [{"task": f"text:{text}", "probes": ["text_fidelity"]}]
     made = controls({"tasks": tasks}, on_gpus=True)
     assert [job.base for job in made] == ["dense"]
-
-
-def test_estimate_counts_controls(monkeypatch):
-    monkeypatch.setattr(launch.sweep.estimate, "count_gpus", lambda: 1)
-    tasks = [gazetteer(items=40, languages=["english", "korean"])]
-    config = validated(SweepConfig, MAIN | {"compress": [], "tasks": tasks}, "s.yaml")
-    dense, control, *_ = estimate(config)
-    assert (control.job.name, control.work.items) == ("dense~order", ITEMS)
-    assert control.work.requests == dense.work.requests * ITEMS // 80
 
 
 @pytest.mark.parametrize(
@@ -218,10 +196,3 @@ def cheap(every, config, *, on_gpus):
     assert on_gpus
     batching = config.model_copy(update={"engine": EngineConfig()})
     return with_controls(every, batching, on_gpus=True)
-
-
-def test_impossible_control_is_refused(tmp_path):
-    save_tiny_model(tmp_path / "m")
-    told = refused(plan, tmp_path, {"controls": "engine:endpoint"})
-    assert "endpoint" in told
-    shutil.rmtree(tmp_path / "m")

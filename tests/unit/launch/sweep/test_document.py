@@ -6,7 +6,6 @@ import pytest
 
 from evaluator.core.document import read_document
 from launch.sweep.config import load_sweep
-from launch.sweep.preflight import prepare
 from tests.support import sweeps
 
 SOUND = "models: {a: bundled}\ntasks: [{task: gazetteer}]\n"
@@ -22,15 +21,6 @@ def refused(tmp_path):
         return told
 
     return line
-
-
-def test_alias_is_what_it_repeats(tmp_path):
-    file = tmp_path / "sweep.yaml"
-    file.write_text(
-        "prune:\n  - &w {method: wanda, sparsity: 0.5}\n  - {<<: *w, sparsity: 0.6}\n"
-        + SOUND
-    )
-    assert [setting.sparsity for setting in load_sweep(file).prune] == [(0.5,), (0.6,)]
 
 
 @pytest.mark.parametrize(
@@ -117,18 +107,3 @@ def test_name_is_never_a_path(refused, name):
     assert "label" in refused(
         f"models: {{a: bundled}}\nprune: [{setting}]\ntasks: [{{task: gazetteer}}]\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("model", "task"),
-    [
-        *((model, "gazetteer") for model in ("a\\0b", "\\ud800", "hub/name@a\\0b")),
-        ("bundled", "jsonl:a\\0b"),
-    ],
-)
-def test_impossible_path_is_one_line(tmp_path, model, task):
-    file = tmp_path / "sweep.yaml"
-    file.write_text(
-        f'models: {{a: "{model}"}}\ntasks: [{{task: "{task}", items: 1}}]\n'
-    )
-    assert sweeps.refused(lambda: prepare(load_sweep(file), tmp_path))

@@ -47,8 +47,6 @@ def test_work_by_hand():
     assert work.prompt_tokens == 313 * (328 + 32)
     assert work.generated_tokens == 313 * (32 + 5 * 9) + 200 * (10 * 32 + 5 * 32)
     settings = {"task": "xquad", "items": 10, "languages": ("en",)}
-    greedy = work_of(EvalConfig(**settings, probes=("greedy",)))
-    assert (greedy.items, greedy.requests) == (10, 10)
     formats = work_of(
         EvalConfig(
             **settings,
@@ -119,16 +117,11 @@ def test_recipes_are_estimated_offline(path, monkeypatch):
     assert ("ray" in sys.modules) == imported
 
 
-@pytest.mark.parametrize("damage", ["none", "pipe"])
-def test_absent_model_has_unknown_size(tmp_path, damage):
-    weights, described = tmp_path / "model.safetensors", tmp_path / "config.json"
-    described.write_text("[" * 100_000 if damage == "deep" else "{}")
-    weights.write_bytes(b"x")
-    if damage == "pipe":
-        described.unlink()
-        os.mkfifo(described)
+def test_unreadable_model_has_unknown_size(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"x")
+    os.mkfifo(tmp_path / "config.json")
     sweep = {
-        "models": {"odd": "org/unheard-of" if damage == "none" else str(tmp_path)},
+        "models": {"odd": str(tmp_path)},
         "prune": [{"method": "magnitude", "sparsity": [0.5]}],
         "tasks": [{"task": "xquad"}],
     }

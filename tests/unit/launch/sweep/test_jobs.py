@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from evaluator.core.config import validated
-from evaluator.deciding.policy import as_policy
 from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep
 from launch.sweep.jobs import expand, parts_of
 from tests.support.sweeps import RUN, refused
@@ -84,20 +83,6 @@ def test_checkpoint_is_named_after_setting(settings, names):
 
 
 @pytest.mark.parametrize(
-    ("setting", "source"),
-    [
-        ("method: layers, sparsity: 0.5", "gazetteer"),
-        ("method: drop, pattern: 1-3", None),
-        # outliers are seen in text
-        (f"{MAGNITUDE}, allocation: owl", "gazetteer"),
-    ],
-)
-def test_what_looks_at_text_is_calibrated(setting, source):
-    _, job = jobs({**MAIN, "prune": [yaml.safe_load(f"{{{setting}}}")]}).values()
-    assert (job.prune.calibration and job.prune.calibration.source) == source
-
-
-@pytest.mark.parametrize(
     ("settings", "message"),
     [
         (
@@ -118,12 +103,6 @@ def test_wrong_settings_are_refused(settings, message):
 
 def test_bad_names_are_errors():
     """Else the run would end at its first record, or log."""
-    assert "'wanda-0.5' occurs twice" in refused(
-        jobs, {**MAIN, "models": {"wanda-0.5": "x"}}
-    )
-    assert (
-        len(max(jobs({**MAIN, "models": {"a" * 190: "x", "b": "y"}}), key=len)) == 200
-    )
     message = refused(jobs, {**MAIN, "models": {"a" * 191: "x", "b": "y"}})
     assert "its name has 201 characters; the limit is 200" in message
     models = {"one": "x", "two": "y"}
@@ -135,11 +114,6 @@ def test_bad_names_are_errors():
     assert (
         message == "base: joined sweeps compare models in a circle: one -> two -> one"
     )
-    more = {**MAIN, "models": {"two": "y", "three": "z"}, "base": "two"}
-    chain = joined({**MAIN, "models": models, "base": "one"}, more)
-    assert [
-        chain[name].base for name in ("one", "two", "three", "three-wanda-0.5")
-    ] == [None, "one", "two", "three"]
 
 
 def test_joined_sweeps_merge_tasks():
@@ -160,12 +134,6 @@ def test_joined_sweeps_merge_tasks():
     assert (made["dense"].tasks["gazetteer"].seed, made["wanda-0.5"].prune.seed) == (
         42,
         42,
-    )
-    assert (
-        jobs({**with_tasks({"probes": ["greedy"], "seed": 3}), "seed": 42})["dense"]
-        .tasks["gazetteer"]
-        .seed
-        == 3
     )
     bad = {**with_tasks({"probes": ["sample"], "seeds": [0, 1]}), "seed": 42}
     told = refused(jobs, bad)
@@ -195,10 +163,6 @@ def test_other_items_need_other_names():
     assert (
         "'gazetteer' occurs twice, with items 4 and 5; give one of the two another name"
         in message
-    )
-    message = refused(joined, MAIN, with_tasks({**task, "options": "any"}, prune=[]))
-    assert (
-        "'gazetteer' occurs twice, with options 'alike' and 'any'; give one" in message
     )
     message = refused(joined, MAIN, {**MAIN, "models": {"dense": "other"}})
     assert "'dense' is 'bundled' in one joined sweep, 'other' in another" in message
@@ -272,42 +236,10 @@ def test_policy_of_a_sweep():
     flat = grouped(gate={"max_drop": 3})
     assert flat.model_dump(mode="json")["gate"] == {"max_drop": 3}
     policy = {"default": {"max_drop": 3}, "tasks": {"gazetteer": {"max_drop": 1}}}
-    whole = grouped(gate={**policy, "required": ["later"]})
-    stored = whole.model_dump(mode="json")["gate"]
-    assert as_policy(grouped(gate=stored).gate) == as_policy(whole.gate)
-    assert expand(whole, RUN, fetch=False)
-    assert as_policy(flat.gate).of("gazetteer").max_drop == 3
+    assert expand(grouped(gate={**policy, "required": ["later"]}), RUN, fetch=False)
     policy["tasks"]["gazeteer"] = {}
     told = refused(expand, grouped(gate=policy), RUN, fetch=False)
     assert told.startswith("gate: unknown task of `tasks` 'gazeteer'; did you mean")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"gate": {"max_drop": 6, "max_drop_language": 5}},
-            "max_drop_language: 5 contradicts max_drop: 6: it must be",
-        ),
-        (
-            {"gate": {"languages": False, "max_drop_language": 3}},
-            "max_drop_language: 3 contradicts languages: false",
-        ),
-        (
-            {"gate": dict.fromkeys(("max_drop", "max_mc_only", "max_lost"))},
-            "every threshold is null: there is nothing",
-        ),
-        (
-            {"gate": {"tasks": {"gazetteer": {"max_dorp": 3}}}},
-            "gate.tasks.gazetteer.max_dorp: unknown key 'max_dorp'; did you mean 'max_d",
-        ),
-        ({"gate": {"taks": {}}}, "gate.taks: unknown key 'taks'; did you mean 'tasks'"),
-    ],
-)
-def test_bad_settings_are_one_line(changes, message):
-    told = refused(grouped, **changes)
-    assert told.startswith("s.yaml: ")
-    assert message in told
 
 
 # ---- files
@@ -329,21 +261,13 @@ def test_includes_are_files_or_recipes(tmp_path, monkeypatch):
     assert included[2] == load_sweep(RECIPES / "small" / "candidates.yaml")
     assert included[3].models == {"dense": "bundled"}
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "ladder").mkdir()  # a directory is no recipe
-    assert find_recipe("ladder") == RECIPES / "ladder.yaml"
     mine = write(tmp_path / "main.yaml", MAIN)
     assert find_recipe("main").resolve() == mine
     assert "did you mean 'main'?" in refused(find_recipe, "man")
-    assert "no such file, and no bundled recipe 'mine'" in refused(
-        find_recipe, "mine.yaml"
-    )
 
 
 def test_bad_includes_name_the_entry(tmp_path):
     file = tmp_path / "all.yaml"
-    assert f"{file}: include: 3: a list of sweeps" in refused(
-        load_sweep, write(file, {"include": 3})
-    )
     assert "includes this file in turn" in refused(
         load_sweep, write(file, {"include": ["all.yaml"]})
     )
@@ -359,9 +283,6 @@ def test_bad_includes_name_the_entry(tmp_path):
         {"include": [MAIN], "tasks": [{"task": "gazetteer"}]},
     ):
         assert "at least one of each" in refused(load_sweep, write(file, document))
-    assert "prune: there are no models" in refused(
-        load_sweep, write(file, {"include": [MAIN], "prune": MAIN["prune"]})
-    )
 
 
 # ---- the bundled recipes
@@ -408,8 +329,6 @@ def test_paper_joins_all_recipes(folder):
 
 
 def test_paper_has_papers_settings():
-    jobs, sweep = recipe_jobs("night"), load_sweep(find_recipe("night"))
-    assert (len(jobs), len(sweep.models)) == (12, 2)
     jobs = recipe_jobs("paper")
     dense = jobs["qwen3-8b"].tasks["tydiqa"]
     caps = (dense.prompt_tokens, dense.one_shot_prompt_tokens, dense.max_new_tokens)

@@ -1,16 +1,13 @@
 """`kv_cache`: the variants of a sweep, who serves them, and what is refused."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from evaluator.core.config import validated
 from evaluator.engine.vllm import arguments, engine
 from launch.run.decide.assignments import distance
-from launch.run.decide.board import Board
-from launch.sweep.config import SweepConfig, load_sweep
-from tests.support.board import complete, make_assignment
+from launch.sweep.config import load_sweep
+from tests.support.board import make_assignment
 from tests.support.sweeps import expanded, refused
 
 MAIN = {
@@ -46,24 +43,11 @@ def test_without_auto_only_bases_have_it():
     assert made["magnitude-0.5"].is_made  # for its variant
 
 
-def test_auto_alone_changes_nothing():
-    assert expanded(MAIN | {"kv_cache": "auto"}) == expanded(MAIN)
-
-
 def test_engine_keeps_its_cache():
     assignment = make_assignment("dense", 1)
     variant = assignment.checkpoint.with_cache("dense-kv-fp8", "fp8")
     assert (variant.method, variant.pattern) == ("kv_cache", "kv fp8")
     assert distance(variant, *assignment.checkpoint.engine_keys) == 2
-    sibling = make_assignment("wanda", 1)
-    board = Board()
-    board.add([assignment, replace(assignment, checkpoint=variant), sibling])
-    order, held = [], (None, None)
-    while (taken := board.take(0, *held)) is not None:
-        order.append(taken.checkpoint.name)
-        held = taken.checkpoint.engine_keys
-        complete(board)
-    assert order == ["dense", "wanda", "dense-kv-fp8"]
 
 
 @pytest.mark.parametrize(
@@ -89,16 +73,3 @@ def test_unserved_cache_is_refused(
         encoding="utf-8",
     )
     assert refused(load_sweep, file) == f"{file}: kv_cache: {told}"
-
-
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [
-        ({"kv_cache": []}, "kv_cache"),
-        ({"engine": {"kv_cache": "fp8"}}, "engine.kv_cache"),
-    ],
-)
-def test_senseless_cache_list_is_refused(changes, field):
-    assert refused(validated, SweepConfig, MAIN | changes, "s.yaml").startswith(
-        f"s.yaml: {field}: "
-    )

@@ -6,7 +6,6 @@ import types
 
 import pytest
 
-from evaluator.tasks import TASKS
 from launch.sweep.config import SweepConfig
 from launch.sweep.models import (
     BUNDLED,
@@ -121,31 +120,10 @@ def test_equal_model_names_are_refused(tmp_path):
     assert "is given twice" in refused(names_of, [str(one), f"{one}/"], "--matcher")
 
 
-PLUGIN = """
-from evaluator.core.records import Item
-from evaluator.tasks import TASKS, Task
-
-TASKS.register(Task(name="riddles", help="my own", read_items=lambda _: [
-    Item(task="", language="english", item_id="1", context="", question="?", answers=("x",), cluster="1")]))
-"""
-
-
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
-
-
-def test_plugin_registers_once(folder, monkeypatch):
-    (folder / "my_riddles_plugin.py").write_text(PLUGIN)
-    monkeypatch.setenv("RESURFACE_PLUGINS", " my_riddles_plugin ,")
-    try:
-        load_plugins()
-        load_plugins()
-        assert TASKS["riddles"].help == "my own"
-    finally:
-        TASKS._objects.pop("riddles", None)
-        sys.modules.pop("my_riddles_plugin", None)
 
 
 @pytest.mark.parametrize(

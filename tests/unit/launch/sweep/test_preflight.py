@@ -1,10 +1,8 @@
 """What a sweep is checked for before anything starts, and what it is prepared to."""
 
 import json
-import os
 import shutil
 import sys
-import threading
 from datetime import date
 from pathlib import Path
 
@@ -67,7 +65,6 @@ def test_read_date_is_identity(tmp_path, monkeypatch):
     day, given = date(2026, 1, 31), "date: 2026-01-31"
     monkeypatch.setattr(preflight, "today", lambda: date(2026, 5, 6))
     template.write_text("{{ messages[0].content }}", encoding="utf-8")
-    assert dated(tmp_path) == (None, None, [])
     unread = ["date: 2026-01-31: no prompt of this run reads it"]
     assert dated(tmp_path, given) == (day, None, unread)
     template.write_text(
@@ -76,30 +73,6 @@ def test_read_date_is_identity(tmp_path, monkeypatch):
     read = "date: the chat template takes {} for today".format
     assert dated(tmp_path, given) == (day, "2026-01-31", [read("2026-01-31")])
     assert dated(tmp_path)[1:] == ("2026-05-06", [read("2026-05-06")])
-
-
-@pytest.mark.parametrize("given", ["'2026-02-30'", "'20260131'", "''"])
-def test_bad_dates_are_refused(tmp_path, given):
-    told = refused(dated, tmp_path, f"date: {given}")
-    assert told.endswith("write a date as 2026-01-31")
-
-
-def test_equal_tasks_share_questions(models, tmp_path):
-    plan = prepared(
-        tmp_path,
-        f"""
-        include:
-          - models: {{a: {models}/a, c: {models}/c}}
-            tasks: [{{task: gazetteer, items: 4, probes: [greedy]}}]
-          - models: {{a: {models}/a}}
-            tasks: [{{task: gazetteer, items: 4, probes: [choice]}}]
-        """,
-    )
-    probes = {name: tasks[0].config.probes for name, tasks in plan.asked.items()}
-    assert probes == {"a": ("greedy", "choice"), "c": ("greedy",)}
-    # from whoever needs them
-    questions = plan.questions_by_task["gazetteer"]
-    assert all(question.options is not None for question in questions)
 
 
 def test_manifest_that_lies_is_told(models, tmp_path):
@@ -278,16 +251,6 @@ def test_configuration_is_identity_too(models, tmp_path):
     assert "a: its weights and configuration is " in told
 
 
-def test_options_are_identity(models, tmp_path):
-    def identity(options):
-        task = f"task: gazetteer, items: 2, probes: [choice]{options}"
-        plan = prepared(tmp_path, f"models: {{a: {models}/a}}\ntasks: [{{{task}}}]")
-        return plan.identity
-
-    assert identity("") == identity(", options: alike")
-    assert identity("") != identity(", options: any")
-
-
 @pytest.mark.usefixtures("any_tensors")  # plain ones
 def test_quantised_checkpoint_decides_the_dtype(models, tmp_path, monkeypatch):
     small = shutil.copytree(models / "a", tmp_path / "small")
@@ -317,25 +280,16 @@ def test_quantised_checkpoint_decides_the_dtype(models, tmp_path, monkeypatch):
     assert prepared(tmp_path, sweep).served == (chosen,)
 
 
-@pytest.mark.parametrize(
-    ("cap", "chat", "cut"),
-    [(32, False, 2), (32, True, 2), (90, False, 1), (200, False, 0)],
-)
-def test_cut_contexts_are_told(models, tmp_path, cap, chat, cut):
-    model = shutil.copytree(models / "a", tmp_path / "m")
-    (model / "chat_template.jinja").write_text("{{ messages[0].content }}")
+@pytest.mark.parametrize(("cap", "cut"), [(32, 2), (90, 1), (200, 0)])
+def test_cut_contexts_are_told(models, tmp_path, cap, cut):
     lines = []
     for words in (1, 12, 60):
         item = {"id": f"i{words}", "language": "english", "context": "ab " * words}
         lines.append(json.dumps(item | {"question": "Where?", "answers": ["Belu"]}))
     (tmp_path / "q.jsonl").write_text("\n".join(lines), encoding="utf-8")
     sweep = f"""
-    models: {{m: {model}}}
-    tasks:
-      - task: jsonl:{tmp_path}/q.jsonl
-        probes: [greedy]
-        prompt_tokens: {cap}
-        chat: {str(chat).lower()}
+    models: {{a: {models}/a}}
+    tasks: [{{task: "jsonl:{tmp_path}/q.jsonl", probes: [greedy], prompt_tokens: {cap}}}]
     """
     told = [note for note in prepared(tmp_path, sweep).served if "cut" in note]
     assert len(told) == (cut > 0)
@@ -364,27 +318,6 @@ def test_all_unserved_are_named(models, tmp_path, monkeypatch):
 
 def job(name: str, path: Path) -> CheckpointJob:
     return CheckpointJob(name=name, path=path, model=name, base=None, tasks={})
-
-
-def test_inspections_run_at_once(tmp_path, monkeypatch):
-    both, go_on, begun = threading.Barrier(3), threading.Event(), []
-
-    def inspect(path, name, *, trust_remote_code):
-        begun.append(name)
-        both.wait()
-        go_on.wait()
-        return name
-
-    monkeypatch.setattr(preflight, "inspect_checkpoint", inspect)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    before = set(threading.enumerate())
-    with Inspections([job(name, tmp_path) for name in "abcd"], trust=False):
-        both.wait()  # two are being read
-        readers = set(threading.enumerate()) - before
-    go_on.set()
-    for reader in readers:
-        reader.join()
-    assert sorted(begun) == ["a", "b"]
 
 
 def test_inspections_equal_single_ones(tmp_path, monkeypatch):
@@ -464,19 +397,6 @@ def test_tokens_beyond_the_model(models, tmp_path, question, prompt, refused_for
         assert (set(plan.dense), set(plan.asked)) == ({"a"}, {"a"})
 
 
-def test_instruct_model_is_asked_with_chat(models, tmp_path):
-    for name in ("chat", "chat-base"):
-        model = shutil.copytree(models / "a", tmp_path / name)
-        file = model / "tokenizer_config.json"
-        template = {"chat_template": "{{ messages[0].content }}"}
-        file.write_text(json.dumps(json.loads(file.read_text()) | template))
-    task = "tasks: [{task: gazetteer, items: 2}]"
-    sweep = f"models: {{a: {models}/a, chat: {tmp_path}/chat, x-base: {tmp_path}/chat-base}}"
-    notes = prepared(tmp_path, f"{sweep}\n{task}").served
-    told = [note.partition(":")[0] for note in notes if "has a chat template" in note]
-    assert told == ["chat"]
-
-
 def test_differing_configuration_is_told(tmp_path):
     base = save_tiny_model(tmp_path / "base")
     other = save_tiny_model(tmp_path / "other", seed=1, rms_norm_eps=1e-5)
@@ -487,21 +407,3 @@ def test_differing_configuration_is_told(tmp_path):
     line = "config.json: rms_norm_eps 1e-06 against 1e-05"
     assert plan.differences == {"int4": [line]}
     assert f"int4: differs from its base beside weights: {line}" in plan.served
-
-
-def test_loose_option_is_told(models, tmp_path):
-    file = tmp_path / "q.jsonl"
-    row = {"language": "klingon", "context": "", "question": "?", "answers": ["water"]}
-    rows = [
-        {**row, "id": "q1", "options": ["water", "salt water"]},
-        {**row, "id": "q2", "options": ["water", "sand"]},
-    ]
-    file.write_text("\n".join(map(json.dumps, rows)))
-    task = f"task: 'jsonl:{file}', items: 0, probes: [choice]"
-    plan = prepared(tmp_path, f"models: {{a: {models}/a}}\ntasks: [{{{task}}}]")
-    language = "q: 'klingon' is no known language: graded as one with spaces between"
-    option = "q: a gold answer is part of a wrong option of 1 item: 'q1' has"
-    assert list(plan.notes()) == [
-        (f"{language} words", True),
-        (f"{option} 'salt water'", True),
-    ]

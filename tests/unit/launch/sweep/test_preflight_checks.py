@@ -1,16 +1,13 @@
 """Where dtype `auto` is a checkpoint's own, it must be its base's too, unless a run
 says that it need not be."""
 
-import json
-import shutil
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from evaluator.checkpoints.info import FEW_TOKENS, CheckpointInfo, inspect_checkpoint
-from evaluator.checkpoints.manifests import CalibrationManifest, RemovedParts
+from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
 from evaluator.core.config import validated
 from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
@@ -27,8 +24,8 @@ from launch.sweep.preflight_checks import (
     remarks,
 )
 from tests.support import pruning as tiny
-from tests.support.checkpoint_files import CONFIG, tensors, write, write_manifest
-from tests.support.served import BASE, FakeServer
+from tests.support.checkpoint_files import CONFIG, tensors, write
+from tests.support.served import FakeServer
 from tests.support.sweeps import gazetteer
 
 pytestmark = pytest.mark.usefixtures("any_tensors")
@@ -39,15 +36,9 @@ def on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "serves_cpus", lambda: False)
 
 
-def check(
-    tmp_path: Path,
-    config: EngineConfig,
-    *,
-    base: str | None = "dense",
-    dtype: str = "float16",
-) -> None:
+def check(tmp_path: Path, config: EngineConfig, base: str | None = "dense") -> None:
     paths = {
-        "dense": write(tmp_path / "dense", tensors(), {**CONFIG, "dtype": dtype}),
+        "dense": write(tmp_path / "dense", tensors(), {**CONFIG, "dtype": "float16"}),
         "small": write(tmp_path / "small", tensors(seed=1)),
     }
     models = {name: str(path) for name, path in paths.items()}
@@ -60,42 +51,18 @@ def check(
 
 
 @pytest.mark.parametrize(("longest", "factors"), [(511, "short"), (512, "long")])
-@pytest.mark.parametrize("kind", ["longrope", "su"])
-def test_longrope_is_told(tmp_path, longest, factors, kind):
+def test_longrope_is_told(tmp_path, longest, factors):
     """vLLM takes one set of factors for all prompts, transformers by the length of
     each."""
-    rope = {"rope_scaling": {"type": kind}, "original_max_position_embeddings": 512}
+    rope = {"rope_scaling": {"type": "su"}, "original_max_position_embeddings": 512}
     plain = [inspect_checkpoint(write(tmp_path / "plain", tensors()), "plain")]
     scaled = [
         replace(plain[0], path=write(tmp_path / "scaled", tensors(), CONFIG | rope))
     ]
     (told,) = remarks(EngineConfig(), scaled, longest)
     assert f"LongRoPE: vLLM computes every prompt with the {factors} factors" in told
-    assert (
-        f"up to {longest} tokens; transformers uses the long ones for more than 512"
-        " only" in told
-    )
     assert list(remarks(EngineConfig(), plain, longest)) == []
     assert list(remarks(EngineConfig(kind="torch"), scaled, longest)) == []
-
-
-def test_little_calibration_is_told(tmp_path):
-    small = write(tmp_path / "small", tensors())
-    few = "tokens of calibration are few"
-    for source, samples, tokens, told in (
-        ("c4", 1, 7, few),
-        ("c4", 1, FEW_TOKENS, ""),
-        ("text:a.txt", 128, 344, few),
-    ):
-        calibration = CalibrationManifest(
-            source=source, samples=samples, sequence_length=8, tokens=tokens, cut=0,
-            ids_sha256="", files={}, passages=(),
-        )  # fmt: skip
-        parts = RemovedParts(unit="layers", of=3, gone=("1",))
-        write_manifest(small, calibration=calibration, removed=parts)
-        notes = list(remarks(EngineConfig(), [inspect_checkpoint(small)], 512))
-        assert len(notes) == bool(told)
-        assert all(f"prune_manifest.json: {tokens:,} {told}" in note for note in notes)
 
 
 def test_other_dtype_is_refused(tmp_path):
@@ -110,20 +77,17 @@ def test_other_dtype_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "base", "dtype", "cpu"),
+    ("settings", "base", "cpu"),
     [
-        ({"mixed_dtypes": True}, "dense", "float16", False),
-        ({"kind": "torch"}, "dense", "float16", False),
-        ({}, None, "float16", False),  # they are not compared
-        ({}, "dense", "float16", True),  # there auto is one dtype
+        ({"mixed_dtypes": True}, "dense", False),
+        ({"kind": "torch"}, "dense", False),
+        ({}, None, False),  # they are not compared
+        ({}, "dense", True),  # there auto is one dtype
     ],
 )
-def test_one_dtype_or_mixing_passes(settings, base, dtype, cpu, tmp_path, monkeypatch):
+def test_one_dtype_or_mixing_passes(settings, base, cpu, tmp_path, monkeypatch):
     monkeypatch.setattr(engine, "serves_cpus", lambda: cpu)
-    assert (
-        check(tmp_path, EngineConfig.model_validate(settings), base=base, dtype=dtype)
-        is None
-    )
+    check(tmp_path, EngineConfig(**settings), base)
 
 
 TASK = gazetteer()
@@ -176,17 +140,6 @@ def test_removing_nothing_is_refused(dense, tmp_path):
     assert [job.name for job in jobs] == ["dense", "layers-0.4", "layers-0.45-more"]
 
 
-def test_equal_removals_are_refused(dense, tmp_path):
-    config = sweep(dense, {"method": "layers", "sparsity": [0.4, 0.45]})
-    jobs = expand(config, tmp_path / "run")
-    message = (
-        r"^layers-0.45: layers: sparsity: 0.45 removes as many layers as layers-0.4:"
-        r" both would"
-    )
-    with pytest.raises(InputError, match=message):
-        check_distinct(jobs)
-
-
 @pytest.mark.parametrize(
     ("gpus", "left"),
     [
@@ -233,36 +186,10 @@ def test_served_files_tokenise_the_questions(tmp_path, monkeypatch):
         assert {each.item.question, *each.options.texts} <= {*given}
 
 
-def test_served_models_may_have_other_tokenizers(tmp_path, monkeypatch):
-    """Probes that read the base's answers are then excluded, as for any model."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    other = tmp_path / "other"
-    shutil.copytree(BASE, other)
-    stated = json.loads((other / "tokenizer.json").read_text())
-    vocabulary = stated["model"]["vocab"]
-    one, two = sorted(vocabulary, key=vocabulary.get)[40:42]
-    vocabulary[one], vocabulary[two] = vocabulary[two], vocabulary[one]
-    (other / "tokenizer.json").write_text(json.dumps(stated))
-    server = FakeServer("vllm")
-    with server.serving() as url:
-        models = {
-            "dense": "bundled",
-            "same": {"url": url},
-            "other": {"url": url, "tokenizer": str(other)},
-        }
-        task = gazetteer(probes=["greedy", "aligned_rank"])
-        document = {"models": models, "base": "dense", "tasks": [task]}
-        document["engine"] = {"kind": "torch"}
-        config = validated(SweepConfig, document, "s.yaml")
-        prepared = prepare(config, tmp_path / "run")
-    assert prepared.other_tokenizer == {"other"}
-
-
-@pytest.mark.parametrize("dialect", ["vllm", "llama"])
-def test_small_contexts_are_refused(tmp_path, monkeypatch, dialect):
+def test_small_contexts_are_refused(tmp_path, monkeypatch):
     """Of one slot of the server: nothing starts."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    server = FakeServer(dialect)
+    server = FakeServer("llama")
     server.context = 60
     with server.serving() as url:
         models = {"dense": "bundled", "api": {"url": url}}

@@ -38,19 +38,6 @@ class Watched:
         return None if config is None else list(config.models)[1:]
 
 
-def test_whole_checkpoints_are_taken_once(model, tmp_path: Path) -> None:
-    watched = Watched(tmp_path, sweep(model))
-    assert watched.look() is None
-    for step in (10, 9):
-        shutil.copytree(model, tmp_path / "ckpts" / f"step-{step}")
-    assert [watched.look() for _ in range(3)] == [
-        None,
-        ["run-step-9", "run-step-10"],
-        None,
-    ]
-    assert watched.told == []
-
-
 def test_half_copied_checkpoint_waits(model, tmp_path: Path) -> None:
     """However its files grow, it is told of once."""
     watched, folder = Watched(tmp_path, sweep(model)), tmp_path / "ckpts" / "step-1"
@@ -103,17 +90,6 @@ def test_vanished_checkpoint_is_told_once(model, tmp_path: Path) -> None:
     assert watched.look() is None
 
 
-def test_refused_checkpoint_may_change(model, tmp_path: Path) -> None:
-    watched = Watched(tmp_path, sweep(model))
-    folder = shutil.copytree(model, tmp_path / "ckpts" / "step-1")
-    assert [watched.look(), watched.look()] == [None, ["run-step-1"]]
-    watched.watch.refuse("no")
-    assert watched.told == [f"{folder}: left out until it changes: no"]
-    assert [watched.look(), watched.look()] == [None, None]
-    os.utime(folder / "config.json", ns=(1, 1))
-    assert [watched.look(), watched.look()] == [None, ["run-step-1"]]
-
-
 def test_refused_ones_are_found_singly(model, tmp_path: Path) -> None:
     """Whoever comes with a refused checkpoint is taken without it."""
     watched = Watched(tmp_path, sweep(model))
@@ -129,29 +105,6 @@ def test_refused_ones_are_found_singly(model, tmp_path: Path) -> None:
     assert len(watched.told) == 1
     assert "step-2: left out until it changes: no" in watched.told[0]
     assert taken == ["run-step-1", "run-step-3"]
-
-
-def test_changed_checkpoint_is_new(model, tmp_path: Path) -> None:
-    """While it changes, others are taken without it."""
-    watched, folder = Watched(tmp_path, sweep(model)), tmp_path / "ckpts"
-    one = shutil.copytree(model, folder / "step-1")
-    assert [watched.look(), watched.look()] == [None, ["run-step-1"]]
-    shutil.copytree(model, folder / "step-2")
-    assert watched.look() is None
-    os.utime(one / "config.json", ns=(1, 1))
-    assert watched.look() == ["run-step-2"]
-    assert watched.look() == ["run-step-1", "run-step-2"]
-    assert (watched.watch.fresh, watched.look()) == (["run-step-1"], None)
-
-
-def test_second_of_a_name_is_told(model, tmp_path: Path) -> None:
-    watched = Watched(tmp_path, sweep(model))
-    for name in ("step-1 a", "step-1-a"):
-        shutil.copytree(model, tmp_path / "ckpts" / name)
-    looks = [watched.look() for _ in range(3)]
-    assert looks == [None, ["run-step-1-a"], None]
-    (line,) = watched.told
-    assert line.endswith("another checkpoint is named 'run-step-1-a'")
 
 
 @pytest.mark.parametrize(

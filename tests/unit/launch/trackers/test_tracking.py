@@ -1,12 +1,10 @@
 """What a tracker and the user's command are told of a run."""
 
-import contextlib
 import importlib
 import json
 import math
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pandas as pd
@@ -69,34 +67,6 @@ def test_mlflow(run, monkeypatch, tmp_path):
         *(("log_artifacts", ["file"], name) for name in FOLDERS),
         ("end_run",),
     ]
-
-
-def test_wandb(run, monkeypatch):
-    begun, heard = [], []
-
-    @contextlib.contextmanager
-    def init(**settings):
-        begun.append(settings)
-        yield SimpleNamespace(
-            id="1", log=heard.append, log_artifact=lambda each: heard.append(each.added)
-        )
-
-    class Artifact:
-        def __init__(self, name: str, type: str) -> None:
-            self.added = [name]
-
-        def add_dir(self, path: str, name: str) -> None:
-            assert Path(path) == run / name
-            self.added.append(name)
-
-    module = SimpleNamespace(init=init, Artifact=Artifact, Settings=dict)
-    monkeypatch.setitem(sys.modules, "wandb", module)
-    monkeypatch.setenv("WANDB_PROJECT", "mine")
-    tracker_of("wandb")(run, {"seed": 0}, HEADLINE)
-    (settings,) = begun
-    assert (settings["project"], settings["name"]) == ("mine", "grid")
-    assert settings["config"] == {"seed": 0}
-    assert heard == [{"wanda/x:y/n": 3.0}, ["1-files", *FOLDERS]]
 
 
 @pytest.mark.parametrize(

@@ -37,15 +37,6 @@ def test_order_of_work(work, held, order) -> None:
     assert done == order.split()
 
 
-def test_next_checkpoint_stays_on_the_board() -> None:
-    board = Board()
-    board.add([make_assignment("other", 1, "mistral"), make_assignment("held", 1)])
-    for next_one in ("other", "sibling"):
-        assert board.upcoming(0, "digest of held", "qwen3").name == next_one
-        board.add([make_assignment("sibling", 1)])
-    assert Board().upcoming(0, "digest of held", "qwen3") is None
-
-
 def _waiting(
     board: Board, engine: int = 0, held: str | None = None
 ) -> tuple[threading.Thread, list[Assignment]]:
@@ -55,28 +46,6 @@ def _waiting(
     )
     thread.start()
     return thread, taken
-
-
-@pytest.mark.parametrize("shards", [0, 2])
-def test_engine_waits_for_open_source(shards: int) -> None:
-    board = Board(source=(source := SimpleNamespace(open=True)))
-    thread, taken = _waiting(board)
-    board.add([make_assignment("wanda", shards)])
-    source.open = False
-    board.add([])
-    thread.join()
-    assert [each and _names(each) for each in taken] == [
-        ["wanda-0", "wanda-1"] if shards else None
-    ]
-
-
-def test_stop_ends_the_waiting() -> None:
-    board = Board(source=SimpleNamespace(open=True))
-    thread, taken = _waiting(board)
-    board.stop()
-    thread.join()
-    board.add([make_assignment("dense", 1)])
-    assert [*taken, board.take(0, None, None)] == [None, None]
 
 
 def test_idle_engine_gives_way_to_jobs(monkeypatch) -> None:

@@ -1,5 +1,5 @@
-"""Who is at fault, the checkpoint, the engine or one item; what is tried again and
-where, and what is set aside."""
+"""The retry law: who is at fault, the checkpoint, the engine or one item; what is
+tried again and where, and what is set aside."""
 
 import random
 from collections import Counter, deque
@@ -19,187 +19,134 @@ from tests.support.board import complete, finish, make_assignment, no_spare
 from tests.support.stamps import make_item
 
 
-def _failure(name: str, stage: Stage = "load", mendable: bool = False) -> Failure:
-    reason = {"load": "ValueError: head_dim", "evaluate": "SIGSEGV"}.get(stage, "no")
-    return Failure(checkpoint=name, stage=stage, reason=reason, mendable=mendable)
+def _failure(name: str, what: str = "") -> Failure:
+    stage: Stage = "evaluate" if "!" in what else "load"
+    return Failure(checkpoint=name, stage=stage, reason="no", mendable="?" in what)
 
 
-def _ledger(engines: int = 1, attempts: int = 3) -> Ledger:
-    ledger = Ledger(attempts=attempts)
-    for engine in range(engines):
-        ledger.engines.add(engine)
-    return ledger
+def _decision(ledger: Ledger, event: str) -> str:
+    """A checkpoint, an engine, and what happens: the checkpoint does not load (""), or
+    kills ("!"); its files are wrong ("?"); it finishes a shard ("+"), or loads ("=");
+    the engine does not start ("-"); a job fails ("*"), or loses its node ("/"); an item
+    is deadly ("x"); all answers of a shard fail ("n"), and of one doubted by 0 ("c")."""
+    name, engine, what = event[0], int(event[1]), event[2:]
+    failure = _failure(name, what)
+    found: object
+    match what.rstrip("?"):
+        case "+":
+            found = ledger.went_well(engine, name)
+        case "=":
+            found = ledger.loaded(engine, make_assignment(name, 1).checkpoint)
+        case "-":
+            found = ledger.not_started(engine)
+        case "*":
+            found = ledger.not_made(failure)
+        case "/":
+            found = ledger.lost_node(failure)
+        case "x":
+            found = ledger.lost_item(name)
+        case "n" | "c":
+            found = ledger.doubts(engine, name, 0 if what == "c" else None)
+        case _:
+            set_aside = ledger.failed(engine, failure)
+            return set_aside * "aside " + ledger.remedy(engine)
+    return found if isinstance(found, str) else "aside" if found else "go on"
 
 
-def _give_up(ledger: Ledger, failure: Failure, engine: int) -> bool:
-    if failure.stage == "prune":
-        return ledger.not_made(failure) is not None
-    return ledger.failed(engine, failure)
+# engines, attempts, history: decisions that are not "go on", by event: engines that may
+# try `a` next
+LAW = """
+1 1 a0                          : 1 aside                   : 0
+1 3 a0 a0 a0                    : 3 aside                   : 0
+1 1 a0! a0! a0! a0!             : 4 aside                   : 0
+1 3 a0! a0! a0! a0! a0! a0!     : 6 aside                   : 0
+1 3 a0? a0!?                    : 1 aside, 2 aside          : 0
+2 3 a0? a1?                     : 2 aside                   : 01
+1 1 a0*                         : 1 aside                   : 0
+1 3 a0* a0* a0*                 : 3 aside                   : 0
+1 3 a0*?                        : 1 aside                   : 0
+1 3 a0/ a0/ a0/ a0/ a0/ a0/     : 6 aside                   : 0
+1 3 a0x a0x a0x a0x a0x a0x a0x b0x a0x : 9 aside           : 0
+1 3 a0 a0! a0+ a0 a0! a0+ a0 a0! a0+ a0 a0! a0+ :           : 0
+2 3 a0                          :                           : 1
+2 3 a0 a1+                      :                           : 01
+2 3 a0 a1                       :                           : 01
+2 3 a0 a1+ a0 a1+               :                           : 01
+2 3 a0 a1+ a0 a1+ a0 a1+        :                           : 1
+1 3 a0 b0 c0                    : 3 retire                  : 0
+1 3 g0= a0 a0 b0 b0 c0 d0       : 6 probe, 7 probe          : 0
+1 3 g0= a0 b0 c0 g0= d0         : 4 probe                   : 0
+1 3 g0= a0 a0 a0 a0             : 4 aside, 5 aside          : 0
+1 1 g0= a0 b0                   : 2 aside, 3 aside probe    : 0
+1 3 g0= a0- a0- a0-             : 4 retire                  : 0
+1 3 a0- g0= a0- a0- a0-         : 5 retire                  : 0
+1 1 a0-                         : 1 retire                  : 0
+2 3 a0n a1c a0n                 : 1 aside                   : 01
+1 3 a0n                         :                           : 0
+"""
 
 
-@pytest.mark.parametrize(
-    ("stage", "mendable", "engines", "attempts", "given_up_at"),
-    [
-        *(("load", False, 1, attempts, attempts) for attempts in (1, 2, 3, 5)),
-        # halving needs some deaths
-        *(("evaluate", False, 1, attempts, attempts + 3) for attempts in (1, 3)),
-        ("load", True, 1, 3, 1),
-        ("evaluate", True, 1, 3, 1),
-        # another engine may be on another machine
-        ("load", True, 2, 3, 2),
-        *(("prune", False, 1, attempts, attempts) for attempts in (1, 3)),
-        ("prune", True, 1, 3, 1),
-    ],
-)
-def test_checkpoint_is_given_up(stage, mendable, engines, attempts, given_up_at):
-    """After so many failures in a row, taken in turn by the engines."""
-    ledger = _ledger(engines, attempts)
-    failure = _failure("a", stage, mendable)
-    tries = range(1, given_up_at + 1)
-    given_up = [_give_up(ledger, failure, each % engines) for each in tries]
-    assert given_up == [each == given_up_at for each in tries]
+@pytest.mark.parametrize("row", LAW.strip().splitlines(), ids=lambda row: row[:24])
+def test_history_decides(row: str) -> None:
+    """The retry law; a doubted shard is set aside for another engine."""
+    history, decisions, tries = (each.strip() for each in row.split(":"))
+    engines, attempts, *events = history.split()
+    ledger = Ledger(attempts=int(attempts), engines={*range(int(engines))})
+    found = [_decision(ledger, event).removesuffix(" go on") for event in events]
+    told = [f"{n} {each}" for n, each in enumerate(found, 1) if each != "go on"]
+    assert told == decisions.split(", ") * bool(decisions)
+    able = filter(lambda engine: ledger.may_take(engine, "a"), range(int(engines)))
+    assert "".join(map(str, able)) == tries
+    assert ledger.may_take(0, "z")
 
 
-def test_failure_names_engines_and_attempts():
-    ledger = _ledger(2)
+# attempts; then at each death: shards that were left, by their items, what is proven,
+# and what is evaluated alone
+DEATHS = """
+1; 01 23 45 > unknown 01 23
+3; 01 23 45 > unknown; 01 23 45 > unknown 01 23
+1; 0123 > a shard 01 23; 01 > a shard 0 1; 0 > an item 0
+2; 0123 > a shard 01 23; 01 > a shard 0 1; 0 > unknown 0; 0 > an item 0
+3; 0123 > unknown; 0123 > a shard 01 23; 01 > a shard 0 1; 0 > unknown 0; 0 > an item 0
+"""
+
+
+@pytest.mark.parametrize("row", DEATHS.strip().splitlines())
+def test_suspects_are_halved(row: str) -> None:
+    """With two items in flight."""
+    attempts, *deaths = row.split("; ")
+    ledger = Ledger(attempts=int(attempts), engines={0})
+    for death in deaths:
+        shards, proven = death.split(" > ")
+        left = [shard_of(tuple(map(int, each))) for each in shards.split()]
+        guilty, alone = ledger.examine(("a", "task"), left, 2)
+        names = ["".join(map(str, shard.questions)) for shard in alone]
+        assert " ".join([guilty, *names]) == proven
+
+
+def test_failure_names_engines_and_attempts() -> None:
+    ledger = Ledger(engines={0, 1})
     ledger.hosts[0] |= {"b", "a"}
     ledger.hosts[1].add("c")
     for engine in (0, 1, 1):
         ledger.failed(engine, _failure("a"))
     located = ledger.located(_failure("a"))
     assert (located.engine, located.node, located.attempts) == ("0, 1", "a, b, c", 3)
-    final = [ledger.not_made(_failure("x", "prune")) for _ in range(3)][-1]
-    assert (final.engine, final.attempts) == ("", 3)
-
-
-def test_finished_shard_clears_the_row():
-    ledger = _ledger()
-    for _ in range(10):
-        assert not ledger.failed(0, _failure("a"))
-        assert not ledger.failed(0, _failure("a", "evaluate"))
-        assert "a" in ledger.doubtful
-        ledger.went_well(0, "a")
-        assert "a" not in ledger.doubtful
-
-
-def test_eight_deadly_items_are_too_many():
-    ledger = _ledger()
-    assert [ledger.lost_item("a") for _ in range(8)] == [False] * 7 + [True]
-    assert not ledger.lost_item("b")
-
-
-@pytest.mark.parametrize(
-    ("engines", "history", "may_take"),
-    [
-        # "0": engine 0 fails; "0+": it finishes a shard
-        (2, "0", (False, True)),
-        (1, "0", (True,)),
-        (2, "0 1+", (True, True)),
-        (2, "0 1", (True, True)),
-        # one that fails again and again is spared it while others can
-        (2, "0 1+ 0 1+", (True, True)),
-        (2, "0 1+ 0 1+ 0 1+", (False, True)),
-    ],
-)
-def test_failed_work_goes_to_others(engines, history, may_take):
-    ledger = _ledger(engines)
-    for step in history.split():
-        if step.endswith("+"):
-            ledger.went_well(int(step[0]), "a")
-        else:
-            ledger.failed(int(step), _failure("a"))
-    assert tuple(ledger.may_take(engine, "a") for engine in range(engines)) == may_take
-    assert ledger.may_take(0, "b")
-
-
-@pytest.mark.parametrize(
-    ("attempts", "known", "history", "remedies"),
-    [
-        (3, False, "abc", ["go on", "go on", "retire"]),
-        (3, True, "aabbcd", ["go on"] * 4 + ["probe"] * 2),
-        # the probe loads: the failures were the checkpoints' fault
-        (3, True, "abc+d", ["go on", "go on", "probe", "go on"]),
-        # one checkpoint alone retires no engine
-        (3, True, "a" * 20, ["go on"] * 20),
-        (1, True, "a" * 20, ["go on"] * 20),
-        (1, True, "ab", ["go on", "probe"]),
-        # its process does not start
-        (3, True, "---", ["go on", "go on", "retire"]),
-        (3, True, "-+---", ["go on", "go on", "go on", "retire"]),
-        (1, True, "-", ["retire"]),
-    ],
-)
-def test_engine_remedy(attempts, known, history, remedies):
-    """Letters: checkpoints that fail; "-": its process does not start; "+": it loads
-    a known checkpoint."""
-    ledger = _ledger(attempts=attempts)
-    good = make_assignment("good", 1).checkpoint
-    if known:
-        ledger.loaded(0, good)
-    found = []
-    for step in history:
-        if step == "+":
-            ledger.loaded(0, good)
-        elif step == "-":
-            found.append(ledger.not_started(0))
-        else:
-            ledger.failed(0, _failure(step))
-            found.append(ledger.remedy(0))
-    assert found == remedies
-
-
-def test_two_engines_make_answers_believed():
-    ledger = _ledger(2)
-    assert ledger.doubts(0, "nan", None)
-    assert not ledger.doubts(1, "nan", 0)
-    assert not ledger.doubts(0, "nan", None)
-    assert not _ledger(1).doubts(0, "nan", None)
 
 
 @pytest.mark.parametrize(
     ("rooms", "retired", "serving", "suspected"),
     [
-        ("a4 b1", "a1", "", ""),
-        ("a4 b1", "a2", "", "a"),
-        ("a4 b1", "a2", "a1", ""),
-        ("a4", "a2", "", ""),  # no other node has room
-        ("a4 b2", "a2 b2", "", ""),
+        ("aaaab", "a", "", ""),
+        ("aaaab", "aa", "", "a"),
+        ("aaaab", "aa", "a", ""),
+        ("aaaa", "aa", "", ""),  # no other node has room
+        ("aaaabb", "aabb", "", ""),
     ],
 )
 def test_node_of_retired_engines(rooms, retired, serving, suspected):
-    def counts(text: str) -> Counter[str]:
-        return Counter({each[0]: int(each[1:]) for each in text.split()})
-
-    found = Ledger.suspected_nodes(counts(rooms), counts(retired), counts(serving))
-    assert found == list(suspected)
-
-
-@pytest.mark.parametrize("attempts", [1, 2, 3])
-def test_suspects_are_halved(attempts: int) -> None:
-    """All shards in flight are suspects after attempts - 1 deaths. One alone is halved
-    then, and an item has one more.
-
-    A guilty half is halved at its first death. An item is guilty after `attempts`
-    deaths, those of its half included.
-    """
-    part, patience = ("a", "task"), max(1, attempts - 1)
-    ledger, shards = (
-        _ledger(1, attempts),
-        tuple(shard_of((start, start + 1)) for start in (0, 2, 4)),
-    )
-    deaths = [ledger.examine(part, shards, 2) for _ in range(patience)]
-    assert deaths == [("unknown", ())] * (patience - 1) + [("unknown", shards[:2])]
-    ledger = _ledger(1, attempts)
-    whole = shard_of((0, 1, 2, 3))
-    deaths = [ledger.examine(part, (whole,), 2) for _ in range(patience)]
-    assert deaths == [("unknown", ())] * (patience - 1) + [
-        ("a shard", (shards[0], shards[1]))
-    ]
-    item = shard_of((0,))
-    assert ledger.examine(part, shards[:1], 2) == ("a shard", (item, shard_of((1,))))
-    more = attempts - patience  # deaths that an item has more than its half
-    deaths = [ledger.examine(part, (item,), 2) for _ in range(1 + more)]
-    assert deaths == [("unknown", (item,))] * more + [("an item", (item,))]
+    counts = map(Counter, (rooms, retired, serving))
+    assert Ledger.suspected_nodes(*counts) == list(suspected)
 
 
 # ---- the board
@@ -224,9 +171,9 @@ def _board(engines: int = 1, attempts: int = 3) -> Board:
     return board
 
 
-def _fail(board: Board, engine: int = 0, stage: Stage = "load") -> str:
+def _fail(board: Board, engine: int = 0) -> str:
     name = board._busy[engine].assignment.checkpoint.name
-    return board.failed(engine, _failure(name, stage))
+    return board.failed(engine, _failure(name))
 
 
 def _given_up(board: Board) -> list[tuple[str, str, str, str]]:
@@ -277,7 +224,7 @@ def test_lost_base_takes_its_readers_along() -> None:
         ]
     )
     assert _given_up(board) == [
-        ("dense", "load", "", "ValueError: head_dim"),
+        ("dense", "load", "", "no"),
         ("wanda", "evaluate", "gazetteer", "its base 'dense' was set aside"),
         ("last", "evaluate", "gazetteer", "its base 'wanda' was set aside"),
         ("late", "evaluate", "gazetteer", "its base 'dense' was set aside"),
@@ -332,18 +279,6 @@ def test_doubted_shard_goes_to_another_engine() -> None:
     assert board.over
 
 
-def test_one_good_shard_is_enough() -> None:
-    board = _board()
-    board.add([make_assignment("some", 2), make_assignment("reads", 1, base="some")])
-    _take(board)
-    one, two = board.begin(0, no_spare)
-    board.finished(0, one, "NaN")
-    board.finished(0, two)
-    board.end(0)
-    assert finish(board).checkpoint.name == "reads"
-    assert board.failures == []
-
-
 def _evaluate(
     board: Board,
     engine: int,
@@ -374,7 +309,7 @@ def _evaluate(
                 begun = [shard, *list(queue)[: luck.randint(0, 3)]]
             asked = {(name, each) for shard in begun for each in shard.questions}
             if refusal is None and asked & deadly:
-                board.failed(engine, _failure(name, "evaluate"))
+                board.failed(engine, _failure(name, "!"))
                 break
             for question in shard.questions:
                 done.setdefault((name, question), []).append(refusal or "ok")

@@ -1,7 +1,6 @@
 """A task's shards: what is left is cut, what comes back is put together, and what
 the base answered is found."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +21,6 @@ from launch.run.decide.assignments import (
     begun,
     distance,
     key_of,
-    origin_of,
     shard_of,
     shards_of,
 )
@@ -66,7 +64,7 @@ def test_shards_that_may_have_begun():
         assert begun([*shards, large], items) == tuple(shards[:count])
 
 
-def test_distance_and_base_of_an_assignment():
+def test_distance_of_an_assignment():
     dense = make_assignment("dense", 1)
     held = dense.checkpoint.engine_keys
     keys = (
@@ -77,11 +75,6 @@ def test_distance_and_base_of_an_assignment():
         ("other", "mistral"),
     )
     assert [distance(dense.checkpoint, *each) for each in keys] == [0, 1, 1, 1, 2]
-    assert make_assignment("int4", 1, base="dense").after == dense.part
-    assert replace(dense, base=BaseSource(missing=NO_BASE)).after is None
-    assert (
-        origin_of(dense.checkpoint.with_cache("fp8", "fp8"), "dense").kv_cache == "fp8"
-    )
 
 
 @given(

@@ -14,11 +14,7 @@ from launch.sweep.config import SweepConfig
 from launch.sweep.estimate import estimate
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import prepare
-from launch.sweep.preflight_checks import (
-    check_references,
-    keeps_references,
-    reference_bytes,
-)
+from launch.sweep.preflight_checks import check_references, keeps_references
 from launch.sweep.prepared_tasks import PreparedTask
 from tests.support.fake import FakeEngine, FakeLM
 from tests.support.registries import temporarily
@@ -62,23 +58,6 @@ def test_base_keeps_distributions(tmp_path, number, base, keep, compare, missing
     ]
     assert [found.keep, found.compare, found.missing] == [*folders, missing]
     assert keeps_references(jobs[number], jobs) == bool(keep)
-
-
-@pytest.mark.parametrize(
-    ("top", "dtype", "bytes_each"),
-    [
-        (0, "auto", 4 * 1000),
-        (0, "float32", 4 * 1000),
-        (0, "bfloat16", 2 * 1000),
-        (64, "auto", 8 * 64),
-        (5000, "auto", 8000),
-    ],
-)
-def test_size_without_states(tmp_path, top, dtype, bytes_each):
-    """A server's model has no weights here."""
-    config = TASK.model_copy(update={"fidelity_top": top})
-    (tmp_path / "config.json").write_text('{"model_type": "x", "vocab_size": 1000}')
-    assert reference_bytes(config, 7, tmp_path, dtype) == 7 * bytes_each
 
 
 def test_estimate_counts_distributions(tmp_path):

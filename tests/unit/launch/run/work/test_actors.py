@@ -1,47 +1,15 @@
-"""What an engine's process is given, and on which thread it computes, without Ray."""
+"""What a prune job's process does, without Ray."""
 
 import contextlib
 import os
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from evaluator.core.lease import Held
-from evaluator.engine.config import EngineConfig
-from launch.run.decide.assignments import EngineSetup
-from launch.run.decide.nodes import GPU_SHARE, Placement
+from launch.run.decide.nodes import GPU_SHARE
 from launch.run.work import actors
-from launch.run.work.actors import EngineActor, start_actor
-
-
-def _setup(gpus: int = 0, log: Path = Path("log"), sharing: int = 1) -> EngineSetup:
-    place = Placement(node_id="ab" * 28, gpus=gpus, threads=None, sharing=sharing)
-    return EngineSetup(config=EngineConfig(), log_path=log, place=place)
-
-
-@pytest.fixture
-def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    started = SimpleNamespace(remote=lambda setup: None)
-    monkeypatch.setattr(
-        actors.ray,
-        "remote",
-        lambda **said: options.update(said) or (lambda actor: started),
-    )
-    return options
-
-
-@pytest.mark.parametrize(
-    ("gpus", "sharing", "asked"), [(0, 1, 0), (2, 1, 2), (1, 6, 0.1666), (0, 2, 0)]
-)
-def test_engine_sees_its_gpus(given: dict[str, Any], gpus, sharing, asked) -> None:
-    start_actor(EngineActor, _setup(gpus=gpus, sharing=sharing))
-    assert given["num_gpus"] == asked
-    assert given.get("runtime_env") == (
-        None if gpus else {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}}
-    )
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@ that hang."""
 
 import dataclasses
 import json
-import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,15 +12,13 @@ import pytest
 from ray.exceptions import RayTaskError, TaskCancelledError, WorkerCrashedError
 
 from evaluator.core.errors import InputError
-from evaluator.core.liveness import HEARTBEAT, Hung
 from evaluator.store.run_json import Failure
 from launch.run.decide.assignments import Where
 from launch.run.decide.failures import Ledger
 from launch.run.decide.nodes import FreeGpus, Node
 from launch.run.events import Retried
-from launch.run.work import actors, compress_tasks
-from launch.run.work.actors import showing_life
-from launch.run.work.compress_tasks import CompressTasks, TaskWatch
+from launch.run.work import compress_tasks
+from launch.run.work.compress_tasks import CompressTasks
 from launch.sweep.config import Resources
 
 A, B = "0a" * 28, "0b" * 28  # nodes
@@ -154,21 +150,6 @@ def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return make
 
 
-def test_driver_sleeps_without_running_jobs(desk) -> None:
-    """Ray answers at once where there is nothing to wait for."""
-    at = desk({"x": []}, gpus=[A])
-    at.tasks._free.take_one()
-    assert at.turn() == []
-    assert (at.tasks.short, at.tasks.running, at.slept) == (True, {}, [0.2])
-
-
-@pytest.mark.parametrize(("cpus", "at_once"), [(1, 1), (2, 1), (3, 2), (9, 3)])
-def test_one_cpu_is_left_over(desk, cpus: int, at_once: int) -> None:
-    at = desk({name: [None] for name in "xyz"})
-    assert at.turn(cpus=cpus) == ["x"]
-    assert [name for name, _ in at.ray.begun] == list("xyz")[:at_once]
-
-
 def test_failed_job_goes_elsewhere(desk) -> None:
     at = desk({"x": [DIED, DIED, None]}, gpus=[A, B])
     assert [at.turn() for _ in range(3)] == [[], [], ["x"]]
@@ -179,15 +160,6 @@ def test_failed_job_goes_elsewhere(desk) -> None:
     without_gpus = desk({"x": [DIED, None]})
     assert [without_gpus.turn() for _ in range(2)] == [[], ["x"]]
     assert [strategy for _, strategy in without_gpus.ray.begun] == [None, "SPREAD"]
-
-
-def test_job_is_given_up(desk) -> None:
-    at = desk({"bad": [failed(KeyError("x"))] * 3, "good": [None]})
-    assert [name for _ in range(4) for name in at.turn()] == ["good"]
-    lost = Failure(checkpoint="bad", stage="prune", reason="KeyError: 'x'", attempts=3)
-    assert at.lost == [lost]
-    assert at.warned == ["bad could not be made (KeyError: 'x'); trying it again"] * 2
-    assert at.tasks.unfinished == 0
 
 
 def test_failed_source_fails_what_follows(desk) -> None:
@@ -215,11 +187,8 @@ def alive(pulse: Path, beats: int, where: Where = PROCESS) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("gone", "attempts", "reason"),
-    [({A}, 6, "6 nodes were lost while they made it, the last one"), (set(), 3, "")],
-)
-def test_lost_nodes_count_apart(desk, gone: set[str], attempts, reason) -> None:
+@pytest.mark.parametrize(("gone", "attempts"), [({A}, 6), (set(), 3)])
+def test_lost_nodes_count_apart(desk, gone: set[str], attempts: int) -> None:
     """A job may be what ends its nodes, or they may go for other reasons."""
     at = desk({"x": [lambda _, pulse: alive(pulse, 1)] * attempts})
     at.gone |= gone
@@ -229,7 +198,6 @@ def test_lost_nodes_count_apart(desk, gone: set[str], attempts, reason) -> None:
         at.ray.end("x", DIED)
         at.turn()
     assert [each.attempts for each in at.lost] == [attempts]
-    assert at.lost[0].reason.startswith(reason)
     assert at.tasks.unfinished == 0
 
 
@@ -259,62 +227,3 @@ def test_process_that_cannot_be_ended(desk) -> None:
     assert len(at.ended) == 3
     assert (at.lost[0].attempts, at.tasks.running) == (3, {})
     assert at.tasks._free.take_one() == A
-
-
-def test_hang_watch_allows_load_time(desk, tmp_path) -> None:
-    """Before a job's first step, and again after a long pause."""
-    at = desk({"x": [lambda *_: None]})
-    at.turn(3000.0)
-    at.turn(3000.0)  # Ray has no CPU for it
-    pulse = tmp_path / "prune-x.pulse"
-    alive(pulse, 1)
-    at.turn(100.0)
-    at.turn(299.0)
-    assert at.ended == []
-    at.turn(3.0)
-    assert at.ended == [PROCESS]
-    at = desk({"x": [lambda _, pulse: alive(pulse, 1)]})
-    pulse = tmp_path / "prune-x.pulse"
-    at.turn()
-    # a load, and the step of a large model
-    for beats, seconds in enumerate((200.0, 50.0), start=2):
-        alive(pulse, beats)
-        at.turn(seconds)
-    pulse.write_text("{", encoding="utf-8")  # it is just being written
-    at.turn(249.0)
-    assert at.ended == []
-    at.turn(3.0)
-    assert at.ended == [PROCESS]
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    context = SimpleNamespace(get_node_id=lambda: "0f")
-    monkeypatch.setattr(
-        actors, "ray", SimpleNamespace(get_runtime_context=lambda: context)
-    )
-    monkeypatch.setattr(actors, "_BEAT_SECONDS", 0.001)
-
-
-@pytest.mark.usefixtures("quick")
-def test_driver_sees_beats_and_process(tmp_path: Path) -> None:
-    path = tmp_path / "prune-x.pulse"
-    path.write_text("of a process that was killed", encoding="utf-8")
-    watch = TaskWatch(path, load_seconds=100, stall_seconds=10)
-    assert not path.exists()
-    watch.check(5000.0)
-    with showing_life(path):
-        while watch.where is None:
-            watch.check(6000.0)
-            time.sleep(0.001)
-        assert (watch.where.pid, watch.where.node_id) == (os.getpid(), "0f")
-        for step in range(3):
-            before = watch.beats
-            HEARTBEAT.beat()
-            while watch.beats == before:
-                watch.check(6000.0 + step)
-                time.sleep(0.001)
-        watch.check(6012.0)
-        with pytest.raises(Hung, match="for 11 s"):
-            watch.check(6013.0)
-    assert not path.exists()

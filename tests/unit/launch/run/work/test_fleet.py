@@ -118,25 +118,6 @@ def test_idle_engines_come_back() -> None:
     assert not fleet.free.take("a", 1)
 
 
-def test_work_comes_back_between_looks() -> None:
-    fleet, board = _fleet(work=False, a=2)
-    fleet.workers[0].alive = False
-    fleet.follow(_nodes(a=2))
-    _retire(fleet, 1)
-    board.has_work = True
-    fleet.check(0.0)
-    fleet.start()
-    assert _stand(fleet) == "2a"
-
-
-def test_waiting_engine_of_lost_node() -> None:
-    fleet, _ = _fleet(held="b", a=1, b=1)
-    assert fleet.working
-    fleet.follow(_nodes(a=1))
-    fleet.workers[0].alive = False
-    assert not fleet.working
-
-
 def test_what_ends_the_run() -> None:
     fleet, board = _fleet(a=1)
     fleet.check(0.0)
@@ -186,36 +167,6 @@ def test_unplaced_engines_end_the_run(gpus: int, needs: str) -> None:
     )
     board.over = True
     fleet.check(0.0)
-
-
-def test_moved_engine_is_counted_there() -> None:
-    fleet, board = _fleet(wanted=1, a=1, b=1)
-    fleet.workers[0].node_id = "b"  # somebody else has a's GPU
-    board.has_work = False
-    fleet.follow(_nodes(a=1, b=1))
-    assert not fleet.free.take("b", 1)
-    fleet.workers[0].alive = False
-    for _ in range(2):
-        fleet.follow(_nodes(a=1, b=1))
-    taken = [fleet.free.take(node_id, 1) for node_id in "bba"]
-    assert taken == [True, False, True]
-
-
-@pytest.mark.parametrize(
-    ("wanted", "moves", "nodes", "stand"),
-    [
-        (1, True, {"a": 1, "b": 1}, "1a"),
-        # one of a lost node takes no room of another
-        (None, False, {"a": 1, "c": 1}, "0a2c"),
-    ],
-)
-def test_retired_engine_takes_its_room(wanted, moves, nodes, stand) -> None:
-    fleet, _ = _fleet(wanted=wanted, a=1, b=1)
-    if moves:
-        fleet.workers[0].node_id = "b"
-        fleet.follow(_nodes(a=1, b=1))
-    _retire(fleet, -1)
-    assert _look(fleet, **nodes) == stand
 
 
 def test_node_of_retired_engines_is_avoided() -> None:

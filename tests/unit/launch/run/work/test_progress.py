@@ -13,18 +13,7 @@ from rich.console import Console
 
 from evaluator.store.run_json import Failure
 from launch.process import captured
-from launch.run.events import (
-    Advanced,
-    Began,
-    Checked,
-    Died,
-    Ended,
-    GaveUp,
-    Loaded,
-    Loading,
-    Made,
-    Unplaced,
-)
+from launch.run.events import Began, Checked, Died, GaveUp, Loaded, Made
 from launch.run.state import Bus
 from launch.run.work.progress import Progress
 
@@ -35,13 +24,8 @@ BEGAN = Began(engine=0, checkpoint="[bold]dense", task="gazetteer", items=40)
     ("event", "line"),
     [
         (Made(items=0, total=2), ""),
-        (Made(items=1, total=1), "compressed 1 checkpoint"),
-        (Loaded(engine=0, checkpoint="dense", seconds=3.2), "dense: engine started in 3.20 s (engine 0)"),
         (Loaded(engine=0, checkpoint="a", swapped=True, seconds=0.02), "a: swapped in place in 0.02 s (engine 0)"),
-        (Ended(engine=0, checkpoint="dense", task="t", items=40, seconds=2.0),
-         "dense t: 40 items in 2.0 s, 20.0 items/s"),
         (Checked("a doubt", warning=True), "warning: a doubt"),
-        (Unplaced(engine=1, text="1 free GPU"), "warning: engine 1 waits for 1 free GPU"),
         (GaveUp(Failure(checkpoint="a", stage="load", reason="no")),
          "warning: a does not load, and was set aside: no"),
         (Died(engine=0, text="[/red]"), "warning: engine 0 died ([/red]); starting it again"),
@@ -56,49 +40,6 @@ def test_line_of_an_event(event, line) -> None:
     time, _, text = written.getvalue().partition(" ")
     assert text.removesuffix("\n") == line
     assert bool(re.fullmatch(r"\d\d:\d\d:\d\d", time)) == bool(line)
-
-
-def test_work_is_told_without_terminal() -> None:
-    """After a minute and a tenth of the items, and not at the end."""
-    written, clock = io.StringIO(), [0.0]
-    with Progress(Console(file=written, width=100)) as progress:
-        progress._bars.get_time = lambda: clock[0]
-        bus = Bus(progress.on)
-        bus.report(BEGAN)
-        for seconds, items in (
-            (30, 4),
-            (70, 4),
-            (100, 4),
-            (131, 2),
-            (140, 2),
-            (200, 24),
-        ):
-            clock[0] = seconds
-            bus.report(Advanced(engine=0, items=items))
-    lines = [line.partition(" ")[2] for line in written.getvalue().splitlines()]
-    assert lines == [
-        "[bold]dense gazetteer: 8 of 40 items, 0.1 items/s, 4 min 40 s left",
-        "[bold]dense gazetteer: 14 of 40 items, 0.1 items/s, 4 min 3 s left",
-    ]
-
-
-def test_live_line_escapes_names() -> None:
-    written = io.StringIO()
-    console = Console(file=written, width=100, force_terminal=True)
-    with Progress(console) as progress:
-        bus = Bus(progress.on)
-        bus.report(Loading(engine=0, checkpoint="[bold]dense"))
-        progress._bars.refresh()
-        bus.report(Loaded(engine=0, checkpoint="[bold]dense"))
-        bus.report(BEGAN)
-        bus.report(Advanced(engine=0, items=20))
-        progress._bars.refresh()
-        bus.report(Ended(engine=0))
-    text = written.getvalue()
-    assert "[bold]dense: loading" in text
-    assert "[bold]dense gazetteer" in text
-    assert "20/40" in text
-    assert re.search(r"[\d.]+ items/s, [\d.]+ s left", text)
 
 
 def test_library_output_goes_to_log(

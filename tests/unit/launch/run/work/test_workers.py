@@ -2,7 +2,6 @@
 meanwhile, and nobody waits forever."""
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ from launch.run.decide.board import Board
 from launch.run.decide.nodes import Placement
 from launch.run.events import Event, Unplaced, Warned
 from launch.run.work import cluster, workers
-from launch.run.work.cluster import NodeLost, _sent_environment, outcome_of_actor
+from launch.run.work.cluster import NodeLost, _sent_environment
 from launch.run.work.workers import EngineWorker
 from launch.sweep.config import Resources
 from tests.support.board import make_assignment, no_spare
@@ -106,45 +105,6 @@ def test_unplaced_engine_holds_no_work(board, told, monkeypatch) -> None:
     assert ray.killed == 1  # Ray would start it when GPUs are free
 
 
-@pytest.mark.parametrize("lives", [False, True])
-def test_lost_node_frees_its_work(board, told, monkeypatch, lives) -> None:
-    """One that Ray has put on another node does what it has."""
-    at_it, ended = threading.Event(), threading.Event()
-    where = Where(node="a", node_id="a", device="cpu")
-
-    def wait(pending: list[Any], *, timeout: float) -> tuple[list[Any], list[Any]]:
-        if pending == [where] or ended.is_set():
-            return pending, []
-        at_it.set()
-        time.sleep(0.01)
-        return [], pending
-
-    report = LoadReport(checkpoint=Path("dense"), swapped=False, tensors=1, seconds=0.0)
-    fake = SimpleNamespace(wait=wait, get=lambda pending: pending, kill=lambda _: None)
-    monkeypatch.setattr(workers, "ray", fake)
-    monkeypatch.setattr(workers, "lives", lambda node_id: lives)
-    actor = SimpleNamespace(
-        where=SimpleNamespace(remote=lambda: where),
-        load=SimpleNamespace(remote=lambda path: report),
-    )
-    monkeypatch.setattr(workers, "start_actor", lambda *_, **__: actor)
-    worker = _worker(board, told)
-    evaluated = []
-    monkeypatch.setattr(worker, "_evaluate", evaluated.append)
-    worker.start()
-    assert at_it.wait(10)
-    worker.lose_node()
-    assert not worker.serving
-    if lives:
-        ended.set()
-    worker.join()
-    assert worker.failure is None
-    assert len(evaluated) == lives
-    gone = "engine 1: its node is gone; others do its work"
-    assert _warnings(told) == ([] if lives else [gone])
-    assert len(board.take(2, None, None).shards) == 3
-
-
 @pytest.mark.parametrize(
     ("fates", "gone", "blamed"),
     [
@@ -182,22 +142,6 @@ def test_engine_out_of_reach(board, told, monkeypatch, fates, gone, blamed) -> N
         ["engine 1: its node is gone; others do its work"] if gone else []
     )
     assert worker.retired is None
-
-
-def test_replaced_actor_hands_nothing_back(told) -> None:
-    """Others ask it for work in their own threads."""
-    worker = _worker(Board(), told)
-    asked = []
-
-    def begin(engine: int, hand_back: Callable[[int], list[Any]]) -> list[Any]:
-        asked.append(hand_back)
-        raise ActorDiedError
-
-    worker.board = SimpleNamespace(begin=begin)
-    with pytest.raises(ActorDiedError):
-        worker._evaluate(make_assignment("dense", 3))
-    worker._kill()
-    assert asked[0](2) == []
 
 
 @pytest.mark.parametrize(
@@ -244,37 +188,6 @@ def test_counters_of_each_checkpoint(board, told) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("answers", "alive", "over", "outcome"),
-    [
-        ([UNAVAILABLE, None, DIED], 100, 100, DIED),
-        ([UNAVAILABLE, None, UNAVAILABLE], 3, 100, NodeLost),
-        ([UNAVAILABLE, (1, 2)], 100, 100, None),  # it answers again
-        ([None, None], 100, 2, None),  # nobody needs it any more
-    ],
-)
-def test_outcome_of_silent_actor(monkeypatch, answers, alive, over, outcome) -> None:
-    """Of one that answers so (None: not at all), while its node lives for so many
-    looks, and the run is not over for so many."""
-    coming, left, looks = iter(answers), iter(range(alive)), iter(range(over))
-
-    def get(answer: object) -> object:
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def wait(pending: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
-        return ([], pending) if pending == [None] else (pending, [])
-
-    monkeypatch.setattr(cluster, "ray", SimpleNamespace(wait=wait, get=get))
-    monkeypatch.setattr(cluster, "lives", lambda node_id: next(left, None) is not None)
-    monkeypatch.setattr(cluster, "_PULSE_SECONDS", 0.0)
-    actor = SimpleNamespace(pulse=SimpleNamespace(remote=lambda: next(coming)))
-    found = outcome_of_actor(actor, "a", 3600.0, lambda: next(looks, None) is None)
-    assert found is outcome or isinstance(found, NodeLost)
-    assert outcome_of_actor(actor, "a", -1.0, lambda: False) is None
-
-
 def test_module_paths_are_absolute(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -290,8 +203,7 @@ def test_module_paths_are_absolute(
 
 
 @pytest.mark.parametrize(
-    ("fails", "tries"),
-    [(["node timed out"], 2), (["Timed out"] * 9, 3), (["no room"], 1)],
+    ("fails", "tries"), [(["Timed out"], 2), (["Timed out"] * 9, 3), (["no room"], 1)]
 )
 def test_ray_start_is_repeated(
     tmp_path: Path, monkeypatch, fails: list[str], tries: int
