@@ -5,8 +5,9 @@ F1. Pure.
     -> {"contains": True, "exact_match": True, "token_f1": 1.0}
 
 Both sides are brought to a normal form, and the best over the gold answers counts.
-Spans between `<think>` and `</think>` are not part of an answer. They are removed here,
-so callers pass the decoded text unchanged.
+Thoughts are not part of an answer: spans between `<think>` and `</think>`, the tags of
+other models, and all before an end without a beginning, which a chat template wrote into
+the prompt. They are removed here, so callers pass the decoded text unchanged.
 
 Rule `strict` compares normal forms of `evaluator.core.plain`. A text contains an answer
 where it stands by itself:
@@ -16,6 +17,10 @@ where it stands by itself:
   says more. A date does contain its year.
 - A number in Han characters is whole: neither 三 nor 十 is in 三十. So is a Roman numeral
   that ends an answer, and a number word: `seven` is not in `seventeen`.
+- A number is not in another one: 5 is not in 5 million, 5k, 5 to 6 or minus 5, 1990 not
+  in 1990s, and `10 km` not in `10 km/h`. It is in `5.0` and in `5 km`.
+- A word begins where the answer begins: `happy` is not in `unhappy`. Arabic, Hebrew and
+  others write articles and prepositions there, so letters may stand before it.
 - An answer of at most three letters touches no letter in scripts that separate words:
   `no` is not in `north`. A single letter has the answer's case: `A` is not in `a cat`.
   Longer answers may stand inside a word, which has its endings.
@@ -31,21 +36,41 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import get_args
 
 from evaluator.core.errors import unknown
 from evaluator.core.plain import SIGNS, forms, plain
 from evaluator.core.records import Columns, Grading
-from evaluator.core.text import ARTICLES, UNSPACED, main_code, normalise, split_tokens
+from evaluator.core.text import (
+    ARTICLES,
+    POWERS_AFTER,
+    POWERS_BEFORE,
+    PREFIXING,
+    UNSPACED,
+    main_code,
+    normalise,
+    split_tokens,
+)
 
 LOOP = 8  # tokens of the n-grams that show a loop
 _FEW = 3  # letters of an answer that stands alone
-# A span that is never closed runs to the end: the model ran out of tokens while it was
-# still thinking.
-_THINKING = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+_THOUGHT = (
+    r"(?!end)(?:\w+[:_])?(?:think|thinking|thought|thoughts|reasoning|scratchpad)"
+)
+_BEGINS = (
+    rf"[<\[◁]\|?{_THOUGHT}\|?[>\]▷]|<\|(?:begin_of_thought|start_thinking|inner_prefix)\|>"
+    r"|<\|channel\|?>\s*(?:analysis|commentary|thought)\b[^<]*?(?:<\|message\|>|\n)"
+)
+_ENDS = (
+    rf"[<\[◁]\|?/{_THOUGHT}\|?[>\]▷]|<\|(?:end_of_thought|end_thinking|inner_suffix)\|>"
+    r"|<\|channel\|>\s*final\s*<\|message\|>|(?<!<\|)(?<=<)channel\|>"
+)
+_BRACKET = re.compile(r"[<\[◁]")
+_MARKS = re.compile(f"(?P<begins>{_BEGINS})|{_ENDS}", re.IGNORECASE)
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 _HANGUL = re.compile("[가-힣]")
+_NEGATING = frozenset("불비무미부반")
 _HAN_NUMBERS = frozenset("〇零一二三四五六七八九十百千万萬亿億兆两兩")
 _NUMBER = re.compile(
     r"(?:^|.*"
@@ -55,19 +80,37 @@ _NUMBER = re.compile(
 
 
 def thinking_spans(text: str) -> list[tuple[int, int]]:
-    """Where the `<think>...</think>` spans of a text begin and end; one that is not
-    closed runs to the end."""
-    return (
-        [found.span() for found in _THINKING.finditer(text)]
-        if "<think>" in text
-        else []
-    )
+    """Where the thoughts of a text begin and end, with their tags.
+
+    A thought within a thought is a part of it. An end without a beginning ends what
+    stands before it. A thought without an end runs to the last end within it, or to
+    the end of the text: the model ran out of tokens while it was still thinking.
+    """
+    spans: list[tuple[int, int]] = []
+    if not _BRACKET.search(text):
+        return spans
+    depth = start = last = 0
+    for mark in _MARKS.finditer(text):
+        if mark["begins"]:
+            if depth == 0:
+                start = last = mark.start()
+            depth += 1
+            continue
+        last, depth = mark.end(), depth - 1
+        if depth < 0:
+            spans, start, depth = [], 0, 0
+        if depth == 0:
+            spans.append((start, last))
+    if depth:
+        spans.append((start, last if last > start else len(text)))
+    return spans
 
 
 def strip_thinking(text: str) -> str:
-    """The text without its `<think>...</think>` spans; one that is not closed runs
-    to the end."""
-    return _THINKING.sub("", text) if "<think>" in text else text
+    """The text without its thoughts."""
+    for start, end in reversed(thinking_spans(text)):
+        text = text[:start] + text[end:]
+    return text
 
 
 def loops(thought: str, language: str) -> bool:
@@ -145,12 +188,16 @@ class _Answer:
 
     text: str
     bare: str  # without its article
+    language: str  # its code
     letter: str  # of an answer that is a single one: as it is written
     counts: Counter[str]  # how often `bare` has each token
 
     def is_in(self, text: str) -> bool:
-        whole = _stands(self.text, text, _is_short(self.text))
-        return whole or (not _is_short(self.bare) and _stands(self.bare, text, False))
+        code = self.language
+        whole = _stands(self.text, text, code, alone=_is_short(self.text))
+        return whole or (
+            not _is_short(self.bare) and _stands(self.bare, text, code, alone=False)
+        )
 
 
 @lru_cache(maxsize=1024)  # an item's answers are compared with every beam and sample
@@ -160,18 +207,18 @@ def _by_strict(answers: tuple[str, ...], language: str) -> tuple[_Answer, ...]:
         normal = plain(answer, language)
         single = len(normal) == 1 and normal.upper() != normal.lower()
         letter = plain(answer, language, cased=True) if single else ""
-        for text in forms(normal):
-            bare = _bare(text, language)
-            found.append(
-                _Answer(text, bare, letter, Counter(split_tokens(bare, language)))
-            )
+        code, texts = main_code(language), forms(normal)
+        bares = forms(_bare(normal, code))
+        for text, bare in zip(texts, bares * (len(texts) // len(bares)), strict=True):
+            counts = Counter(split_tokens(bare, language))
+            found.append(_Answer(text, bare, code, letter, counts))
     return tuple(found)
 
 
 def _strictly(response: str, answers: tuple[str, ...], language: str) -> Columns:
     wanted = _by_strict(answers, language)
-    texts = forms(plain(response, language))
-    bare = [_bare(text, language) for text in texts]
+    code, normal = main_code(language), plain(response, language)
+    texts, bare = forms(normal), forms(_bare(normal, code))
     exact = any(answer.bare in bare for answer in wanted)
     found = exact or any(
         answer.is_in(text) for answer in wanted if not answer.letter for text in texts
@@ -179,7 +226,11 @@ def _strictly(response: str, answers: tuple[str, ...], language: str) -> Columns
     letters = [answer.letter for answer in wanted if answer.letter]
     if letters and not found:
         cased = forms(plain(response, language, cased=True))
-        found = any(_stands(letter, text, True) for letter in letters for text in cased)
+        found = any(
+            _stands(letter, text, code, alone=True)
+            for letter in letters
+            for text in cased
+        )
     counts = [answer.counts for answer in wanted]
     token_f1 = max(_token_f1(split_tokens(text, language), counts) for text in bare)
     return {"contains": found, "exact_match": exact, "token_f1": token_f1}
@@ -209,10 +260,40 @@ def _token_f1(produced: Sequence[str], wanted: Iterable[Counter[str]]) -> float:
     return best
 
 
-def _bare(text: str, language: str) -> str:
-    """Without a leading article, of which something must remain."""
-    articles = ARTICLES.get(main_code(language), ())
-    return next((text[len(each) :] for each in articles if text.startswith(each)), text)
+def _bare(text: str, code: str) -> str:
+    """A normal form without a leading article, of which something must remain."""
+    found = _article(code).match(text)
+    return text[found.end() :] if found else text
+
+
+@cache
+def _article(code: str) -> re.Pattern[str]:
+    """In front of scripts without spaces, no blank is left."""
+    articles = (re.escape(article.strip()) for article in ARTICLES.get(code, ()))
+    joined = "|".join(sorted(articles, key=len, reverse=True)) or "(?!)"
+    return re.compile(rf"(?:{joined})(?:(?<=') ?|(?<!') |(?=[{UNSPACED}]))(?=.)")
+
+
+@cache
+def _powers(code: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """What multiplies a number, behind it and before it; English words in every
+    language. A long word may have an ending."""
+    after = {*POWERS_AFTER["en"], *POWERS_AFTER.get(code, ())}
+    parts = [
+        r"s(?<=0s)\b",
+        r"er(?<=0er)\b",
+        "年代",
+        "년대",
+        r"(?:es|tal(?:et|s)?|luvu\w*)\b",
+    ]
+    for word in sorted(after, key=len, reverse=True):
+        spaced = _joins(word[0]) and not _HANGUL.match(word)
+        ending = (r"\w{0,3}" if len(word) > 4 else "") + r"(?!\w)" if spaced else ""
+        parts.append(f" ?{re.escape(word)}{ending}")
+    before = "|".join(map(re.escape, POWERS_BEFORE.get(code, ()))) or "(?!)"
+    return re.compile("|".join(parts)), re.compile(
+        rf"(?:^|.* )(?:{before}) ", re.DOTALL
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -228,22 +309,44 @@ def _ends_in_number(text: str) -> bool:
     return _NUMBER.fullmatch(text) is not None
 
 
-def _stands(answer: str, text: str, alone: bool) -> bool:
-    """Whether the answer stands by itself somewhere in the text, both in normal
-    form."""
+def _stands(answer: str, text: str, code: str, *, alone: bool) -> bool:
+    """Whether the answer stands by itself somewhere in the text, both in normal form.
+    `code`: of their language."""
     start = text.find(answer)
     while start >= 0:
         end = start + len(answer)
         before, after = text[start - 1 : start], text[end : end + 1]
         glued = alone and answer[0].isdecimal() and before.islower()  # `5` in `h5n1`
+        inside = _begins_inside(answer[0], before, code)
         # particles follow a noun directly
         last = (alone or _ends_in_number(answer)) and not _HANGUL.match(after)
         if not (
-            glued or _touch(answer[0], before, alone) or _touch(answer[-1], after, last)
+            glued
+            or inside
+            or _touch(answer[0], before, alone)
+            or _touch(answer[-1], after, last)
+            or _is_multiplied(answer, text, end, code)
         ):
             return True
         start = text.find(answer, start + 1)
     return False
+
+
+def _begins_inside(first: str, before: str, code: str) -> bool:
+    """Whether an answer begins within a word."""
+    if _HANGUL.match(before):  # compounds are written together; these negate
+        return before in _NEGATING and bool(_HANGUL.match(first))
+    is_word = before.isalpha() or unicodedata.category(before or " ")[0] == "M"
+    return is_word and _joins(first) and _joins(before) and code not in PREFIXING
+
+
+def _is_multiplied(answer: str, text: str, end: int, code: str) -> bool:
+    """Whether a number in the answer's place is a part of `5 million` or `1990s`."""
+    after, before = _powers(code)
+    if answer[-1].isdecimal() and after.match(text, end):
+        return True
+    is_first = answer[0].isdecimal() and bool(POWERS_BEFORE.get(code))
+    return is_first and before.fullmatch(text[: end - len(answer)]) is not None
 
 
 def _touch(edge: str, beside: str, alone: bool) -> bool:
@@ -251,7 +354,7 @@ def _touch(edge: str, beside: str, alone: bool) -> bool:
     if beside in ("", " "):
         return False
     if beside in SIGNS:
-        return alone or not edge.isalpha()
+        return alone or beside == "⁄" or not edge.isalpha()
     if edge in _HAN_NUMBERS or edge.isdecimal() or edge in SIGNS:
         return beside.isdecimal() or beside in _HAN_NUMBERS
     return alone and _joins(edge) and _joins(beside)

@@ -13,8 +13,10 @@ and layout do not matter. Pure.
   unit or currency stands apart: `10km` is `10 km`. `1e3` is 1000, and `10**3` is 10^3.
 - Punctuation goes. Inside a word it becomes `'`, a joint: `e-mail`, `O'Brien`
   (`forms`). Between digits it is a space.
-- White space is single, and none stands between two characters of scripts that put no
-  space between words.
+- `5k` is `5 thousand`, `1.50` is 1.5, `minus 5` is −5, `5 to 6` a range, `1990's`
+  `1990s`, and `km/h` a unit of its own. A negation has no joint: `not_true` is one word.
+- White space is single, and none stands beside a character of scripts that put no space
+  between words.
 """
 
 import re
@@ -50,8 +52,7 @@ _DROPPED = re.compile(
     "\ufe00-\ufe0f\U000e0100-\U000e01ef]"
 )
 _STRESS = re.compile("(?<=[\u0400-\u052f])[\u0300\u0301]+")
-_APART = re.compile(f"(?<=[{UNSPACED}])[ ']+(?=[{UNSPACED}])")
-_DIGIT = re.compile("[0-9]")
+_APART = re.compile(f"(?<=[{UNSPACED}])[ ']+(?=\\S)|(?<=\\S)[ ']+(?=[{UNSPACED}])")
 # a number that is more than its digits
 _MARKED = re.compile(r"[-.,/:~'—+×][$€£¥₹₩]?\d|\d [-/:] \d|\d \d{3}")
 _SPREAD = re.compile(r"(?<=\d) ([-/:]) (?=\d)")
@@ -69,14 +70,53 @@ _CUSTOMS = tuple(
 _BY_SPACE = re.compile(r"(?<![\d.,/:-])[1-9]\d{0,2}(?: \d{3})+(?![\d/:]|[.,]\d{3})")
 _DAY_FIRST = re.compile(r"(?<!\d)(\d\d?([./-])\d\d?\2)(\d{4})(?!\d)")
 _YEAR_FIRST = re.compile(r"(?<!\d)(\d{4})([./-]\d\d?[./-]\d\d?)(?!\d)")
+# before and after `1.10`, which is no decimal there
+_IN_A_DATE = re.compile(r"\.$|\d[/:,-]$")
+_OF_A_DATE = re.compile(r"\.? ?\d{4}(?!\d)|[-/:.]\d")
+_NOTHING = re.compile(r"(?<=^\d)[.,]00?$|(?<=\d\d)[.,]00?$")
 _LEADING = re.compile(r"(?<![\w.,])\.(?=\d)")
-_BETWEEN = re.compile(r"(?<=\d)(?:[-.,/:~—×]|\.\.\.?)(?=\d)")
+_BETWEEN = re.compile(
+    r"(?<=\d)(?:[-.,/:~—×]|\.\.\.?)(?=\d)|(?<=[\d$€£¥₹₩])[-~—](?=[$€£¥₹₩]?\d)"
+)
 _UNIT = re.compile(
-    r"(?<=\d)(?=(?:[ap]m|[kcm]?m|[km]?g|m?l|mph|ft|lbs?|[kmg]?hz|[kmgt]b|[km]?w)\b)"
+    r"(?<=\d)(?=(?:[ap]m|[kcm]?m|[km]?g|m?l|mph|ft|lbs?|[kmg]?hz|[kmgt]b|[km]?w)"
+    rf"(?![^\W{UNSPACED}]))"
 )
 _CURRENCY = re.compile(
     r"(?<![^\W_])(usd|eur|gbp|jpy|cny|inr|chf|cad|aud|rs)(?=\d)", re.IGNORECASE
 )
+# `5k`, and `5M`, which is not `5 m`
+_SUFFIX = re.compile(
+    r"(?<=\d)([kKMBT])(?!\w)|(?<![^\W\d_])([$€£¥₹₩] ?\d[\d.,]*)m(?!\w)"
+)
+_SUFFIXES = {"k": " thousand", "m": " million", "b": " billion", "t": " trillion"}
+_DECADE = re.compile(r"(?<=\d0)[-':](?=(?:s|er|es|tal|tals|talet|luvu\w*)\b)")
+_RATE = re.compile(
+    r"(?<=\d)( ?[^\W\d_]{1,4}[23]?)(?:/| (?:per|pro|par|por) )(?=[^\W\d_])"
+)
+_MINUS = re.compile(
+    r"(?<!\w)(?<!\d )(?:minus|negative|negativ[eo]?|moins|menos|meno|мінус|минус|eksi|"
+    r"負の?|负|マイナス|마이너스|سالب|ناقص|ऋण) ?(?=[$€£¥₹₩]?\d)"
+)
+_NUMBERS = re.compile(r"\d[\d.,']*")
+_NUMBER = r"[$€£¥₹₩]?\d[\d.,']*[$€£¥₹₩]?"
+_PERCENT = re.compile(r"(?<=\d) ?%(?= ?(?:-|\w+) ?\d[\d.,]* ?%)")  # `5 % to 6 %`
+# `from 1914 to 1918` names both ends, and `5 to 6` neither
+_FROM = (
+    *("from ", "von ", "de ", "du ", "des ", "desde ", "da ", "dal ", "del ", "van "),
+    *("från ", "fra ", "od ", "с ", "від ", "từ ", "dari ", "kutoka "),
+)
+_TO = re.compile(
+    rf"(?<![\d.,'])({_NUMBER}) ?(?:\b(?:to|through|until|bis|à|a|tot|till|til|do|до|έως|đến|"
+    r"tới|sampai|hingga|hadi|se|থেকে|إلى)\b|至|到|から|에서|부터|ถึง) ?"
+    rf"(?={_NUMBER})"
+)
+_AND = re.compile(
+    r"\b(?:between|zwischen|entre|tra|fra|tussen|mellan|mellem|mellom|между|між|między|mezi|"
+    rf"giữa|antara|kati ya|بين)\b ({_NUMBER}) (?:and|und|et|y|e|en|och|og|и|і|i|a|và|dan|na|"
+    rf"و) ?(?={_NUMBER})"
+)
+_NEGATED = re.compile(r"(?<![^\W_])(non|not|anti|un)[-_‐‑](?=[^\W_])")
 _POWERED = re.compile(r"(?<=\d)\*\*(?=-?\d)")
 _EXPONENT = re.compile(r"(?<=\d[eE])-(?=\d)")
 # alone: no part of another number
@@ -142,11 +182,19 @@ def plain(text: str, language: str, *, cased: bool = False) -> str:
         text = _GROUPED.sub("", text.translate(_BEFORE))
         text = _MIXED.sub("+", _POWER.sub("^", text))
     text = unicodedata.normalize("NFKC", text)
+    if has_digits := _NUMBERS.search(text):
+        text = _SUFFIX.sub(_thousands, text)
     if not cased:
         text = unicodedata.normalize("NFKC", text.casefold())
     text = unicodedata.normalize("NFKC", "".join(map(_kept, text)))
     text = _STRESS.sub("", text)
-    if digits := _DIGIT.search(text):
+    if "-" in text or "_" in text:
+        text = _NEGATED.sub(r"\1", text)
+    if has_digits:
+        if len(_NUMBERS.findall(text)) > 1:
+            text = _AND.sub(r"\1-", _PERCENT.sub("", text))
+            text = _TO.sub(_range, text)
+        text = _DECADE.sub("", _RATE.sub(r"\1⁄", _MINUS.sub("-", text)))
         text = _EXPONENT.sub("−", _POWERED.sub("^", _CURRENCY.sub(r"\1 ", text)))
         text = _UNIT.sub(" ", _numbers(text, code) if _MARKED.search(text) else text)
     if "." in text[:-1]:
@@ -154,7 +202,7 @@ def plain(text: str, language: str, *, cased: bool = False) -> str:
     if "#" in text:
         text = _SHARP.sub("♯", text)
     text = _WHOLE.sub("+", " ".join(_punctuation().sub(_joint, text).split()))
-    if digits:
+    if has_digits:
         text = _SCIENTIFIC.sub(_expanded, _ERROR.sub(" ±", text).strip())
     return _APART.sub("", text)
 
@@ -187,11 +235,34 @@ def _joined(found: re.Match[str], comma: bool) -> str:
     for groups, mark in customs:
         whole, _, part = number.rpartition(mark)
         if groups.fullmatch(whole) and part.isdecimal():
-            return f"{_digits(whole)}.{part}"
+            return _short(f"{_digits(whole)}.{part}")
     grouped = own.fullmatch(number) or (
         other.fullmatch(number) and number.count(decimal) > 1
     )
-    return _digits(number) if grouped else number
+    if grouped:
+        return _digits(number)
+    before, after = found.string[: found.start()], found.string[found.end() :]
+    if _IN_A_DATE.search(before) or _OF_A_DATE.match(after):
+        return number
+    whole, _, part = number.partition(decimal)
+    # three digits might be thousands
+    if part.isdecimal() and whole.isdecimal() and len(part) != 3:
+        return _short(f"{whole}.{part}")
+    return _NOTHING.sub("", number)
+
+
+def _short(number: str) -> str:
+    """A decimal number without zeros at its end."""
+    return number.rstrip("0").rstrip(".")
+
+
+def _range(found: re.Match[str]) -> str:
+    named = found.string[: found.start()].endswith(_FROM)
+    return found[0] if named else f"{found[1]}-"
+
+
+def _thousands(found: re.Match[str]) -> str:
+    return _SUFFIXES[found[1].lower()] if found[1] else f"{found[2]} million"
 
 
 def _expanded(found: re.Match[str]) -> str:

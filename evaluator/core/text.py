@@ -42,16 +42,37 @@ UNSPACED = (
     r"\u303b\u3040-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaa7f\uf900-\ufaff"
 )
 _UNIT = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
-# The articles that may begin an answer.
+# What multiplies a number beside it (`5 million`, Swahili `elfu 5`): CLDR's compact
+# numbers, and hundreds and dozens, in the strict grader's normal form.
+POWERS_AFTER, POWERS_BEFORE = (
+    {code: tuple(words.split()) for code, words in _TABLE[name].items()}
+    for name in ("powers of ten after a number", "powers of ten before a number")
+)
+# The articles that may begin an answer, in the strict grader's normal form.
 ARTICLES = {
-    "de": ("der ", "die ", "das ", "den ", "dem ", "ein ", "eine "),
+    "af": ("die ", "'n "),
+    "ca": ("el ", "la ", "els ", "les ", "l'", "un ", "una ", "uns ", "unes "),
+    "da": ("en ", "et ", "den ", "det ", "de "),
+    "de": ("der ", "die ", "das ", "den ", "dem ", "des ", "ein ", "eine ", "einen ", "einem ", "einer ", "eines "),
+    "el": ("ο ", "η ", "το ", "οι ", "τα ", "τον ", "την ", "τη ", "του ", "τησ ", "των ", "τουσ ", "τισ ",
+           "έναν ", "ένασ ", "ένα ", "μια ", "μία ", "ενόσ "),
     "en": ("the ", "a ", "an "),
-    "es": ("el ", "la ", "los ", "las ", "un ", "una "),
-    "fr": ("le ", "la ", "les ", "l'", "un ", "une "),
-    "it": ("il ", "lo ", "la ", "l'", "i ", "gli ", "le ", "un ", "uno ", "una "),
+    "es": ("el ", "la ", "lo ", "los ", "las ", "un ", "una ", "unos ", "unas "),
+    "fr": ("le ", "la ", "les ", "l'", "un ", "une ", "des "),
+    "ga": ("an ", "na "),
+    "gl": ("o ", "a ", "os ", "as ", "un ", "unha ", "uns ", "unhas "),
+    "hu": ("a ", "az ", "egy "),
+    "it": ("il ", "lo ", "la ", "l'", "i ", "gli ", "le ", "un ", "uno ", "una ", "un'"),
+    "nb": ("en ", "ei ", "et ", "den ", "det ", "de "),
     "nl": ("de ", "het ", "een "),
-    "pt": ("o ", "a ", "os ", "as ", "um ", "uma "),
-}
+    "nn": ("ein ", "ei ", "eit ", "den ", "det ", "dei "),
+    "no": ("en ", "ei ", "et ", "den ", "det ", "de "),
+    "pt": ("o ", "a ", "os ", "as ", "um ", "uma ", "uns ", "umas "),
+    "ro": ("un ", "o ", "niște "),
+    "sv": ("en ", "ett ", "den ", "det ", "de "),
+}  # fmt: skip
+# Languages that write articles and prepositions at the beginning of a noun.
+PREFIXING = frozenset(("ar", "arc", "arz", "ary", "apc", "he", "am", "ti", "mt", "syr"))
 
 
 @lru_cache(maxsize=1024)

@@ -1,15 +1,32 @@
-"""Both grades of an answer: which one tables follow, and what table `grading`
-counts, worked out by hand."""
+"""Both grades of an answer: what the strict rule counts (grading.csv, with a reason for
+each row), which grade tables follow, and what table `grading` counts, by hand."""
+
+import csv
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from evaluator.core.grading import contains
 from tests.support.records import Seen, numbered, records
 from tests.support.tables import has, only, tables
 
 # Of 40 items in English, greedy is right on 30 to the strict rule, and on 36 to the
 # paper's; of 2 beams each one.
 SEEN = [Seen(greedy=number < 30, beams=(number < 30, False)) for number in range(40)]
+
+
+def test_strict_rule_follows_the_golden_file():
+    with Path(__file__).with_name("grading.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    wrong = []
+    for row in rows:
+        is_right = contains(row["response"], (row["answer"],), row["language"])
+        if is_right != (row["right"] == "yes"):
+            wrong.append(row)
+    assert wrong == []
+    assert len(rows) >= 400
+    assert len({row["language"] for row in rows}) >= 25
 
 
 def graded(rule: str | None, last: int = 36) -> pd.DataFrame:

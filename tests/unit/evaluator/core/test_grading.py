@@ -64,7 +64,19 @@ def test_normalise(row):
         ("Nile <think>and then", "Nile "),
         ("<think>", ""),
         ("<think></think>\n\nNile", "\n\nNile"),
-        ("no span </think>", "no span </think>"),
+        # a template has opened the thought in the prompt
+        ("maybe 5 </think>7", "7"),
+        ("<think>a</think>b</think>7", "7"),
+        ("<think>a <think>b</think> c</think>7", "7"),
+        ("<think><think>a</think>7", "7"),
+        ("<Thinking>a</THINKING>7", "7"),
+        ("[THINK]a[/THINK]7", "7"),
+        ("<|START_THINKING|>a<|END_THINKING|>7", "7"),
+        ("◁think▷a◁/think▷7", "7"),
+        ("<seed:think>a</seed:think>7", "7"),
+        ("<|channel|>analysis<|message|>a<|end|><|channel|>final<|message|>7", "7"),
+        ("<|channel>thought\na<channel|>7", "7"),
+        ("I think <thinks> of </b>", "I think <thinks> of </b>"),
         ("plain", "plain"),
     ],
 )
@@ -194,217 +206,6 @@ def test_punctuation_is_what_unicode_says(text):
     assert normalise(text) == " ".join(kept.split())
 
 
-# language | gold answer | response
-RIGHT = """
-english | 10 km | It is 10km long.
-english | 10km | 10 km
-english | 3 pm | at 3pm
-english | seven | Seven.
-english | J.K. Rowling | J. K. Rowling
-english | Washington, D. C. | in Washington, D.C.
-english | C | vitamin C. A cat
-english | World War I | in World War I.
-english | 1½ | 1 1/2
-english | 1/2 | ½
-english | 3 | 3 million
-english | USA | U.S.A.
-english | U.S.A. | the USA.
-english | VIII | Ⅷ
-english | 50% | 50％
-english | O'Brien | O’Brien
-english | St. John's | St John’s
-english | e-mail | email
-english | email | an E-Mail
-english | naïve | naïve
-english | 1701 | in 1701.
-english | 1701 | 1701, he
-english | 1701 | (1701)
-english | 1701 | year-1701?
-english | 1701 | 1701—he
-english | 1701 | 1701-he
-english | 1914-1918 | 1914 – 1918
-english | 1918 | from 1914 to 1918
-english | 2020 | 2020-01-15
-english | 10\xa0000 | 10000
-english | 10\u202f000 | 10,000
-english | -5 | −5 °C
-english | 5 | 5 km
-english | 5 | 5th
-english | 19 | COVID-19
-english | C# | C# is
-english | C++ | c++
-english | A | Answer: A
-english | A | a
-english | A | vitamin-A
-english | Ann | Ann's
-english | Nile | Niles
-english | sun | the sun
-english | the sun | Sun
-english | no | no
-english | no | no.
-english | no | No, it
-english | 10:30 | at 10:30 am
-english | Apollo 11 | Apollo 11 flew
-english | .5 | 0.5
-english | 5 | 5...
-english | 5 | ...5
-english | 1/2 | 1 / 2
-english | 2 | 2*3
-english | Istanbul | İSTANBUL
-english | 5 | +5
-english | 5 | USD5
-english | USD5 | USD 5
-english | 1000 | 1e3
-english | 1,000 | It is 1E+3.
-english | 0.0015 | 1.5e-3
-english | 2,500,000 | 2.5e6km
-english | -1000 | -1e3
-english | 10^3 | 10**3
-english | 100 | 100±5
-english | 100±5 | 100 ± 5
-english | 10 | **10**
-english | 1e5 | 1e5
-english | H2O | H₂O
-english | 😀 | ok 😀!
-english | 👨\u200d👩\u200d👧 | 👨\u200d👩\u200d👧
-english | 5 | 5'10"
-english | Dr | Dr. Who
-english | the Who | who
-english | 100 | 100.
-english | 1,100 | 1100
-english | 100 | $100
-english | 1990 | 1990s
-english | 16:9 | 16:9
-finnish | seitsemän | seitsemänteen
-hindi | क़लम | क़लम
-hindi | 1,00,000 | 100000
-hindi | पानी | पानी।
-thai | 25 | ๒๕
-arabic | 3.14 | ٣٫١٤
-arabic | 1000 | 1٬000
-arabic | 1000 | ١٬٠٠٠
-arabic | ١٩١٤ | 1914
-arabic | ٪50 | 50
-hebrew | שלום | שָׁלוֹם
-hebrew | צה״ל | צה"ל
-greek | Οδυσσεύς | ΟΔΥΣΣΕΎΣ
-vietnamese | Hà Nội | Hà Nội
-korean | 서울 | 서울은
-russian | Москва | Москва́
-russian | No. 5 | №5
-russian | 5 | №5
-german | 2020 | 15.01.2020
-german | 15.01.2020 | am 15.01.2020
-german | 1.000,5 | 1000,5
-german | 1000.5 | 1.000,5
-german | 1.000 | 1000
-german | ßo | SSO
-german | Baden-Württemberg | Baden Württemberg
-german | 3,14 | 3.14
-german | 1'000 | 1000
-french | 10 000 | 10000
-french | 10 000 | 10000
-french | or | l'or
-turkish | Ali | Ali'nin
-turkish | ırmak | IRMAK
-chinese | 北京 | 在北京市
-chinese | USA | 在USA的
-chinese | 1949 | 于1949年
-ja | 1949 | 1949年
-ja | 日本 | 日 本
-th | กรุงเทพ | อยู่ที่กรุงเทพมหานคร
-my | ဗမာ | မြန်မာဗမာပြည်
-tr | izmir | İZMİR
-ar | صلاح | صَلَاح
-zh | 約翰·史密斯 | 約翰史密斯
-persian | 1914 | ۱۹۱۴
-de | 1000 | 1’000
-sv | Malmö | MALMÖ
-"""
-WRONG = """
-english | World War I | World War II
-english | Louis XVII | Louis XVIII
-english | 5 | 5…10
-english | 10 | 5..10
-english | seven | seventeen
-english | chapter eight | chapter eighty
-english | 10 km | 10kmh
-english | 3 | 3×10⁸
-english | 7 | 7.5
-english | 7 | 7,5
-english | 7 | 1.7
-english | 7 | 17:30
-english | 7 | ⅐
-english | 7 | 7²
-english | 2 | 7²
-english | 72 | 7²
-english | 102 | 10²
-english | 11/2 | 1½
-english | 1/2 | 1½
-english | naïve | naive
-english | 1914 | 1914-1918
-english | 15 | 15/01/2020
-english | 1.000 | 1000
-english | 1.000 | 1
-english | 5 | -5
-english | 5 | −$5
-english | $5 | -$5
-english | -$5 | $5
-english | 5 | H5N1
-english | 5 | year5
-english | C | C#
-english | C | C++
-english | C# | C
-english | A | a cat
-english | 10 | 10:30
-english | 10:30 | 1030
-english | 1 | 1-2
-english | 1 | 1/2
-english | Apollo 1 | Apollo 11
-english | 2.0 | version 2.0.1
-english | 5 | .5
-english | 23 | 2*3
-english | 10 | 10^2
-english | 10 | 10**2
-english | 2 | 10**2
-english | 1 | 1e3
-english | 1.5 | 1.5e-3
-english | 1000 | -1e3
-english | 5 | ±5
-english | 5 | 100 ± 5
-english | 10 | 10⁻²
-english | 510 | 5'10"
-english | TV | television
-english | ab | cab
-english | the Who | the man who
-english | 100 | 1,100
-english | 2 | 2:1
-german | acht | achtzehn
-german | 1,5 | 15
-german | 14 | 3,14
-chinese | 三 | 三十万
-chinese | 五 | 二十五
-chinese | 3 | 3万
-arabic | 314 | ٣٫١٤
-vietnamese | Hà Nội | Ha Noi
-russian | й | и
-ja | 49 | 1949年
-turkish | kır | kir
-"""
-
-
-@pytest.mark.parametrize("row", rows(RIGHT))
-def test_strict_rule_finds(row):
-    language, gold, response = row.split(" | ")
-    assert grade(response, [gold], language)["contains"]
-
-
-@pytest.mark.parametrize("row", rows(WRONG))
-def test_strict_rule_denies(row):
-    language, gold, response = row.split(" | ")
-    assert not grade(response, [gold], language)["contains"]
-
-
 @pytest.mark.parametrize("gold", ["%", "", "...", "\u0301", "\u064e", "\u200b", "—"])
 def test_gold_without_content_is_not_gradable(gold):
     assert gradable([gold, "Nile"], "english") == ("Nile",)
@@ -458,7 +259,7 @@ def test_laws_of_strict_rule(text, other, language):
         == normal
         == plain(unicodedata.normalize("NFD", text), language)
     )
-    if gradable([text], language) and "<think>" not in text:
+    if gradable([text], language) and strip_thinking(text) == text:
         assert list(grade(text, [text], language).values()) == [True, True, 1.0]
     result = grade(text, [other], language)
     if result["exact_match"]:

@@ -54,7 +54,9 @@ def questions():
         (question,) = letter_questions([item], CONFIG)
         said = decode(greedy_of(question))
         gold = "zzzz" if number == 3 or len(said) < 6 else said[2:6]
-        questions += letter_questions([replace(item, answers=(gold,))], CONFIG)
+        # letters may stand before an answer in Arabic
+        item = replace(item, answers=(gold,), language="arabic")
+        questions += letter_questions([item], CONFIG)
     return questions
 
 
@@ -202,7 +204,7 @@ It· is· "·NI·LE·"|Nile|It is "|NILE
 Nile·, the· Nile|Nile||Nile
 ni· ni·le|Nile|ni| nile
 the· White· Nile|White Nile, White|the| White
-about· sixty·Nileometres|Nile|about sixty|Nileometres
+about· sixty· Nileometres|Nile|about sixty| Nileometres
 <think>·Nile·</think>·the ·Nile|Nile|<think>Nile</think>the |Nile
 Ni·<think>·Nile·</think>·le· it is|Nile||Ni<think>Nile</think>le
 <thi·nk>Ni·le</thi·nk>the Ni·le|Nile|<think>Nile</thi|nk>the Nile
