@@ -150,6 +150,8 @@ class _Reader:
                     f"{self._at('labels')} has {len(labels)} entries, and 'options'"
                     f" {len(options)}"
                 )
+            if labels.count(answer) > 1:
+                raise InputError(f"{self._at('labels')} has {answer!r} twice")
             number = labels.index(answer) if answer in labels else -1
         elif answer.isascii() and answer.isdecimal():
             number = int(answer)

@@ -4,12 +4,15 @@
 `datasets` has not run loading scripts since version 4. Other formats are refused,
 because some are pickles. It finds the files; those of JSON are parsed here, because
 it takes texts that look like dates for timestamps, and large integers beside
-fractions for floats."""
+fractions for floats; and those of CSV, because it shifts the fields of a row that has
+one too many."""
 
 import csv
 import glob
+import io
 import itertools
 import logging
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,6 +24,7 @@ from evaluator.core.errors import (
     Document,
     InputError,
     Json,
+    counted,
     need_regular,
     of_kind,
     one_line,
@@ -47,6 +51,9 @@ _PACKAGED = "datasets.packaged_modules."
 # Suffixes of files that hold data, so that none is left out in silence.
 _PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz", ".7z")
 _DATA = {*_LOADERS, *_PACKED, ".tsv", ".arrow", ".feather", ".orc", ".xls", ".xlsx"}
+# What other programs write for a quote, a line's end, a tab or nothing. A lower letter
+# behind it makes a command of TeX (\nu).
+_ESCAPE = re.compile(r'\\"|\\[nrt](?![a-z])|\A\\N\Z')
 _NO_DATA = ("dataset_infos.json", "dataset_info.json")
 
 
@@ -167,41 +174,24 @@ def _splits(location: RowLocation, asked: Sequence[str], options: Document) -> D
                 " the folder files of one format, of which all or none are named after"
                 " a split (train, validation, test)"
             )
-    if format != "parquet":
-        cache = options.get("cache_dir")
-        download = datasets.DownloadConfig(cache_dir=cache, use_etag=False)
-        manager = datasets.DownloadManager(download_config=download)
-        files = manager.download_and_extract(dict(builder.config.data_files))
-        if format == "json":
-            rows = {}
-            for split, parts in files.items():
-                rows[str(split)] = _json_rows(manager.iter_files(parts))
-            return rows
-        for file in itertools.chain(*map(manager.iter_files, files.values())):
-            _need_each_name_once(file)
-    found: Document = datasets.load_dataset(*asked, **options)
-    # whose values are guessed otherwise: 007 would be a number, and NA nothing
-    if format == "csv":
-        columns = next(iter(found.values())).column_names
-        features = datasets.Features(dict.fromkeys(columns, datasets.Value("string")))
-        found = datasets.load_dataset(
-            *asked, **options, features=features, keep_default_na=False
-        )
-    return found
+    if format == "parquet":
+        found: Document = datasets.load_dataset(*asked, **options)
+        return found
+    cache = options.get("cache_dir")
+    download = datasets.DownloadConfig(cache_dir=cache, use_etag=False)
+    manager = datasets.DownloadManager(download_config=download)
+    files = manager.download_and_extract(dict(builder.config.data_files))
+    rows_of = _json_rows if format == "json" else _csv_rows
+    rows = {}
+    for split, parts in files.items():
+        rows[str(split)] = rows_of(manager.iter_files(parts))
+    return rows
 
 
-def _need_each_name_once(file: str) -> None:
-    """Raises InputError for two columns of one name in a CSV file: only one of them
-    would be read."""
-    with open(file, encoding="utf-8-sig", errors="replace", newline="") as stream:
-        names = [name for name in next(filter(None, csv.reader(stream)), []) if name]
-    for number, name in enumerate(names):
-        if name in names[:number]:
-            raise InputError(f"{file}: column {name!r} occurs twice")
+class ListedRows(list[Json]):
+    """Rows that are parsed here: a column of JSON may have values of several types."""
 
-
-class JsonRows(list[Json]):
-    """Rows as JSON has them: a column may have values of several types."""
+    csv = False
 
     @property
     def column_names(self) -> list[str]:
@@ -211,10 +201,59 @@ class JsonRows(list[Json]):
         return ({name: row.get(name) for name in names} for row in self)
 
 
-def _json_rows(files: Iterable[str]) -> JsonRows:
+def _csv_rows(files: Iterable[str]) -> ListedRows:
+    """The rows of CSV files, whose values are texts. Raises InputError that names file
+    and line: for a row with more or fewer fields than the header, and for escapes,
+    which CSV does not have."""
+    rows = ListedRows()
+    rows.csv = True
+    for file in files:
+        try:
+            text = read_bytes(Path(file)).decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{file}: not UTF-8 text (byte {error.start}: {error.reason})"
+            ) from error
+        csv.field_size_limit(max(len(text), csv.field_size_limit()))
+        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+        names: list[str] = []
+        try:
+            for values in filter(None, reader):
+                where = f"{file}: line {reader.line_num}"
+                if not names:
+                    names = values
+                    _need_each_name_once(names, file)
+                    continue
+                if len(values) != len(names):
+                    raise InputError(
+                        f"{where}: has {counted(len(values), 'field')}, and the header"
+                        f" {len(names)}: put a text that has commas in quotes"
+                    )
+                row = dict(zip(names, values, strict=True))
+                for name, value in row.items():
+                    if _ESCAPE.search(value):
+                        raise InputError(
+                            f"{where}: column {name!r}: {one_line(value, 60)!r} has"
+                            ' escapes, which CSV has not: double a quote (""), or'
+                            " write JSON Lines"
+                        )
+                rows.append(row)
+        except csv.Error as error:
+            raise InputError(f"{file}: line {reader.line_num}: {error}") from error
+    return rows
+
+
+def _need_each_name_once(names: Sequence[str], file: str) -> None:
+    """Raises InputError for two columns of one name: only one of them would be read."""
+    for number, name in enumerate(names):
+        if name and name in names[:number]:
+            raise InputError(f"{file}: column {name!r} occurs twice")
+
+
+def _json_rows(files: Iterable[str]) -> ListedRows:
     """The objects in files of JSON Lines, or of one list each. Raises InputError
     that names file and line."""
-    rows = JsonRows()
+    rows = ListedRows()
     for file in files:
         content = read_bytes(Path(file))
         if content.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
@@ -301,8 +340,7 @@ def read_data_set(
     for language, location in locations:
         with rows_at(location) as (split, rows):
             types = getattr(rows, "features", {})
-            loader = getattr(getattr(rows, "info", None), "builder_name", None)
-            texts = Texts(csv=loader == "csv")
+            texts = Texts(csv=getattr(rows, "csv", False))
             fields = source.fields or _fields_by_name(rows.column_names, language)
             mapping = RowMapping(
                 fields, task=task, language=language, where=str(location), texts=texts

@@ -113,6 +113,7 @@ ERRORS = r"""
 - [{o: [w, w], a: 0}, *choice, "'options' (o) gives a choice among 1,"]
 - [{o: [a, b, c, d, e, f, g, h, i, j, k], a: 0}, *choice, "'options' (o) gives a choice among"]
 - [{o: [w, x], a: E, l: [A, B]}, &labels {question: q, options: o, answer: a, labels: l}, "'answer' (a): 'E' is none"]
+- [{o: [w, x, y], a: A, l: [A, B, A]}, *labels, "'labels' (l) has 'A' twice"]
 - [{o: [w, x], a: A, l: [A]}, *labels, "'labels' (l) has 1 entries"]
 """
 

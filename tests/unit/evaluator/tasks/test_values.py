@@ -127,6 +127,38 @@ def test_csv_refuses_columns_named_twice(tmp_path, head):
     assert "occurs twice" in told
 
 
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ("i,q,a\n1,Where?,Bern, Basel\n", "line 2: has 4 fields, and the header 3"),
+        ("i,q,a\n1,Who, when?,Ada\n2,x,y,z\n", "line 2: has 4 fields"),
+        ("i,q,a\n1,?,x\n2,?\n", "line 3: has 2 fields"),
+        ('i,q,a\n\n1,"a\nb",x\n2,?,x,\n', "line 5: has 4 fields"),
+        ("i,q,a\r\n1,?,Bern\\, Basel\r\n", "line 2: has 4 fields"),
+        (r'i,q,a|1,"say \"yes\", no",x', "line 2: ',' expected after '\"'"),
+        (r"i,q,a|1,say \"yes\",x", "line 2: column 'q': 'say"),
+        (r'i,q,a|1,"One.\nTwo?",x', "line 2: column 'q': 'One."),
+        (r"i,q,a|1,?,\N", "line 2: column 'a': "),
+        ('i,q,a\n1,"?,x\n', "line 2: unexpected end of data"),
+    ],
+)
+def test_csv_rows_are_as_long_as_the_header(tmp_path, rows, told):
+    """Else `datasets` takes the first column for an index, and shifts the others."""
+    file = tmp_path / "f.csv"
+    file.write_bytes(rows.replace("|", "\n").encode())
+    assert f"f.csv: {told}" in refused(load_task, f"hf:{file}", None, said=MINE)
+
+
+def test_csv_is_read_as_it_stands(tmp_path):
+    long = "x" * 200_000
+    file = tmp_path / "f.csv"
+    row = rf'007,"say ""a, b"" {long}","$3\,cm \nu$"'
+    file.write_text(f"\ufeffi,q,a\r\n\r\n{row}", encoding="utf-8")
+    (item,) = load_task(f"hf:{file}", None, said=MINE).pools["english"]
+    assert (item.item_id, item.question) == ("007", f'say "a, b" {long}')
+    assert item.answers == (r"$3\,cm \nu$",)
+
+
 def english(file, said):
     said = Source.model_validate({"language": "english"} | said)
     return load_task(f"hf:{file}", None, said=said).pools["english"]
