@@ -7,6 +7,7 @@ from typing import Any
 
 from evaluator.checkpoints.fit import check_fit
 from evaluator.checkpoints.manifests import JobManifest, PruneManifest, read_manifest
+from evaluator.checkpoints.tensors import FLOATS, read_header
 from evaluator.core.errors import InputError, JobError
 from pruning.calibration import Sources
 from pruning.output import export
@@ -49,6 +50,18 @@ def _check(job: Job[QuantiseConfig]) -> Any:
     return job.tokenizer()
 
 
+def _check_scales(folder: Path) -> None:
+    """Raises JobError for a scale that its dtype rounded to 0."""
+    for file in folder.glob("*.safetensors"):
+        for tensor in read_header(file):
+            is_scale = tensor.name.endswith("weight_scale") and tensor.dtype in FLOATS
+            if is_scale and not bool(tensor.read().all()):
+                raise JobError(
+                    f"tensor {tensor.name}: {tensor.dtype} rounded scales to 0; convert"
+                    " the checkpoint to bfloat16 or float32"
+                )
+
+
 def quantise(
     config: QuantiseConfig,
     out: Path,
@@ -76,6 +89,7 @@ def quantise(
         versions = method.write(job.checkpoint, target.partial, config, sequences)
         if not any(target.partial.glob("*.safetensors")):
             raise JobError("no weights were written as safetensors")
+        _check_scales(target.partial)
         outcome = method.outcome(job.checkpoint, target.partial, config)
         return target.finish(
             lambda **files: method.manifest(

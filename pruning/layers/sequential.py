@@ -90,7 +90,8 @@ Writer = Callable[[str, Tensor], None]
 @dataclass(frozen=True, slots=True)
 class LayerPruner:
     """A job that sets weights to zero, layer by layer: collect, prune, pass on.
-    Raises JobError for a matrix that is not as sparse as requested, or not finite."""
+    Raises JobError for a matrix that is not as sparse as requested, InputError for one
+    that its dtype cannot hold."""
 
     config: PruneConfig
     decoder: Decoder
@@ -132,12 +133,17 @@ class LayerPruner:
         del own  # it can be gigabytes
         for name, matrix in zip(gathered.members, pruned, strict=True):
             dtype = self.decoder.checkpoint_dtype(index, name)
-            stored_OI = (
-                matrix.weight_OI.to(dtype) + 0
-            )  # a weight that was or became -0.0 is +0.0
+            tensor = self.decoder.tensor_name(index, f"{name}.weight")
+            # a weight that was or became -0.0 is +0.0
+            stored_OI = matrix.weight_OI.to(dtype) + 0
+            if not bool(stored_OI.isfinite().all()):
+                raise InputError(
+                    f"{self.config.source}: tensor {tensor}: pruned, it has weights to"
+                    f" {matrix.weight_OI.abs().max():.3g}, which {dtype} does not hold;"
+                    " convert the checkpoint to bfloat16 or float32"
+                )
             # later layers see exactly what was written
             self.decoder.replace(index, name, stored_OI)
-            tensor = self.decoder.tensor_name(index, f"{name}.weight")
             stored_OI = stored_OI.cpu()
             self.write(tensor, stored_OI)
             rows, columns = stored_OI.shape

@@ -173,7 +173,8 @@ class Export:
 
         `describe` gets the sha256 of the written `files` (no links) and of the
         `source_files`. `more`: files that are copied besides the companions, where the
-        source has them, and config.json unless `partial` has its own.
+        source has them, and config.json unless `partial` has its own. Raises JobError
+        for weights that are not finite.
         """
         source, own = self._checkpoint.path, self.partial / "config.json"
         config = self.partial / f"config.json{_SUFFIX}"
@@ -194,10 +195,12 @@ class Export:
         files["config.json"] = files.pop(config.name)
         # no links to the source's
         shards = [file for name, file in files.items() if name.endswith(".safetensors")]
-        of_shards: dict[str, str] = {}
-        weights = None
-        with suppress(InputError):  # NaN: who inspects the checkpoint refuses it
+        try:
             of_shards, weights = digests(shards)
+        except InputError as error:
+            raise JobError(
+                f"what was made of {source} cannot be used: {error}"
+            ) from error
         made = {
             each: of_shards.get(each) or digest_of_file(files[each])
             for each in sorted(files)
@@ -212,7 +215,7 @@ class Export:
         # onto an empty directory at most: `check_place` made sure
         self.partial.rename(self._out)
         _sync(self._out.parent)
-        if shards and weights is not None:
+        if shards:
             PROVEN[self._out.absolute()] = Proof(
                 states=file_states(self._out),
                 files=of_shards,

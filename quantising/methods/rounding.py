@@ -23,6 +23,9 @@ from pruning.model.decoder import Decoder
 from quantising.methods.base import IGNORED, Settings
 from quantising.schemes import SCHEMES, config_groups, preset
 
+# Of a scale when it is cast: bfloat16 has .4 %, and small numbers of float16 more.
+_SCALE_ERROR = 0.01
+
 
 def matrices(checkpoint: Checkpoint, config: Settings) -> list[str]:
     """The matrices to quantise, by layer. Raises InputError for another kind, a
@@ -93,7 +96,11 @@ def write(checkpoint: Checkpoint, folder: Path, config: Settings) -> None:
                 shard[name] = weight
                 continue
             base = name.removesuffix("weight")
-            for part, tensor in rounded(weight, how, layout).items():
+            try:
+                parts = rounded(weight, how, layout)
+            except InputError as error:
+                raise InputError(f"{file}: {name}: {error}") from error
+            for part, tensor in parts.items():
                 shard[base + part] = tensor
         homes |= dict.fromkeys(shard, file.name)
         size += sum(tensor.nbytes for tensor in shard.values())
@@ -115,14 +122,20 @@ def write(checkpoint: Checkpoint, folder: Path, config: Settings) -> None:
 
 def rounded(weight_OI: Tensor, how: Any, layout: str) -> dict[str, Tensor]:
     """The tensors of one matrix, by the last part of their names. `how`: see
-    `schemes.preset`."""
+    `schemes.preset`. Raises InputError for a scale that the weights' dtype lacks."""
     from compressed_tensors.compressors.base import BaseCompressor
     from compressed_tensors.quantization.utils import calculate_qparams
 
     exact_OI = weight_OI.float()
     low, high = _ranges(exact_OI, how.weights)
     scale, zero_point = calculate_qparams(low, high, how.weights)
-    scale = scale.to(weight_OI.dtype)
+    exact, scale = scale.float(), scale.to(weight_OI.dtype)
+    # not so: a value that is not finite, either
+    if not bool(((scale.float() - exact).abs() <= _SCALE_ERROR * exact).all()):
+        raise InputError(
+            f"scale {exact.min():.3g} to {exact.max():.3g}: {weight_OI.dtype} has no"
+            " such number; convert the checkpoint to bfloat16 or float32"
+        )
     given = {
         "weight": exact_OI,
         "weight_scale": scale.float(),

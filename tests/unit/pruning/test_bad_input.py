@@ -246,3 +246,17 @@ def test_eval_refusals_are_not_pruned(name, content, message, copied, tmp_path):
     """Not by a method without calibration either, which encodes nothing."""
     (copied / name).write_text(content)
     refused(magnitude(copied), tmp_path / "out", message)
+
+
+@pytest.mark.parametrize("pattern", [{"sparsity": 0.5}, {"pattern": "2:4"}])
+def test_updates_beyond_the_dtype_are_named(pattern, checkpoints, passages, tmp_path):
+    """The last layer's matrices too, whose output enters no other."""
+    source = shutil.copytree(checkpoints("llama", torch.float16), tmp_path / "source")
+    name = "model.layers.2.mlp.up_proj.weight"
+    tensors = load_file(source / "model.safetensors")
+    tensors[name] *= 65504 / tensors[name].abs().max().float()
+    save_file(tensors, source / "model.safetensors", {"format": "pt"})
+    message = rf"source: tensor {name}: .* which torch.float16 does not hold"
+    config = job(source, passages, method="sparsegpt", **pattern)
+    refused(config, tmp_path / "out", message, by=prune)
+    assert not (tmp_path / "out").exists()

@@ -6,10 +6,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import quantising.schemes
 from evaluator.checkpoints.info import inspect_checkpoint
 from quantising.config import QuantiseConfig
-from quantising.methods.rounding import ignored
+from quantising.methods.rounding import ignored, rounded
 from quantising.run import quantise
+from quantising.schemes import preset
 from tests.support.models import load_model
 from tests.support.quantised import dequantised
 from tests.support.sweeps import refused
@@ -142,3 +144,27 @@ def test_impossible_rounding_leaves_nothing(source, tmp_path, changes, part):
         tmp_path / "out",
     )
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("scheme", "largest", "dtype"),
+    [
+        ("W8A8", 1e-7, torch.float16),
+        ("W8A8", 5e-6, torch.float16),
+        ("FP8_DYNAMIC", 1e-5, torch.float16),
+        ("FP8_BLOCK", 1e-5, torch.float16),
+        ("W4A16", 1e-7, torch.float16),
+        ("W4A16_ASYM", 1e-7, torch.float16),
+        ("FP8_DYNAMIC", 1e-38, torch.bfloat16),
+        ("W8A8", float("nan"), torch.float32),
+    ],
+)
+def test_scales_that_the_dtype_lacks(scheme, largest, dtype):
+    """They would be 0, or half as large again."""
+    group = SCHEMES[scheme][0]
+    weights = torch.linspace(-largest, largest, 1024).reshape(16, 64).to(dtype)
+    how, layout = preset(scheme, group), quantising.schemes.SCHEMES[scheme].format
+    assert "has no such number" in refused(rounded, weights, how, layout)
+    for usual in (weights.nan_to_num() * 0, torch.eye(16, 64).to(dtype)):
+        parts = rounded(usual, how, layout)
+        assert all(bool(part.float().isfinite().all()) for part in parts.values())
