@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.checkpoints.served import Endpoint
-from evaluator.core.errors import InputError
+from evaluator.core.errors import InputError, of_kind, parse, read_bytes
+from evaluator.core.files import write_atomically
 
 _CHARACTERS = 4  # of a token, where a prompt is a text
 
@@ -25,22 +26,24 @@ class Spending:
 
     def count(self, body: Mapping[str, Any]) -> None:
         """Count a request with its longest answer before it is sent. Raises InputError
-        at a limit."""
+        at a limit, and for a file that is no count: the limit would be spent twice."""
         if self._file is None:
             return
         prompt = body.get("prompt", ())
         size = len(prompt) // _CHARACTERS if isinstance(prompt, str) else len(prompt)
         answer = body.get("n_predict", body.get("max_tokens", 0))
         more = {"max_requests": 1, "max_tokens": size + answer}
-        with self._file.open("a+", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.seek(0)
-            spent = dict.fromkeys(more, 0) | json.loads(file.read() or "{}")
+        with self._file.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            spent = dict.fromkeys(more, 0)
+            if self._file.exists():
+                file = str(self._file)
+                spent |= of_kind(parse(read_bytes(self._file), file), dict, file)
             for name, limit in self._limits.items():
                 if spent[name] + more[name] > limit:
                     raise InputError(
                         f"{name}: {limit}: {spent[name]} are used up; raise the limit,"
                         " and the same command goes on"
                     )
-            file.truncate(0)
-            file.write(json.dumps({name: spent[name] + more[name] for name in more}))
+            counted = {name: spent[name] + more[name] for name in more}
+            write_atomically(self._file, json.dumps(counted).encode())

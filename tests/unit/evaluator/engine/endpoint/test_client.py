@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import os
 import socket
 import time
 from email.utils import formatdate
@@ -14,6 +15,7 @@ from evaluator.core.errors import EngineError, InputError
 from evaluator.engine.endpoint import client as client_module
 from evaluator.engine.endpoint.client import Client, Refused, Unreachable
 from evaluator.engine.endpoint.prepare import prepare_endpoint
+from evaluator.engine.endpoint.spending import Spending
 from tests.support.engines import answers
 from tests.support.fake import FakeEngine
 from tests.support.requests import generation
@@ -340,3 +342,24 @@ def test_keys_appear_nowhere(monkeypatch, tmp_path):
 def test_addresses_are_checked(url):
     with pytest.raises(ValueError, match="url"):
         Endpoint(url=url)
+
+
+def test_a_kill_loses_no_count(tmp_path, monkeypatch):
+    """The count is written beside, and renamed; what is no count is refused."""
+    file = tmp_path / "spent.json"
+    spending = Spending(Endpoint(url="http://x", max_requests=3), file)
+    for _ in range(2):
+        spending.count({"prompt": [1], "max_tokens": 1})
+    before = file.read_bytes()
+    with monkeypatch.context() as killed:
+        killed.setattr(os, "fsync", lambda handle: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            spending.count({"prompt": [1], "max_tokens": 1})
+    assert file.read_bytes() == before
+    spending.count({"prompt": [1], "max_tokens": 1})
+    with pytest.raises(InputError, match="max_requests: 3: 3 are used up"):
+        spending.count({"prompt": [1], "max_tokens": 1})
+    for torn in ("", "[]", '{"max_re'):
+        file.write_text(torn)
+        with pytest.raises(InputError, match=r"spent\.json"):
+            spending.count({"prompt": [1], "max_tokens": 1})
