@@ -25,7 +25,7 @@ from typing import Any
 from evaluator.asking.template_checks import LONGEST
 from evaluator.asking.templates import PromptTemplate, Wording
 from evaluator.asking.thoughts import Thought, Thoughts, thinking_variables
-from evaluator.checkpoints.tokenizer import eos_ids_of
+from evaluator.checkpoints.tokenizer import eos_ids_of, opening_of
 from evaluator.core.errors import InputError, one_line
 from evaluator.core.records import Format, Item, TokenIds
 from evaluator.tasks.loading import gold_option
@@ -112,6 +112,7 @@ class Prompter:
         # tail.
         self._add_special_tokens = not chat
         self._tail = 0 if chat else _special_tail(tokenizer)
+        self._opening = [] if chat else opening_of(tokenizer)
         self.eos_ids = eos_ids_of(tokenizer)
         self._counts: dict[str, int] = {}
         self.thoughts = Thoughts(tokenizer) if thinking else None
@@ -305,7 +306,7 @@ class Prompter:
         encoded = self._tokenizer(
             list(texts), add_special_tokens=self._add_special_tokens, verbose=False
         )["input_ids"]
-        kept = [ids[: len(ids) - self._tail] for ids in encoded]
+        kept = [self._opening + ids[: len(ids) - self._tail] for ids in encoded]
         # One object for each token of the vocabulary: kept prompts take a fifth of the
         # memory.
         return [tuple(map(_TOKENS.setdefault, ids, ids)) for ids in kept]

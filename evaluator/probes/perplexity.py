@@ -19,6 +19,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from evaluator.asking.questions import NOTHING_PREDICTED, Window
+from evaluator.checkpoints.tokenizer import opening_of
 from evaluator.core.errors import InputError
 from evaluator.core.reducing import first_of, where_measured
 from evaluator.engine.base import Score
@@ -105,7 +106,7 @@ def windows_of(
     whole = tokenizer("a", verbose=False)["input_ids"]
     bare = tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"]
     begins = bos is not None and whole[:1] == [bos] and bare[:1] != [bos]
-    before = [bos] if begins else []
+    before = opening_of(tokenizer) + ([bos] if begins else [])
     size = min(size, positions - len(before))
     return [
         Window.of(task, number, array("i", [*before, *ids[start : start + size]]))

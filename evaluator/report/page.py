@@ -20,7 +20,7 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from evaluator.core.errors import rows_at
+from evaluator.core.errors import mapping_at, rows_at
 from evaluator.deciding.policy import spelled
 from evaluator.deciding.verdict_text import summary, usable, why
 from evaluator.metrics import TABLES, FilledTable
@@ -71,7 +71,7 @@ def render_page(
         "why": why,
         "tolerances": spelled(results.policy),
         "sentence": results.sentence,
-        "remarks": [*filter(None, (results.missed, results.noise))],
+        "remarks": [*filter(None, (prompt_form(run), results.missed, results.noise))],
         "headline": grid(results.intervals, HEADLINE),
         "few": FEW,
         "filled": [section for section in sections if not section["note"]],
@@ -113,6 +113,24 @@ def standalone(svg: str) -> str:
         svg,
     )
     return re.sub(r"<svg ", '<svg style="background: white" ', painted, count=1)
+
+
+def prompt_form(run: Mapping[str, Any]) -> str:
+    """In which form questions and options were posed: an instruct model may differ by
+    40 points between them."""
+    tasks: dict[str, list[str]] = {}  # by form
+    every = mapping_at(run, "identity", "task_settings")
+    for checkpoint in every:
+        for name in mapping_at(every, checkpoint):
+            in_chat = mapping_at(every, checkpoint, name).get("chat")
+            form = "in the chat template" if in_chat else "as plain text"
+            tasks.setdefault(form, []).append(name)
+    if len(tasks) == 1:
+        return f"Questions and options were posed {next(iter(tasks))}"
+    named = [
+        f"{', '.join(dict.fromkeys(tasks[form]))} {form}" for form in sorted(tasks)
+    ]
+    return f"Questions and options were posed: {'; '.join(named)}" if named else ""
 
 
 def engine_notes(run: Mapping[str, Any]) -> list[str]:

@@ -15,6 +15,7 @@ from evaluator.asking.prompts import CAPPED_FORMATS, DATE, Prompter
 from evaluator.asking.questions import Posed, Question, Window
 from evaluator.asking.template_checks import try_prompts, try_template
 from evaluator.asking.thoughts import FORMATS
+from evaluator.checkpoints.tokenizer import opening_of
 from evaluator.core.document import digest
 from evaluator.core.errors import Document, InputError, Json
 from evaluator.core.records import Item
@@ -146,8 +147,8 @@ class TaskPreparation:
             fitted = self._lengths(settings)
             if settings.chat:
                 fitted |= self._of_template(settings, job.model)
-            elif not settings.is_text:
-                self._note_template(job)
+            else:
+                self._note_template(job, is_text=settings.is_text)
             data = self._load(settings, name)
             # the data's spelling, so that "sw" and "swahili" are one task
             if settings.languages is not None:
@@ -160,10 +161,19 @@ class TaskPreparation:
             tasks.append(_of_control(self._tasks[key], job))
         return tuple(tasks)
 
-    def _note_template(self, job: CheckpointJob) -> None:
-        """Notes an instruct model that is asked without its template."""
-        has = getattr(self._tokenizers.get(job.model), "chat_template", None)
-        if has and job.base is None and "base" not in job.name.lower():
+    def _note_template(self, job: CheckpointJob, *, is_text: bool) -> None:
+        """Notes an instruct model that is asked without its template, and what plain
+        prompts take from it all the same."""
+        tokenizer = self._tokenizers.get(job.model)
+        if job.base is not None or not getattr(tokenizer, "chat_template", None):
+            return
+        if opening := opening_of(tokenizer):
+            written = "".join(tokenizer.convert_ids_to_tokens(opening))
+            self.notes[
+                f"{job.name}: every text begins with {written}, as its chat template"
+                " does and its tokenizer does not"
+            ] = None
+        if not is_text:
             note = (
                 f"{job.name}: has a chat template, but the prompts are plain text: --chat"
                 " (chat: true in a sweep file) asks an instruct model as it was trained"

@@ -11,6 +11,7 @@ from tokenizers import decoders as token_decoders
 from transformers import PreTrainedTokenizerFast
 
 from evaluator.asking.prompts import Prompt, Prompter, prompt_text
+from evaluator.probes.perplexity import windows_of
 from evaluator.probes.planning import exemplars_of
 from tests.support.stamps import make_item
 from tests.support.sweeps import refused
@@ -340,3 +341,31 @@ def test_merge_across_boundary_moves_split():
     assert "answer '' has no tokens of its own" in refused(
         chat.continuations, prompt, [""]
     )
+
+
+@pytest.mark.parametrize(
+    ("chat_template", "template", "opening"),
+    [
+        # GLM's: its tokenizer adds nothing
+        ("\n[gMASK]<sop>\n{% for m in messages %}<|m|>", None, ["[gMASK]", "<sop>"]),
+        ("[gMASK]<sop>{{ m }}", "<bos> $A", ["[gMASK]", "<sop>"]),
+        # the tokenizer writes it too
+        ("<bos>{{ m }}", "<bos> $A", []),
+        # no special tokens, or those of a turn
+        ("Ask: {{ m }}", None, []),
+        ("{% for m in messages %}<|im_start|>{{ m }}{% endfor %}", None, []),
+        (None, None, []),
+    ],
+)
+def test_plain_text_begins_as_the_template_does(chat_template, template, opening):
+    special = ("<bos>", "<eos>", "<|im_start|>", "[gMASK]", "<sop>")
+    tokenizer = byte_tokenizer(special=special, template=template)
+    tokenizer.chat_template = chat_template
+    own = tokenizer("Lake Seran", verbose=False)["input_ids"]
+    ids = tokenizer.convert_tokens_to_ids(opening)
+    prompt = prompter(tokenizer).pose("Lake", " ", "Seran")
+    assert prompt.token_ids == (*ids, *own)
+    (gold,) = prompter(tokenizer).continuations(prompt, ["Nile"])
+    assert gold.prompt_ids == prompt.token_ids
+    (window,) = windows_of("book", "Lake Seran", tokenizer, 64, 64)
+    assert list(window.token_ids) == [*ids, *own]

@@ -69,3 +69,18 @@ def test_size_of_a_page(count, megabytes, on_pages):
     found = results.pages_of(SimpleNamespace(checkpoints=subjects, readers=[]), sizes)
     assert {page.checkpoints[0] for page in found} <= {"c0"}
     assert [len(page.checkpoints) - 1 for page in found] == on_pages
+
+
+def test_the_form_of_prompts_is_named():
+    plain, chat = {"chat": False}, {"chat": True}
+    told = [
+        ({"a": {"t": plain}, "b": {"t": plain}}, " posed as plain text"),
+        ({"a": {"t": chat}}, " posed in the chat template"),
+        ({"a": {"t": chat, "u": plain}}, ": u as plain text; t in the chat template"),
+        ({"a": [], "b": {"t": 3}}, " as plain text"),
+        ({}, ""),
+    ]
+    for settings, end in told:
+        form = page.prompt_form({"identity": {"task_settings": settings}})
+        assert form.endswith(end)
+        assert bool(form) == bool(end)
