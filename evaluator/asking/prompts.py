@@ -25,7 +25,7 @@ from typing import Any
 from evaluator.asking.template_checks import LONGEST
 from evaluator.asking.templates import PromptTemplate, Wording
 from evaluator.asking.thoughts import Thought, Thoughts, thinking_variables
-from evaluator.checkpoints.tokenizer import eos_ids_of, opening_of
+from evaluator.checkpoints.tokenizer import eos_ids_of
 from evaluator.core.errors import InputError, one_line
 from evaluator.core.records import Format, Item, TokenIds
 from evaluator.tasks.loading import gold_option
@@ -450,6 +450,22 @@ def _split(
     return Continuation(
         prompt_ids=before + joint[:common], continuation_ids=joint[common:]
     )
+
+
+def opening_of(tokenizer: Any) -> list[int]:
+    """The special tokens that a chat template writes at its very start, outside of any
+    turn, and that the tokenizer does not put before a plain text: `[gMASK]<sop>` of
+    GLM. Such a model has seen no text without them. Applies no template."""
+    template = tokenizer.chat_template
+    if not isinstance(template, str):
+        return []
+    literal = template.lstrip().partition("{")[0].strip()
+    ids: list[int] = tokenizer(literal, add_special_tokens=False)["input_ids"]
+    names = tokenizer.convert_ids_to_tokens(ids)
+    special = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
+    is_opening = special.issuperset(names) and "".join(names) == literal
+    own = tokenizer("a", verbose=False)["input_ids"]
+    return ids if is_opening and own[: len(ids)] != ids else []
 
 
 def _special_tail(tokenizer: Any) -> int:

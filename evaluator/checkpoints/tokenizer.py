@@ -119,22 +119,6 @@ def tokenise_alike(one: Any, other: Any) -> bool:
     return bool(rules[0] == rules[1])
 
 
-def opening_of(tokenizer: Any) -> list[int]:
-    """The special tokens that a chat template writes at its very start, outside of any
-    turn, and that the tokenizer does not put before a plain text: `[gMASK]<sop>` of
-    GLM. Such a model has seen no text without them. Applies no template."""
-    template = tokenizer.chat_template
-    if not isinstance(template, str):
-        return []
-    literal = template.lstrip().partition("{")[0].strip()
-    ids: list[int] = tokenizer(literal, add_special_tokens=False)["input_ids"]
-    names = tokenizer.convert_ids_to_tokens(ids)
-    special = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
-    is_opening = special.issuperset(names) and "".join(names) == literal
-    own = tokenizer("a", verbose=False)["input_ids"]
-    return ids if is_opening and own[: len(ids)] != ids else []
-
-
 def eos_ids_of(tokenizer: Any) -> frozenset[int]:
     """The tokenizer's own EOS, and `eos_token_id` of the checkpoint's
     generation_config.json, or else of its config.json. Raises InputError for one

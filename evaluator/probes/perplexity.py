@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from evaluator.asking.prompts import opening_of
 from evaluator.asking.questions import NOTHING_PREDICTED, Window
-from evaluator.checkpoints.tokenizer import opening_of
 from evaluator.core.errors import InputError
 from evaluator.core.reducing import first_of, where_measured
 from evaluator.engine.base import Score

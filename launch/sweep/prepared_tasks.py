@@ -11,11 +11,10 @@ from random import Random
 from typing import Any
 
 from evaluator.asking.long_contexts import lengthened
-from evaluator.asking.prompts import CAPPED_FORMATS, DATE, Prompter
+from evaluator.asking.prompts import CAPPED_FORMATS, DATE, Prompter, opening_of
 from evaluator.asking.questions import Posed, Question, Window
 from evaluator.asking.template_checks import try_prompts, try_template
 from evaluator.asking.thoughts import FORMATS
-from evaluator.checkpoints.tokenizer import opening_of
 from evaluator.core.document import digest
 from evaluator.core.errors import Document, InputError, Json
 from evaluator.core.records import Item
@@ -165,7 +164,7 @@ class TaskPreparation:
         """Notes an instruct model that is asked without its template, and what plain
         prompts take from it all the same."""
         tokenizer = self._tokenizers.get(job.model)
-        if job.base is not None or not getattr(tokenizer, "chat_template", None):
+        if tokenizer is None or not tokenizer.chat_template or job.base is not None:
             return
         if opening := opening_of(tokenizer):
             written = "".join(tokenizer.convert_ids_to_tokens(opening))
