@@ -254,6 +254,17 @@ def build_config(file: Path, config: Json) -> Any:
         ) from error
 
 
+def foreign_window(config: Json) -> int | None:
+    """A sliding window that config.json states and its architecture does not have.
+    transformers passes over it; vLLM would apply it to all layers."""
+    from transformers import CONFIG_MAPPING
+
+    name, window = config.get("model_type"), config.get("sliding_window")
+    if not window or name not in CONFIG_MAPPING:
+        return None
+    return None if hasattr(CONFIG_MAPPING[name](), "sliding_window") else window
+
+
 def _with_floats(value: Any) -> Any:
     """JSON has no infinity: transformers writes {"__float__": "Infinity"}."""
     if isinstance(value, list):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from evaluator.checkpoints.checkpoint import NOT_COMPARED, Checkpoint
+from evaluator.checkpoints.checkpoint import NOT_COMPARED, Checkpoint, foreign_window
 from evaluator.checkpoints.shapes import text_model
 from evaluator.checkpoints.tokenizer import GENERATION, eos_ids_of, stated_eos_ids
 from evaluator.core.errors import Document, Json, of_kind, one_line, parse, read_bytes
@@ -32,10 +32,16 @@ _SHOWN = 120  # characters of a value
 
 def generation_notes(checkpoint: Path, tokenizer: Any) -> Iterator[str]:
     """A line each: an id that cannot end an answer, ends that differ from those of
-    transformers' `generate`, and samplers that are not used. Raises InputError for
-    what is no id."""
+    transformers' `generate`, and samplers and a window that are not used. Raises
+    InputError for what is no id."""
     ids = eos_ids_of(tokenizer)
-    size = text_model(Checkpoint(checkpoint).config).get("vocab_size")
+    config = Checkpoint(checkpoint).config
+    if (window := foreign_window(config)) is not None:
+        yield (
+            f"config.json: sliding_window {_value(window)}: not used: architecture"
+            f" {config['model_type']} has none"
+        )
+    size = text_model(config).get("vocab_size")
     for number in ids:
         if isinstance(size, int) and number not in range(size):
             yield (

@@ -16,6 +16,7 @@ PROBE = (
     " 서울의 القاهرة ירושלים दिल्ली में ঢাকা తెలుగు กรุงเทพ አዲስ ١٢٣ १२३ \U0001f642"
     " \U0001f469\u200d\U0001f467 <b> ##x ▁ "
 )
+_PLAIN_TEXTS = ("When was Karo founded?", "Answer: 1701\n\nQuestion:")
 _NAMED = (
     "bos_token",
     "eos_token",
@@ -33,7 +34,8 @@ def load_tokenizer(checkpoint: Path, trust_remote_code: bool = False) -> Any:
 
     transformers rebuilds some tokenizers by the class that tokenizer_config.json
     names. A result that differs from tokenizer.json is replaced by the file's own,
-    with the special tokens of both."""
+    with the special tokens of both. One that differs from SentencePiece's own program
+    is refused."""
     # else transformers takes the path for the name of a model of the hub
     if not checkpoint.is_dir():
         raise InputError(f"{checkpoint}: no such checkpoint directory")
@@ -48,6 +50,8 @@ def load_tokenizer(checkpoint: Path, trust_remote_code: bool = False) -> Any:
         )
         if file.is_file() and type(tokenizer).__module__.startswith("transformers."):
             tokenizer = _as_stated(tokenizer, file)
+        elif type(tokenizer).__module__.startswith("transformers."):
+            _check_pieces(tokenizer, checkpoint)
         ids = tokenizer("a", add_special_tokens=False)["input_ids"]
     except InputError:
         raise
@@ -64,6 +68,34 @@ def load_tokenizer(checkpoint: Path, trust_remote_code: bool = False) -> Any:
             f"{checkpoint}: the tokenizer has no vocabulary (are its files missing?)"
         )
     return tokenizer
+
+
+def _check_pieces(tokenizer: Any, checkpoint: Path) -> None:
+    """Raises InputError if SentencePiece makes other tokens with a checkpoint's
+    *.model: transformers 5 passes over the flags of the file."""
+    for file in sorted(checkpoint.glob("*.model")):
+        try:
+            import sentencepiece
+        except ImportError:
+            raise InputError(f"{file}: needs the package sentencepiece") from None
+        try:
+            pieces = sentencepiece.SentencePieceProcessor(model_file=str(file))
+        except RuntimeError:  # a file of another kind, as tiktoken's
+            continue
+        # no prompt begins with a blank
+        for text in (*_PLAIN_TEXTS, PROBE.lstrip()):
+            stated = [
+                tokenizer.unk_token if pieces.is_unknown(id) else pieces.id_to_piece(id)
+                for id in pieces.encode(text)
+            ]
+            ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+            made = tokenizer.convert_ids_to_tokens(ids)
+            if made != stated:
+                raise InputError(
+                    f"{file}: of {one_line(text, 30)!r} transformers makes the tokens"
+                    f" {made[:4]}..., SentencePiece {stated[:4]}...: put a"
+                    f" {TOKENIZER} beside it, which transformers 4 writes"
+                )
 
 
 def _as_stated(tokenizer: Any, file: Path) -> Any:

@@ -22,7 +22,7 @@ is built from its configuration would get 2,048."""
 
 from pathlib import Path
 
-from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.checkpoint import Checkpoint, foreign_window
 from evaluator.checkpoints.quantisation import online_scheme, overrides
 from evaluator.checkpoints.shapes import text_model
 from evaluator.core.errors import Document, Json
@@ -100,6 +100,8 @@ def of_device(
         own = checkpoint.dtype if checkpoint.dtype in _COMPUTED_IN else "auto"
     arguments["dtype"] = dtype = own if config.dtype == "auto" else config.dtype
     changed = overrides(checkpoint.config)
+    if foreign_window(checkpoint.config) is not None:
+        changed["sliding_window"] = None
     # Logits in float32 from a half-precision model: at logits of 16 to 32, bfloat16 has
     # a resolution of 1/8, which makes ties and moves a token by 0.06 nats. This
     # bypasses vLLM's batch-invariant kernels.

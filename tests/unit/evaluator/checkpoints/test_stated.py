@@ -51,6 +51,15 @@ def test_other_ends_than_transformers(checkpoint, ends, note):
     assert notes == ([f"answers end at {note}"] if note else [])
 
 
+def test_foreign_windows_are_named(checkpoint):
+    before = [*generation_notes(checkpoint, load_tokenizer(checkpoint))]
+    change(checkpoint, model_type="llama", sliding_window=8)
+    notes = {*generation_notes(checkpoint, load_tokenizer(checkpoint))} - {*before}
+    assert notes == {
+        "config.json: sliding_window 8: not used: architecture llama has none"
+    }
+
+
 # transformers' newer and older names for one thing make no difference
 CHANGED = """
 rms_norm_eps: 1.0e-5 | rms_norm_eps 1e-06 against 1e-05

@@ -4,6 +4,7 @@ tokenizer_config.json names."""
 import json
 
 import pytest
+import sentencepiece
 from tokenizers import Tokenizer
 
 from evaluator.checkpoints.tokenizer import PROBE, eos_ids_of, load_tokenizer
@@ -36,6 +37,40 @@ def test_tokenizer_file_beats_named_class(checkpoint, kind):
     assert tokenizer.eos_token == EOS
     # none of the class's own special tokens
     assert len(tokenizer) == stated.get_vocab_size()
+
+
+@pytest.mark.parametrize(
+    ("named", "flags", "is_right"),
+    [
+        ("GemmaTokenizer", {"add_dummy_prefix": False}, True),
+        ("LlamaTokenizer", {"add_dummy_prefix": True}, True),
+        ("LlamaTokenizer", {"add_dummy_prefix": False}, False),
+        ("GemmaTokenizer", {"add_dummy_prefix": True}, False),
+        ("LlamaTokenizer", {"normalization_rule_name": "nmt_nfkc"}, False),
+        ("LlamaTokenizer", {"remove_extra_whitespaces": True}, False),
+    ],
+)
+def test_flags_of_sentencepiece_count(tmp_path, named, flags, is_right):
+    """transformers 5 makes its own rules, by the class that is named."""
+    usual = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([*PROBE.split(), "When was Karo founded? Answer:"] * 30),
+        model_prefix=str(tmp_path / "tokenizer"),
+        byte_fallback=True,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        model_type="bpe",
+        vocab_size=420,
+        **usual | flags,
+    )
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    say(tmp_path, tokenizer_class=named)
+    if is_right:
+        assert load_tokenizer(tmp_path)("1701")["input_ids"]
+    else:
+        told = refused(load_tokenizer, tmp_path)
+        assert "tokenizer.model: of '" in told
+        assert "put a tokenizer.json beside it" in told
 
 
 @pytest.mark.parametrize("value", ["</s>", [0, "1"], True])

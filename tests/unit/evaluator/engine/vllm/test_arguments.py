@@ -2,12 +2,13 @@
 makes of it, without a GPU."""
 
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.checkpoint import Checkpoint, foreign_window
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm import arguments
 from evaluator.engine.vllm.arguments import FASTER_DECODE, cache_tokens, graph_arguments
@@ -97,6 +98,26 @@ def asked(monkeypatch, tmp_path):
         return chosen | arguments.of_runner(config, positions, v2=True)
 
     return arguments_of
+
+
+@pytest.mark.parametrize(
+    ("kind", "window", "is_foreign"),
+    [
+        *(("llama", 64, True), ("olmo2", 64, True), ("gpt_neox", 64, True)),
+        *(("llama", None, False), ("llama", 0, False), ("not_known", 64, False)),
+        *(("mistral", 64, False), ("qwen2", 64, False)),
+    ],
+)
+def test_foreign_windows_are_not_used(kind, window, is_foreign):
+    """vLLM would give all layers a window that their architecture does not have."""
+    config = checkpoint().config | {"model_type": kind, "sliding_window": window}
+    own = checkpoint(config=config)
+    changed = arguments.of_device(EngineConfig(), own, Path(), 9, on_cpu=False).get(
+        "hf_overrides", {}
+    )
+    assert ("sliding_window" in changed) is is_foreign
+    assert changed.get("sliding_window") is None
+    assert foreign_window(config) == (window if is_foreign else None)
 
 
 @pytest.mark.parametrize(
