@@ -52,6 +52,11 @@ class Endpoint(Frozen):
                 raise ValueError(f"{url!r} is no address; write http://HOST:PORT")
             if "@" in parts.netloc:
                 raise ValueError("an address holds no password; use key_env: VARIABLE")
+            if parts.query or parts.fragment or "?" in url:
+                raise ValueError(
+                    "an address holds no ?query, which is written down; use key_env:"
+                    " VARIABLE"
+                )
             parts.port  # noqa: B018  (raises ValueError for no number)
         return tuple(url.rstrip("/").removesuffix("/v1") for url in urls)
 

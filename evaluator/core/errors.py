@@ -54,24 +54,28 @@ class EngineError(ResurfaceError):
     not."""
 
 
-# Names of environment variables with secret values, and tokens of the hub from any
-# source.
+# Names of environment variables with secret values; and what looks like a secret,
+# wherever it comes from.
 _SECRET_NAME = re.compile(
-    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|SECRET_KEY)$",
+    r"(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|_PWD|(^|_|API)KEY(_ID)?|CREDENTIALS?"
+    r"|WEBHOOK(_URL)?|_DSN)$",
     re.IGNORECASE,
 )
 _SECRET = re.compile(
     r"\bhf_[A-Za-z0-9]{16,}|\bhf_(?:jwt|oauth)_[\w.-]{16,}"
-    r"|(?<=\b[Bb]earer )[^\s'\"]{8,}|(?<=://)[^/\s@]+(?=@)"
+    r"|\b(?:sk|pk|rk|glpat|xox[a-z])-[\w-]{16,}|\b(?:gh[a-z]|github_pat)_\w{16,}"
+    r"|\bAKIA[A-Z0-9]{16}|(?<=\b[Bb]earer )[^\s'\"]{8,}|(?<=://)[^/\s@]+(?=@)"
+    r"|(?<=://hooks\.)[^\s'\"]+|(?<=/webhooks/)[^\s'\"]+"
+    r"|(?<=[?&])[\w.-]+=[^\s'\"&#]+"
 )
-_SHORTEST_SECRET = 8  # characters; hiding shorter values would garble ordinary words
+SHORTEST_SECRET = 8  # characters; hiding shorter values would garble ordinary words
 
 
 def redacted(text: str) -> str:
-    """A text without secrets of this process's environment, tokens of the hub and
-    passwords in addresses."""
+    """A text without secrets of this process's environment, known kinds of tokens,
+    and passwords, queries and webhooks in addresses."""
     for name, value in os.environ.items():
-        if len(value) >= _SHORTEST_SECRET and _SECRET_NAME.search(name):
+        if len(value) >= SHORTEST_SECRET and _SECRET_NAME.search(name):
             text = text.replace(value, "***")
     return _SECRET.sub("***", text)
 
@@ -85,15 +89,19 @@ def one_line(error: BaseException | str, limit: int = 200) -> str:
     return text[:limit]
 
 
-_JOINERS = "\u200c\u200d"  # Indic and Persian spelling needs them
+# Control characters except the end of a line; lone surrogates, which have no encoding;
+# marks of direction, separators of lines, and what is invisible. Indic and Persian
+# spelling needs the joiners U+200C and U+200D.
+HIDDEN = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    "\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0"
+    "\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
 
 
 def printable(text: str) -> str:
-    """A foreign text without control characters and marks of direction."""
-    return "".join(
-        each if each.isprintable() or each in _JOINERS else "\N{REPLACEMENT CHARACTER}"
-        for each in text
-    )
+    """A foreign text in one line, without the characters that HIDDEN has."""
+    return HIDDEN.sub("\N{REPLACEMENT CHARACTER}", text.replace("\n", "\r"))
 
 
 PLUGIN = "a plugin adds others: entry point resurface.plugins, or RESURFACE_PLUGINS"

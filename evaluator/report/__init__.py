@@ -27,6 +27,7 @@ from evaluator.report.page import render_page
 from evaluator.report.results import Results, compute, pages_of, part_of, without_tables
 from evaluator.store.reading import (
     Asked,
+    need_own_folders,
     read_controls,
     read_items,
     read_records,
@@ -49,11 +50,12 @@ class Report:
 
 def write_report(run_dir: Path) -> Report:
     """Rebuild RUN/tables and RUN/report from RUN/records. Raises InputError if there
-    are no readable records.
+    are no readable records, or a folder is a link to one outside the run.
 
     The function reads records one checkpoint and task at a time and writes their
     outcomes to RUN/outcomes, where the tables read them. Packed outputs and rows of
     tables stay in memory."""
+    need_own_folders(run_dir)
     view = ItemView()
     inputs = read_inputs(run_dir, view, outcomes=run_dir / "outcomes")
     run = inputs.run

@@ -6,7 +6,6 @@ character that would control the terminal or change the direction of text."""
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,15 +14,10 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
 
+from evaluator.core.errors import HIDDEN
+
 if TYPE_CHECKING:
     from rich.table import Table
-
-# Control characters except the end of a line; lone surrogates, which have no encoding;
-# and the marks that override or isolate the direction of text in Unicode.
-_NOT_SHOWN = re.compile(
-    "[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]"
-)
-_JOINERS = "\u200c\u200d"  # Indic and Persian spelling needs them
 
 
 class SafeConsole(Console):
@@ -42,7 +36,7 @@ class SafeConsole(Console):
 
 def shown(text: str) -> str:
     """A text that is safe for a terminal."""
-    return _NOT_SHOWN.sub("?", text)
+    return HIDDEN.sub("?", text)
 
 
 console = SafeConsole()
@@ -73,16 +67,11 @@ def print_json(document: object) -> None:
 def printed(text: str) -> None:
     """Print a foreign text. Spells out the characters that would control the
     terminal."""
-    safe = "\n\t" + _JOINERS
-    spelled = (
-        (
-            each
-            if each in safe or not unicodedata.category(each).startswith("C")
-            else ascii(each)[1:-1]
-        )
-        for each in text
-    )
-    print("".join(spelled))
+    print(HIDDEN.sub(_spelled, text))
+
+
+def _spelled(match: re.Match[str]) -> str:
+    return match[0] if match[0] == "\t" else ascii(match[0])[1:-1]
 
 
 def warn(text: str, console: Console = console) -> None:

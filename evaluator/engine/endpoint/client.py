@@ -11,6 +11,7 @@ import copy
 import json
 import os
 import random
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +22,13 @@ from typing import Any
 import httpx
 
 from evaluator.checkpoints.served import Endpoint
-from evaluator.core.errors import EngineError, InputError, one_line, printable
+from evaluator.core.errors import (
+    SHORTEST_SECRET,
+    EngineError,
+    InputError,
+    one_line,
+    printable,
+)
 from evaluator.engine.endpoint.spending import Spending
 
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -31,6 +38,7 @@ PATIENCE_SECONDS = 300.0  # of one request, with all its tries
 _FIRST_WAIT, _LONGEST_WAIT = 0.25, 30.0  # between two tries
 _DEAD = 3  # failures in a row
 _REST_SECONDS = 60.0
+_ESCAPED = re.compile(r'\\(["\\/]|u00([0-7][0-9a-fA-F]))')  # an ASCII character in JSON
 _MOST_BYTES = 2**28  # of an answer; a whole distribution has less
 
 
@@ -221,6 +229,9 @@ class Client:
             value = json.loads(content)
         except (ValueError, RecursionError):
             value = None
+        if len(self._key) >= SHORTEST_SECRET:
+            plain = _ESCAPED.sub(_unescaped, content.decode(errors="replace"))
+            value = _without(value, self._key) if self._key in plain else value
         text = self._shown(content.decode(errors="replace"))
         if response.status_code >= 400:
             raise Refused(
@@ -252,6 +263,21 @@ def _key(variable: str | None) -> str:
             f"key_env: the key in {variable} has a character that no header can hold"
         )
     return key
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return chr(int(match[2], 16)) if match[2] else match[1]
+
+
+def _without(value: Any, key: str) -> Any:
+    """JSON without a key in its texts, which a server may repeat."""
+    if isinstance(value, str):
+        return value.replace(key, "***")
+    if isinstance(value, list):
+        return [_without(entry, key) for entry in value]
+    if isinstance(value, dict):
+        return {_without(k, key): _without(v, key) for k, v in value.items()}
+    return value
 
 
 def _message(value: Any) -> str:

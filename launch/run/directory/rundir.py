@@ -3,6 +3,7 @@ are moved aside."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,7 @@ from evaluator.core.files import csv_bytes, move_into, need_unfenced, write_atom
 from evaluator.core.lease import Lease
 from evaluator.probes import PROBES
 from evaluator.probes.item import References
-from evaluator.store.reading import damage_of
+from evaluator.store.reading import damage_of, need_own_folders
 from evaluator.store.records import RecordStore
 from evaluator.store.run_json import (
     Failure,
@@ -99,13 +100,14 @@ class RunDirectory:
         Raises InputError if a cell of an earlier call has other settings, if the
         directory belongs to something else, or if it is new and fewer than
         `needed_bytes` are free."""
+        need_own_folders(path)
         self.path = path
         self._document: Json = {
             "schema_version": SCHEMA_VERSION,
             "digest": digest(identity),
             "identity": identity,
-            "config": config,
-            "provenance": provenance(),
+            "config": _hidden(config),
+            "provenance": _hidden(provenance()),
             "state": "running",
         }
         self._lock = lock
@@ -247,6 +249,12 @@ _KEPT: Mapping[str, Callable[[Any, Any], Any]] = {
     "checkpoints": _with_others("name"),
     "reused": _with_others("run", "from", "checkpoint", "task"),
 }
+
+
+def _hidden(document: Document) -> Json:
+    """JSON without secrets."""
+    hidden: Json = json.loads(redacted(json_text(document, default=str)))
+    return hidden
 
 
 def _plain(value: Any) -> Any:

@@ -56,7 +56,21 @@ def test_complaints(call, message):
 
 
 @pytest.mark.parametrize(
-    "name", ["HF_TOKEN", "WANDB_API_KEY", "X_SECRET", "X_PASSWORD"]
+    "name",
+    [
+        "HF_TOKEN",
+        "WANDB_API_KEY",
+        "X_SECRET",
+        "X_PASSWORD",
+        "OPENAI_KEY",
+        "PGPASSWORD",
+        "MYSQL_PWD",
+        "AWS_ACCESS_KEY_ID",
+        "OPENAI_APIKEY",
+        "SLACK_WEBHOOK_URL",
+        "SENTRY_DSN",
+        "KEY",
+    ],
 )
 def test_quoted_error_hides_secret(monkeypatch, name):
     monkeypatch.setenv(name, "s3cr3t-value")
@@ -77,12 +91,29 @@ def test_secrets_and_long_values(monkeypatch):
         redacted("hf_jwt_eyJhbGciOi.eyJzdWIiOi.x-y_z0 said 'Bearer s3cret-w0rd'")
         == "*** said 'Bearer ***'"
     )
+    shapes = (
+        "sk-proj-abcdefghijklmnop0123 xoxb-123456789012-abcdef ghp_abcdefghij0123456789"
+        " github_pat_11ABCDEFG0123456789 AKIAIOSFODNN7EXAMPLE"
+    )
+    assert redacted(shapes) == "*** *** *** *** ***"
+    for address, seen in (
+        ("https://hooks.slack.com/services/T0/B0/x", "https://hooks.***"),
+        (
+            "https://discord.com/api/webhooks/1/x.",
+            "https://discord.com/api/webhooks/***",
+        ),
+        ("at http://h/v1?api_key=a&b=c#d", "at http://h/v1?***&***#d"),
+    ):
+        assert redacted(address) == seen
+    monkeypatch.setenv("PWD", "/work/models")
+    monkeypatch.setenv("MONKEY", "the-animal")
     monkeypatch.setenv("CI_TOKEN", "token")  # short: "token" stands in many a sentence
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "disabled!")
     for text in (
         "a token is disabled!",
         "hf_hub_download and hf_transfer",
         "the bearer of it",
+        "sk-learn and pk-1 in /work/models: the-animal",
     ):
         assert redacted(text) == text
     told = str(

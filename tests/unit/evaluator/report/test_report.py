@@ -189,6 +189,19 @@ def test_unreadable_run_json_is_named(copied, text, message):
     assert f"run.json{message}" in refused(write_report, copied)
 
 
+@pytest.mark.parametrize("name", ["outcomes", "tables", "report", "report/pages"])
+def test_links_out_of_a_run_are_refused(copied, name, tmp_path_factory):
+    """`report` would write and remove files of whoever reads a foreign run."""
+    mine = tmp_path_factory.mktemp("mine")
+    (mine / "old.parquet").write_text("precious")
+    (copied / name).parent.mkdir(exist_ok=True)
+    (copied / name).symlink_to(mine)
+    assert f"{name}: is a link to {mine}, outside the run" in refused(
+        write_report, copied
+    )
+    assert [file.name for file in mine.iterdir()] == ["old.parquet"]
+
+
 def test_absent_probe_and_table_are_named(copied, monkeypatch, capsys):
     """A plugin's records and table outlive the plugin."""
     for part in (copied / "records").glob("*/*/*.parquet"):

@@ -12,10 +12,11 @@ import pytest
 import typer
 from rich.table import Table
 
-from evaluator.core.errors import InputError
+from evaluator.core.errors import InputError, printable
 from evaluator.core.lease import Lease
 from launch.commands import call
 from launch.commands.terminal import SafeConsole, closing, shown
+from launch.commands.terminal import printed as spelled
 from launch.run.directory.lock import hold
 from launch.run.directory.rundir import open_run
 from launch.run.events import Planned
@@ -147,18 +148,29 @@ def test_no_order_reaches_a_terminal(terminal, soft):
     assert not set(text) & set("\x1b\x07\x08\x7f\x9b")
 
 
+# of direction, ends of lines, and what is invisible
+MARKS = "\u200e\u200f\u061c\u202e\u2066\u2028\u2029\u200b\ufeff\u2060\u3164\xad\U000e0041\ud800\x9b"
+
+
 @pytest.mark.parametrize(
     ("text", "seen"),
     [
         ("a\x00b", "a?b"),
         ("\u202egpj.exe\u202c", "?gpj.exe?"),
         ("two\nlines", "two\nlines"),
-        # joiners and marks that scripts need
-        ("నది بحر 河 é 👩\u200d💻 \u200f", "నది بحر 河 é 👩\u200d💻 \u200f"),
+        # joiners that scripts need, and white space that is seen
+        (
+            "\u0c28\u0c26 \u0928\u200d \u3000\xa0",
+            "\u0c28\u0c26 \u0928\u200d \u3000\xa0",
+        ),
+        *((f"a{mark}b", "a?b") for mark in MARKS),
     ],
 )
-def test_what_is_shown(text, seen):
+def test_what_is_shown(text, seen, capsys):
     assert shown(text) == seen
+    assert ("\ufffd" in printable(text)) is (text != seen or "\n" in text)
+    spelled(text)
+    assert not set(MARKS) & set(capsys.readouterr().out)
 
 
 def test_dry_run_checks_its_directory(tmp_path, capsys):

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import json
 import os
 import socket
 import time
@@ -46,12 +47,12 @@ def gets(endpoint, count=1, path="/v1/models", **more):
     return asyncio.run(all_of_them())
 
 
-def got(before, **more):
+def got(before, key_env=None, **more):
     """What is answered by a server that answers so, and the server."""
     server = FakeServer()
     server.before = before
     with server.serving() as url:
-        (found,) = gets(Endpoint(url=url), **more)
+        (found,) = gets(Endpoint(url=url, key_env=key_env), **more)
     return found, server
 
 
@@ -336,8 +337,31 @@ def test_keys_appear_nowhere(monkeypatch, tmp_path):
         assert not file.is_file() or KEY.encode() not in file.read_bytes()
 
 
+@pytest.mark.parametrize("key", [KEY, 'with/slash"and\\more-0123'])
+def test_no_answer_has_the_key(monkeypatch, key):
+    """However its server spells it: as name, version, build or in a text."""
+    monkeypatch.setenv("MY_ACCESS", key)
+    spelled = json.dumps(key).strip('"')
+    for text in (spelled, spelled.replace("/", "\\/"), spelled.replace("e", "\\u0065")):
+        body = f'{{"a": ["x {text} \\n"], "{text}": {{"b": "{text}"}}}}'.encode()
+        found, _ = got(
+            lambda handler, body=body: send(handler, 200, body), key_env="MY_ACCESS"
+        )
+        assert found == {"a": ["x *** \n"], "***": {"b": "***"}}
+
+
 @pytest.mark.parametrize(
-    "url", ["ftp://host", "host:80", "http://", "http://a:b@c", "http://host:99999"]
+    "url",
+    [
+        "http://h?api_key=abc",
+        "http://h/v1?",
+        "http://h#x",
+        "ftp://host",
+        "host:80",
+        "http://",
+        "http://a:b@c",
+        "http://host:99999",
+    ],
 )
 def test_addresses_are_checked(url):
     with pytest.raises(ValueError, match="url"):
