@@ -117,7 +117,8 @@ Day = Annotated[date, BeforeValidator(day)]
 
 
 class KeysOnce(yaml.constructor.SafeConstructor):
-    """A loader that refuses a repeated key. YAML would silently keep the last one."""
+    """A loader that refuses a repeated key, of which YAML would silently keep the last,
+    and numbers that YAML 1.1 reads as others than they look: 020, 1:30, 1_000."""
 
     def construct_mapping(
         self, node: yaml.MappingNode, deep: bool = False
@@ -131,6 +132,25 @@ class KeysOnce(yaml.constructor.SafeConstructor):
                 )
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
+
+
+def _plain_number(loader: KeysOnce, node: Any) -> int | float:
+    read: dict[str, Callable[[Any], int | float]] = {
+        "tag:yaml.org,2002:int": loader.construct_yaml_int,
+        "tag:yaml.org,2002:float": loader.construct_yaml_float,
+    }
+    value = read[node.tag](node)
+    if re.fullmatch(r"[-+]?0[0-9]+|.*[_:xXbB].*", node.value):
+        raise yaml.MarkedYAMLError(
+            problem=f"{node.value} would be the number {value}: write it in plain"
+            " digits, or in quotes as text",
+            problem_mark=node.start_mark,
+        )
+    return value
+
+
+for _tag in ("int", "float"):
+    yaml.add_constructor(f"tag:yaml.org,2002:{_tag}", _plain_number, KeysOnce)
 
 
 class Named(Protocol):

@@ -232,6 +232,27 @@ def json_text(value: object, **options: Any) -> str:
         return json.dumps(plain, allow_nan=False, **options)
 
 
+def plain(value: Any) -> Any:
+    """A JSON value in the one spelling of its equals: 1.0 as 1, and a list of one text
+    as that text."""
+    if isinstance(value, Mapping):
+        return {name: plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        is_text = len(value) == 1 and isinstance(value[0], str)
+        return value[0] if is_text else [*map(plain, value)]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def spelled(value: Any) -> str:
+    """A JSON value as text: that of equal values is equal, in any order of keys."""
+    value = plain(value)
+    if isinstance(value, str):
+        return value
+    return json_text(value, sort_keys=True, ensure_ascii=False, default=str)
+
+
 def field(record: Any, name: str, kind: type, place: str) -> Any:
     """`record[name]`, which must be there and of `kind` (str, list or dict). Raises
     InputError."""

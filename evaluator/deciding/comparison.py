@@ -32,7 +32,14 @@ import numpy as np
 import pandas as pd
 
 import evaluator.metrics.columns as col
-from evaluator.core.errors import Document, InputError, Json, mapping_at, nearest
+from evaluator.core.errors import (
+    Document,
+    InputError,
+    Json,
+    mapping_at,
+    nearest,
+    spelled,
+)
 from evaluator.core.records import SERVING
 from evaluator.deciding.pairing import by_content
 from evaluator.metrics.columns import Column, Row, typed_frame
@@ -71,6 +78,8 @@ _MEASURES = {
     "in any beam": ("beam_hit", None, "beam"),
     "in any sample": ("sample_hit", None, "sample"),
 }
+# metrics of a log -> the measures of a run that they are
+_AS_IN_RUN = {"contains": "open", "acc": "choice"}
 _NOT_SETTINGS = ("probes", "formats", "name", "languages", "items")
 
 
@@ -164,7 +173,8 @@ def _settings(inputs: Inputs, checkpoint: str, task: str) -> dict[str, str]:
 
 
 def as_texts(stated: Document) -> dict[str, str]:
-    return {name: str(value) for name, value in stated.items() if value is not None}
+    """By `spelled`; None is absent."""
+    return {name: spelled(value) for name, value in stated.items() if value is not None}
 
 
 COLUMNS = (
@@ -278,6 +288,8 @@ def paired_tasks(
             a.answers_of(name, task), b.answers_of(other, other_task)
         )
         right, data, unpaired = by_content(left, right, a.name, b.name)
+        if a.prompts != b.prompts:  # a run and a log
+            left, right = _as_in_run(left, right), _as_in_run(right, left)
         left, right = _with_plain_names(left, right), _with_plain_names(right, left)
         for side, has, lacks in ((a, left, right), (b, right, left)):
             if alone := sorted({*has["measure"]} - {*lacks["measure"]}):
@@ -401,6 +413,18 @@ def _with_languages(
             " languages: compare a run of one language"
         )
     return left, right
+
+
+def _as_in_run(side: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+    """A log's measures under a run's names, where neither side has both."""
+    names, others = set(side["measure"]), set(other["measure"])
+    renamed = {}
+    for name in names - others:
+        metric, comma, filtered = name.partition(",")
+        measure = _AS_IN_RUN.get(metric, metric)
+        if measure not in names:
+            renamed[name] = measure + comma + filtered
+    return side.replace({"measure": renamed}) if renamed else side
 
 
 def _with_plain_names(side: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:

@@ -4,14 +4,13 @@ A log feeds few criteria: accuracy lost and flips, of open answers or of options
 measure between 0 and 1 that is no yes or no (F1) is judged by the difference of its
 means. Others (perplexity) have no tolerance in points, and are not judged."""
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from evaluator.core.errors import InputError, Json
+from evaluator.core.errors import InputError, Json, unknown
 from evaluator.deciding.comparison import (
     KEY,
     Compared,
@@ -26,16 +25,14 @@ from evaluator.deciding.pairing import OF_B
 from evaluator.deciding.policy import Policy
 from evaluator.deciding.verdict_text import document
 from evaluator.deciding.verdicts import decided, settled
+from evaluator.logs.base import below
 from evaluator.metrics.columns import plain_rows
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.measures import as_floats
 from evaluator.store.run_json import Failure
 
 _SIDES = ("_a", "_b")
-# metrics of which less is better
-_ERRORS = re.compile(
-    r"(^|_)([wct]er|mer|perplexity|ppl|brier\w*|loss|nll|bits_per_byte|errors?|distance)($|_)"
-)
+_ROUNDED = 1e-9  # beyond 0 and 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +53,11 @@ def judge_logs(base: LoggedSide, candidate: LoggedSide, policy: Policy) -> LogVe
         names = f"{', '.join(ours)}; {', '.join(theirs)}"
         raise InputError(f"{base.name} and {candidate.name}: no common task ({names})")
     name_of_base, model = _model(base), _model(candidate)
-    policy = _by_task(policy, base.groups)
+    groups = dict(base.groups)
+    for group, members in candidate.groups.items():
+        groups[group] = {*groups.get(group, ()), *members}
+    policy = _by_task(policy, groups)
+    _need_metrics(policy, base, candidate)
     pair = {name_of_base: model}
     verdicts: list[Verdict] = []
     failures: list[Failure] = []
@@ -70,7 +71,7 @@ def judge_logs(base: LoggedSide, candidate: LoggedSide, policy: Policy) -> LogVe
         items = _items(task)
         identical &= _identical(items)
         for measure, rows in items.groupby("measure", sort=False):
-            better = _is_more_better(base, candidate, task, str(measure))
+            better = _directions(base, candidate, task, str(measure), policy)
             verdict = _verdict(task, str(measure), rows, decisive, policy, better)
             if isinstance(verdict, Failure):
                 failures.append(verdict)
@@ -111,30 +112,56 @@ def document_of(found: LogVerdicts, compared: Compared, policy: Policy) -> Json:
 
 
 def _by_task(policy: Policy, groups: Mapping[str, Collection[str]]) -> Policy:
-    """A policy for groups of tasks, as one for their tasks."""
+    """A policy for groups of tasks, as one for their tasks: the innermost group that it
+    names counts. Raises InputError where two of them differ, neither in the other."""
+    held = {group: below(groups, group) for group in groups}
     tasks, required = dict(policy.tasks), list[str]()
-    for group, members in groups.items():
-        for task in members:
-            if group in policy.tasks:
-                tasks.setdefault(task, policy.tasks[group])
+    for task in sorted(set().union(*held.values()) - policy.tasks.keys()):
+        named = {group for group in policy.tasks if task in held.get(group, ())}
+        inner = sorted(group for group in named if not held[group] & named)
+        for group in inner:
+            if policy.tasks[group] != policy.tasks[inner[0]]:
+                raise InputError(
+                    f"policy: task {task!r} is in group {inner[0]!r} and in {group!r},"
+                    " with other tolerances: name the task itself"
+                )
+            tasks[task] = policy.tasks[group]
     for name in policy.required:
-        required += sorted(groups.get(name, [name]))
+        held_tasks = {each for each in held.get(name, ()) if not groups.get(each)}
+        required += sorted(held_tasks) or [name]
     return policy.model_copy(update={"tasks": tasks, "required": tuple(required)})
 
 
-def _is_more_better(
-    base: LoggedSide, candidate: LoggedSide, task: PairedTask, measure: str
-) -> bool | None:
-    """As either log states it; None if they contradict each other, or neither states
-    it and the name is that of an error."""
-    metric = measure.partition(",")[0]
-    stated = set()
-    for side, name in ((base, task.task), (candidate, task.task_b)):
-        stated.add(side.more_is_better.get((name, metric)))
-    stated.discard(None)
-    if not stated:
-        return None if _ERRORS.search(metric) else True
-    return stated.pop() if len(stated) == 1 else None
+def _directions(
+    base: LoggedSide,
+    candidate: LoggedSide,
+    task: PairedTask,
+    measure: str,
+    policy: Policy,
+) -> set[bool]:
+    """Whether more is better, as either log and the policy state it."""
+    names = {measure, measure.partition(",")[0]}
+    stated = set[bool]()
+    for name in names:
+        for side, own in ((base, task.task), (candidate, task.task_b)):
+            if (own, name) in side.more_is_better:
+                stated.add(side.more_is_better[own, name])
+    if names & {*policy.lower_is_better}:
+        stated.add(False)
+    if names & {*policy.higher_is_better}:
+        stated.add(True)
+    return stated
+
+
+def _need_metrics(policy: Policy, *sides: LoggedSide) -> None:
+    """Raises InputError for a direction of a metric that no log has."""
+    known = set[str]()
+    for side in sides:
+        for measure in side.names("measure"):
+            known |= {measure, measure.partition(",")[0]}
+    for name in (*policy.lower_is_better, *policy.higher_is_better):
+        if name not in known:
+            raise InputError(f"policy: {unknown('metric', name, known)}")
 
 
 def _unmet(
@@ -183,7 +210,7 @@ def _verdict(
     rows: pd.DataFrame,
     decisive: Mapping[str, tuple[str, str]],
     policy: Policy,
-    better: bool | None,
+    better: Collection[bool],
 ) -> Verdict | Failure:
     """Of one measure: `rows` has its items. A Failure if no tolerance judges it."""
     base, own = (_finite(rows[f"value{side}"]) for side in _SIDES)
@@ -191,17 +218,25 @@ def _verdict(
     known = known[~np.isnan(known)]
     if np.isnan(base + own).all():
         return _failure(task.checkpoint_b, task.task, f"{measure}: no item in common")
-    if known.min() < 0 or known.max() > 1:
+    if known.min() < -_ROUNDED or known.max() > 1 + _ROUNDED:
         span = f"{known.min():g} to {known.max():g}"
         reason = f"{measure} is {span}: tolerances judge values from 0 to 1"
         return _failure(task.checkpoint_b, task.task, reason)
-    if better is None:
-        reason = f"{measure}: the logs do not state whether more of it is better"
+    base, own, known = (_clipped(values) for values in (base, own, known))
+    is_yes_or_no = bool(np.isin(known, (0.0, 1.0)).all())
+    # 1 may be right or an error: a fall is judged as a loss, a rise is not judged
+    is_rise = bool(np.nanmean(own - base) > 0)
+    if len(better) > 1 or (not better and (is_rise or not is_yes_or_no)):
+        why = "contradict each other about" if better else "do not state"
+        reason = (
+            f"{measure}: the logs {why} whether more of it is better: state it in the"
+            " policy's lower_is_better or higher_is_better"
+        )
         return _failure(task.checkpoint_b, task.task, reason)
-    if not better:
+    if False in better:
         base, own = 1 - base, 1 - own
     thresholds = policy.of(task.task)
-    if not np.isin(known, (0.0, 1.0)).all():
+    if not is_yes_or_no:
         thresholds = thresholds.model_copy(update={"max_flips": None})
     verdict = Verdict(
         task=task.task,
@@ -233,6 +268,13 @@ def _incomparable(decisive: Mapping[str, tuple[str, str]]) -> str | None:
 def _finite(values: pd.Series) -> Floats:
     floats = as_floats(values)
     return np.where(np.isfinite(floats), floats, np.nan)
+
+
+def _clipped(values: Floats) -> Floats:
+    """Without what rounding put beyond 0 and 1."""
+    for bound in (0.0, 1.0):
+        values = np.where(np.abs(values - bound) <= _ROUNDED, bound, values)
+    return values
 
 
 def _paired(rows: pd.DataFrame, base: Floats, own: Floats) -> Paired:

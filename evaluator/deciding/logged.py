@@ -7,11 +7,10 @@ from zlib import crc32
 
 import pandas as pd
 
-from evaluator.core.errors import InputError
+from evaluator.core.errors import InputError, spelled
 from evaluator.deciding.comparison import ANSWERS, KEY, Side, as_texts
 from evaluator.logs.base import UNFILTERED, LoggedTask
 
-_NAMES = {"contains": "open", "acc": "choice"}  # lm-eval's metrics -> our measures
 # of a log's answers, beside those of every side: a digest of all that the model gave,
 # and the number of options (0: an open answer)
 _MORE = ("response", "options")
@@ -24,7 +23,7 @@ Task = tuple[str, str]  # checkpoint and task
 class LoggedSide(Side):
     """`answers` has `response` and `options` too. `decisive`: the settings without
     which answers cannot be compared, "unset" where a log states none. `more_is_better`:
-    by task and by measure without its filter. `groups`: the tasks of each group.
+    by task and by measure without its filter. `groups`: what each group holds.
     `unscored`: by task, the metrics of which samples have no number."""
 
     decisive: Mapping[Task, Mapping[str, str]]
@@ -41,18 +40,21 @@ def side_of_logged(logged: Sequence[LoggedTask], name: str) -> LoggedSide:
     settings, decisive, directions, unscored = {}, {}, {}, {}
     groups = defaultdict[str, set[str]](set)
     others = defaultdict[str, Counter[str]](Counter)  # by task
+    graded = defaultdict[str, set[str]](set)
     for log in logged:
-        frame = _answers(log, others)
+        frame = _answers(log, others, graded)
         notes += log.notes
         for task in frame["task"].unique():
             own = {name: _stated(value) for name, value in log.decisive.items()}
             settings[log.model, task] = as_texts(log.settings) | own
             decisive[log.model, task] = own
-            for group in log.groups:
-                groups[group].add(task)
             for metric, better in log.more_is_better.items():
                 if isinstance(better, bool):
-                    directions[task, _NAMES.get(metric, metric)] = better
+                    directions[task, metric] = better
+            for metric in graded[task]:
+                directions.setdefault((task, metric), True)
+        for group, members in log.groups.items():
+            groups[group] |= {*members}
         frames.append(frame)
     for task, metrics in others.items():
         counts = [f"{metric} ({metrics[metric]})" for metric in sorted(metrics)]
@@ -74,14 +76,18 @@ def side_of_logged(logged: Sequence[LoggedTask], name: str) -> LoggedSide:
     )
 
 
-def _answers(log: LoggedTask, others: Mapping[str, Counter[str]]) -> pd.DataFrame:
+def _answers(
+    log: LoggedTask, others: Mapping[str, Counter[str]], graded: Mapping[str, set[str]]
+) -> pd.DataFrame:
     """One task's answers, in the order of its documents, never of its lines. `others`
-    counts the samples of each task that have no number of a metric."""
+    counts the samples of each task that have no number of a metric; `graded` gets its
+    metrics of which more is better."""
     columns = [*ANSWERS, *_MORE, *_ORDER]
-    frame = pd.DataFrame(_scored_rows(log, others), columns=columns)
+    rows = _scored_rows(log, others, graded)
+    frame = pd.DataFrame(rows, columns=columns)
     frame = frame.sort_values("number", kind="stable", ignore_index=True)
     own = frame[["measure", "language", "own_id"]]
-    if (frame["own_id"] != "").all() and not own.duplicated().any():
+    if frame["own_id"].notna().all() and not own.duplicated().any():
         frame["item_id"] = frame["own_id"]
     # of two engines that each count from 0: the same number for every measure
     ids = frame.groupby(["language", "item_id"], sort=False)
@@ -94,11 +100,11 @@ def _answers(log: LoggedTask, others: Mapping[str, Counter[str]]) -> pd.DataFram
 
 
 def _stated(value: object) -> str:
-    return "unset" if value is None else str(value)
+    return "unset" if value is None else spelled(value)
 
 
 def _scored_rows(
-    log: LoggedTask, others: Mapping[str, Counter[str]]
+    log: LoggedTask, others: Mapping[str, Counter[str]], graded: Mapping[str, set[str]]
 ) -> Iterator[tuple[object, ...]]:
     """The columns ANSWERS, _MORE and _ORDER of each score."""
     for sample in log.samples:
@@ -106,16 +112,18 @@ def _scored_rows(
         is_bare = not sample.scores and not sample.others
         if without := ("any",) if is_bare else sample.others:
             others[task].update(without)
+        graded[task].update(sample.more_is_better)
         suffix = "" if sample.filter == UNFILTERED else f",{sample.filter}"
+        cluster = sample.content if sample.cluster is None else sample.cluster
         said = float(crc32(sample.answer.encode(errors="replace")))
         item_id = str(sample.number)
         if isinstance(sample.number, int):
             item_id = f"doc {sample.number}"
         for metric, value in sample.scores.items():
-            measure = _NAMES.get(metric, metric) + suffix
+            measure = metric + suffix
             yield (
                 *(log.model, task, measure, sample.language, item_id),
                 *(value, said, sample.prompt),
-                *(sample.cluster or sample.content, sample.content),
+                *(cluster, sample.content),
                 *(sample.response, sample.options, sample.number, sample.own_id),
             )

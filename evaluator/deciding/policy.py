@@ -6,6 +6,7 @@ that a run must have.
       gsm8k: {max_drop: 1}                   # the rest as in `default`
       mmlu: {max_drop: 3, tier: advisory}    # never BLOCK, only WARN
     required: [gsm8k]                        # a checkpoint without its records is BLOCK
+    lower_is_better: [wer]                   # of a log that does not say so
 
 `gate:` of a sweep file holds a policy, or tolerances alone, which are its default.
 RUN/gate.yaml holds the last policy that judged the run."""
@@ -36,6 +37,9 @@ class Policy(Frozen):
     default: Thresholds = Thresholds()
     tasks: dict[str, TaskPolicy] = Field(default_factory=dict)
     required: tuple[str, ...] = ()
+    # metrics of other programs' logs that do not state it themselves
+    lower_is_better: tuple[str, ...] = ()
+    higher_is_better: tuple[str, ...] = ()
 
     def of(self, task: str) -> Thresholds:
         if task not in self.tasks:

@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
+    field_validator,
     model_serializer,
     model_validator,
 )
@@ -78,6 +79,16 @@ class Tolerances(Frozen):
         description="least expected acceptance rate (EAR), 0 to 1 (probe fidelity)",
     )
     languages: bool = Field(True, description="judge each language too")
+
+    @field_validator("min_recovery")
+    @classmethod
+    def _is_percent(cls, given: float | None) -> float | None:
+        if given is not None and 0 < given < 1:
+            raise ValueError(
+                f"is {given:g} %, or {given:.0%} if it is a share: write"
+                f" {100 * given:g} for the share"
+            )
+        return given
 
     @model_serializer(mode="wrap")
     def _stated(self, written: SerializerFunctionWrapHandler) -> Json:

@@ -7,12 +7,21 @@ digest of its question and gold answer."""
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from evaluator.core.errors import Document, Json, json_text, of_kind, parse, read_bytes
+from evaluator.core.errors import (
+    Document,
+    InputError,
+    Json,
+    of_kind,
+    parse,
+    read_bytes,
+    spelled,
+)
 
 LOGGED = "log "  # before a digest of a log's own: no digest of a run begins so
 UNFILTERED = "none"
@@ -30,8 +39,10 @@ class Sample:
     others: tuple[str, ...] = ()  # the metrics that are none
     filter: str = UNFILTERED
     prompt: str = ""  # digest
-    own_id: str = ""  # a name that the document itself has
-    cluster: str = ""  # samples of one cluster are not independent; "": of its content
+    own_id: str | None = None  # a name that the document itself has
+    # samples of one cluster are not independent; None: of its content
+    cluster: str | None = None
+    more_is_better: Collection[str] = ()  # scores, by the form of the log
     language: str = ""
     options: int = 0  # that were scored; 0: an open answer
 
@@ -48,7 +59,8 @@ class LoggedTask:
     decisive: Document
     # metric -> whether more is better, as the log states it
     more_is_better: Document = field(default_factory=dict)
-    groups: tuple[str, ...] = ()  # of tasks, that it belongs to
+    # the tasks and groups in each group that the log knows
+    groups: Mapping[str, Collection[str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -95,14 +107,63 @@ def lines_in(file: Path) -> Iterator[tuple[str, Json]]:
 
 
 def time_of(file: Path) -> str:
-    """The time that ends a file's name."""
+    """The time that ends a file's name: files of one run share it. It orders none."""
     return file.stem.rpartition("_")[2]
 
 
+def instant(stated: Any) -> float | None:
+    """A time that a log states, in seconds since 1970; None where that is not sure."""
+    if isinstance(stated, int | float) and not isinstance(stated, bool):
+        return float(stated)
+    try:
+        found = datetime.fromisoformat(stated)
+    except (TypeError, ValueError):
+        return None
+    return found.timestamp() if found.tzinfo else None
+
+
+def newest(instants: Mapping[Path, float | None]) -> tuple[Path, list[str]]:
+    """The last of one task's logs, and a note on each other one. Raises InputError
+    where the logs themselves do not say which is the last."""
+    known = sorted(time for time in instants.values() if time is not None)
+    if len(instants) > 1 and (len(known) < len(instants) or known[-1] == known[-2]):
+        files = ", ".join(map(str, instants))
+        raise InputError(
+            f"{files}: logs of one task, whose content does not say which is the newest:"
+            " name one"
+        )
+    file = max(instants, key=lambda each: instants[each] or 0.0)
+    return file, [replaced(other) for other in instants if other != file]
+
+
+def need_one_model(models: Mapping[Path, Any]) -> None:
+    """`models`: what each log states of its model. Raises InputError for two."""
+    first = next(iter(models), None)
+    for file, model in models.items():
+        if first is not None and spelled(model) != spelled(models[first]):
+            raise InputError(
+                f"{first} is of model {spelled(models[first])}, and {file} of"
+                f" {spelled(model)}: name the logs of one"
+            )
+
+
+def below(groups: Mapping[str, Collection[str]], name: str) -> set[str]:
+    """All tasks and groups in a group, at every depth: with itself if in a cycle."""
+    found, waiting = set[str](), [name]
+    while waiting:
+        new = {*groups.get(waiting.pop(), ())} - found
+        found |= new
+        waiting += new
+    return found
+
+
 def digest(value: Any) -> str:
-    """Of anything that JSON holds. The order of keys does not count."""
-    text = json_text(value, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    """Of anything that JSON holds. Equal values have equal ones."""
+    return hashlib.sha256(spelled([value, None]).encode()).hexdigest()[:32]
+
+
+def text_or_none(value: Any) -> str | None:
+    return None if value is None else spelled(value)
 
 
 def content_of(question: Any, gold: Any) -> str:

@@ -5,19 +5,20 @@ samples are read only where the header says that some were invalidated: a whole 
 200,000 samples takes hours."""
 
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from evaluator.core.errors import InputError, Json, one_line
+from evaluator.core.errors import InputError, Json, one_line, spelled
 from evaluator.logs.base import (
     LoggedTask,
     Reader,
     Sample,
     content_of,
     digest,
+    instant,
+    need_one_model,
+    newest,
     numbers_of,
-    replaced,
 )
 
 # inspect's letters: correct, incorrect, partially correct, no answer
@@ -42,17 +43,36 @@ class Inspect(Reader):
         return "inspect's JSON: run `inspect log convert --to eval`"
 
     def read(self, path: Path, files: list[Path]) -> list[LoggedTask]:
-        headers = [
-            (file, _read(file, "read_eval_log", header_only=True)) for file in files
-        ]
-        newest: dict[tuple[str, str], tuple[Path, Any]] = {}
-        notes = []
-        for file, header in sorted(headers, key=lambda each: _instant(each[1])):
-            key = header.eval.model, header.eval.task
-            if key in newest:
-                notes.append(replaced(newest[key][0]))
-            newest[key] = file, header
-        return [_task(file, header, notes) for file, header in newest.values()]
+        logs: dict[tuple[str, str], dict[str, dict[Path, Any]]] = {}
+        models: dict[str, dict[Path, Any]] = {}
+        for file in files:
+            header = _read(file, "read_eval_log", header_only=True)
+            stated = header.eval
+            models.setdefault(stated.model, {})[file] = stated.model_args
+            by_arguments = logs.setdefault((stated.model, stated.task), {})
+            by_arguments.setdefault(spelled(stated.task_args), {})[file] = header
+        for each in models.values():
+            need_one_model(each)
+        tasks = []
+        for by_arguments in logs.values():
+            arguments = [
+                next(iter(known.values())).eval.task_args
+                for known in by_arguments.values()
+            ]
+            for known, own in zip(by_arguments.values(), arguments, strict=True):
+                times = {each: instant(known[each].eval.created) for each in known}
+                file, notes = newest(times)
+                tasks.append(_task(file, known[file], notes, _apart(own, arguments)))
+        return tasks
+
+
+def _apart(own: Json, every: list[Json]) -> str:
+    """The arguments of one of a task's logs that differ from the others'."""
+    parts = []
+    for name in sorted(set().union(*every)):
+        if len({spelled(each.get(name)) for each in every}) > 1:
+            parts.append(f"{name}={spelled(own.get(name))}")
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _read(file: Path, function: str, **options: Any) -> Any:
@@ -72,12 +92,7 @@ def _read(file: Path, function: str, **options: Any) -> Any:
         ) from error
 
 
-def _instant(header: Any) -> tuple[Any, str]:
-    """When a log began, in any time zone."""
-    return datetime.fromisoformat(header.eval.created), header.eval.eval_id
-
-
-def _task(file: Path, header: Any, notes: list[str]) -> LoggedTask:
+def _task(file: Path, header: Any, notes: list[str], apart: str) -> LoggedTask:
     stated, config = header.eval, header.eval.config
     decisive: Json = {
         "task_version": stated.task_version,
@@ -96,16 +111,21 @@ def _task(file: Path, header: Any, notes: list[str]) -> LoggedTask:
     told = [*notes]
     if header.status != "success":
         told.append(f"{file}: inspect did not finish it ({header.status})")
-    invalid: frozenset[str] = frozenset()
+    for reducer in config.epochs_reducer or ():
+        if reducer != "mean" and (config.epochs or 1) > 1:
+            told.append(
+                f"{file}: inspect reduces epochs by {reducer}; here their mean counts"
+            )
+    invalid: frozenset[tuple[Any, int]] = frozenset()
     if header.invalidated:
         whole = _whole(file)
         invalid = frozenset(
-            each.uuid for each in whole if each.invalidation is not None
+            (each.id, each.epoch) for each in whole if each.invalidation is not None
         )
         told.append(f"{file}: {len(invalid)} samples are marked as invalid")
     return LoggedTask(
         model=stated.model,
-        task=stated.task,
+        task=f"{stated.task}{apart}",
         samples=_samples(file, decisive["solvers"], invalid),
         settings=settings | decisive,
         decisive=decisive,
@@ -117,23 +137,30 @@ def _whole(file: Path) -> Any:
     return _read(file, "read_eval_log").samples or ()
 
 
-def _samples(file: Path, solvers: Any, invalid: frozenset[str]) -> Iterator[Sample]:
+def _samples(
+    file: Path, solvers: Any, invalid: frozenset[tuple[Any, int]]
+) -> Iterator[Sample]:
     summaries = _read(file, "read_eval_log_sample_summaries")
     # a log of 2024 has none
     for summary in summaries or (sample.summary() for sample in _whole(file)):
-        is_scored = summary.error is None and summary.uuid not in invalid
+        is_invalid = (summary.id, summary.epoch) in invalid
+        is_scored = summary.error is None and not is_invalid
         scores = (summary.scores or {}) if is_scored else {}
         yield _sample_of(summary, scores, solvers)
 
 
 def _sample_of(summary: Any, scores: Any, solvers: Any) -> Sample:
     values: Json = {}
+    graded = []
     for name, score in scores.items():
         is_several = isinstance(score.value, dict)
         parts = score.value.items() if is_several else [("", score.value)]
         for metric, part in parts:
-            part = _LETTERS.get(part, part) if isinstance(part, str) else part
-            values[f"{name},{metric}" if metric else name] = part
+            name_of_part = f"{name},{metric}" if metric else name
+            if isinstance(part, str) and part in _LETTERS:
+                part = _LETTERS[part]
+                graded.append(name_of_part)
+            values[name_of_part] = part
     numbers, others = numbers_of(values)
     options = summary.choices
     answers = digest([score.answer for score in scores.values()])
@@ -148,6 +175,7 @@ def _sample_of(summary: Any, scores: Any, solvers: Any) -> Sample:
         prompt=digest([question, solvers]),
         cluster=str(summary.id),
         options=len(options or ()),
+        more_is_better=graded,
     )
 
 

@@ -18,9 +18,11 @@ from evaluator.logs.base import (
     Sample,
     content_of,
     digest,
+    need_one_model,
+    newest,
     numbers_of,
     object_in,
-    replaced,
+    text_or_none,
     time_of,
 )
 
@@ -42,12 +44,22 @@ class Lighteval(Reader):
     names = "details_*.parquet"
 
     def read(self, path: Path, files: list[Path]) -> list[LoggedTask]:
-        newest: dict[tuple[str, str], list[Path]] = {}
-        for file in sorted(files, key=time_of):
+        logs: dict[tuple[str, str], list[Path]] = {}
+        models: dict[str, dict[Path, Any]] = {}
+        for file in files:
             task = file.stem.removeprefix("details_").rpartition("_")[0]
-            newest.setdefault((_model(file), task), []).append(file)
+            model = _model(file)
+            logs.setdefault((model, task), []).append(file)
+            if results := _results(file, model):
+                general = mapping_at(results, "config_general")
+                stated = [general.get("model_sha"), general.get("model_config")]
+                models.setdefault(model, {})[file] = stated
+        for each in models.values():
+            need_one_model(each)
         tasks = []
-        for (model, task), (*older, file) in newest.items():
+        for (model, task), known in logs.items():
+            # lighteval logs no time but those of its names
+            file, _ = newest(dict.fromkeys(known))
             results = _results(file, model)
             decisive = _decisive(results, task) if results else {}
             directions: Json = {}
@@ -65,7 +77,6 @@ class Lighteval(Reader):
                     settings=_settings(results) | decisive,
                     decisive=decisive,
                     more_is_better=directions,
-                    notes=tuple(map(replaced, older)),
                 )
             )
         return tasks
@@ -125,19 +136,21 @@ def _samples(file: Path) -> Iterator[Sample]:
 
 def _sample_of(row: Document, number: int) -> Sample:
     doc, response = mapping_at(row, "doc"), mapping_at(row, "model_response")
-    scores = response.get("logprobs") or []
-    options = 0 if response.get("text") else len(scores)
-    answer: Any = response.get("text_post_processed") or response.get("text")
+    scores, text = response.get("logprobs"), response.get("text")
+    scores = [] if scores is None else scores
+    options = 0 if text else len(scores)  # of options, text is an empty list
+    answer: Any = response.get("text_post_processed")
+    answer = text if answer is None else answer
     if options:
         known = [-math.inf if score is None else score for score in scores]
         answer = f"option {known.index(max(known))}"
     metrics, others = numbers_of(mapping_at(row, "metric"))
     asked = [doc.get("query"), doc.get("choices")]
     return Sample(
-        number=str(doc.get("id") or number),
+        number=text_or_none(doc.get("id")) or str(number),
         content=content_of(asked, doc.get("gold_index")),
         answer=digest(answer),
-        response=digest([response.get("text"), scores]),
+        response=digest([text, scores]),
         scores=metrics,
         others=others,
         prompt=digest([response.get("input"), doc.get("instruction")]),

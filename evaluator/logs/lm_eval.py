@@ -23,6 +23,7 @@ from evaluator.core.errors import (
     mapping_at,
     of_kind,
     rows_at,
+    strings,
     text_field,
 )
 from evaluator.logs.base import (
@@ -31,15 +32,20 @@ from evaluator.logs.base import (
     LoggedTask,
     Reader,
     Sample,
+    below,
     content_of,
     digest,
+    instant,
     lines_in,
+    need_one_model,
+    newest,
     numbers_of,
     object_in,
-    replaced,
+    text_or_none,
     time_of,
 )
 
+_OF_MODEL = ("model_args", "model_revision", "model_sha", "peft_sha")
 _VERSIONS = ("lm_eval_version", "transformers_version", "git_hash")
 _CHAT = ("chat_template_sha", "system_instruction_sha")
 _OF_TASK = ("output_type", "num_fewshot", "generation_kwargs", "repeats")
@@ -77,41 +83,62 @@ class LmEval(Reader):
 
 
 def _tasks(folder: Path, files: Sequence[Path]) -> Iterator[LoggedTask]:
-    newest: dict[str, list[Path]] = {}
-    for file in sorted(files, key=time_of):
+    results = {file: _results(folder, file) for file in files}
+    need_one_model({file: _model(told) for file, told in results.items() if told})
+    logs: dict[str, list[Path]] = {}
+    for file in files:
         # The task is between the first underscore and the last, as in lm-eval itself.
         task = file.stem.partition("_")[2].rpartition("_")[0]
-        newest.setdefault(task, []).append(file)
-    for task, (*older, file) in newest.items():
-        results: Document = {}
-        notes = [*map(replaced, older)]
-        for summary in folder.glob(f"*_{time_of(file)}.json"):
-            results = object_in(summary)
-        if not results:
+        logs.setdefault(task, []).append(file)
+    for task, known in logs.items():
+        file, notes = newest(
+            {each: instant(results[each].get("date")) for each in known}
+        )
+        told = results[file]
+        if not told:
             notes.append(
-                f"{file}: no results file of its time: its settings are unknown, and"
-                " more of a metric counts as better"
+                f"{file}: no results file of its time: its settings are unknown"
             )
-        decisive = _decisive(results, task) if results else {}
-        listed = rows_at(mapping_at(results, "configs", task), "filter_list")
+        decisive = _decisive(told, task) if told else {}
+        listed = rows_at(mapping_at(told, "configs", task), "filter_list")
         yield LoggedTask(
             model=folder.name,
             task=task,
             samples=_samples(file, [str(each.get("name")) for each in listed]),
-            settings=_settings(results, task) | decisive,
+            settings=_settings(told, task) | decisive,
             decisive=decisive,
-            more_is_better=mapping_at(results, "higher_is_better", task),
-            groups=tuple(_groups(mapping_at(results, "group_subtasks"), task)),
+            more_is_better=mapping_at(told, "higher_is_better", task),
+            groups=_groups(told, file),
             notes=tuple(notes),
         )
 
 
-def _groups(members: Document, name: str) -> Iterator[str]:
-    """The groups that hold a task or group, and the groups that hold these."""
-    for group, names in members.items():
-        if group != name and name in names:
-            yield group
-            yield from _groups(members, group)
+def _results(folder: Path, file: Path) -> Document:
+    """What the results file of a log's time holds; empty without one."""
+    ending = f"_{time_of(file)}"
+    found = [each for each in folder.glob("*.json") if each.stem.endswith(ending)]
+    if len(found) > 1:
+        raise InputError(f"{found[0]} and {found[1]}: results of one time: keep one")
+    return object_in(found[0]) if found else {}
+
+
+def _model(results: Document) -> Document:
+    config = mapping_at(results, "config")
+    stated = {name: config.get(name) for name in _OF_MODEL}
+    return {"model_name": results.get("model_name")} | stated
+
+
+def _groups(results: Document, file: Path) -> dict[str, set[str]]:
+    """Raises InputError for one that holds itself in another, or no list of names."""
+    where = f"{file}: its results: field 'group_subtasks'"
+    stated = results.get("group_subtasks")
+    groups: dict[str, set[str]] = {}
+    for name, members in of_kind({} if stated is None else stated, dict, where).items():
+        groups[name] = {*strings(members, f"{where}: {name!r}")} - {name}
+    for name in groups:
+        if name in below(groups, name):
+            raise InputError(f"{where}: group {name!r} holds itself")
+    return groups
 
 
 def _settings(results: Document, task: str) -> Json:
@@ -189,10 +216,10 @@ def _sample_of(row: Json, name: str, where: str) -> Sample:
         scores=scores,
         others=others,
         filter=name,
-        prompt=str(row.get("prompt_hash", "")),
-        own_id=str(told.get("id", "")),
-        cluster=str(told.get("cluster") or ""),
-        language=str(told.get("language") or ""),
+        prompt=text_or_none(row.get("prompt_hash")) or "",
+        own_id=text_or_none(told.get("id")),
+        cluster=text_or_none(told.get("cluster")),
+        language=text_or_none(told.get("language")) or "",
         options=options,
     )
 
@@ -213,5 +240,5 @@ def _is_likelihood(response: Any) -> bool:
     try:
         value, greedy = response
         return str(greedy) in ("True", "False", "None") and not math.isnan(float(value))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False

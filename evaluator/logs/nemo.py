@@ -8,16 +8,26 @@ Older versions start other programs: read the logs of those."""
 from itertools import starmap
 from pathlib import Path
 
-from evaluator.core.errors import InputError, Json, field, mapping_at, text_field
+from evaluator.core.errors import (
+    InputError,
+    Json,
+    field,
+    mapping_at,
+    spelled,
+    text_field,
+)
 from evaluator.logs.base import (
     LoggedTask,
     Reader,
     Sample,
     content_of,
     digest,
+    instant,
     lines_in,
+    newest,
     numbers_of,
     object_in,
+    text_or_none,
 )
 
 _RESULTS = "results.jsonl"
@@ -38,8 +48,16 @@ class Nemo(Reader):
             folders = [path.parent] if is_bundle else []
         else:
             folders = sorted({file.parent for file in path.glob(f"**/{self.names}")})
-        bundles = [max(each.glob(self.names), default=None) for each in folders]
-        return [each for each in bundles if each is not None and _rows(each).is_file()]
+        bundles = []
+        for folder in folders:
+            known = [each for each in folder.glob(self.names) if _rows(each).is_file()]
+            if len(known) > 1:
+                times = {
+                    each: instant(object_in(each).get("timestamp")) for each in known
+                }
+                known = [newest(times)[0]]
+            bundles += known
+        return bundles
 
     def lacking(self, path: Path) -> str:
         if any(path.glob(f"**/{self.names}")):
@@ -54,7 +72,7 @@ class Nemo(Reader):
             bundle = object_in(file)
             stated = field(bundle, "config", dict, where)
             task = text_field(mapping_at(bundle, "benchmark"), "name", where)
-            model = str(stated.get("model") or file.parent.parent.name)
+            model = text_or_none(stated.get("model")) or file.parent.parent.name
             if (model, task) in tasks:
                 raise InputError(f"{path}: {task!r} of {model!r} twice: name a folder")
             decisive: Json = {name: stated.get(name) for name in _DECISIVE}
@@ -77,15 +95,31 @@ def _sample_of(where: str, row: Json) -> Sample:
     problem = row.get("problem_idx")
     if not isinstance(problem, int):
         raise InputError(f"{where}: field 'problem_idx' must be a whole number")
-    rewards = {"reward": row.get("reward"), **mapping_at(row, "scorer_rewards")}
-    scores, others = numbers_of(rewards)
-    response = row.get("model_response")
+    scores, others = numbers_of(_rewards(row))
+    response, answer = row.get("model_response"), row.get("extracted_answer")
+    repeat = row.get("repeat")
     return Sample(
-        number=f"{problem} repeat {row.get('repeat', 0)}",
+        number=f"{problem} repeat {0 if repeat is None else repeat}",
         content=content_of(row.get("prompt"), row.get("expected_answer")),
-        answer=str(row.get("extracted_answer") or response),
+        answer=spelled(response if answer is None else answer),
         response=digest(response),
         scores=scores,
         others=others,
         cluster=f"problem {problem}",
+        more_is_better=scores,  # each is a reward
     )
+
+
+def _rewards(row: Json) -> Json:
+    """Without those that a failure outside the model hides: NeMo calls one of the model
+    itself `graceful`, and scores every other one as 0 too."""
+    details = mapping_at(row, "scoring_details")
+    if details.get("error_category") not in (None, "graceful"):
+        return {}
+    rewards = dict(mapping_at(row, "scorer_rewards"))
+    for name in tuple(rewards):
+        if mapping_at(details, f"scorer:{name}").get("error") is not None:
+            del rewards[name]
+    if mapping_at(details, "judge").get("error") is None:
+        rewards["reward"] = row.get("reward")
+    return rewards

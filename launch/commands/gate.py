@@ -149,7 +149,10 @@ def _judged_logs(
     ours = side_of_logged(read_logged(base), str(base))
     theirs = side_of_logged(read_logged(candidate), str(candidate))
     if file is not None:
-        need_tasks(policy, [*ours.names("task"), *ours.groups], str(file))
+        known = {name for side in (ours, theirs) for name in side.names("task")}
+        for side in (ours, theirs):
+            known = known.union(side.groups, *side.groups.values())
+        need_tasks(policy, known, str(file))
     found = judge_logs(ours, theirs, policy)
     document = document_of(found, compare(ours, theirs, found.models), policy)
     return Judged(candidate, policy, found.verdicts, document)

@@ -11,6 +11,7 @@ from evaluator.core.errors import (
     one_line,
     redacted,
     rows_at,
+    spelled,
 )
 from tests.support.sweeps import refused
 
@@ -134,3 +135,22 @@ def test_missing_json_is_empty(other):
     assert mapping_at(other, "a", "b") == {}
     assert rows_at({"a": [{"b": 1}, 3, None]}, "a") == [{"b": 1}]
     assert rows_at({"a": other}, "a") == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ({"a": 1, "b": 2}, {"b": 2.0, "a": 1.0}, True),
+        ({"until": ["x"]}, {"until": "x"}, True),
+        (0, 0.0, True),
+        ([1, {"a": 0}], [1.0, {"a": 0.0}], True),
+        (True, 1, False),
+        (False, 0, False),
+        (None, 0, False),
+        (["x", "y"], ["y", "x"], False),
+        (0.1, 0.2, False),
+        ({}, [], False),
+    ],
+)
+def test_equal_values_are_spelled_alike(one, other, alike):
+    assert (spelled(one) == spelled(other)) == alike

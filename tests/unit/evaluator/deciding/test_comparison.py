@@ -169,9 +169,9 @@ def test_checkpoints_and_tasks_pair():
 
 def sample(number, content, score, fields, metric="acc", **more):
     given = {"answer": "", "prompt": "p", "content": fields.get("digest", content)}
-    given["own_id"] = fields.get("id", "")
-    for name in ("language", "cluster"):
-        given[name] = fields.get(name, "")
+    given["own_id"] = fields.get("id")
+    given["cluster"] = fields.get("cluster")
+    given["language"] = fields.get("language", "")
     given |= more
     return Sample(number=number, response="", scores={metric: score}, **given)
 
@@ -208,7 +208,7 @@ def test_lm_eval_pairs_by_document():
     one = logged("one", "acc", *scored(*[1.0] * 10, 0.0, ids=False))
     two = logged("two", "acc", *scored(*[0.0] * 11, ids=False), prompt="q")
     found = compare(one, two)
-    assert paired(found) == ["choice", 11, 10, 0, "moved"]
+    assert paired(found) == ["acc", 11, 10, 0, "moved"]
     changed = {"model_args": ("pretrained=one", "pretrained=two")}
     assert found.differences["one", "arc"] == changed
     assert found.frame["other_prompt"].tolist() == [11]
@@ -311,4 +311,4 @@ def test_metrics_without_number_are_told():
     found = compare(a, b)
     row = only(found.frame, language="all")
     assert row[["n", "alone_a", "alone_b"]].tolist() == [2, 0, 0]
-    assert found.notes == [f"arc: choice left out (1): it is {value} for doc 1"]
+    assert found.notes == [f"arc: acc left out (1): it is {value} for doc 1"]

@@ -25,7 +25,7 @@ def log_of(values, *, task="t", model="m", metric="acc", options=0, **more):
             samples.append(
                 Sample(number=number, scores=scores, options=options, **given)
             )
-    settings = {"settings": {}, "decisive": {}} | more
+    settings = {"settings": {}, "decisive": {}, "more_is_better": {metric: True}} | more
     return LoggedTask(model=model, task=task, samples=samples, **settings)
 
 
@@ -65,7 +65,7 @@ def test_planted_losses(values, expected, options):
     """Of open answers and of options: a log of options needs no open answers."""
     base = log_of(RIGHT, options=options)
     found, verdict = outcome(base, log_of(values, model="c", options=options))
-    assert (found, verdict.measure) == (expected, "choice")
+    assert (found, verdict.measure) == (expected, "acc")
     assert verdict.checks[0].criterion.name.startswith("choice" if options else "open")
     assert len(verdict.checks) == 1
 
@@ -104,14 +104,15 @@ def test_either_log_states_direction(stating):
     """The name of an error without a statement, or two statements, are no verdict."""
     stated = {"more_is_better": {"wer": False}}
     values, worse = [[1 - value for value in of] for of in (RIGHT, loses(40))]
-    base, own = ({}, stated) if stating else (stated, {})
+    unstated = {"more_is_better": {}}
+    base, own = (unstated, stated) if stating else (stated, unstated)
     candidate = log_of(worse, metric="wer", model="c", **own)
     assert outcome(log_of(values, metric="wer", **base), candidate)[0] == "BLOCK"
-    other = {"more_is_better": {"wer": True}} if stating else {}
+    other = {"more_is_better": {"wer": True} if stating else {}}
     base = log_of(values, metric="wer", **other)
     found = judged(base, log_of(worse, metric="wer", model="c", **own))
     (failure,) = found.not_judged
-    assert "do not state whether more of it is better" in failure.reason
+    assert "whether more of it is better" in failure.reason
     assert not found.verdicts
 
 
@@ -127,19 +128,111 @@ def test_unset_is_a_setting():
 
 def test_policy_names_group():
     """Its tolerances are those of its tasks, and each of them is required."""
-    logs = []
+    logs, groups = [], {"mmlu": ["mmlu_law"]}
     for model, values in (("m", RIGHT), ("c", loses(40))):
-        logs.append(log_of(values, task="mmlu_law", model=model, groups=("mmlu",)))
+        logs.append(log_of(values, task="mmlu_law", model=model, groups=groups))
     group = {"mmlu": {"tier": "advisory"}}
     (verdict,) = judged(*logs, tasks=group, required=["mmlu"]).verdicts
     assert (verdict.task, verdict.outcome) == ("mmlu_law", "WARN")
+
+
+@pytest.mark.parametrize(
+    "metric", ["WER", "edit-distance", "bpb", "hallucination_rate"]
+)
+@pytest.mark.parametrize(
+    ("base", "own", "stated", "expected"),
+    [
+        (0.3, 0.1, {}, None),
+        (0.1, 0.3, {}, None),
+        (0.0, 1.0, {}, None),  # perhaps an error
+        (1.0, 0.0, {}, "BLOCK"),
+        (1.0, 1.0, {}, "PASS"),
+        (0.1, 0.3, {"lower_is_better": True}, "BLOCK"),
+        (0.3, 0.1, {"lower_is_better": True}, "ANOMALOUS"),
+        (0.3, 0.1, {"higher_is_better": True}, "BLOCK"),
+        (0.1, 0.3, {"higher_is_better": True, "lower_is_better": True}, None),
+    ],
+)
+def test_no_name_states_a_direction(metric, base, own, stated, expected):
+    sides = [
+        log_of([value] * 200, metric=metric, model=model, more_is_better={})
+        for model, value in (("m", base), ("c", own))
+    ]
+    found = judged(*sides, **dict.fromkeys(stated, (metric,)))
+    assert [each.outcome for each in found.verdicts] == [expected] * bool(expected)
+    assert len(found.not_judged) == (expected is None)
+    told = refused(judged, *sides, lower_is_better=[f"{metric}s"])
+    assert f"unknown metric '{metric}s'" in told
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        ({"all": 90, "inner": 10}, "BLOCK"),
+        ({"all": 10, "inner": 90}, "PASS"),
+        ({"all": 10, "middle": 90}, "PASS"),
+        ({"all": 90, "inner": 90, "t": 10}, "BLOCK"),
+        ({"inner": 10, "other": 90}, "in group 'inner' and in 'other'"),
+    ],
+)
+@pytest.mark.parametrize("first", ["s", "u"])
+def test_innermost_group_counts(named, expected, first):
+    """Whatever stands before a task in its group."""
+    groups = {"all": ["middle", "v"], "middle": [first, "inner"], "inner": ["t"]}
+    groups["other"] = ["t"]
+    base = log_of(RIGHT, groups=groups)
+    candidate = log_of(loses(100), model="c", groups=groups)
+    tasks = {name: {"max_drop": drop} for name, drop in named.items()}
+    policy = {"tasks": tasks, "default": {"max_drop_language": None}}
+    if " " in expected:
+        assert expected in refused(judged, base, candidate, **policy)
+    else:
+        assert outcome(base, candidate, **policy)[0] == expected
+
+
+@pytest.mark.parametrize("stating", ["m", "c"])
+def test_required_group_needs_each_subtask(stating):
+    """By either side's groups, and where both logs lack it."""
+    groups = {"all": ["t", "inner"], "inner": ["deep"], "deep": []}
+    base, own = (
+        log_of(RIGHT, model=model, groups=groups if model == stating else {})
+        for model in ("m", "c")
+    )
+    unmet = [
+        each.task for each in judged(base, own, required=["all"]).verdicts if each.unmet
+    ]
+    assert unmet == ["deep"]
+
+
+def test_rounding_is_in_range():
+    values = [value * (1 + 2**-52) for value in RIGHT]
+    for own in (RIGHT, [-1e-17, *RIGHT[1:]]):
+        assert outcome(log_of(values), log_of(own, model="c"))[0] == "PASS"
+
+
+def test_two_metrics_stay_two():
+    samples = []
+    for values in (RIGHT, loses(100)):
+        pairs = zip(log_of(values).samples, values, strict=True)
+        samples.append(
+            [replace(each, scores={"acc": v, "choice": 1.0}) for each, v in pairs]
+        )
+    logs = [
+        replace(log_of([], model=m), samples=s)
+        for m, s in zip("mc", samples, strict=True)
+    ]
+    found = judged(*logs).verdicts
+    assert {each.measure: each.outcome for each in found} == {
+        "acc": "BLOCK",
+        "choice": "PASS",
+    }
 
 
 def test_required_task_is_not_judged():
     base, own = log_of([3.0, 20.0]), log_of([4.0, 21.0], model="c")
     (verdict,) = judged(base, own, required=["t"]).verdicts
     assert verdict.outcome == "BLOCK"
-    assert verdict.unmet.startswith("not judged: choice is 3 to 21")
+    assert verdict.unmet.startswith("not judged: acc is 3 to 21")
 
 
 def halves(model, *, gone):

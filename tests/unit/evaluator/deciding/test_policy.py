@@ -85,6 +85,12 @@ def test_last_policy_counts(tmp_path, files):
         ("required: a", "required: \"a\": a list is needed"),
         ("max_drop: 1\nrequired: [a]", "max_drop: unknown key 'max_drop'"),
         ("", "p.yaml: (top level): null: "),
+        ("default: {min_recovery: 0.95}", "default.min_recovery: 0.95: is 0.95 %, or 95% if it is a share: write 95"),
+        ("min_recovery: 0.5", "min_recovery: 0.5: is 0.5 %"),
+        ("max_drop: 020", "020 would be the number 16"),
+        ("max_drop: 1:30", "1:30 would be the number 90"),
+        ("max_drop: 1_0.5", "1_0.5 would be the number 10.5"),
+        ("max_drop: 0x10", "0x10 would be the number 16"),
         ("!!python/name:os.system", "not valid YAML"),
     ],
 )  # fmt: skip

@@ -41,8 +41,9 @@ def test_filters_and_results(tmp_path):
     folder = tmp_path / "org__model"
     first = logged(folder, LINE | {"exact_match": 0.5}, time="2026-01-01T00-00-00")
     logged(folder, LINE, flexible)
-    results = folder / "results_2026-01-02T03-04-05.6.json"
-    results.write_text('{"config": {"model": "vllm"}}')
+    for time, date in (("2026-01-01T00-00-00", 1), ("2026-01-02T03-04-05.6", 2)):
+        told = {"config": {"model": "vllm"}, "date": date}
+        (folder / f"results_{time}.json").write_text(json.dumps(told))
     (found,) = read_logged(tmp_path)
     assert found.notes == (f"{first}: not read: there is a newer log of its task",)
     assert (found.model, found.settings["model"]) == ("org__model", "vllm")
@@ -97,6 +98,67 @@ def test_old_logs(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("results", "message"),
+    [
+        ({"group_subtasks": {"a": ["b"], "b": ["a"]}}, "group 'a' holds itself"),
+        ({"group_subtasks": {"a": 3}}, "'group_subtasks': 'a' must be a list, not 3"),
+        ({"group_subtasks": {"a": None}}, "'a' must be a list, not null"),
+        ({"group_subtasks": [1]}, "'group_subtasks' must be an object, not [1]"),
+    ],
+)
+def test_hostile_groups_are_one_line(tmp_path, results, message):
+    file = logged(tmp_path, LINE, time="1")
+    (tmp_path / "results_1.json").write_text(json.dumps(results))
+    assert message in refused(read_logged, tmp_path)
+    assert refused(read_logged, tmp_path).startswith(str(file))
+
+
+def test_hostile_names_and_numbers(tmp_path):
+    """A pattern in a file's name is no pattern, and a number beyond a float's range
+    is no likelihood."""
+    for time in ("[1]", "1"):
+        folder = tmp_path / f"m{time}"
+        logged(folder, LINE | {"filtered_resps": [[10**400, "True"]]}, time=time)
+        (folder / f"results_{time}.json").write_text('{"n-shot": {"gsm8k_cot": 5}}')
+        (log,) = read_logged(folder)
+        assert log.decisive["n-shot"] == 5
+        assert [each.options for each in log.samples] == [0]
+
+
+@pytest.mark.parametrize("value", [0, 0.0, "", False, "x", None])
+def test_only_none_is_absent(tmp_path, value):
+    doc = {"cluster": value, "id": value, "language": value}
+    (sample,) = samples_of(logged(tmp_path, LINE | {"doc": doc}))
+    assert (sample.cluster is None) == (sample.own_id is None) == (value is None)
+    if value == 0 and value is not False:
+        assert (sample.cluster, sample.own_id, sample.language) == ("0", "0", "0")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ({"date": 5}, {}, "does not say which is the newest"),
+        ({"date": 5}, {"date": 5.0}, "does not say which is the newest"),
+        ({"model_name": "a"}, {"model_name": "b"}, '"model_name": "b"'),
+        ({"config": {"model_args": "revision=1"}}, {}, "revision=1"),
+        ({"date": 5}, {"date": 4}, None),
+    ],
+)
+def test_newest_log_and_its_model(tmp_path, first, second, message):
+    """By what the log holds; its name says the opposite."""
+    files = []
+    for time, results in (("1", first), ("2", second)):
+        files.append(logged(tmp_path, LINE, time=time))
+        file = tmp_path / f"results_{time}.json"
+        file.write_text(json.dumps({"model_name": "a", "git_hash": time} | results))
+    if message:
+        assert message in refused(read_logged, tmp_path)
+    else:
+        (log,) = read_logged(tmp_path)
+        assert log.settings["git_hash"] == "1"
+
+
 def test_results_of_own_name(tmp_path):
     """Of `--output_path out/base.json`: lm-eval puts the time after that name."""
     folder = tmp_path / "out"
@@ -112,4 +174,4 @@ def test_results_of_own_name(tmp_path):
     (found,) = read_logged(folder)
     assert (found.decisive["n-shot"], found.notes) == (5, ())
     assert found.more_is_better == {"exact_match": True}
-    assert found.groups == ("school", "maths")
+    assert found.groups == {"maths": {"school"}, "school": {task}, task: set()}

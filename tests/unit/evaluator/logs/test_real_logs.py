@@ -33,10 +33,10 @@ def compared(a, b):
 @pytest.mark.parametrize(
     ("base", "candidate", "measures", "repeats"),
     [
-        (NEW, NEW, {"choice", "acc_norm", STRICT, LOOSE}, 1),
-        (OLD, NEW, {"choice", "acc_norm", STRICT, LOOSE}, 1),
-        (OLD, OLD, {"choice", "acc_norm", STRICT, LOOSE}, 1),
-        (LOGS / "lighteval/details", None, {"choice", "em", "f1"}, 1),
+        (NEW, NEW, {"acc", "acc_norm", STRICT, LOOSE}, 1),
+        (OLD, NEW, {"acc", "acc_norm", STRICT, LOOSE}, 1),
+        (OLD, OLD, {"acc", "acc_norm", STRICT, LOOSE}, 1),
+        (LOGS / "lighteval/details", None, {"acc", "em", "f1"}, 1),
         (LOGS / "nemo", None, {"reward"}, 2),
     ],
 )
@@ -64,7 +64,7 @@ def test_inspect_epochs_are_one_cluster():
     assert base.answers["cluster"].nunique() == 12
     decisive = base.decisive["mockllm/model", "sums"]
     stated = {name: value for name, value in decisive.items() if value != "unset"}
-    assert stated["solvers"].startswith("[{'solver': 'generate'")
+    assert '"solver": "generate"' in stated["solvers"]
     del stated["solvers"]
     assert stated == {"task_version": "0", "epochs": "2"}
 
@@ -177,6 +177,41 @@ def test_newest_inspect_log_by_instant(tmp_path):
         of_inspect(tmp_path / name, **files)
     (log,) = read_logged(tmp_path)
     assert log.decisive["task_version"] == "a"
+
+
+def test_arguments_of_inspect_are_tasks(tmp_path):
+    """Each is named by what differs; two models are refused."""
+    for name, given in (("a", {"s": 0}), ("b", {"s": 1}), ("c", {"s": 1, "n": 2})):
+        header = HEADER | {"eval": SPEC | {"task_args": given}}
+        of_inspect(tmp_path / name, header=header, samples__1_epoch_1=SCORED)
+    tasks = sorted(each.task for each in read_logged(tmp_path))
+    assert tasks == ["t (n=2, s=1)", "t (n=null, s=0)", "t (n=null, s=1)"]
+    header = HEADER | {"eval": SPEC | {"model_args": {"revision": "x"}}}
+    of_inspect(tmp_path / "d", header=header, samples__1_epoch_1=SCORED)
+    assert '{"revision": "x"}: name the logs of one' in refused(read_logged, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("details", "scores"),
+    [
+        ({}, {"reward": 0.0, "own": 1.0}),
+        ({"error_category": "graceful"}, {"reward": 0.0, "own": 1.0}),
+        ({"error_category": "system"}, {}),
+        ({"error_category": "infra_error"}, {}),
+        ({"error_category": "tool_infra"}, {}),
+        ({"judge": {"error": "timeout", "total": None}}, {"own": 1.0}),
+        ({"scorer:own": {"error": "x", "reward": 0.0}}, {"reward": 0.0}),
+    ],
+)
+def test_nemo_infrastructure_is_no_judgement(tmp_path, details, scores):
+    shutil.copytree(LOGS / "nemo" / "base", tmp_path / "base")
+    (file,) = tmp_path.glob("**/results.jsonl")
+    row = json.loads(file.read_text().splitlines()[0])
+    row |= {"scoring_details": details, "reward": 0.0, "scorer_rewards": {"own": 1.0}}
+    file.write_text(json.dumps(row))
+    (log,) = read_logged(tmp_path)
+    (sample,) = log.samples
+    assert sample.scores == scores
 
 
 def test_damaged_inspect_logs(tmp_path):

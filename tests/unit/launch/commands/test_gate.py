@@ -171,12 +171,12 @@ def test_gate_on_logs(tmp_path, monkeypatch, capsys):
     samples.write_text(wrong)
     assert typed(monkeypatch, "gate", NEW / "base", log) == 4
     told = " ".join(capsys.readouterr().out.split())
-    assert "candidate on local_choices choice: not usable" in told
+    assert "candidate on local_choices acc: not usable" in told
     assert "not in these logs: known answers picked and no longer said" in told
     assert typed(monkeypatch, "gate", NEW / "base", log, "--format", "json") == 4
     document = json.loads(capsys.readouterr().out)
     assert document["verdict"] == "BLOCK"
-    assert {row["measure"] for row in document["measures"]} >= {"choice", "acc_norm"}
+    assert {row["measure"] for row in document["measures"]} >= {"acc", "acc_norm"}
     policy = tmp_path / "gate.yaml"
     policy.write_text("tasks: {local_choices: {tier: advisory}}")
     assert typed(monkeypatch, "gate", NEW / "base", log, "--policy", policy) == 0
