@@ -44,6 +44,7 @@ from evaluator.core.liveness import (
 FOLDER = ".lease"
 LOCK = ".lock"
 PACE = Pace()
+_GIVEN_BACK: set[str] = set()  # tokens of this process's claims
 _LISTINGS = 40  # tries to read a listed file, which may disappear in between
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
@@ -147,7 +148,9 @@ class Lease:
             _remove_folder(folder, folder.with_name(f"{FOLDER}-{self._claim.token}"))
             (self.directory / LOCK).unlink(missing_ok=True)
         self._file.close()
-        # lost, or the disk is full: others will soon see that the owner is gone
+        # lost, or the disk is full: others will soon see that the owner is gone, but
+        # this process is not
+        _GIVEN_BACK.add(self._claim.token)
         with suppress(OSError):
             self._publish(
                 json.dumps(asdict(replace(self._claim, released=True))),
@@ -160,6 +163,8 @@ class Lease:
         has none."""
         while True:
             last = latest_claim(self.directory)
+            if last is not None and last.token in _GIVEN_BACK:
+                last = replace(last, released=True)
             seen: Sight = (
                 "elsewhere" if last is None or last.owner is None else sight(last.owner)
             )

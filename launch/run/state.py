@@ -215,8 +215,9 @@ def _with_failure(state: RunState, failure: Failure) -> RunState:
 
 
 def _planned(state: RunState, event: events.Planned) -> Mapping[Part, int]:
-    """With the parts of earlier calls that this one leaves out."""
-    planned = dict(state.planned)
+    """With the parts of earlier calls that this one leaves out, and that were begun."""
+    begun = (part for part in state.planned if state.done.get(part))
+    planned = {part: state.planned[part] for part in begun}
     for checkpoint, tasks in event.items.items():
         for task, items in tasks.items():
             planned[checkpoint, task] = items

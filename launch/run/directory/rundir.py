@@ -73,6 +73,7 @@ def open_run(
         prepared.config.model_dump(mode="json"),
         prepared.disk_bytes,
         measured=measured,
+        begun=RecordStore(run_dir).holds,
         asked=prepared.asked,
     )
 
@@ -89,10 +90,12 @@ class RunDirectory:
         needed_bytes: int,
         *,
         measured: Callable[[str], bool] = lambda name: True,
+        begun: Callable[[str, str], bool] = lambda name, task: True,
         asked: Asked = MappingProxyType({}),
     ) -> None:
         """Writes nothing. `identity` is all that the records depend on; `asked` are
-        its tasks. Cells of earlier calls stay (`identity.py`).
+        its tasks. Cells of earlier calls stay (`identity.py`), from their first record
+        on: a checkpoint's task that is not `begun` is forgotten.
 
         A model's weights may differ from an earlier call only if the model failed
         and none of its items is `measured`: it is then `mended`.
@@ -117,6 +120,7 @@ class RunDirectory:
             self._need_room(needed_bytes)
             before = {}
         else:
+            _forget_unbegun(before, begun)
             self._go_on_from(before, measured, asked)
         self._served: Sequence[Served] = ()  # in this call
         self._earlier_rows = rows_at(before, "engine_stats")
@@ -158,7 +162,7 @@ class RunDirectory:
         )
         for name in self.mended:
             stored["models"][name] = models[name]
-        if before["digest"] != self._document["digest"]:
+        if stored and before["digest"] != self._document["digest"]:
             now = continued(file, stored, now, asked)
         self._document |= {"digest": digest(now), "identity": now}
 
@@ -202,6 +206,34 @@ class RunDirectory:
         over the directory. Cheap."""
         assert self._lock is not None
         self._lock.need_unlost()
+
+
+def _forget_unbegun(run: Json, begun: Callable[[str, str], bool]) -> None:
+    """Remove from run.json the tasks without a record, and checkpoints with such tasks
+    alone; all settings if nothing has a record."""
+    stored: Any = run["identity"]
+    cells: list[Any] = [stored.get("tasks", {}), stored.get("task_settings", {})]
+    cells += [run.get("planned") or {}, run.get("seeds") or {}]
+    kept, known = set[str](), {**cells[0]}
+    for name, tasks in known.items():
+        gone = [task for task in tasks if not begun(name, task)]
+        if len(gone) < len(tasks):
+            kept.add(name)
+        for section in cells:
+            for task in gone:
+                section.get(name, {}).pop(task, None)
+    lost = known.keys() - kept
+    if known and not kept:
+        run["identity"] = {}
+    for section in cells:
+        for name in lost:
+            section.pop(name, None)
+    lost -= {str(base) for base in mapping_at(stored, "bases").values()}
+    for section in (stored.get(name, {}) for name in ("models", "bases", "kv_cache")):
+        for name in lost:
+            section.pop(name, None)
+    for rows in (stored.get("checkpoints") or [], run.get("checkpoints") or []):
+        rows[:] = [row for row in rows if row.get("name") not in lost]
 
 
 def _with_cells(before: Any, now: Mapping[str, Document]) -> Json:

@@ -323,3 +323,13 @@ def test_link_to_another_file_system(tmp_path: Path, monkeypatch) -> None:
             write_atomically(tmp_path / "records" / "a", b"b")
     held.release()
     assert [each.name for each in (tmp_path / "records").iterdir()] == ["a"]
+
+
+def test_an_end_that_a_full_disk_loses(tmp_path: Path, monkeypatch) -> None:
+    """The same process can take the directory again: it knows that it gave it back."""
+    held = _lease(tmp_path, QUIET)
+    with monkeypatch.context() as full:
+        full.setattr(Lease, "_publish", lambda *_: (_ for _ in ()).throw(OSError(28)))
+        held.release()
+    assert not latest_claim(tmp_path).released
+    _lease(tmp_path, QUIET).release()

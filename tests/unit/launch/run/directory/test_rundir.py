@@ -130,6 +130,30 @@ def test_changed_cell_is_named(tmp_path: Path, changes, difference: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("begun", "left"),
+    [
+        ({("a", "t"), ("b", "t")}, {"a": {"t": 2}, "b": {"t": 2}}),
+        ({("a", "t")}, {"a": {"t": 2}}),
+        (set(), {}),
+    ],
+)
+def test_settings_hold_from_the_first_record_on(tmp_path: Path, begun, left) -> None:
+    """A cell that a killed call only planned is forgotten, or takes other settings."""
+    planned = {"a": {"t": 2}, "b": {"t": 2}}
+    with opened(tmp_path, _of("a", "b"), {}, 0) as directory:
+        directory.mark("running", planned=planned, checkpoints=[])
+    now = _of("c")
+    now["engine"] = None if begun else {"dtype": "float16"}
+    holds = lambda *cell: cell in begun  # noqa: E731
+    with opened(tmp_path, now, {}, 0, begun=holds) as directory:
+        directory.mark("finished", planned={"c": {"t": 3}})
+    document = _document(tmp_path)
+    assert document["planned"] == {"c": {"t": 3}, **left}
+    assert set(document["identity"]["models"]) == {"c", *left}
+    assert set(document["identity"]["tasks"]) == {"c", *left}
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         ("{", "not a readable run file: Invalid JSON"),
