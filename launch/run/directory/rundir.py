@@ -60,20 +60,13 @@ def open_run(
     """The directory of a run, while its `lock` is held; None: to check it alone.
     Raises InputError as RunDirectory does."""
 
-    def measured(name: str) -> bool:
-        try:
-            return RecordStore(run_dir).measured(name)
-        except InputError:  # unreadable records count as measured
-            return True
-
     return RunDirectory(
         run_dir,
         lock,
         prepared.identity,
         prepared.config.model_dump(mode="json"),
         prepared.disk_bytes,
-        measured=measured,
-        begun=RecordStore(run_dir).holds,
+        store=RecordStore(run_dir),
         asked=prepared.asked,
     )
 
@@ -89,16 +82,15 @@ class RunDirectory:
         config: Document,
         needed_bytes: int,
         *,
-        measured: Callable[[str], bool] = lambda name: True,
-        begun: Callable[[str, str], bool] = lambda name, task: True,
+        store: RecordStore | None = None,
         asked: Asked = MappingProxyType({}),
     ) -> None:
         """Writes nothing. `identity` is all that the records depend on; `asked` are
         its tasks. Cells of earlier calls stay (`identity.py`), from their first record
-        on: a checkpoint's task that is not `begun` is forgotten.
+        on: a checkpoint's task without one is forgotten.
 
         A model's weights may differ from an earlier call only if the model failed
-        and none of its items is `measured`: it is then `mended`.
+        and none of its items is measured in `store`: it is then `mended`.
 
         Raises InputError if a cell of an earlier call has other settings, if the
         directory belongs to something else, or if it is new and fewer than
@@ -120,8 +112,9 @@ class RunDirectory:
             self._need_room(needed_bytes)
             before = {}
         else:
-            _forget_unbegun(before, begun)
-            self._go_on_from(before, measured, asked)
+            if store is not None:
+                _forget_unbegun(before, store.holds)
+            self._go_on_from(before, store, asked)
         self._served: Sequence[Served] = ()  # in this call
         self._earlier_rows = rows_at(before, "engine_stats")
         self.earlier_served = rows_as(before, "engine_stats", Served)
@@ -145,7 +138,7 @@ class RunDirectory:
             )
 
     def _go_on_from(
-        self, before: Json, measured: Callable[[str], bool], asked: Asked
+        self, before: Json, store: RecordStore | None, asked: Asked
     ) -> None:
         """Take over the identity of an earlier call's run.json, after the checks."""
         file = self.path / "run.json"
@@ -157,7 +150,7 @@ class RunDirectory:
             name
             for name in models
             if name in failed
-            and not measured(name)
+            and not _measured(store, name)
             and earlier.get(name, models[name]) != models[name]
         )
         for name in self.mended:
@@ -206,6 +199,14 @@ class RunDirectory:
         over the directory. Cheap."""
         assert self._lock is not None
         self._lock.need_unlost()
+
+
+def _measured(store: RecordStore | None, name: str) -> bool:
+    """Also where records cannot be read."""
+    try:
+        return store is None or store.measured(name)
+    except InputError:
+        return True
 
 
 def _forget_unbegun(run: Json, begun: Callable[[str, str], bool]) -> None:

@@ -144,8 +144,8 @@ def test_settings_hold_from_the_first_record_on(tmp_path: Path, begun, left) -> 
         directory.mark("running", planned=planned, checkpoints=[])
     now = _of("c")
     now["engine"] = None if begun else {"dtype": "float16"}
-    holds = lambda *cell: cell in begun  # noqa: E731
-    with opened(tmp_path, now, {}, 0, begun=holds) as directory:
+    store = SimpleNamespace(holds=lambda *cell: cell in begun)
+    with opened(tmp_path, now, {}, 0, store=store) as directory:
         directory.mark("finished", planned={"c": {"t": 3}})
     document = _document(tmp_path)
     assert document["planned"] == {"c": {"t": 3}, **left}
@@ -204,7 +204,9 @@ def _again(
         _changed(models={"dense": "1111"}, **more),
         {},
         0,
-        measured=lambda name: measured,
+        store=SimpleNamespace(
+            measured=lambda name: measured, holds=lambda name, task: True
+        ),
         asked=ASKED,
     )
 
