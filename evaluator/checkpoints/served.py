@@ -83,6 +83,7 @@ class ServedModel(Frozen):
     gguf: str | None = None  # its absolute path
     size: int = 0  # of the file, in bytes
     modified_ns: int = 0
+    changed_ns: int = 0  # of its inode
     sha256: str = ""
     server: str = ""  # "llama.cpp b7300"
     model: str = ""  # as the server names it
@@ -133,5 +134,6 @@ def check_file(served: ServedModel) -> None:
         state = file.stat()
     except OSError as error:
         raise InputError(f"{file}: {one_line(error)}") from error
-    if (state.st_size, state.st_mtime_ns) != (served.size, served.modified_ns):
+    found = (state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+    if found != (served.size, served.modified_ns, served.changed_ns):
         raise InputError(f"{file}: was replaced while the run went on")

@@ -6,8 +6,10 @@ Its model's log-probabilities are known exactly. `spoil` changes each answer, an
 import contextlib
 import functools
 import json
+import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -44,6 +46,17 @@ class EndingLM(FakeLM):
         return _ending_row(self._seed, self._ends, self._lift, prefix)
 
 
+class AveragingLM(EndingLM):
+    """One that sees how often each token is there, in parts of all, as attention does,
+    and the last token."""
+
+    def logprobs(self, prefix: tuple[int, ...]) -> Row:
+        counts = sorted(Counter(prefix).items())
+        divisor = math.gcd(*(count for _, count in counts))
+        parts = [part for token, count in counts for part in (token, count // divisor)]
+        return _ending_row(self._seed, self._ends, self._lift, (*parts, prefix[-1]))
+
+
 @functools.lru_cache(2000)  # of all tests, which ask the same again and again
 def _ending_row(
     seed: int, ends: tuple[int, ...], lift: float, prefix: tuple[int, ...]
@@ -68,6 +81,10 @@ class FakeServer:
         self.context = 512
         self.slots = 64
         self.ends = EOS  # the server's own
+        self.penalty = 1.0  # of repetitions, by default
+        # what a server of texts reads of their tokens, and whether it counts them
+        self.reads: Callable[[list[int]], list[int]] = lambda ids: ids
+        self.counts = True
         # tokens that end inside a character
         self.partial: frozenset[int] = frozenset()
         # what it reports of a row, at a temperature
@@ -173,6 +190,8 @@ class FakeServer:
         while len(steps) < most and not (steps and steps[-1][0] in ends):
             row = self.lm.logprobs(prompt + tuple(token for token, _ in steps))
             biased = row.copy()
+            seen = [*prompt, *(token for token, _ in steps)]
+            biased[seen] *= body.get("repetition_penalty", self.penalty)
             for token, change in bias.items():
                 biased[token] += change
             token = int(biased.argmax())
@@ -276,12 +295,14 @@ class FakeServer:
 
     def _openai(self, body: Answer) -> Answer:
         ids = self._tokenizer.encode(body["prompt"], add_special_tokens=False)
+        ids = self.reads(ids)
         steps = self._steps(body | {"prompt": ids}, "max_tokens", {}, self.ends)
         tokens = [token for token, _ in steps]
         ended = tokens[-1] in self.ends
         text = self._tokenizer.decode(tokens[:-1] if ended else tokens)
         reason = "stop" if ended else "length"
         usage = {"completion_tokens": len(tokens)}
+        usage |= {"prompt_tokens": len(ids)} if self.counts else {}
         return {"usage": usage, "choices": [{"text": text, "finish_reason": reason}]}
 
 

@@ -13,6 +13,7 @@ import os
 import random
 import re
 import time
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -40,6 +41,8 @@ _DEAD = 3  # failures in a row
 _REST_SECONDS = 60.0
 _ESCAPED = re.compile(r'\\(["\\/]|u00([0-7][0-9a-fA-F]))')  # an ASCII character in JSON
 _MOST_BYTES = 2**28  # of an answer; a whole distribution has less
+_PIECE = 2**20  # bytes that are unpacked at a time
+_GZIP = 16 + zlib.MAX_WBITS
 
 
 class Unreachable(EngineError):
@@ -97,13 +100,19 @@ class Client:
         self._patience = patience
         self._room = asyncio.Condition()
         self._http = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
+            headers={"Accept-Encoding": "gzip"}
+            | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
             timeout=httpx.Timeout(None, connect=10.0),
             limits=httpx.Limits(max_connections=self.most),
             trust_env=False,
         )
         self._spending = Spending(endpoint, spending)
         self.answered = 0  # requests
+
+    @property
+    def address(self) -> str:
+        """In words, for errors."""
+        return f"endpoint {self._servers[0].url}"
 
     @property
     def most(self) -> int:
@@ -147,18 +156,19 @@ class Client:
                 response, content = await asyncio.wait_for(
                     answer, _ANSWER_SECONDS + tokens
                 )
-            except (httpx.RequestError, TimeoutError) as error:
+            except (httpx.RequestError, TimeoutError, zlib.error) as error:
                 server.failed()
                 status, wait, why = 0, None, self._shown(error)
             else:
-                status = response.status_code
+                value = _parsed(content)
+                status, why = _outcome(response, value)
                 if status not in _BUSY:
                     server.succeeded()
                     self.answered += 1
-                    return self._read(response, content)
+                    return self._read(response, status, content, value)
                 server.failed()
                 wait = _retry_after(response.headers)
-                why = f"HTTP {status}"
+                why = self._shown(f"HTTP {response.status_code}{why}")
             finally:
                 await self._leave(server)
             tries += 1
@@ -178,14 +188,25 @@ class Client:
     async def _exchange(
         self, method: str, url: str, body: Any
     ) -> tuple[httpx.Response, bytes]:
-        content = bytearray()
+        content, unpacked = bytearray(), None
         async with self._http.stream(method, url, json=body) as response:
-            async for part in response.aiter_bytes():
-                content += part
-                if len(content) > _MOST_BYTES:
-                    raise Unusable(
-                        f"endpoint {url}: an answer of more than {_MOST_BYTES:,} bytes"
-                    )
+            packed = response.headers.get("Content-Encoding", "identity").lower()
+            if packed == "gzip":
+                unpacked = zlib.decompressobj(_GZIP)
+            elif packed != "identity":
+                raise Unusable(f"endpoint {url}: Content-Encoding: {packed[:80]!r}")
+            async for part in response.aiter_raw():
+                while part:
+                    if unpacked is None:
+                        content, part = content + part, b""
+                    else:
+                        content += unpacked.decompress(part, _PIECE)
+                        part = unpacked.unconsumed_tail
+                    if len(content) > _MOST_BYTES:
+                        raise Unusable(
+                            f"endpoint {url}: an answer of more than"
+                            f" {_MOST_BYTES:,} bytes"
+                        )
         return response, bytes(content)
 
     async def _enter(self) -> _Server:
@@ -218,29 +239,23 @@ class Client:
         async with self._room:
             self._room.notify_all()
 
-    def _read(self, response: httpx.Response, content: bytes) -> Any:
+    def _read(
+        self, response: httpx.Response, status: int, content: bytes, value: Any
+    ) -> Any:
         place = f"endpoint {response.request.url}"
-        if response.status_code in (401, 403):
+        if status in (401, 403):
             key = "no key_env is given"
             if self._key_env is not None:
                 key = f"the key in {self._key_env} is not accepted"
-            raise InputError(f"{place}: HTTP {response.status_code}: {key}")
-        try:
-            value = json.loads(content)
-        except (ValueError, RecursionError):
-            value = None
+            raise InputError(f"{place}: HTTP {status}: {key}")
         if len(self._key) >= SHORTEST_SECRET:
             plain = _ESCAPED.sub(_unescaped, content.decode(errors="replace"))
             value = _without(value, self._key) if self._key in plain else value
         text = self._shown(content.decode(errors="replace"))
-        if response.status_code >= 400:
-            raise Refused(
-                response.status_code, self._shown(_message(value)) or repr(text[:80])
-            )
-        if response.status_code >= 300 or not isinstance(value, dict | list):
-            raise Unusable(
-                f"{place}: HTTP {response.status_code}, and no JSON: {text[:80]!r}"
-            )
+        if status >= 400:
+            raise Refused(status, self._shown(_message(value)) or repr(text[:80]))
+        if status >= 300 or not isinstance(value, dict | list):
+            raise Unusable(f"{place}: HTTP {status}, and no JSON: {text[:80]!r}")
         return value
 
     def _shown(self, text: BaseException | str) -> str:
@@ -278,6 +293,34 @@ def _without(value: Any, key: str) -> Any:
     if isinstance(value, dict):
         return {_without(k, key): _without(v, key) for k, v in value.items()}
     return value
+
+
+def _parsed(content: bytes) -> Any:
+    """JSON; None for what is none."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _outcome(response: httpx.Response, value: Any) -> tuple[int, str]:
+    """The status of an answer, and in words what its body says of it. A gateway sends
+    errors with the status 200: their body's code counts, or else it is a failure."""
+    status = response.status_code
+    if status != 200 or not isinstance(value, dict):
+        return status, ""
+    error = value.get("error")
+    if error not in (None, "", {}):
+        named = error if isinstance(error, dict) else value
+        for code in (named.get("code"), named.get("status"), value.get("code")):
+            if str(code).isdecimal() and 400 <= int(str(code)[:4]) < 600:
+                return int(str(code)), f", with the error {code}: {_message(value)}"
+        return 500, f", with the error {_message(value)}"
+    if response.request.url.path.endswith("/v1/completions") and not value.get(
+        "choices"
+    ):
+        return 500, ", and no choices"
+    return status, ""
 
 
 def _message(value: Any) -> str:

@@ -157,14 +157,16 @@ def logprob(value: Any) -> float:
     return float(value)
 
 
-async def served_models(client: Client, model: str) -> dict[str, Any]:
-    """What a server says of its models, by their names, that of `model` among them
-    (empty: of any). Raises InputError if it is not served."""
+async def served_model(client: Client, model: str) -> tuple[str, Any]:
+    """A model's name (empty: of the only one), and what the server says of it. Raises
+    InputError if it is not served, or if several are and none is named."""
     listed = member(await client.get("/v1/models"), "data", list)
     served = {member(entry, "id", str): entry for entry in listed}
-    if model not in served and (model or not served):
-        raise InputError(f"model {model!r} is not served; {list(served)[:20]} are")
-    return served
+    if model not in served and (model or len(served) != 1):
+        what = f"model {model!r} is not served" if model else "model: name one"
+        raise InputError(f"{client.address}: {what}; {list(served)[:20]} are")
+    name = model or next(iter(served))
+    return name, served[name]
 
 
 def completion(request: Generate) -> dict[str, Any]:
@@ -173,6 +175,8 @@ def completion(request: Generate) -> dict[str, Any]:
         "max_tokens": request.max_tokens,
         "temperature": request.temperature,
         "top_p": request.top_p,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
     }
     if request.seed is not None:
         body["seed"] = request.seed

@@ -7,12 +7,15 @@ nothing is believed:
 - the same score must come again after another one,
 - a higher temperature must not change the log-probabilities,
 - their differences must be the model's own: a bias somewhat smaller than the difference
-  of two tokens leaves the likelier one first, and a somewhat larger one does not.
+  of two tokens leaves the likelier one first, and a somewhat larger one does not,
+- so must they themselves be: samples are among the likeliest tokens as often as the
+  reported probabilities say.
 
 A server that fails one of these scores nothing (`Abilities.why`)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,6 +39,7 @@ _CHECKED = 3  # prompts whose scores are checked, or that are drawn from
 _NOISE = 0.5
 _TOPS = (64, 20, 5, 1)  # likeliest tokens that are requested, until one is accepted
 _PLACE = 4  # of the likeliest token whose rank is checked
+_SPREADS = 5  # standard deviations that samples may miss their probability by
 _TRIES = 3  # for an answer that rounding may change
 Prompts = Sequence[tuple[int, ...]]
 Answers = Sequence[tuple[int, ...]]
@@ -115,8 +119,16 @@ async def abilities_of(server: Dialect, prompts: Prompts) -> Abilities:
     top = len(first.top_ids[0]) if first.top_ids else 0
     again = await server.generate(_greedy(prompts[0], _SCORED, top))
     ranks = distributions = False
+    drawn = prompts[:_CHECKED]
     try:
         why = await _why_no_scores(server, prompts, answers)
+        if not why:
+            samples = [
+                each
+                for seed in (1, 2)
+                for each in await _draw(server, drawn, seed, top)
+            ]
+            why = _why_unlikely(samples)
     except Unusable as error:
         why = str(error)
     if not why:
@@ -129,7 +141,7 @@ async def abilities_of(server: Dialect, prompts: Prompts) -> Abilities:
         ranks=ranks,
         distributions=distributions,
         top=0 if why else min(len(step) for each in answers for step in each.top_ids),
-        seeds=await _has_seeds(server, prompts[:_CHECKED]),
+        seeds=await _has_seeds(server, drawn),
         repeats=(again.token_ids, again.logprobs) == (first.token_ids, first.logprobs),
         cache=again.cached_tokens is not None,
     )
@@ -245,23 +257,48 @@ async def _has_distributions(
 
 async def _has_seeds(server: Dialect, prompts: Prompts) -> bool:
     """Whether equal seeds draw equal samples, and different ones do not."""
+    first, again, other = [
+        [answer.token_ids for answer in await _draw(server, prompts, seed)]
+        for seed in (1, 1, 2)
+    ]
+    return first == again and first != other
 
-    async def draw(seed: int) -> list[tuple[int, ...]]:
-        drawn = []
-        for prompt in prompts:
-            request = Generate(
-                request_id="draw",
-                prompt_ids=prompt,
-                max_tokens=_TOKENS,
-                temperature=1.0,
-                seed=seed,
-            )
-            answer = await server.generate(request)
-            drawn.append(answer.token_ids)
-        return drawn
 
-    first = await draw(1)
-    return first == await draw(1) and first != await draw(2)
+async def _draw(
+    server: Dialect, prompts: Prompts, seed: int, top: int = 0
+) -> list[Response]:
+    """A sample after each prompt."""
+    drawn = []
+    for prompt in prompts:
+        request = Generate(
+            request_id="draw",
+            prompt_ids=prompt,
+            max_tokens=_TOKENS,
+            temperature=1.0,
+            seed=seed,
+            top_logprobs=top,
+        )
+        drawn.append(await server.generate(request))
+    return drawn
+
+
+def _why_unlikely(samples: Sequence[Response]) -> str:
+    """Whether samples are among the likeliest tokens otherwise than as often as
+    these say; empty: they are not."""
+    inside, shares = 0, []
+    for answer in samples:
+        steps = zip(answer.token_ids, answer.top_ids, answer.top_logprobs, strict=True)
+        for token, ids, logprobs in steps:
+            inside += token in ids
+            shares.append(min(1.0, math.fsum(map(math.exp, logprobs))))
+    expected = math.fsum(shares)
+    spread = math.sqrt(math.fsum(share * (1 - share) for share in shares))
+    if abs(inside - expected) <= _SPREADS * spread + 1:
+        return ""
+    return (
+        f"of {len(shares)} tokens of samples {inside} are among the likeliest, and its"
+        f" log-probabilities give {expected:.1f}"
+    )
 
 
 def _greedy(prompt: tuple[int, ...], tokens: int, top: int = 0) -> Generate:

@@ -15,6 +15,7 @@ from evaluator.core.errors import InputError, one_line
 
 _PADDING = ("[PAD", "<pad", "<unused", "<|unused", "<|reserved", "UNUSED")
 _TOKENS = "tokenizer.ggml.tokens"
+_ENDS = tuple(f"tokenizer.ggml.{end}_token_id" for end in ("eos", "eot", "eom"))
 _MAGIC = b"GGUF"
 _SHOWN = 3  # different tokens in an error
 
@@ -25,6 +26,7 @@ class Header:
     parameters: int
     positions: int | None  # that the model was made for
     tokens: tuple[str, ...]
+    ends: frozenset[int]  # tokens that end an answer
 
 
 def read_header(file: Path) -> Header:
@@ -40,7 +42,8 @@ def read_header(file: Path) -> Header:
         raise InputError(f"{file}: {one_line(error)}") from error
     if magic != _MAGIC:
         raise InputError(f"{file}: is no GGUF file: it does not begin with GGUF")
-    names = ("general.architecture", "general.file_type", "split.count", _TOKENS)
+    names = ["general.architecture", "general.file_type", "split.count", _TOKENS]
+    names += _ENDS
     try:
         reader = GGUFReader(str(file))
         values = {
@@ -73,6 +76,7 @@ def read_header(file: Path) -> Header:
         parameters=sum(int(tensor.n_elements) for tensor in reader.tensors),
         positions=positions if isinstance(positions, int) else None,
         tokens=tuple(tokens),
+        ends=frozenset(values[name] for name in _ENDS if name in values),
     )
 
 
@@ -83,6 +87,9 @@ def other_tokens(header: Header, tokenizer: Any) -> str:
     for text, number in tokenizer.get_vocab().items():
         inside = number < len(header.tokens)
         stated = header.tokens[number] if inside else "no token"
+        if number in tokenizer.added_tokens_decoder:
+            # llama.cpp's converter writes blanks in those
+            text = text.replace("\u2581", " ") if " " in stated else text
         if stated != text and not text.startswith(_PADDING):
             different.append((number, text, stated))
     different.sort()

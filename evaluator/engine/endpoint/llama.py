@@ -30,7 +30,7 @@ from evaluator.engine.endpoint.dialect import (
     checked_greedy,
     logprob,
     member,
-    served_models,
+    served_model,
     stated,
 )
 from evaluator.engine.endpoint.slots import Ids, Slot
@@ -73,13 +73,12 @@ class Llama(Dialect):
             settings = member(props, "default_generation_settings", dict)
         except Unusable:
             return None
-        served = await served_models(client, model)
-        first = next(iter(served))
-        meta = served[model or first].get("meta")
+        name, entry = await served_model(client, model)
+        meta = entry.get("meta")
         context = stated(settings, "n_ctx")
         return Description(
             server=f"llama.cpp {props.get('build_info', '')}".strip(),
-            model=model or first.rpartition("/")[2],
+            model=model or name.rpartition("/")[2],
             # at its last token an answer counts as truncated
             context=context and context - 1,
             slots=stated(props, "total_slots"),

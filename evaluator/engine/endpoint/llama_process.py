@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any
 import httpx
 import psutil
 
-from evaluator.core.errors import EngineError, InputError, one_line
+from evaluator.core.errors import EngineError, InputError, one_line, printable
 
 # Requests at a time. More share batches, which changes the numbers of some file types.
 SLOTS = 1
@@ -32,6 +33,8 @@ SLOTS = 1
 BATCH, COMPUTED = 2048, 512
 # tokens of a slot: at its last one the server calls an answer truncated
 _SPARE = 8
+_START_SECONDS = 1800
+_KEPT = 40  # of its last lines
 _PROGRAM = "llama-server"  # of llama.cpp
 _ADDRESS = "listening on "
 
@@ -58,7 +61,7 @@ class LlamaProcess:
         quiet: bool = False,
     ) -> None:
         """`context`: tokens of one request. Its own lines go to our standard error, or
-        nowhere (`quiet`)."""
+        nowhere (`quiet`); one of them is in an error."""
         check_here()
         self.package = _PROGRAM
         if shutil.which(_PROGRAM) is None:
@@ -69,18 +72,39 @@ class LlamaProcess:
             [sys.executable, "-m", module, str(file), *numbers],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL if quiet else None,
+            stderr=subprocess.PIPE,
             text=True,
+            errors="replace",
+            # its variables are options, which change numbers
+            env={
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith("LLAMA_ARG_")
+            },
         )
         self.pid = self._process.pid
         assert self._process.stdout is not None
+        said: deque[str] = deque(maxlen=_KEPT)
+        hear = threading.Thread(target=self._hear, args=(said, quiet), daemon=True)
+        hear.start()
+        self._hearing = hear
         line = self._process.stdout.readline()
         if not line.startswith(_ADDRESS):
             self.close()
-            nothing = "it says nothing" if quiet else "its last lines are in the log"
-            reason = one_line(line) or nothing
-            raise EngineError(f"{file}: llama.cpp does not serve it: {reason}")
+            failures = [each for each in said if "error" in each or "invalid" in each]
+            last = (failures[:1] or [*said][-1:] or ["it says nothing"])[0]
+            raise EngineError(
+                f"{file}: llama.cpp does not serve it: {one_line(line)}; {last}"
+            )
         self.url = line.removeprefix(_ADDRESS).strip()
+
+    def _hear(self, said: deque[str], quiet: bool) -> None:
+        """Keep llama.cpp's last lines, and pass them on."""
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            said.append(printable(one_line(line)))
+            if not quiet:
+                sys.stderr.write(line)
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -90,8 +114,10 @@ class LlamaProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        self._hearing.join()
+        for stream in (self._process.stdout, self._process.stderr):
+            assert stream is not None
+            stream.close()
 
 
 def _free_port() -> int:
@@ -110,6 +136,7 @@ def _embedded(file: str, context: int, threads: int, slots: int) -> tuple[str, A
     params.n_ctx, params.n_parallel = (context + _SPARE) * slots, slots
     params.n_batch, params.n_ubatch = BATCH, COMPUTED
     params.cpuparams.n_threads = threads
+    params.check_tensors = True
     server = xllamacpp.Server(params)
     return str(server.listening_address), server
 
@@ -120,12 +147,16 @@ def _child(file: str, context: int, threads: int, slots: int) -> tuple[str, Any]
     command = [_PROGRAM, "--model", file, "--port", str(port)]
     command += ["--ctx-size", str((context + _SPARE) * slots), "--parallel", str(slots)]
     command += ["--batch-size", str(BATCH), "--ubatch-size", str(COMPUTED)]
-    command += ["--threads", str(threads)]
+    command += ["--threads", str(threads), "--check-tensors"]
     process = subprocess.Popen(command, stdout=sys.stderr)
     url = f"http://127.0.0.1:{port}"
+    until = time.monotonic() + _START_SECONDS
     while process.poll() is None:
+        if time.monotonic() > until:
+            raise EngineError(f"{_PROGRAM} is not ready after {_START_SECONDS} s")
         try:
-            httpx.get(f"{url}/health", timeout=5).raise_for_status()
+            health = httpx.get(f"{url}/health", timeout=5, trust_env=False)
+            health.raise_for_status()
         except httpx.HTTPError:
             time.sleep(0.2)
         else:

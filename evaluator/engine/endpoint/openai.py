@@ -1,7 +1,7 @@
 """The dialect of any server with `/v1/completions`: texts in, texts out.
 
 The server tokenises by itself, so nothing can be scored. A prompt whose text makes
-other tokens is refused."""
+other tokens is refused, and so is one of which the server read another number."""
 
 from __future__ import annotations
 
@@ -18,60 +18,126 @@ from evaluator.engine.endpoint.dialect import (
     completion,
     member,
     only_choice,
-    served_models,
+    served_model,
     stated,
 )
 
 _MISSING = (404, 405, 501)  # statuses of an address that a server does not have
+_STRICT = (400, 422)  # of a field that it does not know
+_ENDS = ("stop", "eos", "eos_token", "end_turn")  # how servers spell an answer's end
+_LENGTH = ("length", "max_tokens")
+# a server's own samplers, switched off: no part of OpenAI's API
+_EXTENDED = {
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "repeat_penalty": 1.0,
+}
 
 
 class OpenAI(Dialect):
     name = "openai"
     token_ids = scores = distributions = False
     most_top = 0
+    # what was found out by the answers so far
+    extended: bool | None = None  # it takes `_EXTENDED`
+    starts = False  # it puts its own BOS before a text
+    counts = False  # it states how many tokens it read
 
     @staticmethod
     async def describe(client: Client, model: str) -> Description | None:
-        served = list(await served_models(client, model))
-        if not model and len(served) > 1:
-            raise InputError(f"model {model!r} is not served; {served[:20]} are")
-        return Description(server="openai", model=model or served[0])
+        name, _ = await served_model(client, model)
+        return Description(server="openai", model=name)
 
     async def generate(self, request: Generate) -> Response:
+        answer = await self._read(request)
+        most, choice = request.max_tokens, only_choice(answer)
+        # a text may be fewer tokens than were generated, or more
+        ids = self._encode(_whole(member(choice, "text", str)))
+        reason = member(choice, "finish_reason", str)
+        generated = stated(answer.get("usage"), "completion_tokens") or len(ids)
+        short = reason in _LENGTH and (generated < most or not ids)
+        if short or reason not in (*_ENDS, *_LENGTH):
+            raise Unusable(f"the server cut its answer off: {reason[:80]!r}")
+        length = self.cut(ids, request.stop_ids)
+        ids = ids[: length or len(ids)]
+        if reason in _ENDS and self.eos_ids and not length:
+            ids = (*ids, min(self.eos_ids))
+        return answer_to(request, ids, ())
+
+    async def _read(self, request: Generate) -> Any:
+        """The answer to a prompt of which the server says that it read all tokens, or
+        says nothing. A server that adds BOS gets the text without it. Raises Unusable
+        if it read other tokens."""
         text = self.tokenizer.decode(request.prompt_ids)
         if self._encode(text) != request.prompt_ids:
             raise Unusable(f"the prompt's text makes other tokens {UNABLE}")
-        named = {"model": self.described.model, "prompt": text}
-        answer = await self._complete(named | completion(request))
-        most, choice = request.max_tokens, only_choice(answer)
-        ids = self._encode(_whole(member(choice, "text", str)))[:most]
-        reason = member(choice, "finish_reason", str)
-        # a text may be fewer tokens than were generated
-        generated = stated(answer.get("usage"), "completion_tokens") or len(ids)
-        if reason not in ("stop", "length") or (
-            reason == "length" and (generated < most or not ids)
+        texts = [text]
+        start = self.tokenizer.bos_token or ""
+        rest = text.removeprefix(start)
+        if rest != text and tuple(self.tokenizer(rest)["input_ids"]) == (
+            request.prompt_ids
         ):
-            raise Unusable(f"the server cut its answer off: {reason[:80]!r}")
-        if reason == "stop" and self.eos_ids and len(ids) < most:
-            ids = (*ids, min(self.eos_ids))
-        length = self.cut(ids, request.stop_ids) or len(ids)
-        return answer_to(request, ids[:length], ())
+            texts.insert(0 if self.starts else 1, rest)
+        for sent in texts:
+            answer = await self._complete(completion(request) | {"prompt": sent})
+            read = stated(answer.get("usage"), "prompt_tokens")
+            if read == len(request.prompt_ids):
+                self.counts, self.starts = True, sent != text
+                return answer
+            if read is None:
+                break
+        if read is None and not self.counts and sent == text:
+            return answer
+        raise Unusable(
+            f"usage.prompt_tokens: the server read {read} tokens of a prompt of"
+            f" {len(request.prompt_ids)}: it adds to a text, or cuts it; serve the model"
+            " without a chat template, with a longer context, or with `vllm serve`"
+            f" {UNABLE}"
+        )
+
+    async def obeys(self, request: Generate, known: tuple[int, ...]) -> bool:
+        """Whether a great penalty changes a known answer: then its absence counts."""
+        if not self.extended:
+            return False
+        harsh = dict.fromkeys(("repetition_penalty", "repeat_penalty"), 2.0)
+        text = self.tokenizer.decode(request.prompt_ids)
+        body = completion(request) | {"prompt": text} | _EXTENDED | harsh
+        answer = only_choice(await self._post(body))
+        return self._encode(_whole(member(answer, "text", str))) != known
 
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
     async def _complete(self, body: Mapping[str, Any]) -> Any:
+        """With the server's own samplers switched off, if it takes such fields."""
+        if self.extended is not False:
+            try:
+                answer = await self._post({**body, **_EXTENDED})
+            except Refused as error:
+                if self.extended or error.status not in _STRICT:
+                    raise
+            else:
+                self.extended = True
+                return answer
+        answer = await self._post(body)
+        self.extended = False
+        return answer
+
+    async def _post(self, body: Mapping[str, Any]) -> Any:
         """Raises InputError for an API of chats alone."""
-        most = body["max_tokens"]
+        model, most = self.described.model, body["max_tokens"]
         try:
-            return await self.client.post("/v1/completions", body, tokens=most)
+            return await self.client.post(
+                "/v1/completions", {"model": model, **body}, tokens=most
+            )
         except Refused as error:
             if error.status not in _MISSING:
                 raise
             raise InputError(
-                f"endpoint of {body['model']!r}: has no /v1/completions ({error}); an"
-                " API of chats alone puts other words around each prompt; serve the"
-                " model with `vllm serve` or `llama-server`"
+                f"endpoint of {model!r}: has no /v1/completions ({error}); an API of"
+                " chats alone puts other words around each prompt; serve the model with"
+                " `vllm serve` or `llama-server`"
             ) from error
 
 

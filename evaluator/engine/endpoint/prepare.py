@@ -25,7 +25,12 @@ from evaluator.checkpoints.served import (
     read_served,
 )
 from evaluator.checkpoints.tensors import INDEX
-from evaluator.checkpoints.tokenizer import PROBE, load_tokenizer
+from evaluator.checkpoints.tokenizer import (
+    GENERATION,
+    PROBE,
+    eos_ids_of,
+    load_tokenizer,
+)
 from evaluator.core.errors import EngineError, InputError
 from evaluator.core.files import cache_folder, write_atomically
 from evaluator.engine.endpoint import examine, gguf
@@ -34,7 +39,9 @@ from evaluator.engine.endpoint.dialect import Dialect
 from evaluator.engine.endpoint.engine import connected, prompts_of
 from evaluator.engine.endpoint.llama import tokenised
 from evaluator.engine.endpoint.llama_process import LlamaProcess, check_here
+from evaluator.engine.endpoint.openai import OpenAI
 from evaluator.engine.endpoint.slots import common
+from evaluator.engine.endpoint.texts import check_texts
 
 _COPIED = (".json", ".jinja", ".model", ".txt", ".tiktoken")
 _LEFT_OUT = (
@@ -58,14 +65,18 @@ def prepare_gguf(file: Path, base: Path) -> Path:
     if not file.is_file():
         raise InputError(f"{file}: no such file")
     header = gguf.read_header(file)
-    different = gguf.other_tokens(header, load_tokenizer(base))
+    tokenizer = load_tokenizer(base)
+    different = gguf.other_tokens(header, tokenizer)
     state = file.stat()
-    folder = _folder(str(file), str(state.st_size), str(state.st_mtime_ns), str(base))
+    # a copy may keep size and time
+    kept = (state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino)
+    folder = _folder(str(file), *map(str, kept), str(base))
     known = read_served(folder)
     served = ServedModel(
         gguf=str(file),
         size=state.st_size,
         modified_ns=state.st_mtime_ns,
+        changed_ns=state.st_ctime_ns,
         sha256=digest_of_file(file) if known is None else known.sha256,
         server="llama.cpp",
         model=file.name,
@@ -80,8 +91,17 @@ def prepare_gguf(file: Path, base: Path) -> Path:
         _write_tokenizer(folder, file, different)
     own = load_tokenizer(folder)
     ids = {"eos_token_id": own.eos_token_id, "bos_token_id": own.bos_token_id}
+    _write(folder / GENERATION, {"eos_token_id": _ends(header, own, tokenizer)})
     sizes = {"vocab_size": len(header.tokens), "pad_token_id": None}
     return _written(folder, served, base, ids | sizes)
+
+
+def _ends(header: gguf.Header, own: Any, base: Any) -> list[int]:
+    """The tokens that end an answer by the file, or by its base: those that are in
+    both."""
+    names = base.convert_ids_to_tokens(sorted(eos_ids_of(base)))
+    known = own.get_vocab()
+    return sorted(header.ends | {known[name] for name in names if name in known})
 
 
 def _write_tokenizer(folder: Path, file: Path, different: str) -> None:
@@ -146,7 +166,9 @@ def prepare_endpoint(endpoint: Endpoint, base: Path) -> Path:
     try:
         return asyncio.run(_prepare(endpoint, base))
     except EngineError as error:
-        raise InputError(str(error)) from error
+        where = f"endpoint {endpoint.url[0]}"
+        what = str(error).removeprefix(f"{where}: ")
+        raise InputError(f"{where}: {what}") from error
 
 
 async def _prepare(endpoint: Endpoint, base: Path) -> Path:
@@ -170,6 +192,10 @@ async def _prepare(endpoint: Endpoint, base: Path) -> Path:
             answers = await examine.fingerprint(server, prompts)
         if not server.token_ids:
             examine.check_echo(tokenizer, prompts, answers)
+        context = described.context
+        if isinstance(server, OpenAI):
+            longest = Checkpoint(base).longest or _UNSTATED
+            context = await check_texts(server, longest)
         abilities = await _abilities(server, prompts, answers)
         planted: tuple[tuple[float, ...], ...] = ()
         if abilities.scores:
@@ -179,7 +205,7 @@ async def _prepare(endpoint: Endpoint, base: Path) -> Path:
             server=described.server,
             model=described.model,
             dialect=server.name,
-            context=described.context,
+            context=context,
             file_type=described.file_type,
             parameters=described.parameters,
             fingerprint=answers,
@@ -224,6 +250,10 @@ def _written(
     config.pop("quantization_config", None)
     longest = Checkpoint(base).longest or _UNSTATED
     config["max_position_embeddings"] = min(longest, served.context or longest)
+    for file in folder.glob("*") if own is None else ():
+        # of an older base
+        if file.suffix in _COPIED and file.name not in (FILE, "config.json"):
+            file.unlink()
     for file in sorted(base.iterdir()) if own is None else ():
         if file.suffix in _COPIED and file.name not in _LEFT_OUT:
             folder.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ from evaluator.engine.endpoint.dialect import (
     logprob,
     member,
     only_choice,
-    served_models,
+    served_model,
     stated,
 )
 
@@ -33,8 +33,6 @@ _PLAIN = {
     "top_k": 0,
     "min_p": 0.0,
     "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
     "return_token_ids": True,
     "return_tokens_as_token_ids": True,
     "skip_special_tokens": False,
@@ -53,14 +51,11 @@ class VLLMServer(Dialect):
     async def describe(client: Client, model: str) -> Description | None:
         try:
             version = member(await client.get("/version"), "version", str)
-            served = await served_models(client, model)
+            name, entry = await served_model(client, model)
         except Unusable:
             return None
-        name = model or next(iter(served))
         return Description(
-            server=f"vllm {version}",
-            model=name,
-            context=stated(served[name], "max_model_len"),
+            server=f"vllm {version}", model=name, context=stated(entry, "max_model_len")
         )
 
     async def generate(self, request: Generate) -> Response:

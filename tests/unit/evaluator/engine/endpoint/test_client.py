@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gzip
 import itertools
 import json
 import os
@@ -89,6 +90,15 @@ def breaks(handler):
             for status in BUSY
         ],
         [lambda handler: send(handler, 429, b"{}", Retry_After="nonsense")],
+        [
+            lambda handler, body=body: send(handler, 200, json.dumps(body).encode())
+            for body in (
+                {"error": {"code": 429, "message": "slow down"}},
+                {"error": {"code": "rate_limited"}, "code": "503"},
+                {"error": "overloaded"},
+            )
+        ],
+        [lambda handler: send(handler, 200, b"{}", Content_Encoding="gzip")],
     ],
 )
 def test_busy_servers_are_asked_again(tries, monkeypatch):
@@ -110,6 +120,25 @@ def test_retry_after_is_awaited(is_date):
 
     got(before, **PATIENT)
     assert answered[1] - answered[0] >= 0.7
+
+
+@pytest.mark.parametrize(
+    ("content", "encoding", "words"),
+    [
+        (b'{"error": {"code": 400, "message": "no such field"}}', "identity", "400"),
+        (gzip.compress(b" " * 3000), "gzip", "more than 2,000 bytes"),
+        (b" " * 3000, "identity", "more than 2,000 bytes"),
+        (gzip.compress(gzip.compress(b"{}")), "gzip, gzip", "Content-Encoding"),
+        (gzip.compress(b"{}" * 900)[:20], "gzip", "no JSON"),
+    ],
+)
+def test_no_answers_are_refused(content, encoding, words, monkeypatch):
+    monkeypatch.setattr(client_module, "_MOST_BYTES", 2000)
+    found, _ = got(
+        lambda handler: send(handler, 200, content, Content_Encoding=encoding)
+    )
+    assert isinstance(found, EngineError)
+    assert words in str(found)
 
 
 def test_long_waits_are_no_answer():

@@ -1,5 +1,6 @@
 """Servers that lie: each answer is right, or there is none and a reason."""
 
+import contextlib
 import itertools
 import json
 import random
@@ -16,6 +17,7 @@ from tests.support.fake import FakeEngine
 from tests.support.requests import generation, scoring
 from tests.support.served import (
     EOS,
+    AveragingLM,
     EndingLM,
     FakeServer,
     endpoint_engine,
@@ -133,7 +135,8 @@ def assert_never_wrong(found, lm, requests=REQUESTS):
 
 def of_choice(change):
     def spoil(body, answer):
-        change(answer.get("choices", [answer])[0])
+        if "data" not in answer:
+            change(answer.get("choices", [answer])[0])
         return answer
 
     return spoil
@@ -153,6 +156,7 @@ PLANTED = {
     "after its own temperature": reports(lambda row, t: tempered(row, t or 0.7)),
     "logits": reports(lambda row, t: row - 9.0),
     "shifted": reports(lambda row, t: row + 4.0),
+    "shifted down": reports(lambda row, t: row - 4.0),
     "NaN": set_logprobs(float("nan")),
     "infinite": set_logprobs(float("-inf")),
     "positive": set_logprobs(0.5),
@@ -346,6 +350,14 @@ HALVES = "\ud800", "x\ud83d"
         ("1701", None, "length", "engine_error"),
         ("1701", 0, "length", "engine_error"),
         ("1701", 12, "length", "ok"),  # as generated, of which the text is fewer
+        (
+            "of a text that is more tokens than were made\N{REPLACEMENT CHARACTER}"
+            " on reading it again, as it is",
+            12,
+            "length",
+            "ok",
+        ),
+        ("ended", 3, "eos_token", "ok"),
         ("", None, "length", "engine_error"),
         ("", 12, "length", "engine_error"),
         ("one two three four five six seven eight nine ten", None, "length", "ok"),
@@ -360,14 +372,19 @@ def test_lengths_of_texts_are_checked(text, count, reason, status):
 
     def spoil(body, answer):
         choices = [{"text": text, "finish_reason": reason}] * len(wanted)
-        usage = {} if count is None else {"usage": {"completion_tokens": count}}
-        return {"choices": choices, **usage} if "choices" in answer else answer
+        if "choices" in answer:
+            answer["choices"] = choices
+            answer["usage"]["completion_tokens"] = count
+        return answer
 
     with endpoint_engine(server) as engine:
         server.spoil = spoil
         # the second time there are two choices
         for wanted in ([status], ["engine_error"] * 2):
-            assert answers(engine, GREEDY[:1])["greedy"].status == wanted[0]
+            (found,) = answers(engine, GREEDY[:1]).values()
+            assert found.status == wanted[0]
+            said = server._tokenizer.decode(found.token_ids, skip_special_tokens=True)
+            assert said in (text, "")
 
 
 def earlier(server):
@@ -376,8 +393,8 @@ def earlier(server):
 
     def spoil(body, answer):
         if "choices" in answer:
-            kept.append(answer)
-            return kept[-2:][0]
+            kept.append(answer["choices"])
+            answer["choices"] = kept[-2:][0]
         return answer
 
     server.spoil = spoil
@@ -389,8 +406,8 @@ def by_turns(server):
 
     def spoil(body, answer):
         if "choices" in answer:
-            texts.append(answer)
-            return texts[next(turns) % 6]
+            texts.append(answer["choices"])
+            answer["choices"] = texts[next(turns) % 6]
         return answer
 
     server.spoil = spoil
@@ -417,6 +434,53 @@ def test_texts_are_examined(lie, words):
     server = FakeServer("openai")
     lie(server)
     assert words in refusal_of(server)
+
+
+def between(ids):
+    return [700, *ids, 701, 702]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, ""),
+        ({"reads": lambda ids: [0, *ids]}, "usage.prompt_tokens: the server read"),
+        ({"reads": between}, "usage.prompt_tokens: the server read"),
+        ({"reads": lambda ids: ids[-4:]}, "usage.prompt_tokens: the server read"),
+        ({"counts": False}, ""),
+        ({"counts": False, "reads": lambda ids: [0, *ids]}, "before a text"),
+        ({"counts": False, "reads": lambda ids: [*range(700, 720), *ids]}, "before"),
+        ({"counts": False, "reads": lambda ids: [*ids, 701, 702]}, "a text"),
+        ({"counts": False, "reads": between}, "a text"),
+        ({"counts": False, "reads": lambda ids: ids[-50:]}, "cuts them off"),
+        # told otherwise by each request, or not
+        ({"penalty": 1.3}, ""),
+        (
+            {
+                "ignored": frozenset({"repetition_penalty"}),
+                "spoil": of_choice(lambda choice: choice.update(text=" a new word")),
+            },
+            "repetition penalty",
+        ),
+    ],
+)
+def test_what_is_read_is_checked(change, words):
+    server = FakeServer("openai", AveragingLM(lift=0.0))
+    server.context = 8192
+    for name, value in change.items():
+        setattr(server, name, value)
+    refused = refusal_of(server)
+    assert words in refused
+    assert bool(words) == bool(refused), refused
+
+
+def test_a_model_among_several_is_named():
+    for dialect in ("llama", "vllm", "openai"):
+        server = FakeServer(dialect)
+        entry = server._models({})["data"][0]
+        both = {"data": [entry, entry | {"id": "adapter"}]}
+        server._models = lambda body, both=both: both
+        assert "name one; ['tiny', 'adapter']" in refusal_of(server)
 
 
 # ---- other models and servers than before
@@ -457,6 +521,23 @@ def test_later_lies_stop_the_run(fault, dialect):
         PLANTED[fault](server)
         with pytest.raises((InputError, EngineError)):
             engine.confirm()
+
+
+@pytest.mark.parametrize(("share", "missed"), [(0.0, 20), (0.1, 20), (1.0, 0)])
+def test_mixtures_are_missed_as_stated(share, missed):
+    server = FakeServer("openai")
+    first, other, draw, found = server.lm, EndingLM(seed=9), random.Random(3), 0
+
+    def before(handler):
+        server.lm = other if draw.random() < share else first
+
+    with endpoint_engine(server) as engine:
+        server.before = before
+        for _ in range(20):
+            with contextlib.suppress(InputError):
+                engine.confirm()
+                found += 1
+    assert found == missed
 
 
 def test_each_address_is_examined():

@@ -91,6 +91,7 @@ def qwen(tmp_path):
     writer.add_token_types([1] * (len(tokens) - 1) + [3])
     writer.add_token_merges(["Ġ t", "Ġt h"])
     writer.add_eos_token_id(len(tokens) - 1)
+    writer.add_eot_token_id(len(tokens) - 2)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
@@ -112,7 +113,7 @@ def test_other_tokens_pose_the_questions(qwen, monkeypatch):
     own = load_tokenizer(folder)
     assert own("to the")["input_ids"] == stated("to the")["input_ids"]
     assert own("to the")["input_ids"] != load_tokenizer(BASE)("to the")["input_ids"]
-    assert eos_ids_of(own) == {258}
+    assert eos_ids_of(own) == {257, 258}
     assert Checkpoint(folder).vocabulary == 259
     assert "tokens are not the base's" in read_served(folder).other_tokens
     monkeypatch.setattr(gguf_module, "own_tokenizer", None)  # it is known now
@@ -215,8 +216,35 @@ def test_a_changed_base_is_read_again(tmp_path):
     file = write(tmp_path / "a.gguf", tokens_of_base())
     first = prepare_gguf(file, base)
     (base / "chat_template.jinja").write_text("{{ messages }}")
+    (base / "old.jinja").write_text("")
     assert prepare_gguf(file, base) == first
     assert (first / "chat_template.jinja").read_text() == "{{ messages }}"
+    (base / "old.jinja").unlink()
+    assert not (prepare_gguf(file, base) / "old.jinja").exists()
+
+
+def test_a_copy_with_the_old_time_is_read_again(tmp_path):
+    file = write(tmp_path / "a.gguf", tokens_of_base())
+    before, time = read_served(prepare_gguf(file, BASE)), file.stat().st_mtime_ns
+    other = write(tmp_path / "b.gguf", tokens_of_base(), llama_seed=1)
+    write(tmp_path / "c.gguf", tokens_of_base(), llama_seed=2)
+    shutil.move(tmp_path / "c.gguf", file)
+    os.utime(file, ns=(time, time))
+    os.utime(other, ns=(time, time))
+    first = read_served(prepare_gguf(other, BASE))
+    shutil.move(file, other)
+    assert other.stat().st_size == first.size
+    found = read_served(prepare_gguf(other, BASE))
+    assert len({before.digest, first.digest, found.digest}) == 3
+
+
+def test_added_tokens_may_have_blanks(tmp_path):
+    """As llama.cpp's converter writes them."""
+    tokenizer = load_tokenizer(BASE)
+    tokenizer.add_tokens(["\u2581\u2581", "x\u2581y"])
+    tokens = [*tokens_of_base(), "  ", "x y"]
+    header = gguf_module.read_header(write(tmp_path / "a.gguf", tokens))
+    assert gguf_module.other_tokens(header, tokenizer) == ""
 
 
 @pytest.mark.parametrize("most", [None, 3])

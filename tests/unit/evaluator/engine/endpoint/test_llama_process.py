@@ -29,12 +29,16 @@ def program(tmp_path, monkeypatch):
     return write
 
 
-def test_a_failed_start_is_named(program, tmp_path):
-    program(f'echo "$@" > {tmp_path}/arguments; exit 7')
-    with pytest.raises(EngineError, match="llama-server ended with status 7"):
-        LlamaProcess(tmp_path / "a.gguf", 64, 1)
-    # whatever its environment says
-    assert "--ubatch-size 512" in (tmp_path / "arguments").read_text()
+def test_a_failed_start_is_named(program, tmp_path, monkeypatch):
+    """By llama.cpp's own line, and whatever the environment says."""
+    monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "7")
+    lines = "echo loading; echo 'error: no such architecture' >&2; echo bye >&2"
+    program(f'echo "$@" $LLAMA_ARG_CTX_SIZE. > {tmp_path}/arguments; {lines}; exit 7')
+    with pytest.raises(EngineError, match="ended with status 7; error: no such arch"):
+        LlamaProcess(tmp_path / "a.gguf", 64, 1, quiet=True)
+    arguments = (tmp_path / "arguments").read_text()
+    assert "--ubatch-size 512" in arguments
+    assert arguments.endswith("--check-tensors .\n")
 
 
 def test_a_hung_start_leaves_nothing(program, tmp_path):
