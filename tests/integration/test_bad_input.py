@@ -373,8 +373,12 @@ def test_a_broken_run_file(desk, content):
 
 
 def test_the_output_directory_of_another_sweep(desk):
-    """The first command gets as far as Ray, so the directory is its own."""
+    """The first command gets as far as Ray, so the directory is its own; settings
+    hold from the first record on."""
     desk.type(*desk.eval())
+    part = desk.directory / "run" / "records" / "dense" / "questions" / "00000.parquet"
+    part.parent.mkdir(parents=True)
+    part.touch()
     error = desk.refused(*desk.eval("--seed", "1"))
     assert "run.json" in error
     assert "seed is 0 there, 1 here" in error

@@ -61,6 +61,7 @@ def test_bad_input_is_refused_at_once(tmp_path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.more
 def test_json_is_the_last_line(tmp_path) -> None:
     words = [*EVAL.split(), "--engine", "torch", "--json", "--out", tmp_path / "run"]
     done = finish(*words)

@@ -24,7 +24,7 @@ READING = [  # the first makes runs/grid
         [*DOCS, ROOT / "SKILL.md"], key=lambda page: page.name != "first-run.md"
     )
 ]
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.more]
 
 # `--out` of what equals an earlier page's command -> the run of that command
 SAME = {"runs/night": "runs/grid", "runs/skill": "runs/mine"}
@@ -95,7 +95,6 @@ def test_the_readme_prunes_evaluates_and_judges(directory):
     assert (directory / "runs" / "mine" / "gate.json").is_file()
 
 
-@pytest.mark.more
 @pytest.mark.parametrize("page", READING)
 def test_the_commands_of_a_page_run(page, directory, monkeypatch, capsys):
     monkeypatch.chdir(directory)
@@ -126,7 +125,6 @@ def test_documented_python_runs(directory, monkeypatch):
         exec(compile(block.text.replace("RUN/", "runs/mine/"), block.page, "exec"), {})
 
 
-@pytest.mark.more
 def test_documented_plugin_is_installed(tmp_path):
     """The package of docs/python.md: its entry point, its task, probe and table."""
     for file in ("plugin/pyproject.toml", "plugin/riddles.py"):

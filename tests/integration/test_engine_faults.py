@@ -164,6 +164,7 @@ def test_vllm_ranks_end_engine(checkpoint, monkeypatch):
         loaded(checkpoint)
 
 
+@pytest.mark.more
 def test_nan_logits_are_errors(tmp_path, monkeypatch):
     broken = collapse(save_tiny_model(tmp_path / "broken", "qwen3"))
     monkeypatch.setattr(VLLMEngine, "_verify", lambda *_: ())  # NaN is not NaN

@@ -101,6 +101,7 @@ def test_pruned_checkpoint_is_served(name, tmp_path):
     engine.close()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", ["qwen3", pytest.param("gemma3_text", marks=long)])
 def test_smaller_model_is_served(name, tmp_path):
     """Without some of its layers."""
@@ -286,7 +287,6 @@ def test_quantised_equals_dequantised_weights(layout, dtype, dense, tmp_path):
 
 
 ON_A_CPU = cache_dtypes(on_cpu=True)
-ONE, *OTHERS = ON_A_CPU[1:]
 # A difference of 1e-7 may round a number to its neighbour, an eighth away (e4m3) or a
 # quarter (e5m2).
 FLIPPED = {"fp8": 0.05, "fp8_e4m3": 0.05, "fp8_e5m2": 0.3}
@@ -304,9 +304,8 @@ def asked_of_cache():
         yield generation(f"g{number}", prompt, 8)
 
 
-@pytest.mark.parametrize(
-    "kv_cache", [ONE, *(pytest.param(name, marks=more) for name in OTHERS)]
-)
+@pytest.mark.more
+@pytest.mark.parametrize("kv_cache", ON_A_CPU[1:])
 def test_float8_cache_equals_oracle(tmp_path, kv_cache):
     """Scores, answers and distributions, which the engine compares token by token."""
     checkpoint = save_tiny_model(tmp_path / "model", "qwen3")

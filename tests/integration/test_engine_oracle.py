@@ -44,7 +44,7 @@ ROUNDED = 1e-3
 MODELS: list[Any] = [
     pytest.param("qwen3", marks=pytest.mark.more),
     "qwen3_untied",
-    "window",
+    pytest.param("window", marks=pytest.mark.more),
     pytest.param("phi3", marks=pytest.mark.more),
     pytest.param("bundled", marks=pytest.mark.more),
 ]

@@ -171,6 +171,7 @@ def finished(sweep_file, tmp_path_factory):
     return out
 
 
+@pytest.mark.more
 def test_plugin_is_listed(sweep_file, tmp_path):
     """The dry run and the lists name the toys; without the plugin they are unknown."""
     typed = [

@@ -144,7 +144,7 @@ def test_bad_checkpoints_wait_for_their_mending(tmp_path):
     assert_alike(among, alone)
 
 
-@pytest.mark.more
+@pytest.mark.long
 def test_damaged_checkpoint_costs_only_itself(tmp_path):
     """It and what would be made of it are set aside. So is what is found damaged
     when the run goes on."""

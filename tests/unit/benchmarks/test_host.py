@@ -100,7 +100,7 @@ def test_slow_host_leaves_device_idle(monkeypatch, handling, idle):
     assert device.idle_share == pytest.approx(idle, abs=0.02)
 
 
-@pytest.mark.more
+@pytest.mark.long
 def test_two_engines_share_device():
     options = ("--pace", "1", "--rows", "16", "--items", "6", "--engines", "2")
     done = resurface_apart("bench", "host", *options)

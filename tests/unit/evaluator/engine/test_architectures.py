@@ -112,7 +112,13 @@ def check(engine, model, folder, tolerance=TOLERANCE):
         assert engine.answer(step).token_ids == answer.token_ids[known:]
 
 
-@pytest.mark.parametrize("kind", causal_kinds())
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.more if number % 4 else ())
+        for number, kind in enumerate(causal_kinds())
+    ],
+)
 def test_each_architecture_is_right_or_refused(kind, tmp_path, tokenizer_files):
     """Refused if and only if its full passes contradict each other."""
     model = tiny_model(kind)

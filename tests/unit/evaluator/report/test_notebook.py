@@ -64,6 +64,7 @@ def test_tables_and_items(run):
     assert run.outcomes()["produced"].sum() == stored["produced"].sum()
 
 
+@pytest.mark.more
 def test_gate_and_comparison_of_commands(run, tmp_path):
     finish("gate", run.path, "--max-drop", "1")
     written = json.loads((run.path / "gate.json").read_text())

@@ -183,6 +183,9 @@ def test_dry_run_checks_its_directory(tmp_path, capsys):
     jobs, _ = jobs_here(config, tmp_path)
     with hold(tmp_path) as lock:
         open_run(prepare(config, tmp_path, jobs), tmp_path, lock).mark("finished")
+    part = tmp_path / "records" / "dense" / "gazetteer" / "00000.parquet"
+    part.parent.mkdir(parents=True)
+    part.touch()  # settings hold from the first record on
     before = sorted(tmp_path.rglob("*"))
     output = call.Output(tmp_path)
     call.start(config, output, dry_run=True)
