@@ -18,6 +18,7 @@ from tests.support.synthetic import write_run
 from tests.support.tables import has, only, tables
 
 
+@pytest.mark.more
 def test_a_run_with_impossible_answers(tmp_path):
     """Log-probabilities and margins of half of the records, by language: tables, page,
     gate.json and `--json` have a value."""

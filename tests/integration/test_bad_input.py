@@ -132,6 +132,7 @@ def test_damaged_checkpoints_are_refused(desk, damage, named):
     assert all(part in error for part in named), error
 
 
+@pytest.mark.more
 def test_unknown_architecture_is_one_line(desk):
     """In a process of its own, where transformers would warn of it too."""
     desk.configure(model_type="frobnicate")

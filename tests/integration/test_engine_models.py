@@ -167,6 +167,7 @@ def test_fewer_experts_are_served(name, tmp_path):
     engine.close()
 
 
+@pytest.mark.more
 def test_head_only_equals_named_embedding(tmp_path):
     """A tied matrix under the output head's name alone: built, and swapped in place."""
     engine = VLLMEngine(CONFIG)
@@ -181,6 +182,7 @@ def test_head_only_equals_named_embedding(tmp_path):
     engine.close()
 
 
+@pytest.mark.more
 def test_bfloat16_models_have_float32_logits(tmp_path):
     """Tokens that bfloat16 would round to one logit keep ranks of their own, also
     after a swap."""

@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 import pandas as pd
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,6 +118,7 @@ WRONG = replace(
 )  # fmt: skip
 
 
+@pytest.mark.more
 def test_every_interval_of_the_tables():
     """Few items, on which all checkpoints agree or not."""
     kinds = [(BOTH, BOTH, BOTH)] * 10 + [

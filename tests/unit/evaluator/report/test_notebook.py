@@ -41,6 +41,7 @@ def without_a_window():
         yield
 
 
+@pytest.mark.more
 def test_tables_and_items(run):
     assert {*run.tables} >= {"fates", "accuracy", "ladder"}
     for name in (*run.tables, "headline", "left_out"):

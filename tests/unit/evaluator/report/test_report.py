@@ -202,6 +202,7 @@ def test_links_out_of_a_run_are_refused(copied, name, tmp_path_factory):
     assert [file.name for file in mine.iterdir()] == ["old.parquet"]
 
 
+@pytest.mark.more
 def test_absent_probe_and_table_are_named(copied, monkeypatch, capsys):
     """A plugin's records and table outlive the plugin."""
     for part in (copied / "records").glob("*/*/*.parquet"):

@@ -124,6 +124,7 @@ def in_files(folder, parts):
     return found
 
 
+@pytest.mark.more
 def test_tables_of_outcomes_in_files(monkeypatch, tmp_path):
     parts = run()
     whole = compute(Inputs(pd.concat(parts, ignore_index=True)))

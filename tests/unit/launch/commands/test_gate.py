@@ -38,6 +38,7 @@ def test_large_drop_blocks(run, monkeypatch, capsys):
     assert json.loads((run / "gate.json").read_text())["verdict"] == "PASS"
 
 
+@pytest.mark.more
 def test_one_verdict_everywhere(run, tmp_path, monkeypatch, capsys):
     """Page, gate.json, `gate` and `report` show the last tolerances and their
     verdict."""
