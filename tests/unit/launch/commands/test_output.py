@@ -42,6 +42,7 @@ def ended(
     )
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("typed", "code", "shown"),
     [("gate RUN", 4, "wanda-0.7-????-??-?"), ("status RUN-钥", 2, "error: ")],

@@ -46,7 +46,8 @@ def numbers(engine, requests):
     return {name: (each.token_ids, each.logprobs) for name, each in found.items()}
 
 
-@pytest.mark.parametrize("slots", [pytest.param(1, marks=pytest.mark.more), 3])
+@pytest.mark.more
+@pytest.mark.parametrize("slots", [1, 3])
 def test_no_number_depends_on_history(slots):
     """Of a server whose numbers depend on how its cache was filled."""
     requests = []
