@@ -232,14 +232,14 @@ def json_text(value: object, **options: Any) -> str:
         return json.dumps(plain, allow_nan=False, **options)
 
 
-def plain(value: Any) -> Any:
+def _in_one_spelling(value: Any) -> Any:
     """A JSON value in the one spelling of its equals: 1.0 as 1, and a list of one text
     as that text."""
     if isinstance(value, Mapping):
-        return {name: plain(part) for name, part in value.items()}
+        return {name: _in_one_spelling(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
         is_text = len(value) == 1 and isinstance(value[0], str)
-        return value[0] if is_text else [*map(plain, value)]
+        return value[0] if is_text else [*map(_in_one_spelling, value)]
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value
@@ -247,7 +247,7 @@ def plain(value: Any) -> Any:
 
 def spelled(value: Any) -> str:
     """A JSON value as text: that of equal values is equal, in any order of keys."""
-    value = plain(value)
+    value = _in_one_spelling(value)
     if isinstance(value, str):
         return value
     return json_text(value, sort_keys=True, ensure_ascii=False, default=str)

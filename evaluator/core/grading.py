@@ -59,12 +59,14 @@ _THOUGHT = (
     r"(?!end)(?:\w+[:_])?(?:think|thinking|thought|thoughts|reasoning|scratchpad)"
 )
 _BEGINS = (
-    rf"[<\[◁]\|?{_THOUGHT}\|?[>\]▷]|<\|(?:begin_of_thought|start_thinking|inner_prefix)\|>"
+    rf"[<◁]\|?{_THOUGHT}\|?[>▷]|\[think\]"
+    r"|<\|(?:begin_of_thought|start_thinking|inner_prefix)\|>"
     r"|<\|channel\|?>\s*(?:analysis|commentary|thought)\b[^<]*?(?:<\|message\|>|\n)"
 )
 _ENDS = (
-    rf"[<\[◁]\|?/{_THOUGHT}\|?[>\]▷]|<\|(?:end_of_thought|end_thinking|inner_suffix)\|>"
-    r"|<\|channel\|>\s*final\s*<\|message\|>|(?<!<\|)(?<=<)channel\|>"
+    rf"[<◁]\|?/{_THOUGHT}\|?[>▷]|\[/think\]"
+    r"|<\|(?:end_of_thought|end_thinking|inner_suffix)\|>"
+    r"|<\|channel\|>\s*final\s*<\|message\|>|<channel\|>"
 )
 _BRACKET = re.compile(r"[<\[◁]")
 _MARKS = re.compile(f"(?P<begins>{_BEGINS})|{_ENDS}", re.IGNORECASE)

@@ -277,9 +277,9 @@ def _is_hidden(check: Check, floor: Evidence) -> bool:
     "within". Gains and losses by noise cancel in a drop, whose own interval has them:
     there only a sure loss of the control counts.
     """
-    criterion, bound, evidence = check.criterion, check.threshold, check.evidence
-    is_beyond = check.state == "beyond" and evidence is not None
-    level = check.levels[1] if is_beyond else ALPHA / 2
+    criterion, bound = check.criterion, check.threshold
+    beyond = check.evidence if check.state == "beyond" else None
+    level = ALPHA / 2 if beyond is None else check.levels[1]
     if criterion.least:
         far, near = floor.lower(level), floor.upper(level)
         is_past, is_sure, loses = far < bound, near < bound, near < 1
@@ -288,8 +288,8 @@ def _is_hidden(check: Check, floor: Evidence) -> bool:
         is_past, is_sure, loses = far > bound, near > bound, near > 0
     if not is_past or (criterion.cancels and not loses):
         return False
-    if is_beyond and evidence is not None:
-        exceeds = evidence.p_at_least if criterion.least else evidence.p_at_most
-        return exceeds(far) > level
+    if beyond is not None:
+        p = beyond.p_at_least(far) if criterion.least else beyond.p_at_most(far)
+        return p > level
     shows_all = criterion.least or criterion.cancels or not criterion.measure
     return is_sure or shows_all or (1 - bound) ** floor.contexts <= ALPHA / 2

@@ -77,6 +77,7 @@ def test_normalise(row):
         ("<|channel|>analysis<|message|>a<|end|><|channel|>final<|message|>7", "7"),
         ("<|channel>thought\na<channel|>7", "7"),
         ("I think <thinks> of </b>", "I think <thinks> of </b>"),
+        ("he said [thought] and left", "he said [thought] and left"),
         ("plain", "plain"),
     ],
 )
