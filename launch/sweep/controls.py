@@ -2,8 +2,10 @@
 
 A control of `controls:` is of every base. Besides, one cheap control shows the noise of
 each checkpoint whose numbers may depend on the batch: in any dtype but float32 on a CPU,
-with quantised activations, or from a server. `controls: none` leaves out all."""
+with quantised activations, or from a server. Beside a server, the base is read by another
+engine too. `controls: none` leaves out all."""
 
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 
@@ -17,6 +19,8 @@ from launch.sweep.jobs import CheckpointJob, Jobs, models_of
 from launch.sweep.models import is_served
 
 CHEAP, ITEMS = "order", 50  # the control by default, and its items of each task
+OTHER_ENGINE = "engine:torch"
+_PROBES = ("greedy", "choice")  # of the other engine, which answers one at a time
 
 
 def with_controls(
@@ -29,14 +33,16 @@ def with_controls(
     compared = [job.base or job.name for job in jobs]
     named = config.controls or ()
     varies = _depends_on_batch(jobs, config.engine, on_gpus=on_gpus)
+    models = models_of(config)
+    beside_servers = {job.base for job in jobs if is_served(models.get(job.name, ""))}
     every: list[CheckpointJob] = []
     for job in jobs:
         every.append(job)
         if job.is_variant or not job.tasks:
             continue
         is_base = job.name in compared and not job.is_made
-        is_noisy = varies or is_served(models_of(config).get(job.name, ""))
-        is_noisy = is_noisy or _is_rounded(job)
+        served = is_served(models.get(job.name, ""))
+        is_noisy = varies or served or _is_rounded(job)
         for change in named:
             if is_base:
                 _need_base(job, change)
@@ -46,14 +52,25 @@ def with_controls(
             every.append(job.with_control(CHEAP, ITEMS))
         if not is_base and every[-1] is not job:
             every[-1] = _without_references(every[-1])
+        is_alone = served or OTHER_ENGINE in named or config.engine.kind == "torch"
+        if job.name in beside_servers and not is_alone and _quantisation(job) is None:
+            control = job.with_control(OTHER_ENGINE, ITEMS)
+            every.append(_with_probes(control, _PROBES))
     return tuple(job for job in every if job.tasks or not job.change)
 
 
 def _without_references(control: CheckpointJob) -> CheckpointJob:
     """It asks no probe for which its checkpoint would have to keep distributions."""
+    return _with_probes(
+        control, [probe.name for probe in PROBES if not probe.references]
+    )
+
+
+def _with_probes(control: CheckpointJob, names: Collection[str]) -> CheckpointJob:
+    """It asks these probes alone, of those that it has."""
     tasks = {}
     for name, task in control.tasks.items():
-        probes = tuple(probe for probe in task.probes if not PROBES[probe].references)
+        probes = tuple(probe for probe in task.probes if probe in names)
         if probes:
             tasks[name] = task.model_copy(update={"probes": probes})
     return replace(control, tasks=tasks)

@@ -2,6 +2,7 @@
 docs/quantised.md has the table. vLLM itself refuses the others when it loads them."""
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from evaluator.checkpoints.quantisation import ONLINE, Quantisation
 from evaluator.checkpoints.shapes import text_model
@@ -17,8 +18,21 @@ _ONLY_GPUS = ("W8A16", "NVFP4", "MXFP4", "MXFP8")
 def cpu_dtypes(
     quantisation: Quantisation, instructions: Collection[str]
 ) -> tuple[DType, ...] | None:
-    """The dtypes that a CPU with these instructions serves it in; empty: it has no
-    kernel. None: unknown."""
+    """The dtypes that a CPU with these instructions serves it in: all of its schemes,
+    as far as they are known. Empty: it has no kernel. None: unknown."""
+    schemes = quantisation.scheme.split(" and ")
+    served = [
+        _of_scheme(replace(quantisation, scheme=name), instructions) for name in schemes
+    ]
+    known = [dtypes for dtypes in served if dtypes is not None]
+    if not known:
+        return None
+    return tuple(name for name in _BOTH if all(name in dtypes for dtypes in known))
+
+
+def _of_scheme(
+    quantisation: Quantisation, instructions: Collection[str]
+) -> tuple[DType, ...] | None:
     scheme, per = quantisation.scheme, quantisation.per
     online = quantisation.library == ONLINE
     amx = {"amx_tile", "amx_int8"} <= {*instructions}

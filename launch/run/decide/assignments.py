@@ -10,6 +10,7 @@ along. So memory holds only the answers of tasks in evaluation.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ _FAILED = "the engine failed on its base's greedy answer"
 
 
 _ANSWER = 32  # tokens of a short answer
+_PARTS = 500  # of a checkpoint's task in a call: each costs every later start 5 ms
 # the name of a part of a later call
 _CALL = re.compile(r"\d+-(\d+)")
 
@@ -175,14 +177,14 @@ def shards_of(
     task: PreparedTask, finished: Collection[Key], size: int, call: str = ""
 ) -> Shards:
     """The questions without records, cut into shards of `size` short answers, or of
-    as many fewer long ones."""
+    as many fewer long ones; of more where they would be more than _PARTS."""
     tokens = task.config.max_new_tokens + task.config.expected_thought
-    size = max(1, size * _ANSWER // max(_ANSWER, tokens))
     left = [
         position
         for position, question in enumerate(task.questions)
         if key_of(question.item) not in finished
     ]
+    size = max(1, size * _ANSWER // max(_ANSWER, tokens), math.ceil(len(left) / _PARTS))
     return tuple(
         shard_of(tuple(left[start : start + size]), call)
         for start in range(0, len(left), size)

@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from evaluator.core.config import validated
+from evaluator.engine import processor
 from evaluator.engine.config import EngineConfig, engine_under
 from launch.sweep import preflight
 from launch.sweep.config import SweepConfig
@@ -67,7 +68,7 @@ ROUNDED = ["dense-rtn-w8a8", "served"]
     ("more", "on_gpus", "names"),
     [
         ({}, True, ALL),
-        ({}, False, ALL),  # a CPU has no kernel of W8A8 in float32
+        ({}, False, ALL),  # AMX has no kernel of W8A8 in float32
         ({"engine": {"dtype": "float32"}}, False, ROUNDED),
         ({"engine": {"dtype": "bfloat16"}}, False, ALL),
         ({"engine": {"deterministic": True}}, True, ROUNDED),
@@ -76,9 +77,11 @@ ROUNDED = ["dense-rtn-w8a8", "served"]
         ({"controls": "none"}, True, []),
     ],
 )
-def test_noise_is_measured_by_default(more, on_gpus, names):
+def test_noise_is_measured_by_default(more, on_gpus, names, monkeypatch):
     """In every dtype but float32 on a CPU, of each checkpoint."""
-    made = controls(more, on_gpus=on_gpus)
+    amx = ("avx2", "avx512f", "amx_tile", "amx_int8")
+    monkeypatch.setattr(processor, "instruction_sets", lambda: amx)
+    made = [job for job in controls(more, on_gpus=on_gpus) if job.change == "order"]
     assert [job.base.lower() for job in made] == names
     for job in made:
         assert job.most == ITEMS
@@ -86,19 +89,43 @@ def test_noise_is_measured_by_default(more, on_gpus, names):
         assert ("fidelity" in task.probes) == (job.base == "dense")
 
 
+@pytest.mark.parametrize(
+    ("more", "names"),
+    [
+        ({}, ["dense~engine-torch"]),
+        (
+            {"models": SERVED, "only": ["api", "dense"], "compress": []},
+            ["dense~engine-torch"],
+        ),
+        ({"engine": {"kind": "torch"}}, []),
+        ({"compress": []}, []),
+        ({"controls": "none"}, []),
+    ],
+)
+def test_base_of_a_served_model_is_read_by_another_engine(more, names):
+    made = [job for job in controls(more) if job.change == "engine:torch"]
+    assert [job.name for job in made] == names
+    for job in made:
+        assert (job.base, job.most) == ("dense", ITEMS)
+        assert [task.probes for task in job.tasks.values()] == [("greedy",)]
+
+
 def test_named_controls_are_added():
     """`order` by name asks every item again, of each noisy checkpoint."""
-    plain = {"engine": {"dtype": "float32"}}
+    plain = {"engine": {"dtype": "float32"}, "only": ["dense"]}
+    torch = ("dense~engine-torch", ITEMS)
     made = controls({"controls": ["batch", "order"], **plain})
     assert [(job.name.lower(), job.most) for job in made] == [
         ("dense~batch", None),
         ("dense~order", None),
+        torch,
         ("dense-rtn-w8a8~order", None),
         ("served~order", None),
     ]
     made = controls({"controls": ["batch"], **plain}, on_gpus=True)
     found = {job.name.lower(): job.most for job in made}
-    assert found == {"dense~batch": None, **{f"{name}~order": ITEMS for name in ALL}}
+    orders = {f"{name}~order": ITEMS for name in ALL}
+    assert found == {"dense~batch": None, **dict([torch]), **orders}
 
 
 def test_tasks_without_other_probes_have_no_control(tmp_path):

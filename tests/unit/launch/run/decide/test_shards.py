@@ -52,6 +52,12 @@ def test_shards_of_long_answers():
     assert [shard.name for shard in shards_of(task, (), 20)] == ["000000", "000020"]
 
 
+def test_a_start_reads_at_most_500_parts_of_a_task():
+    shards = shards_of(_task(200_000), (), 20)
+    assert {len(shard.questions) for shard in shards} == {400}
+    assert len(shards) == 500
+
+
 def test_shards_that_may_have_begun():
     """The first has one item left, the items behind it fill the flight: of shards of
     2, 4 are items 1 to 4."""

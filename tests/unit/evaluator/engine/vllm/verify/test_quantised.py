@@ -1,7 +1,6 @@
 """What is said of quantised checkpoints before anything starts."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -114,6 +113,9 @@ fp8-tensor | any any bfloat16
 w8a8 | any float32,bfloat16 bfloat16
 w4a16 | any bfloat16 bfloat16
 w8a16 | any any any
+w4a16+w8a8 | any bfloat16 bfloat16
+w8a8+w8a16 | any any any
+fp8+w8a8 | any float32,bfloat16 bfloat16
 fp8_per_channel | bfloat16 bfloat16 bfloat16
 fp8_per_tensor | any any bfloat16
 fp8_per_block | any any ?
@@ -125,8 +127,14 @@ MEANS: dict[str, Any] = {"?": None, "any": ()}
 @pytest.mark.parametrize(("layout", "dtypes"), lines(SETTLED))
 def test_table_is_the_documented_one(layout, dtypes, tmp_path, monkeypatch):
     settled = tuple(MEANS.get(each, tuple(each.split(","))) for each in dtypes.split())
-    layouts = {layout: SimpleNamespace(config=None)} | LAYOUTS
-    config = layouts[layout].config or {"quant_method": "online", "scheme": layout}
+    config = {"quant_method": "online", "scheme": layout}
+    if stored := [
+        LAYOUTS[name].config for name in layout.split("+") if name in LAYOUTS
+    ]:
+        config = dict(stored[0])
+    if stored[1:]:  # groups of several schemes
+        groups = [each["config_groups"]["group_0"] for each in stored]
+        config["config_groups"] = {str(n): group for n, group in enumerate(groups)}
     quantisation = read_quantisation(tmp_path, {"quantization_config": config})
     found = [schemes.cpu_dtypes(quantisation, each) for each in (AVX2, AVX512, AMX)]
     assert tuple(found) == settled
