@@ -94,6 +94,8 @@ class ServedModel(Frozen):
     # Where a file's tokens differ from its base's, so that it has its own tokenizer;
     # empty: nowhere.
     other_tokens: str = ""
+    # from its base, beside weights: a line each
+    differences: tuple[str, ...] = ()
     # the greedy answers to fixed prompts, in token ids
     fingerprint: tuple[tuple[int, ...], ...] = ()
     # log-probabilities after each prompt (examine.py); of a server without scores none

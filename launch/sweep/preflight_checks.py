@@ -294,7 +294,10 @@ def differences_of(
         info, base = dense.get(job.model), dense.get(job.base or "")
         if info is None or base is None or info is base or job.change:
             continue
-        if info.served or base.served:
+        if base.served:
+            continue
+        if (served := read_served(info.path)) is not None:
+            differing[job.name] = [*served.differences]
             continue
         differing[job.name] = [
             *differences(base.path, info.path),

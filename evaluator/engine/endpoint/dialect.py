@@ -31,6 +31,7 @@ class Description:
     vocabulary: int | None = None
     file_type: str | None = None
     parameters: int | None = None
+    template: str = ""  # of chats; empty: it does not tell
 
 
 Top = dict[int, float]  # the likeliest tokens with their log-probabilities

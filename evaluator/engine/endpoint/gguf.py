@@ -6,27 +6,79 @@ the questions."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from evaluator.core.errors import InputError, one_line
+from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.shapes import text_model
+from evaluator.checkpoints.tokenizer import eos_ids_of
+from evaluator.core.errors import InputError, Json, one_line
+from evaluator.engine.endpoint.slots import common
 
 _PADDING = ("[PAD", "<pad", "<unused", "<|unused", "<|reserved", "UNUSED")
 _TOKENS = "tokenizer.ggml.tokens"
 _ENDS = tuple(f"tokenizer.ggml.{end}_token_id" for end in ("eos", "eot", "eom"))
+_TEMPLATE = "tokenizer.chat_template"
 _MAGIC = b"GGUF"
 _SHOWN = 3  # different tokens in an error
+_EXCERPT = 60  # characters of a value
+_TYPE, _FACTOR = "rope.scaling.type", "rope.scaling.factor"
+# A file's settings, and the names that config.json may have for each.
+_FIELDS = {
+    "context_length": ("model_max_length", "max_position_embeddings", "n_positions"),
+    "block_count": ("num_hidden_layers", "n_layer"),
+    "embedding_length": ("hidden_size", "n_embd"),
+    "feed_forward_length": ("intermediate_size_mlp", "intermediate_size", "n_inner"),
+    "attention.head_count": ("num_attention_heads", "n_head"),
+    "attention.head_count_kv": ("num_key_value_heads",),
+    "attention.key_length": ("head_dim",),
+    "attention.layer_norm_rms_epsilon": ("rms_norm_eps", "norm_eps"),
+    "attention.layer_norm_epsilon": ("layer_norm_eps", "layer_norm_epsilon"),
+    "attention.sliding_window": ("sliding_window",),
+    "attention.scale": ("attention_multiplier",),
+    "attn_logit_softcapping": ("attn_logit_softcapping",),
+    "final_logit_softcapping": ("final_logit_softcapping",),
+    "logit_scale": ("logits_scaling", "logit_scale"),
+    "embedding_scale": ("embedding_multiplier",),
+    "residual_scale": ("residual_multiplier",),
+    "expert_count": ("num_local_experts", "num_experts", "n_routed_experts"),
+    "expert_used_count": ("num_experts_per_tok", "top_k_experts"),
+    "expert_feed_forward_length": ("moe_intermediate_size",),
+    "vocab_size": ("vocab_size",),
+    "rope.freq_base": ("rope_theta",),
+    _TYPE: ("rope_type",),
+    _FACTOR: ("factor",),
+    "rope.scaling.original_context_length": ("original_max_position_embeddings",),
+}
+# with one of these fields in config.json, the converter writes another number
+_OTHERWISE = {
+    "attention.head_count_kv": {"kv_lora_rank"},
+    "attention.key_length": {"kv_lora_rank"},
+    "feed_forward_length": {"block_auto_adjust_ff_dim"},
+}
+# what llama.cpp takes where a file states nothing
+_UNSTATED = {"rope.freq_base": 10_000.0}
+_ROPES = ("default", "linear", "yarn", "longrope", "llama3")  # known to both
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
     file_type: str  # "Q4_1"
     parameters: int
-    positions: int | None  # that the model was made for
+    settings: Json  # of its architecture, as "context_length"
     tokens: tuple[str, ...]
     ends: frozenset[int]  # tokens that end an answer
+    template: str  # of chats; empty: none
+
+    @property
+    def positions(self) -> int | None:
+        """That the model was made for."""
+        positions = self.settings.get("context_length")
+        return positions if isinstance(positions, int) else None
 
 
 def read_header(file: Path) -> Header:
@@ -42,14 +94,12 @@ def read_header(file: Path) -> Header:
         raise InputError(f"{file}: {one_line(error)}") from error
     if magic != _MAGIC:
         raise InputError(f"{file}: is no GGUF file: it does not begin with GGUF")
-    names = ["general.architecture", "general.file_type", "split.count", _TOKENS]
-    names += _ENDS
     try:
         reader = GGUFReader(str(file))
         values = {
             name: field.contents()
             for name, field in reader.fields.items()
-            if name in names or name.endswith(".context_length")
+            if name in (_TOKENS, _TEMPLATE, *_ENDS) or "tokenizer." not in name
         }
     except Exception as error:  # of a damaged file it raises whatever numpy raises
         raise InputError(
@@ -70,14 +120,87 @@ def read_header(file: Path) -> Header:
             file_type = LlamaFileType(number).name.removeprefix("MOSTLY_")
         except ValueError:
             file_type = f"file type {number}"
-    positions = values.get(f"{architecture}.context_length")
+    settings = {
+        name.removeprefix(f"{architecture}."): value for name, value in values.items()
+    }
+    layers, further = settings.get("block_count"), settings.get("nextn_predict_layers")
+    if isinstance(layers, int) and isinstance(further, int):
+        settings["block_count"] = layers - further  # which guess further tokens
     return Header(
         file_type=file_type,
         parameters=sum(int(tensor.n_elements) for tensor in reader.tensors),
-        positions=positions if isinstance(positions, int) else None,
+        settings=settings | _rope(settings, reader.tensors),
         tokens=tuple(tokens),
         ends=frozenset(values[name] for name in _ENDS if name in values),
+        template=str(values.get(_TEMPLATE, "")),
     )
+
+
+def _rope(settings: Json, tensors: Any) -> Json:
+    """The rotary embedding that llama.cpp computes, in the words of config.json. Two of
+    its kinds are tensors, not settings."""
+    kind = settings.get(_TYPE, "linear")
+    factor = settings.get(_FACTOR, settings.get("rope.scale_linear"))
+    for tensor in tensors:
+        if tensor.name == "rope_factors_long.weight":
+            kind, factor = "longrope", None
+        if tensor.name == "rope_freqs.weight":
+            # the longest waves have the whole factor
+            kind, factor = "llama3", float(tensor.data.max(initial=1))
+    if kind == "none" or (kind in ("linear", "llama3") and factor in (None, 0, 1)):
+        kind, factor = "default", None
+    return {_TYPE: kind, _FACTOR: factor}
+
+
+def differences(header: Header, base: Path, tokenizer: Any) -> Iterator[str]:
+    """A line for each setting that a file and its base state otherwise. `tokenizer`:
+    the base's."""
+    ours = _settings_of(base)
+    for key, fields in _FIELDS.items():
+        field = next((field for field in fields if ours.get(field)), None)
+        value = header.settings.get(key, _UNSTATED.get(key))
+        if field is None or not value or ours.keys() & _OTHERWISE.get(key, ()):
+            continue
+        if not _is_same(ours[field], value):
+            value = float(f"{value:.7g}") if isinstance(value, float) else value
+            shown = one_line(repr(value), _EXCERPT)
+            stated = "" if key in header.settings else ", as it states none"
+            yield f"{key}: {field} {ours[field]!r} against {shown}{stated}"
+    names = tokenizer.convert_ids_to_tokens(sorted(eos_ids_of(tokenizer)))
+    ends = [token for end, token in enumerate(header.tokens) if end in header.ends]
+    if names and ends and not {*names} & {*ends}:
+        yield f"eos_token_id: {names} against {ends}"
+    yield from other_template(tokenizer, header.template)
+
+
+def _settings_of(base: Path) -> Json:
+    """What a base states of its text, with its rotary embedding beside the rest."""
+    settings = text_model(Checkpoint(base).settings)
+    rope: Json = settings.get("rope_parameters") or {}
+    rope = rope.get("full_attention", rope)
+    return settings | (rope if rope.get("rope_type") in _ROPES else {})
+
+
+def _is_same(ours: Any, theirs: Any) -> bool:
+    """A list has a number for each layer, and 0 where a layer has none."""
+    its = {*theirs} - {0} if isinstance(theirs, list) else {theirs}
+    numbers = all(isinstance(value, int | float) for value in (ours, *its))
+    if not numbers:
+        return bool(ours == theirs)
+    # a file has floats of 32 bits
+    return all(math.isclose(ours, other, rel_tol=1e-6) for other in its)
+
+
+def other_template(tokenizer: Any, stated: str) -> Iterator[str]:
+    """A line if a file or a server has another chat template than its base."""
+    own = tokenizer.chat_template
+    own = own.get("default") if isinstance(own, dict) else own
+    if own and stated and own.strip() != stated.strip():
+        at = common(own, stated)
+        yield (
+            f"chat_template: from character {at} {own[at : at + _EXCERPT]!r} against"
+            f" {stated[at : at + _EXCERPT]!r}"
+        )
 
 
 def other_tokens(header: Header, tokenizer: Any) -> str:

@@ -85,6 +85,7 @@ class Llama(Dialect):
             vocabulary=stated(meta, "n_vocab"),
             file_type=str(props.get("model_ftype") or "") or None,
             parameters=stated(meta, "n_params"),
+            template=str(props.get("chat_template") or ""),
         )
 
     async def generate(self, request: Generate) -> Response:

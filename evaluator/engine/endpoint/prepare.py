@@ -84,6 +84,7 @@ def prepare_gguf(file: Path, base: Path) -> Path:
         file_type=header.file_type,
         parameters=header.parameters,
         other_tokens=different,
+        differences=tuple(gguf.differences(header, base, tokenizer)),
     )
     if not different:
         return _written(folder, served, base)
@@ -208,6 +209,7 @@ async def _prepare(endpoint: Endpoint, base: Path) -> Path:
             context=context,
             file_type=described.file_type,
             parameters=described.parameters,
+            differences=tuple(gguf.other_template(tokenizer, described.template)),
             fingerprint=answers,
             planted=planted,
             abilities=abilities,

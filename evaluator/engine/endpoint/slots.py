@@ -90,8 +90,8 @@ class Slots:
             slot.load -= cost
 
 
-def common(one: Ids, other: Ids) -> int:
-    """Tokens that two prompts begin with."""
+def common(one: Sequence[object], other: Sequence[object]) -> int:
+    """Tokens that two prompts begin with, or characters."""
     count = 0
     for mine, its in zip(one, other, strict=False):
         if mine != its:

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -10,10 +11,12 @@ import pytest
 import yaml
 
 from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.checkpoints.served import ServedModel
 from evaluator.core.config import validated
 from evaluator.engine import processor
 from evaluator.engine.vllm import engine, quantised
 from launch.sweep import preflight
+from launch.sweep import preflight_checks as checks
 from launch.sweep.config import SweepConfig
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Inspections, prepare
@@ -407,3 +410,17 @@ def test_differing_configuration_is_told(tmp_path):
     line = "config.json: rms_norm_eps 1e-06 against 1e-05"
     assert plan.differences == {"int4": [line]}
     assert f"int4: differs from its base beside weights: {line}" in plan.served
+
+
+def test_differing_settings_of_a_file_are_told(tmp_path):
+    base = save_tiny_model(tmp_path / "base")
+    shutil.copytree(base, tmp_path / "q4")
+    line = "rope.freq_base: rope_theta 500000.0 against 10000.0"
+    served = ServedModel(gguf="q4.gguf", sha256="1", differences=(line,))
+    (tmp_path / "q4" / "served.json").write_text(served.model_dump_json())
+    jobs = [
+        replace(job("base", base), base="base"),
+        replace(job("q4", tmp_path / "q4"), base="base"),
+    ]
+    dense = {each.name: inspect_checkpoint(each.path, each.name) for each in jobs}
+    assert checks.differences_of(jobs, dense, {}) == {"q4": [line]}

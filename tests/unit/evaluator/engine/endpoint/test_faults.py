@@ -4,18 +4,22 @@ import contextlib
 import itertools
 import json
 import random
+import shutil
 
 import numpy as np
 import pytest
 
+from evaluator.checkpoints.served import Endpoint, read_served
 from evaluator.core.errors import EngineError, InputError
 from evaluator.engine.base import TOO_LONG, UNABLE
 from evaluator.engine.beam import BeamSearch
+from evaluator.engine.endpoint.prepare import prepare_endpoint
 from evaluator.probes.item import failed
 from tests.support.engines import answers
 from tests.support.fake import FakeEngine
 from tests.support.requests import generation, scoring
 from tests.support.served import (
+    BASE,
     EOS,
     AveragingLM,
     EndingLM,
@@ -606,3 +610,17 @@ def test_a_smaller_context_excludes():
         server.context = 64
         answer = answers(engine, [long])["long"]
     assert failed(answer.error)["status"] == "excluded"
+
+
+@pytest.mark.parametrize("template", ["{{ messages }}", "{{ message }}"])
+def test_another_template_of_a_server_is_named(tmp_path, template):
+    server, base = FakeServer(), tmp_path / "base"
+    shutil.copytree(BASE, base)
+    (base / "chat_template.jinja").write_text("{{ messages }}")
+    server.spoil = lambda body, answer: answer | {"chat_template": template}
+    with server.serving() as url:
+        folder = prepare_endpoint(Endpoint(url=url), base)
+    lines = read_served(folder).differences
+    assert [line.split(":")[0] for line in lines] == ["chat_template"] * (
+        template == "{{ message }}"
+    )

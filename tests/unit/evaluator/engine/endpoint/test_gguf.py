@@ -1,5 +1,6 @@
 """GGUF files: what they state, and whether they are whole and the base's own."""
 
+import json
 import os
 import re
 import shutil
@@ -32,10 +33,18 @@ def tokens_of_base():
     return sorted(vocabulary, key=vocabulary.get)
 
 
-def write(file, tokens=None, architecture="llama", **more):
+def write(file, tokens=None, architecture="llama", settings=(), factors=(), **more):
+    """`settings`: keys of the architecture with values; `factors`: tensors of its
+    rotary embedding."""
     writer = gguf.GGUFWriter(str(file), architecture)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_K_M)
-    writer.add_context_length(777)
+    for name, value in ({"context_length": 777} | dict(settings)).items():
+        name = name if "tokenizer" in name else f"{architecture}.{name}"
+        kinds = {str: writer.add_string, float: writer.add_float32}
+        kinds[list] = writer.add_array
+        kinds.get(type(value), writer.add_uint32)(name, value)
+    for name, values in dict(factors).items():
+        writer.add_tensor(name, np.array(values, np.float32))
     if tokens is not None:
         writer.add_token_list(tokens)
     for name, value in more.items():
@@ -77,6 +86,177 @@ def test_another_bases_tokens_are_named(tmp_path, change, words):
         prepare_gguf(file, BASE)
     assert "\n" not in str(raised.value)
     assert not list((tmp_path / "cache").rglob("*.json"))
+
+
+# as the converter writes the bundled model
+EQUAL = {
+    "context_length": 4096,
+    "block_count": 5,
+    "nextn_predict_layers": 1,
+    "embedding_length": 192,
+    "feed_forward_length": [448] * 4,
+    "attention.head_count": 6,
+    # a layer without attention
+    "attention.head_count_kv": [3, 0, 3, 3],
+    "attention.key_length": 32,
+    "attention.layer_norm_rms_epsilon": 1e-6,
+    "attention.sliding_window": 0,
+    "vocab_size": 3072,
+    "tokenizer.ggml.eos_token_id": 0,
+    "tokenizer.chat_template": "{{ messages }}\n",
+}
+LLAMA3 = {
+    "rope_theta": 10000.0,
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 512,
+}
+YARN = {
+    "rope_theta": 10000.0,
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 1024,
+}
+STATED_YARN = {
+    "rope.scaling.type": "yarn",
+    "rope.scaling.factor": 4.0,
+    "rope.scaling.original_context_length": 1024,
+}
+FREQUENCIES = {"rope_freqs.weight": [1.0, 3.0, 8.0]}
+LONG = {"rope_factors_long.weight": [1.0], "rope_factors_short.weight": [1.0]}
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "factors", "line"),
+    [
+        ({}, {}, {}, None),
+        ({}, {"rope.freq_base": 10000.0, "rope.scaling.type": "none"}, {}, None),
+        (
+            {"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}},
+            {},
+            {},
+            "rope.freq_base: rope_theta 500000.0 against 10000.0, as it states none",
+        ),
+        (
+            {},
+            {"rope.freq_base": 1e6},
+            {},
+            "rope.freq_base: rope_theta 10000.0 against 1000000.0",
+        ),
+        ({"rope_parameters": YARN}, STATED_YARN, {}, None),
+        (
+            {"rope_parameters": YARN},
+            {},
+            {},
+            "rope.scaling.type: rope_type 'yarn' against 'default'",
+        ),
+        ({}, STATED_YARN, {}, "rope.scaling.type: rope_type 'default' against 'yarn'"),
+        (
+            {"rope_parameters": YARN},
+            STATED_YARN | {"rope.scaling.factor": 2.0},
+            {},
+            "rope.scaling.factor: factor 4.0 against 2.0",
+        ),
+        (
+            {"rope_parameters": YARN},
+            STATED_YARN | {"rope.scaling.original_context_length": 4096},
+            {},
+            "rope.scaling.original_context_length: original_max_position_embeddings"
+            " 1024 against 4096",
+        ),
+        (
+            {},
+            {"rope.scale_linear": 2.0},
+            {},
+            "rope.scaling.type: rope_type 'default' against 'linear'",
+        ),
+        ({"rope_parameters": LLAMA3}, {}, FREQUENCIES, None),
+        (
+            {"rope_parameters": LLAMA3 | {"factor": 32.0}},
+            {},
+            FREQUENCIES,
+            "rope.scaling.factor: factor 32.0 against 8.0",
+        ),
+        (
+            {"rope_parameters": LLAMA3},
+            {},
+            {},
+            "rope.scaling.type: rope_type 'llama3' against 'default'",
+        ),
+        ({}, {}, LONG, "rope.scaling.type: rope_type 'default' against 'longrope'"),
+        (
+            {},
+            {"attention.layer_norm_rms_epsilon": 1e-5},
+            {},
+            "attention.layer_norm_rms_epsilon: rms_norm_eps 1e-06 against 1e-05",
+        ),
+        (
+            {},
+            {"attention.head_count": 3},
+            {},
+            "attention.head_count: num_attention_heads 6 against 3",
+        ),
+        (
+            {},
+            {"attention.head_count_kv": [3, 1, 3, 3]},
+            {},
+            "attention.head_count_kv: num_key_value_heads 3 against [3, 1, 3, 3]",
+        ),
+        ({}, {"block_count": 4}, {}, "block_count: num_hidden_layers 4 against 3"),
+        (
+            {},
+            {"embedding_length": 96},
+            {},
+            "embedding_length: hidden_size 192 against 96",
+        ),
+        (
+            {},
+            {"feed_forward_length": 96},
+            {},
+            "feed_forward_length: intermediate_size 448 against 96",
+        ),
+        (
+            {"use_sliding_window": True, "sliding_window": 1024},
+            {"attention.sliding_window": 512},
+            {},
+            "attention.sliding_window: sliding_window 1024 against 512",
+        ),
+        (
+            {},
+            {"context_length": 1024},
+            {},
+            "context_length: max_position_embeddings 4096 against 1024",
+        ),
+        ({}, {"vocab_size": 9}, {}, "vocab_size: vocab_size 3072 against 9"),
+        (
+            {},
+            {"tokenizer.chat_template": "{{ message }}"},
+            {},
+            "chat_template: from character 10 's }}' against ' }}'",
+        ),
+        (
+            {},
+            {"tokenizer.ggml.eos_token_id": 7},
+            {},
+            f"eos_token_id: ['<|endoftext|>'] against {tokens_of_base()[7:8]}",
+        ),
+        ({}, {"embedding_length": "many"}, {}, "hidden_size 192 against 'many'"),
+    ],
+)
+def test_other_settings_are_named(tmp_path, config, settings, factors, line):
+    """As of a directory; the same settings in other words are no difference."""
+    base = tmp_path / "base"
+    shutil.copytree(BASE, base)
+    stored = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(stored | config))
+    (base / "chat_template.jinja").write_text("{{ messages }}")
+    settings = EQUAL | settings
+    file = write(tmp_path / "a.gguf", tokens_of_base(), "qwen3", settings, factors)
+    differences = read_served(prepare_gguf(file, base)).differences
+    assert len(differences) == (line is not None)
+    assert all(found.endswith(line) for found in differences)
 
 
 @pytest.fixture
