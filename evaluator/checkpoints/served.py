@@ -39,6 +39,8 @@ class Endpoint(Frozen):
     # A directory with its tokenizer; None: that of the base.
     tokenizer: str | None = None
     concurrency: int = Field(default=CONCURRENCY, ge=1, le=1024)  # requests at a time
+    # seconds until an answer is whole; None: 120, and one for each of its tokens
+    timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     # of a run over all its calls; None: no limit
     max_requests: int | None = Field(default=None, ge=1)
     max_tokens: int | None = Field(default=None, ge=1)  # of prompts and longest answers

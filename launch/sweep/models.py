@@ -57,6 +57,13 @@ def resolve_served(value: ModelValue, base: Path) -> Path:
     return prepare.prepare_gguf(Path(os.path.expanduser(value)), base)
 
 
+def check_gguf(value: str) -> None:
+    """Raises InputError for a GGUF file that is damaged or not finite."""
+    from evaluator.engine.endpoint.gguf import read_header  # httpx
+
+    read_header(Path(os.path.expanduser(value)), weights=True)
+
+
 def local_directory(value: str) -> Path | None:
     """A model's directory, without network; None for a hub id outside
     RESURFACE_MODELS."""

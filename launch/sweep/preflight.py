@@ -30,7 +30,7 @@ from launch.sweep import preflight_checks as checks
 from launch.sweep.config import SweepConfig
 from launch.sweep.controls import with_controls
 from launch.sweep.jobs import CheckpointJob, Jobs, expand, models_of
-from launch.sweep.models import is_served, local_directory
+from launch.sweep.models import check_gguf, is_served, local_directory
 from launch.sweep.preflight_checks import Infos, keeps_references, reference_bytes
 from launch.sweep.prepared_tasks import (
     Asked,
@@ -242,7 +242,10 @@ def jobs_here(
             value = models[name]
             if isinstance(value, Endpoint):
                 away.append(name)
-            elif is_served(value) or local_directory(value) is None:
+            elif is_served(value):
+                check_gguf(value)
+                away.append(value)
+            elif local_directory(value) is None:
                 away.append(value)
         tasks = dict(job.tasks)
         for name, task in job.tasks.items():

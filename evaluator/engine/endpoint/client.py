@@ -98,6 +98,7 @@ class Client:
         most = endpoint.concurrency
         self._servers = [_Server(url, most, most) for url in endpoint.url]
         self._patience = patience
+        self._timeout = endpoint.timeout
         self._room = asyncio.Condition()
         self._http = httpx.AsyncClient(
             headers={"Accept-Encoding": "gzip"}
@@ -147,18 +148,18 @@ class Client:
         return await self._send("POST", path, body, tokens)
 
     async def _send(self, method: str, path: str, body: Any, tokens: int) -> Any:
-        until, tries = time.monotonic() + self._patience, 0
-        before = self.answered
+        started, tries = time.monotonic(), 0
+        before, seconds = self.answered, self._timeout or _ANSWER_SECONDS + tokens
         while True:
             server = await self._enter()
             try:
                 answer = self._exchange(method, server.url + path, body)
-                response, content = await asyncio.wait_for(
-                    answer, _ANSWER_SECONDS + tokens
-                )
+                response, content = await asyncio.wait_for(answer, seconds)
             except (httpx.RequestError, TimeoutError, zlib.error) as error:
                 server.failed()
                 status, wait, why = 0, None, self._shown(error)
+                if isinstance(error, TimeoutError):
+                    why = f"no whole answer within {seconds:g} s (timeout: of a model)"
             else:
                 value = _parsed(content)
                 status, why = _outcome(response, value)
@@ -178,10 +179,10 @@ class Client:
                 wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2**tries) * random.random()
             # an answer may take longer than our patience; it has a second try
             last = tries > 1 or wait > self._patience
-            if last and time.monotonic() + wait > until:
+            passed = time.monotonic() - started
+            if last and passed + wait > self._patience:
                 raise Unreachable(
-                    f"endpoint {server.url}: {why}, for {self._patience:.0f} s and"
-                    f" {tries} tries"
+                    f"endpoint {server.url}: {why}, for {passed:.0f} s and {tries} tries"
                 )
             await asyncio.sleep(wait)
 

@@ -13,10 +13,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.shapes import text_model
 from evaluator.checkpoints.tokenizer import eos_ids_of
 from evaluator.core.errors import InputError, Json, one_line
+from evaluator.core.liveness import HEARTBEAT
 from evaluator.engine.endpoint.slots import common
 
 _PADDING = ("[PAD", "<pad", "<unused", "<|unused", "<|reserved", "UNUSED")
@@ -26,6 +29,27 @@ _TEMPLATE = "tokenizer.chat_template"
 _MAGIC = b"GGUF"
 _SHOWN = 3  # different tokens in an error
 _EXCERPT = 60  # characters of a value
+_PIECE = 2**20  # blocks that are checked at a time
+# At which bytes of a block its floating-point numbers are. Any others are finite.
+_PLACES = {
+    **dict.fromkeys(
+        ["F64", "F32", "BF16", "F16", "Q4_0", "Q5_0", "Q8_0", "IQ4_NL", "IQ4_XS"], (0,)
+    ),
+    **dict.fromkeys(["IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"], (0,)),
+    **dict.fromkeys(["Q4_1", "Q5_1", "Q4_K", "Q5_K"], (0, 2)),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q6_K": (208,),
+    "TQ1_0": (52,),
+    "TQ2_0": (64,),
+}
+# how they are stored, and the bits that are all set in NaN and infinity
+_EXPONENTS: dict[str, tuple[type[Any], int]] = {
+    "F64": (np.uint64, 0x7FF0 << 48),
+    "F32": (np.uint32, 0x7F80 << 16),
+    "BF16": (np.uint16, 0x7F80),
+}
+_HALF = (np.uint16, 0x7C00)
 _TYPE, _FACTOR = "rope.scaling.type", "rope.scaling.factor"
 # A file's settings, and the names that config.json may have for each.
 _FIELDS = {
@@ -81,8 +105,9 @@ class Header:
         return positions if isinstance(positions, int) else None
 
 
-def read_header(file: Path) -> Header:
-    """Raises InputError for a file that is no whole GGUF, and without the package."""
+def read_header(file: Path, *, weights: bool = False) -> Header:
+    """Raises InputError for a file that is no whole GGUF, and without the package.
+    `weights`: also for those that are not finite, which takes a reading of all."""
     if find_spec("gguf") is None:
         raise InputError(f"{file}: to read it, pip install 'resurface[gguf]'")
     from gguf import GGUFReader, LlamaFileType
@@ -120,6 +145,8 @@ def read_header(file: Path) -> Header:
             file_type = LlamaFileType(number).name.removeprefix("MOSTLY_")
         except ValueError:
             file_type = f"file type {number}"
+    if weights:
+        _check_finite(file, reader.tensors)
     settings = {
         name.removeprefix(f"{architecture}."): value for name, value in values.items()
     }
@@ -134,6 +161,29 @@ def read_header(file: Path) -> Header:
         ends=frozenset(values[name] for name in _ENDS if name in values),
         template=str(values.get(_TEMPLATE, "")),
     )
+
+
+def _check_finite(file: Path, tensors: Any) -> None:
+    """Raises InputError for a number that is not finite: in a block of a quantised
+    matrix, only its scales can be."""
+    from gguf import GGML_QUANT_SIZES
+
+    for tensor in tensors:
+        kind = tensor.tensor_type.name
+        number, exponent = _EXPONENTS.get(kind, _HALF)
+        size = np.dtype(number).itemsize
+        _, block = GGML_QUANT_SIZES[tensor.tensor_type]
+        rows = tensor.data.reshape(-1).view(np.uint8).reshape(-1, block)
+        for start in range(0, len(rows), _PIECE):
+            HEARTBEAT.beat()
+            for place in _PLACES.get(kind, ()):
+                part = rows[start : start + _PIECE, place : place + size]
+                bits = np.ascontiguousarray(part).view(number)
+                if ((bits & exponent) == exponent).any():
+                    raise InputError(
+                        f"{file}: tensor {tensor.name}: has numbers that are not"
+                        " finite; convert the model again"
+                    )
 
 
 def _rope(settings: Json, tensors: Any) -> Json:

@@ -9,6 +9,7 @@ a start may take is the run's `load_seconds`."""
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -37,6 +38,7 @@ _START_SECONDS = 1800
 _KEPT = 40  # of its last lines
 _PROGRAM = "llama-server"  # of llama.cpp
 _ADDRESS = "listening on "
+_FAILURE = re.compile(r"error|invalid|GGML_ASSERT")
 
 
 def check_here() -> None:
@@ -91,7 +93,7 @@ class LlamaProcess:
         line = self._process.stdout.readline()
         if not line.startswith(_ADDRESS):
             self.close()
-            failures = [each for each in said if "error" in each or "invalid" in each]
+            failures = [each for each in said if _FAILURE.search(each)]
             last = (failures[:1] or [*said][-1:] or ["it says nothing"])[0]
             raise EngineError(
                 f"{file}: llama.cpp does not serve it: {one_line(line)}; {last}"

@@ -64,14 +64,14 @@ def prepare_gguf(file: Path, base: Path) -> Path:
     file = file.absolute()
     if not file.is_file():
         raise InputError(f"{file}: no such file")
-    header = gguf.read_header(file)
-    tokenizer = load_tokenizer(base)
-    different = gguf.other_tokens(header, tokenizer)
     state = file.stat()
     # a copy may keep size and time
     kept = (state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino)
     folder = _folder(str(file), *map(str, kept), str(base))
     known = read_served(folder)
+    header = gguf.read_header(file, weights=known is None)
+    tokenizer = load_tokenizer(base)
+    different = gguf.other_tokens(header, tokenizer)
     served = ServedModel(
         gguf=str(file),
         size=state.st_size,

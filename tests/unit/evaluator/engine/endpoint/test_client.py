@@ -11,6 +11,7 @@ import time
 from email.utils import formatdate
 
 import pytest
+from pydantic import ValidationError
 
 from evaluator.checkpoints.served import Endpoint
 from evaluator.core.errors import EngineError, InputError
@@ -170,9 +171,7 @@ def test_bursts_narrow_the_requests():
     assert 1 < server.most_in_flight < 12  # few, then slowly more
 
 
-def test_trickled_answers_end(monkeypatch):
-    monkeypatch.setattr(client_module, "_ANSWER_SECONDS", 0.3)
-
+def test_trickled_answers_end():
     def trickle(handler):
         handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n")
         for _ in range(30):
@@ -181,7 +180,19 @@ def test_trickled_answers_end(monkeypatch):
             time.sleep(0.1)
         return True
 
-    assert isinstance(got(trickle)[0], Unreachable)
+    server = FakeServer()
+    server.before = trickle
+    with server.serving() as url:
+        (found,) = gets(Endpoint(url=url, timeout=0.3), 1, patience=0.1)
+    assert isinstance(found, Unreachable)
+    assert "no whole answer within 0.3 s" in str(found)
+    assert "2 tries" in str(found)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("inf"), "soon"])
+def test_timeouts_are_seconds(timeout):
+    with pytest.raises(ValidationError, match="timeout"):
+        Endpoint(url="http://x", timeout=timeout)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,9 +19,19 @@ from evaluator.engine.endpoint import gguf as gguf_module
 from evaluator.engine.endpoint import llama_process, prepare
 from evaluator.engine.endpoint.engine import EndpointEngine
 from evaluator.engine.endpoint.prepare import other_texts, prepare_gguf
+from launch.sweep.models import check_gguf
 from tests.support.served import BASE
 
 gguf = pytest.importorskip("gguf", reason="the package gguf is not installed")
+
+
+def is_computed(kind):
+    """Whether the package computes weights of a kind."""
+    try:
+        gguf.quants.dequantize(np.zeros(gguf.GGML_QUANT_SIZES[kind][1], np.uint8), kind)
+    except NotImplementedError:
+        return False
+    return kind.name != "F32"
 
 
 @pytest.fixture(autouse=True)
@@ -350,6 +361,45 @@ def test_broken_files_are_refused(tmp_path):
         words = "no GGUF file" if name in ALIEN else "damaged or cut off"
         assert words in str(raised.value), name
         assert "numpy" not in str(raised.value)
+
+
+KINDS = [*filter(is_computed, gguf.GGML_QUANT_SIZES)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_weights_that_are_not_finite_are_refused(tmp_path, kind):
+    """Each place of a block where a float16 of NaN makes a weight NaN, and no other."""
+    _, size = gguf.GGML_QUANT_SIZES[kind]
+    for place in range(size - 1):
+        content = np.zeros((2, size), np.uint8)
+        nan = 0x7FC0 if kind.name == "BF16" else 0x7E00
+        content[1, place : place + 2] = np.array([nan], np.uint16).view(np.uint8)
+        with np.errstate(all="ignore"):
+            finite = np.isfinite(gguf.quants.dequantize(content, kind)).all()
+        tensor = SimpleNamespace(tensor_type=kind, data=content, name="blk.0.ffn_up")
+        if finite:
+            gguf_module._check_finite(tmp_path, [tensor])
+            continue
+        with pytest.raises(InputError, match=r"tensor blk\.0\.ffn_up: has numbers"):
+            gguf_module._check_finite(tmp_path, [tensor])
+
+
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, np.finfo(np.float32).max])
+def test_a_file_that_is_not_finite_is_refused(tmp_path, number):
+    """Before any engine starts, also by a dry run."""
+    factors = {"blk.0.ffn_norm.weight": [1.0, number]}
+    file = write(tmp_path / "a.gguf", tokens_of_base(), factors=factors)
+    if number == np.finfo(np.float32).max:
+        check_gguf(str(file))
+        assert prepare_gguf(file, BASE).is_dir()
+        return
+    for check in (lambda: check_gguf(str(file)), lambda: prepare_gguf(file, BASE)):
+        with pytest.raises(
+            InputError, match=r"a\.gguf: tensor blk\.0\.ffn_norm"
+        ) as raised:
+            check()
+        assert "\n" not in str(raised.value)
+    assert not list((tmp_path / "cache").rglob("*.json"))
 
 
 @pytest.mark.parametrize(

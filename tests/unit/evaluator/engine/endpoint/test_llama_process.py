@@ -41,6 +41,21 @@ def test_a_failed_start_is_named(program, tmp_path, monkeypatch):
     assert arguments.endswith("--check-tensors .\n")
 
 
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("ggml.c:7: GGML_ASSERT(n > 0) failed", "ggml.c:7: GGML_ASSERT(n > 0) failed"),
+        ("", "bye"),
+    ],
+)
+def test_an_aborted_start_is_named(program, tmp_path, line, shown):
+    """By the failed assertion, not by the backtrace below it."""
+    program(f"echo '{line}' >&2; echo bye >&2; kill -ABRT $$")
+    with pytest.raises(EngineError) as raised:
+        LlamaProcess(tmp_path / "a.gguf", 64, 1, quiet=True)
+    assert str(raised.value).endswith(f"ended with status -6; {shown}")
+
+
 def test_a_hung_start_leaves_nothing(program, tmp_path):
     """The run ends an engine whose load hangs (load_seconds)."""
     pipe = tmp_path / "pid"
