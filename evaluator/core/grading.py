@@ -18,12 +18,15 @@ where it stands by itself:
 - A number in Han characters is whole: neither 三 nor 十 is in 三十. So is a Roman numeral
   that ends an answer, and a number word: `seven` is not in `seventeen`.
 - A number is not in another one: 5 is not in 5 million, 5k, 5 to 6 or minus 5, 1990 not
-  in 1990s, and `10 km` not in `10 km/h`. It is in `5.0` and in `5 km`.
+  in 1990s, `10 km` not in `10 km/h`, and `five` not in `fifty-five` or `five hundred`. It
+  is in `5.0` and in `5 km`. `from 1914 to 1918` names both ends, as of a change.
 - A word begins where the answer begins: `happy` is not in `unhappy`. Arabic, Hebrew and
   others write articles and prepositions there, so letters may stand before it.
+- What a negation directly before it denies is not the answer: `not true`, `不可能`.
 - An answer of at most three letters touches no letter in scripts that separate words:
   `no` is not in `north`. A single letter has the answer's case: `A` is not in `a cat`.
-  Longer answers may stand inside a word, which has its endings.
+  Longer answers may stand inside a word, which has its endings: in English a plural,
+  a tense or a people's name. `India` is not in `Indiana`, and `GPT-4` not in `GPT-4o`.
 - An answer may lack its leading article; of at most three letters, it must then be the
   whole text.
 
@@ -44,9 +47,12 @@ from evaluator.core.plain import SIGNS, forms, plain
 from evaluator.core.records import Columns, Grading
 from evaluator.core.text import (
     ARTICLES,
+    NEGATIONS,
+    ONES,
     POWERS_AFTER,
     POWERS_BEFORE,
     PREFIXING,
+    TENS,
     UNSPACED,
     main_code,
     normalise,
@@ -56,29 +62,33 @@ from evaluator.core.text import (
 LOOP = 8  # tokens of the n-grams that show a loop
 _FEW = 3  # letters of an answer that stands alone
 _THOUGHT = (
-    r"(?!end)(?:\w+[:_])?(?:think|thinking|thought|thoughts|reasoning|scratchpad)"
+    r"(?!end)(?:\w+[:_])?(?:\w*think(?:ing)?|thoughts?|reason(?:ing)?|reflection|analysis|cot"
+    r"|scratchpad|planning|monologue)\s*"
 )
 _BEGINS = (
     rf"[<◁]\|?{_THOUGHT}\|?[>▷]|\[think\]"
-    r"|<\|(?:begin_of_thought|start_thinking|inner_prefix)\|>"
+    r"|<\|(?:begin_of_thought|thought_start|start_thinking|inner_prefix)\|>"
+    r"|<start_working_out>|<unused94>"
     r"|<\|channel\|?>\s*(?:analysis|commentary|thought)\b[^<]*?(?:<\|message\|>|\n)"
 )
 _ENDS = (
     rf"[<◁]\|?/{_THOUGHT}\|?[>▷]|\[/think\]"
-    r"|<\|(?:end_of_thought|end_thinking|inner_suffix)\|>"
+    r"|<\|(?:end_of_thought|thought_end|end_thinking|inner_suffix)\|>"
+    r"|<end_working_out>|<unused95>"
     r"|<\|channel\|>\s*final\s*<\|message\|>|<channel\|>"
 )
 _BRACKET = re.compile(r"[<\[◁]")
 _MARKS = re.compile(f"(?P<begins>{_BEGINS})|{_ENDS}", re.IGNORECASE)
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 _HANGUL = re.compile("[가-힣]")
+# of English, where other letters make another word: `India` is not in `Indiana`
+_ENDINGS = re.compile(r"(?:e?s|e?d|ing|ly|(?:i?a)?ns?|ese|ish)(?!\w)")
+_VARIANT = re.compile(r"[a-z](?!\w)")  # `GPT-4o`, `iPhone 5s`
 _NEGATING = frozenset("불비무미부반")
 _HAN_NUMBERS = frozenset("〇零一二三四五六七八九十百千万萬亿億兆两兩")
-_NUMBER = re.compile(
-    r"(?:^|.*"
-    r" )(?:(?=[ivxlcdm])m{0,3}(?:cm|cd|d?c{0,3})(?:xc|xl|l?x{0,3})(?:ix|iv|v?i{0,3})"
-    r"|four|seven|eight|nine|vier|fünf|sieben|acht|neun)"
-)
+_ROMAN = r"(?=[ivxlcdm])m{0,3}(?:cm|cd|d?c{0,3})(?:xc|xl|l?x{0,3})(?:ix|iv|v?i{0,3})"
+# between the words of one number: `treinta y cinco`
+_AND = "(?:and|et|y|e|și|og|och|und|en|και)"
 
 
 def thinking_spans(text: str) -> list[tuple[int, int]]:
@@ -276,26 +286,69 @@ def _article(code: str) -> re.Pattern[str]:
     return re.compile(rf"(?:{joined})(?:(?<=') ?|(?<!') |(?=[{UNSPACED}]))(?=.)")
 
 
+def _one_of(words: Iterable[str], code: str) -> str:
+    """A pattern of words in normal form; of none, one that matches nothing."""
+    longest = sorted({plain(word, code) for word in words}, key=len, reverse=True)
+    return "|".join(map(re.escape, longest)) or "(?!)"
+
+
 @cache
 def _powers(code: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """What multiplies a number, behind it and before it; English words in every
+    """What makes another number, behind it and before it; English words in every
     language. A long word may have an ending."""
-    after = {*POWERS_AFTER["en"], *POWERS_AFTER.get(code, ())}
     parts = [
-        r"s(?<=0s)\b",
+        r"s(?<=\ds)\b",
         r"er(?<=0er)\b",
-        "年代",
-        "년대",
+        "年代|년대|π(?!\\w)|割|分[之の]|点[0-9〇零一二三四五六七八九]",
         r"(?:es|tal(?:et|s)?|luvu\w*)\b",
+        r" and (?:a|\w+) (?:half|quarters?|thirds?)\b| to the power\b",
     ]
-    for word in sorted(after, key=len, reverse=True):
+    for word in _one_of({*POWERS_AFTER["en"], *POWERS_AFTER.get(code, ())}, code).split(
+        "|"
+    ):
         spaced = _joins(word[0]) and not _HANGUL.match(word)
         ending = (r"\w{0,3}" if len(word) > 4 else "") + r"(?!\w)" if spaced else ""
-        parts.append(f" ?{re.escape(word)}{ending}")
-    before = "|".join(map(re.escape, POWERS_BEFORE.get(code, ()))) or "(?!)"
+        parts.append(f" ?{word}{ending}")
+    before = _one_of(POWERS_BEFORE.get(code, ()), code)
     return re.compile("|".join(parts)), re.compile(
-        rf"(?:^|.* )(?:{before}) ", re.DOTALL
+        rf"(?:(?<!\S)(?:{before}) |分[之の]|[0-9〇零一二三四五六七八九]点)\Z"
     )
+
+
+@cache
+def _number_words(code: str) -> tuple[re.Pattern[str], ...]:
+    """Of numbers in words: whether a text ends in one, and what stands beside one that
+    is a part of another: `twenty five`, `five hundred`."""
+    tens = _one_of(TENS.get(code, ()), code)
+    powers = _one_of(POWERS_AFTER.get(code, ()), code)
+    words = f"{_one_of(ONES.get(code, ()), code)}|{tens}"
+    english = _one_of((*ONES["en"][3:9], *ONES["de"][3:8]), code)
+    return tuple(
+        re.compile(pattern)
+        for pattern in (
+            rf"(?:^|.* )(?:{_ROMAN}|{words}|{english})",
+            rf"(?:{words}|{powers})(?!\w)",
+            rf"(?:^|.* )(?:{words}|{powers})",
+            rf" (?:{words}|{powers})(?!\w)",
+            rf"(?<!\S)(?:(?:{words}|{powers})|(?:{tens}|{powers}) {_AND}) \Z",
+        )
+    )
+
+
+@cache
+def _denial(code: str) -> re.Pattern[str]:
+    """What stands before a word that is denied, in scripts without spaces directly."""
+    words, articles = _one_of(NEGATIONS.get(code, ()), code), ARTICLES.get(code, ())
+    verbs = "is|are|was|were|do|does|did|has|have|had|would|could|should"
+    return re.compile(
+        rf"(?:(?<!\S)(?:{words}|(?:{verbs})n ?t) (?:{'|'.join(articles)})?"
+        r"|不是?|不太|[无無]|(?<![南北东西中東])非|未|ไม่(?:ใช่)?)\Z"
+    )
+
+
+def _follows(pattern: re.Pattern[str], text: str, start: int) -> bool:
+    """Whether what stands at a place follows a pattern of at most forty letters."""
+    return pattern.search(text, max(0, start - 40), start) is not None
 
 
 @lru_cache(maxsize=4096)
@@ -305,10 +358,10 @@ def _is_short(text: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _ends_in_number(text: str) -> bool:
+def _ends_in_number(text: str, code: str) -> bool:
     """Whether the last word is a number whose name begins others: `world war i` is
     not in `world war ii`."""
-    return _NUMBER.fullmatch(text) is not None
+    return _number_words(code)[0].fullmatch(text) is not None
 
 
 def _stands(answer: str, text: str, code: str, *, alone: bool) -> bool:
@@ -321,13 +374,15 @@ def _stands(answer: str, text: str, code: str, *, alone: bool) -> bool:
         glued = alone and answer[0].isdecimal() and before.islower()  # `5` in `h5n1`
         inside = _begins_inside(answer[0], before, code)
         # particles follow a noun directly
-        last = (alone or _ends_in_number(answer)) and not _HANGUL.match(after)
+        last = (alone or _ends_in_number(answer, code)) and not _HANGUL.match(after)
         if not (
             glued
             or inside
             or _touch(answer[0], before, alone)
             or _touch(answer[-1], after, last)
+            or _goes_on(answer, text, end, code)
             or _is_multiplied(answer, text, end, code)
+            or _follows(_denial(code), text, start)
         ):
             return True
         start = text.find(answer, start + 1)
@@ -342,13 +397,34 @@ def _begins_inside(first: str, before: str, code: str) -> bool:
     return is_word and _joins(first) and _joins(before) and code not in PREFIXING
 
 
+def _goes_on(answer: str, text: str, end: int, code: str) -> bool:
+    """Whether letters behind an answer make another name or another English word."""
+    if answer[-1].isdecimal():
+        return not answer.isdecimal() and bool(
+            re.search(r"[^\W\d]", answer) and _VARIANT.match(text, end)
+        )
+    after = text[end : end + 1]
+    is_word = answer[-1].isalpha() and after.isascii() and after.isalpha()
+    return code == "en" and is_word and not _ENDINGS.match(text, end)
+
+
 def _is_multiplied(answer: str, text: str, end: int, code: str) -> bool:
-    """Whether a number in the answer's place is a part of `5 million` or `1990s`."""
+    """Whether a number in the answer's place is a part of `5 million`, `1990s` or
+    `twenty five`."""
+    start = end - len(answer)
     after, before = _powers(code)
-    if answer[-1].isdecimal() and after.match(text, end):
+    if _is_digit(answer[-1]) and after.match(text, end):
         return True
-    is_first = answer[0].isdecimal() and bool(POWERS_BEFORE.get(code))
-    return is_first and before.fullmatch(text[: end - len(answer)]) is not None
+    if _is_digit(answer[0]) and _follows(before, text, start):
+        return True
+    _, first, last, behind, ahead = _number_words(code)
+    if last.fullmatch(answer) and (behind.match(text, end) or after.match(text, end)):
+        return True
+    return first.match(answer) is not None and _follows(ahead, text, start)
+
+
+def _is_digit(char: str) -> bool:
+    return char.isdecimal() or char in _HAN_NUMBERS
 
 
 def _touch(edge: str, beside: str, alone: bool) -> bool:
@@ -357,8 +433,8 @@ def _touch(edge: str, beside: str, alone: bool) -> bool:
         return False
     if beside in SIGNS:
         return alone or beside == "⁄" or not edge.isalpha()
-    if edge in _HAN_NUMBERS or edge.isdecimal() or edge in SIGNS:
-        return beside.isdecimal() or beside in _HAN_NUMBERS
+    if _is_digit(edge) or edge in SIGNS:
+        return _is_digit(beside)
     return alone and _joins(edge) and _joins(beside)
 
 

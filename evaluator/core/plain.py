@@ -14,7 +14,10 @@ and layout do not matter. Pure.
 - Punctuation goes. Inside a word it becomes `'`, a joint: `e-mail`, `O'Brien`
   (`forms`). Between digits it is a space.
 - `5k` is `5 thousand`, `1.50` is 1.5, `minus 5` is −5, `5 to 6` a range, `1990's`
-  `1990s`, and `km/h` a unit of its own. A negation has no joint: `not_true` is one word.
+  `1990s`, and `km/h` a unit of its own. `3 × 10^8` and LaTeX's `3 \\cdot 10^{8}` are
+  300000000, and `\\frac{1}{2}` is 1/2. A negation has no joint: `not_true` is one word.
+- Spellings of one sound are one: Arabic kaf, yeh and alef, Russian `ё`, nasals before a
+  consonant in Hindi, the place of a tone in Vietnamese.
 - White space is single, and none stands beside a character of scripts that put no space
   between words.
 """
@@ -32,16 +35,41 @@ from evaluator.core.text import (
     main_code,
 )
 
-SIGNS = frozenset("⋅−⁄∶×^+±♯")  # of numbers, and of `C♯`
+SIGNS = frozenset("⋅−⁄∶×^+±♯√")  # of numbers, and of `C♯`
 _TURKIC = frozenset(("tr", "az"))
+_DEVANAGARI = frozenset(("hi", "mr", "ne", "mai", "bho"))
 # Before NFKC, which would make an accent of an apostrophe, and lose how thousands,
 # powers and fractions look.
 _BEFORE = str.maketrans(
     dict.fromkeys("´`‘’‛ʹʻʼʽˈ′‵＇ꞌ᾽᾿῾՚׳ߴߵ", "'")
-    | {"№": " no ", "⋅": ".", "٫": ".", "٬": "'", "،": ",", "İ": "i"}
+    | {"№": " no ", "™": " ", "⋅": ".", "٫": ".", "٬": "'", "،": ",", "İ": "i"}
 )
 _ODD = re.compile(f"[{''.join(map(chr, _BEFORE))}\u00a0\u2009\u202f⁻⁰¹²³⁴-⁹¼-¾⅐-⅞]")
 _GROUPED = re.compile(r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3}(?!\d))")
+_UNDERSCORED = re.compile(r"(?<!\d)(\d{1,3})_(?=\d{3}(?!\d))")
+# Of LaTeX: what becomes a sign, what only arranges, and what a command says of a text.
+_FRACTION = re.compile(
+    r"(\d?)\\[dtc]?frac *(?:\{([^{}]*)\}|(\d)) *(?:\{([^{}]*)\}|(\d))"
+)
+_LATEX = tuple(
+    (re.compile(pattern), sign)
+    for pattern, sign in (
+        (r"\{,\}|,\\!", ","),
+        (r"\\(?:left|right|displaystyle|big\w*|limits)(?![a-z])", ""),
+        (r"\\sqrt *(?:\[\d\])? *\{?", "√"),
+        (r"\\pm(?![a-z])", "±"),
+        (r"\\(?:times|cdot)(?![a-z])", "×"),
+        (r"\\pi(?![a-z])", "π"),
+        (r"\\[a-zA-Z]+\*? *\{|\\[,;:! ]|\\quad|\\(?=[%$])", " "),
+    )
+)
+_BRACED = re.compile(r"\^\{([-+]?\d+)\}")
+_TIMES_TEN = re.compile(
+    r"(?<=\d) ?[×x*·⋅∙] ?10 ?(?:\^|\*\*) ?([-−+]?\d\d?)(?!\d)", re.IGNORECASE
+)
+_NASAL = re.compile("ङ्(?=[क-घ])|ञ्(?=[च-झ])|ण्(?=[ट-ढ])|न्(?=[त-ध])|म्(?=[प-भ])")
+# `hòa` and `hoà`, decomposed
+_TONE = re.compile("(o(?=.[ae])|u(?=.y))([\u0300\u0301\u0303\u0309\u0323])(.)(?!\\w)")
 _POWER = re.compile(r"(?<=\d)(?=[⁻⁰¹²³⁴-⁹])")
 _MIXED = re.compile(r"(?<=\d)(?=[¼-¾⅐-⅞])")
 # Marks that readers leave out: Hebrew, Arabic with tatweel, Syriac; fillers and
@@ -68,10 +96,15 @@ _CUSTOMS = tuple(
     for group, decimal in (("[.']", ","), ("[,']", "."))
 )
 _BY_SPACE = re.compile(r"(?<![\d.,/:-])[1-9]\d{0,2}(?: \d{3})+(?![\d/:]|[.,]\d{3})")
+# `1 000 000` and `5 000`: in every language
+_SURELY = re.compile(
+    r"(?<![\d.,/:-])(?<!\d )[1-9]\d{0,2}(?= 0\d\d| \d{3} \d{3})(?: \d{3})+"
+    r"(?! ?\d|[/:]|[.,]\d{3})"
+)
 _DAY_FIRST = re.compile(r"(?<!\d)(\d\d?([./-])\d\d?\2)(\d{4})(?!\d)")
 _YEAR_FIRST = re.compile(r"(?<!\d)(\d{4})([./-]\d\d?[./-]\d\d?)(?!\d)")
 # before and after `1.10`, which is no decimal there
-_IN_A_DATE = re.compile(r"\.$|\d[/:,-]$")
+_IN_A_DATE = re.compile(r"\.$|\d[/:,-]$|\bv$|\bversion $")  # or a version
 _OF_A_DATE = re.compile(r"\.? ?\d{4}(?!\d)|[-/:.]\d")
 _NOTHING = re.compile(r"(?<=^\d)[.,]00?$|(?<=\d\d)[.,]00?$")
 _LEADING = re.compile(r"(?<![\w.,])\.(?=\d)")
@@ -79,41 +112,43 @@ _BETWEEN = re.compile(
     r"(?<=\d)(?:[-.,/:~—×]|\.\.\.?)(?=\d)|(?<=[\d$€£¥₹₩])[-~—](?=[$€£¥₹₩]?\d)"
 )
 _UNIT = re.compile(
-    r"(?<=\d)(?=(?:[ap]m|[kcm]?m|[km]?g|m?l|mph|ft|lbs?|[kmg]?hz|[kmgt]b|[km]?w)"
+    r"(?<=\d)(?=(?:[ap]m|bce?|[kcm]?m|[km]?g|m?l|mph|ft|lbs?|[kmg]?hz|[kmgt]b|[km]?w)"
     rf"(?![^\W{UNSPACED}]))"
 )
 _CURRENCY = re.compile(
     r"(?<![^\W_])(usd|eur|gbp|jpy|cny|inr|chf|cad|aud|rs)(?=\d)", re.IGNORECASE
 )
-# `5k`, and `5M`, which is not `5 m`
+# `5k`, and `5M`, which is not `5 m`; of money also `5 M`
 _SUFFIX = re.compile(
-    r"(?<=\d)([kKMBT])(?!\w)|(?<![^\W\d_])([$€£¥₹₩] ?\d[\d.,]*)m(?!\w)"
+    r"(?<=\d)([kKMBT])(?!\w)|(?<![^\W\d_])([$€£¥₹₩] ?\d[\d.,]*) ?([kmbtKMBT])(?!\w)"
 )
+_SYMBOL = re.compile(r"(?<=[$€£¥₹₩]) (?=\d)")
 _SUFFIXES = {"k": " thousand", "m": " million", "b": " billion", "t": " trillion"}
 _DECADE = re.compile(r"(?<=\d0)[-':](?=(?:s|er|es|tal|tals|talet|luvu\w*)\b)")
 _RATE = re.compile(
     r"(?<=\d)( ?[^\W\d_]{1,4}[23]?)(?:/| (?:per|pro|par|por) )(?=[^\W\d_])"
 )
 _MINUS = re.compile(
-    r"(?<!\w)(?<!\d )(?:minus|negative|negativ[eo]?|moins|menos|meno|мінус|минус|eksi|"
-    r"負の?|负|マイナス|마이너스|سالب|ناقص|ऋण) ?(?=[$€£¥₹₩]?\d)"
+    r"(?<!\w)(?<!\d )(?:minus|negative|negativ[eo]?|negatif|moins|menos|meno|miinus|"
+    r"mínusz|мінус|минус|μείον|eksi|âm|負の?|负|マイナス|마이너스|ลบ|سالب|ناقص|منفی|ऋण)"
+    r" ?(?=[$€£¥₹₩]?\d)"
 )
 _NUMBERS = re.compile(r"\d[\d.,']*")
 _NUMBER = r"[$€£¥₹₩]?\d[\d.,']*[$€£¥₹₩]?"
 _PERCENT = re.compile(r"(?<=\d) ?%(?= ?(?:-|\w+) ?\d[\d.,]* ?%)")  # `5 % to 6 %`
-# `from 1914 to 1918` names both ends, and `5 to 6` neither
+# `5 to 6` is one value. `from 1914 to 1918` names both ends: of a time or a change.
 _FROM = (
     *("from ", "von ", "de ", "du ", "des ", "desde ", "da ", "dal ", "del ", "van "),
     *("från ", "fra ", "od ", "с ", "від ", "từ ", "dari ", "kutoka "),
 )
 _TO = re.compile(
-    rf"(?<![\d.,'])({_NUMBER}) ?(?:\b(?:to|through|until|bis|à|a|tot|till|til|do|до|έως|đến|"
-    r"tới|sampai|hingga|hadi|se|থেকে|إلى)\b|至|到|から|에서|부터|ถึง) ?"
-    rf"(?={_NUMBER})"
+    rf"(?<![\d.,'])({_NUMBER})年? ?(?:(?<!\w)(?:(?:up )?to|through|thru|until|bis|à|a|tot|t/m|till|"
+    r"til|do|до|έωσ|đến|tới|sampai|hingga|hadi|se|ila|până la|থেকে|الى|تا)(?!\w)|至|到|から|"
+    rf"에서|부터|ถึง) ?(?={_NUMBER})"
 )
 _AND = re.compile(
     r"\b(?:between|zwischen|entre|tra|fra|tussen|mellan|mellem|mellom|между|між|między|mezi|"
-    rf"giữa|antara|kati ya|بين)\b ({_NUMBER}) (?:and|und|et|y|e|en|och|og|и|і|i|a|và|dan|na|"
+    rf"giữa|antara|kati ya|بین)\b ({_NUMBER}) (?:and|und|et|y|e|en|och|og|и|і|i|a|và|dan|na|"
     rf"و) ?(?={_NUMBER})"
 )
 _NEGATED = re.compile(r"(?<![^\W_])(non|not|anti|un)[-_‐‑](?=[^\W_])")
@@ -121,7 +156,8 @@ _POWERED = re.compile(r"(?<=\d)\*\*(?=-?\d)")
 _EXPONENT = re.compile(r"(?<=\d[eE])-(?=\d)")
 # alone: no part of another number
 _SCIENTIFIC = re.compile(
-    r"(?<!\S)(?<!\d )([−±$€£¥₹]*)(\d+)(?:⋅(\d+))?[eE]([+−]?\d{1,2})(?! \d)(?!\S)"
+    r"(?<!\S)(?<!\d )([−±$€£¥₹]*)(\d+)(?:⋅(\d+))?[eE]([+−]?\d{1,2})(?! \d)"
+    rf"(?![^\s{UNSPACED}])"
 )
 _ERROR = re.compile(r"[ ']*±[ ']*(?=\d)")
 _NEGATIVE = re.compile(r"(?<!\w)-([$€£¥₹₩]?)(?=\d)")
@@ -162,7 +198,10 @@ def _kept(char: str) -> str:
     return _OTHERS.get(char, "." if char > "\uffff" and is_punctuation(char) else char)
 
 
-_OTHERS = {"⁄": "/", "∕": "/", "∶": ":", "°": " "}
+# and letters of one sound that Arabic and Russian spell in two ways
+_OTHERS = {"⁄": "/", "∕": "/", "∶": ":", "°": " "} | dict(
+    zip("كيأإٱё", "کیاااе", strict=True)
+)
 
 
 @cache
@@ -176,6 +215,7 @@ def plain(text: str, language: str, *, cased: bool = False) -> str:
     """The normal form. `cased`: without case folding."""
     code = main_code(language)
     text = unicodedata.normalize("NFC", text)
+    text = _without_latex(text)
     if code in _TURKIC and not cased:
         text = text.replace("I", "ı")
     if _ODD.search(text):
@@ -183,13 +223,12 @@ def plain(text: str, language: str, *, cased: bool = False) -> str:
         text = _MIXED.sub("+", _POWER.sub("^", text))
     text = unicodedata.normalize("NFKC", text)
     if has_digits := _NUMBERS.search(text):
-        text = _SUFFIX.sub(_thousands, text)
+        text = _UNDERSCORED.sub(r"\1", _SYMBOL.sub("", _SUFFIX.sub(_thousands, text)))
+        text = _TIMES_TEN.sub(r"e\1", _BRACED.sub(r"^\1", text))
     if not cased:
         text = unicodedata.normalize("NFKC", text.casefold())
     text = unicodedata.normalize("NFKC", "".join(map(_kept, text)))
-    text = _STRESS.sub("", text)
-    if "-" in text or "_" in text:
-        text = _NEGATED.sub(r"\1", text)
+    text = _in_one_spelling(text, code)
     if has_digits:
         if len(_NUMBERS.findall(text)) > 1:
             text = _AND.sub(r"\1-", _PERCENT.sub("", text))
@@ -209,16 +248,14 @@ def plain(text: str, language: str, *, cased: bool = False) -> str:
 
 def forms(normal: str) -> tuple[str, ...]:
     """The texts that a normal form stands for: with each joint closed, and open.
-    `e'mail`: `email`, `e mail`."""
-    return (
-        (normal.replace("'", ""), normal.replace("'", " "))
-        if "'" in normal
-        else (normal,)
-    )
+    `e'mail`: `email`, `e mail`. A range that names its ends is also one value."""
+    if "'" in normal:
+        return *forms(normal.replace("'", "")), *forms(normal.replace("'", " "))
+    return (normal, normal.replace("∼", "−")) if "∼" in normal else (normal,)
 
 
 def _numbers(text: str, code: str) -> str:
-    text = _SPREAD.sub(r"\1", text)
+    text = _SURELY.sub(lambda found: _digits(found[0]), _SPREAD.sub(r"\1", text))
     if code in BY_SPACE:
         text = _BY_SPACE.sub(lambda found: _digits(found[0]), text)
     text = _YEAR_FIRST.sub(r"\1 \2", _DAY_FIRST.sub(r"\1 \3", text))
@@ -245,8 +282,8 @@ def _joined(found: re.Match[str], comma: bool) -> str:
     if _IN_A_DATE.search(before) or _OF_A_DATE.match(after):
         return number
     whole, _, part = number.partition(decimal)
-    # three digits might be thousands
-    if part.isdecimal() and whole.isdecimal() and len(part) != 3:
+    # three digits might be thousands, but not of 0
+    if part.isdecimal() and whole.isdecimal() and (len(part) != 3 or whole == "0"):
         return _short(f"{whole}.{part}")
     return _NOTHING.sub("", number)
 
@@ -258,11 +295,36 @@ def _short(number: str) -> str:
 
 def _range(found: re.Match[str]) -> str:
     named = found.string[: found.start()].endswith(_FROM)
-    return found[0] if named else f"{found[1]}-"
+    return f"{found[1]}{'∼' if named else '-'}"
 
 
 def _thousands(found: re.Match[str]) -> str:
-    return _SUFFIXES[found[1].lower()] if found[1] else f"{found[2]} million"
+    return (found[2] or "") + _SUFFIXES[(found[1] or found[3]).lower()]
+
+
+def _fraction(found: re.Match[str]) -> str:
+    whole, *parts = found.groups("")
+    above, below = "".join(parts[:2]), "".join(parts[2:])
+    return f"{whole} {above}/{below}" if whole else f"{above}/{below}"
+
+
+def _in_one_spelling(text: str, code: str) -> str:
+    text = _STRESS.sub("", text)
+    if code in _DEVANAGARI:
+        text = _NASAL.sub("ं", text)
+    elif code == "vi":
+        text = _TONE.sub(r"\1\3\2", unicodedata.normalize("NFD", text))
+        text = unicodedata.normalize("NFC", text)
+    return _NEGATED.sub(r"\1", text) if "-" in text or "_" in text else text
+
+
+def _without_latex(text: str) -> str:
+    if "\\" not in text and "{" not in text:
+        return text
+    text = _FRACTION.sub(_fraction, text)
+    for pattern, sign in _LATEX:
+        text = pattern.sub(sign, text)
+    return text
 
 
 def _expanded(found: re.Match[str]) -> str:

@@ -44,9 +44,13 @@ UNSPACED = (
 _UNIT = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 # What multiplies a number beside it (`5 million`, Swahili `elfu 5`): CLDR's compact
 # numbers, and hundreds and dozens, in the strict grader's normal form.
-POWERS_AFTER, POWERS_BEFORE = (
+POWERS_AFTER, POWERS_BEFORE, ONES, TENS, NEGATIONS = (
     {code: tuple(words.split()) for code, words in _TABLE[name].items()}
-    for name in ("powers of ten after a number", "powers of ten before a number")
+    for name in (
+        *("powers of ten after a number", "powers of ten before a number"),
+        *("number words below twenty", "number words of tens"),
+        "negations before a word",
+    )
 )
 # The articles that may begin an answer, in the strict grader's normal form.
 ARTICLES = {

@@ -204,7 +204,7 @@ It· is· "·NI·LE·"|Nile|It is "|NILE
 Nile·, the· Nile|Nile||Nile
 ni· ni·le|Nile|ni| nile
 the· White· Nile|White Nile, White|the| White
-about· sixty· Nileometres|Nile|about sixty| Nileometres
+about· sixty· Niles|Nile|about sixty| Niles
 <think>·Nile·</think>·the ·Nile|Nile|<think>Nile</think>the |Nile
 Ni·<think>·Nile·</think>·le· it is|Nile||Ni<think>Nile</think>le
 <thi·nk>Ni·le</thi·nk>the Ni·le|Nile|<think>Nile</thi|nk>the Nile
