@@ -44,6 +44,9 @@ def side_of_logged(logged: Sequence[LoggedTask], name: str) -> LoggedSide:
     for log in logged:
         frame = _answers(log, others, graded)
         notes += log.notes
+        scored = frame["item_id"].nunique()
+        if isinstance(log.documents, int) and scored < log.documents:
+            notes.append(f"{log.task}: {scored} of its {log.documents} documents count")
         for task in frame["task"].unique():
             own = {name: _stated(value) for name, value in log.decisive.items()}
             settings[log.model, task] = as_texts(log.settings) | own

@@ -83,7 +83,7 @@ class Tolerances(Frozen):
     @field_validator("min_recovery")
     @classmethod
     def _is_percent(cls, given: float | None) -> float | None:
-        if given is not None and 0 < given < 1:
+        if given is not None and 0 < given <= 1:
             raise ValueError(
                 f"is {given:g} %, or {given:.0%} if it is a share: write"
                 f" {100 * given:g} for the share"

@@ -62,6 +62,7 @@ class LoggedTask:
     # the tasks and groups in each group that the log knows
     groups: Mapping[str, Collection[str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    documents: int | None = None  # that the log says it holds
 
 
 class Reader(Protocol):

@@ -110,6 +110,7 @@ def _tasks(folder: Path, files: Sequence[Path]) -> Iterator[LoggedTask]:
             more_is_better=mapping_at(told, "higher_is_better", task),
             groups=_groups(told, file),
             notes=tuple(notes),
+            documents=mapping_at(told, "n-samples", task).get("effective"),
         )
 
 

@@ -112,14 +112,19 @@ def _sample_of(where: str, row: Json) -> Sample:
 
 def _rewards(row: Json) -> Json:
     """Without those that a failure outside the model hides: NeMo calls one of the model
-    itself `graceful`, and scores every other one as 0 too."""
+    itself `graceful`, and scores every other one as 0 too. So it does where a scorer
+    could not start, or was replaced by the comparison of whole texts."""
     details = mapping_at(row, "scoring_details")
-    if details.get("error_category") not in (None, "graceful"):
+    category, error = details.get("error_category"), details.get("error")
+    replaced = details.get("method") == "exact_match_fallback"
+    failed = isinstance(error, str) if category is None else category != "graceful"
+    if failed or replaced or details.get("unscored"):
         return {}
     rewards = dict(mapping_at(row, "scorer_rewards"))
     for name in tuple(rewards):
         if mapping_at(details, f"scorer:{name}").get("error") is not None:
             del rewards[name]
-    if mapping_at(details, "judge").get("error") is None:
+    judge = mapping_at(details, "judge")
+    if judge.get("error") is None and not judge.get("parse_error"):
         rewards["reward"] = row.get("reward")
     return rewards

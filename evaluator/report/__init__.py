@@ -27,7 +27,6 @@ from evaluator.report.page import render_page
 from evaluator.report.results import Results, compute, pages_of, part_of, without_tables
 from evaluator.store.reading import (
     Asked,
-    need_own_folders,
     read_controls,
     read_items,
     read_records,
@@ -35,7 +34,7 @@ from evaluator.store.reading import (
     read_verdicts,
     record_parts,
 )
-from evaluator.store.run_json import failure_frame, failures_of
+from evaluator.store.run_json import failure_frame, failures_of, need_own_folders
 
 
 @dataclass(frozen=True, eq=False)

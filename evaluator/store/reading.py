@@ -111,20 +111,6 @@ def read_run(run_dir: Path) -> Json:
     return run
 
 
-def need_own_folders(run_dir: Path) -> None:
-    """Raises InputError for a folder of a run that is a link to one elsewhere: what is
-    written or removed there would be another's."""
-    home = run_dir.resolve()
-    for folder in (*run_dir.glob("*"), *run_dir.glob("*/*")):
-        if folder.is_symlink() and folder.is_dir():
-            target = folder.resolve()
-            if not target.is_relative_to(home):
-                raise InputError(
-                    f"{folder}: is a link to {target}, outside the run; put the folder"
-                    " itself there"
-                )
-
-
 def day_of(run_dir: Path) -> date | None:
     """The date that a run's prompts hold; None where none reads a date. Raises
     InputError for an unreadable one."""

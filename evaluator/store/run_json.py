@@ -27,12 +27,27 @@ Stage = Literal["prune", "load", "evaluate", "item"]
 
 def need_run(path: Path) -> None:
     """Raises InputError, which lists the runs beside it, if `path` is not a
-    directory with records."""
+    directory with records, or has folders of others."""
     if (path / "records").is_dir():
+        need_own_folders(path)
         return
     if (path / "run.json").is_file():
         raise InputError(f"{path}: the run has no records yet: repeat its command")
     raise no_run(path, "records/")
+
+
+def need_own_folders(run_dir: Path) -> None:
+    """Raises InputError for a folder of a run that is a link to one elsewhere: what is
+    written or removed there would be another's."""
+    home = run_dir.resolve()
+    for folder in (*run_dir.glob("*"), *run_dir.glob("*/*")):
+        if folder.is_symlink() and folder.is_dir():
+            target = folder.resolve()
+            if not target.is_relative_to(home):
+                raise InputError(
+                    f"{folder}: is a link to {target}, outside the run; put the folder"
+                    " itself there"
+                )
 
 
 def no_run(path: Path, lacking: str) -> InputError:

@@ -260,9 +260,23 @@ def _json_rows(files: Iterable[str]) -> ListedRows:
             for number, row in enumerate(parse(content, file)):
                 rows.append(of_kind(row, dict, f"{file}: entry {number}"))
         else:
-            for line, row in json_lines(content, file):
+            lines = list(json_lines(content, file))
+            for line, row in lines:
                 rows.append(of_kind(row, dict, f"{file}: {line}"))
+            if len(lines) == 1 and _is_columns(rows[-1]):
+                raise InputError(
+                    f"{file}: one object, whose fields are columns of equal length:"
+                    " write an object for each row"
+                )
     return rows
+
+
+def _is_columns(row: Json) -> bool:
+    """Whether an object may hold a whole table: a list for each column."""
+    columns = list(row.values())
+    if len(columns) < 2 or not all(isinstance(each, list) for each in columns):
+        return False
+    return len(columns[0]) > 1 and len({*map(len, columns)}) == 1
 
 
 def json_lines(content: bytes, file: str) -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,7 @@
   be such a text.
 
 CSV has only texts, so there more is ambiguous: any brackets around an answer, a
-number as a program writes it (1e-07), a column of numbers of which one ends in ".0",
+number as a program writes it (1e-07, 1.2E+10), a column of numbers of which one ends in ".0",
 and an answer `True` or `False`."""
 
 import math
@@ -24,10 +24,13 @@ from typing import Any
 
 from evaluator.core.errors import Document, InputError, of_kind, one_line
 
-_HOLES = ("nan", "NaN", "NaT", "<NA>")
+_HOLES = (
+    *("nan", "NaN", "NaT", "<NA>", "NULL", "null"),
+    *("#N/A", "#REF!", "#VALUE!", "#DIV/0!", "#NAME?", "#NUM!", "#NULL!"),  # Excel's
+)
 _LIST = re.compile(r"""(array)?[\[({][\[({\s]*['"].*[\])}]""", re.DOTALL)
 _BRACKETS = re.compile(r"[\[{].*[\]}]", re.DOTALL)
-_EXPONENT = re.compile(r"[-+]?\d(\.\d+)?e[-+]\d\d+")
+_EXPONENT = re.compile(r"[-+]?\d(\.\d+)?[eE][-+]\d\d+")
 _POINT = re.compile(r"[-+]?\d+\.0+")
 _DECIMAL = re.compile(r"[-+]?\d+(\.\d+)?")
 # from here on, whole numbers lack their last digits; else from 2**53

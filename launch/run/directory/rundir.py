@@ -28,13 +28,14 @@ from evaluator.core.files import csv_bytes, move_into, need_unfenced, write_atom
 from evaluator.core.lease import Lease
 from evaluator.probes import PROBES
 from evaluator.probes.item import References
-from evaluator.store.reading import damage_of, need_own_folders
+from evaluator.store.reading import damage_of
 from evaluator.store.records import RecordStore
 from evaluator.store.run_json import (
     Failure,
     Served,
     failure_frame,
     failures_of,
+    need_own_folders,
     rows_as,
 )
 from evaluator.store.schema import VERDICT_COLUMNS

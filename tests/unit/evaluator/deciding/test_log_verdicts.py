@@ -257,6 +257,15 @@ def test_repeated_ids_pair_by_content():
     assert not any("changed" in note for note in found.notes)
 
 
+def test_documents_that_no_log_has_are_told():
+    """Both logs end early, so no item of either is without its pair."""
+    base, own = (log_of(RIGHT, model=model, documents=400) for model in ("m", "c"))
+    found = compare(side(base), side(own), {"m": "c"})
+    assert "t: 300 of its 400 documents count" in found.notes
+    for known in (300, None, "400"):
+        assert not side(log_of(RIGHT, documents=known)).notes
+
+
 def test_other_prompts_never_pass():
     candidate = log_of(RIGHT, model="c")
     first, *others = candidate.samples

@@ -87,6 +87,7 @@ def test_last_policy_counts(tmp_path, files):
         ("", "p.yaml: (top level): null: "),
         ("default: {min_recovery: 0.95}", "default.min_recovery: 0.95: is 0.95 %, or 95% if it is a share: write 95"),
         ("min_recovery: 0.5", "min_recovery: 0.5: is 0.5 %"),
+        ("min_recovery: 1", "min_recovery: 1: is 1 %, or 100% if it is a share"),
         ("max_drop: 020", "020 would be the number 16"),
         ("max_drop: 1:30", "1:30 would be the number 90"),
         ("max_drop: 1_0.5", "1_0.5 would be the number 10.5"),

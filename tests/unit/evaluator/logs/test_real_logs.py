@@ -200,6 +200,12 @@ def test_arguments_of_inspect_are_tasks(tmp_path):
         ({"error_category": "infra_error"}, {}),
         ({"error_category": "tool_infra"}, {}),
         ({"judge": {"error": "timeout", "total": None}}, {"own": 1.0}),
+        ({"judge": {"normalized": 0.0, "parse_error": True}}, {"own": 1.0}),
+        ({"unscored": True, "unscored_reason": "format_error"}, {}),
+        ({"method": "harbor", "error": "no_sandbox"}, {}),
+        ({"method": "exact_match_fallback", "match": False}, {}),
+        ({"method": "byob_own", "error": 0.0}, {"reward": 0.0, "own": 1.0}),
+        ({"error_category": "graceful", "error": "x"}, {"reward": 0.0, "own": 1.0}),
         ({"scorer:own": {"error": "x", "reward": 0.0}}, {"reward": 0.0}),
     ],
 )
@@ -212,6 +218,46 @@ def test_nemo_infrastructure_is_no_judgement(tmp_path, details, scores):
     (log,) = read_logged(tmp_path)
     (sample,) = log.samples
     assert sample.scores == scores
+
+
+def test_newest_bundle_of_nemo_by_its_time(tmp_path):
+    """Its results replaced those of the others, whatever the files are called."""
+    shutil.copytree(LOGS / "nemo" / "base", tmp_path / "base")
+    (old,) = tmp_path.glob("**/eval-*.json")
+    bundle = json.loads(old.read_text())
+    bundle |= {"timestamp": "2026-11-27T18:00:00+09:00", "sdk_version": "newest"}
+    new = old.with_name("eval-0.json")
+    new.write_text(json.dumps(bundle))
+    (log,) = read_logged(tmp_path)
+    assert log.settings["sdk_version"] == "newest"
+    new.write_text(json.dumps(bundle | {"timestamp": "2026-11-27T18:00:00"}))
+    assert "does not say which is the newest" in refused(read_logged, tmp_path)
+
+
+def test_two_times_of_lighteval_are_refused(tmp_path):
+    """It logs no time but those of its names, which order nothing."""
+    for time in ("2026-11-27T08-20-23.376368", "2026-11-28T00-00-00"):
+        source = next((LOGS / "lighteval/details/base").glob("*/*sums*"))
+        target = tmp_path / "details" / "base" / time
+        target.mkdir(parents=True)
+        shutil.copy(source, target / f"details_local_sums|0_{time}.parquet")
+    assert "does not say which is the newest" in refused(read_logged, tmp_path)
+
+
+def test_reducer_of_inspect_is_a_setting(tmp_path):
+    """Here the mean of the epochs counts, which a note says."""
+    logs = []
+    for name in ("mean", "max"):
+        config = {"epochs": 2, "epochs_reducer": [name]}
+        header = HEADER | {"eval": SPEC | {"config": config}}
+        folder = tmp_path / name
+        files = {"header": header, "samples__1_epoch_1": SCORED}
+        logs.append(read_logged(of_inspect(folder, **files))[0])
+    mean, other = logs
+    assert mean.decisive["epochs_reducer"] != other.decisive["epochs_reducer"]
+    told = "inspect reduces epochs by max; here their mean counts"
+    assert any(told in note for note in other.notes)
+    assert not any("reduces" in note for note in mean.notes)
 
 
 def test_damaged_inspect_logs(tmp_path):

@@ -143,6 +143,8 @@ def test_mapping_file_and_other_files(tmp_path):
         ('{"n": 1, "q": "q", "a": ""}\n', ": none of its 1 rows has a right answer; test"),
         # of two keys of one name, one would be lost
         ('{"q": "?", "q": "!", "a": "x"}', ": line 1: key 'q' occurs twice"),
+        # columns, as pandas writes them, would be one question
+        ('{"n": [1, 2], "q": ["?", "!"], "a": ["x", "y"]}', ": one object, whose fields are columns"),
     ],
 )  # fmt: skip
 def test_complaints_about_files(tmp_path, content, part):

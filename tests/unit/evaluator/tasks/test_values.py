@@ -74,7 +74,7 @@ def test_meaning_of_values(values, texts):
         ([datetime.datetime(1871, 2, 3)], ["not datetime.datetime(1871, 2, 3, 0, 0): write it as the text"]),
         ([datetime.time(1, 2)], ["not datetime.time(1, 2)"]),
         ([b"x"], ["not b'x'"]),
-        *(([hole], [f"is the text {hole!r}", "leave it empty"]) for hole in ("nan", "NaT", "<NA>", "NaN")),
+        *(([hole], [f"is the text {hole!r}", "leave it empty"]) for hole in ("nan", "NaT", "<NA>", "NULL", "#N/A")),
         *(
             ([listed], ["is a list as text", "use JSON or Parquet"])
             for listed in ("['a', 'b']", '["a"]', "['a' 'b']", "('a', 'b')", "[['a'], ['b']]", "array(['a'])",
