@@ -73,6 +73,7 @@ class Abilities(Frozen):
     ranks: bool  # and the token's rank in the vocabulary
     distributions: bool  # and those of all tokens
     top: int  # likeliest tokens that it reports of a step, at most
+    samplers: bool = True  # it obeys top_k and min_p
     seeds: bool  # equal seeds draw equal samples, others do not
     repeats: bool  # the same request has the same answer, to the last bit
     cache: bool  # it reports the prompt tokens that its cache had

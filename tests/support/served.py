@@ -82,6 +82,7 @@ class FakeServer:
         self.slots = 64
         self.ends = EOS  # the server's own
         self.penalty = 1.0  # of repetitions, by default
+        self.top_k = 0  # by default
         # what a server of texts reads of their tokens, and whether it counts them
         self.reads: Callable[[list[int]], list[int]] = lambda ids: ids
         self.counts = True
@@ -189,7 +190,7 @@ class FakeServer:
         steps: list[tuple[int, Row]] = []
         while len(steps) < most and not (steps and steps[-1][0] in ends):
             row = self.lm.logprobs(prompt + tuple(token for token, _ in steps))
-            biased = row.copy()
+            biased = self._cut(row, body)
             seen = [*prompt, *(token for token, _ in steps)]
             biased[seen] *= body.get("repetition_penalty", self.penalty)
             for token, change in bias.items():
@@ -199,6 +200,15 @@ class FakeServer:
                 token = nucleus(biased, request, draw)
             steps.append((token, self.report(row, temperature)))
         return steps
+
+    def _cut(self, row: Row, body: Answer) -> Row:
+        """Without the tokens that top_k and min_p leave out."""
+        cut, most = row.copy(), body.get("top_k", self.top_k)
+        if most > 0:
+            cut[row < np.sort(row)[-int(most)]] = -np.inf
+        if (least := body.get("min_p", 0.0)) > 0:
+            cut[row < row.max() + math.log(least)] = -np.inf
+        return cut
 
     def _llama(self, body: Answer) -> Answer:
         bias = dict(body.get("logit_bias", ()))

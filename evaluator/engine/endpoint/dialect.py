@@ -91,6 +91,11 @@ class Dialect:
         `token`."""
         raise Unusable(UNABLE)
 
+    async def has_samplers(self, known: Mapping[Generate, tuple[int, ...]]) -> bool:
+        """Whether a request's top_k and min_p count in place of the server's own:
+        strict ones give its known greedy answer at any temperature."""
+        return True
+
     def tokens(self, answer: Any, name: str, most: int) -> tuple[int, ...]:
         """The token ids in a field of an answer: from one to `most`."""
         ids = member(answer, name, list)

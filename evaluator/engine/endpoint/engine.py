@@ -390,6 +390,11 @@ def _notes(server: str, abilities: Abilities) -> Iterator[str]:
         yield f"the server has no usable scores: {abilities.why}"
     if not abilities.seeds:
         yield "the server does not honour seeds: samples cannot be drawn again"
+    if not abilities.samplers:
+        yield (
+            "the server ignores top_k or min_p: its own, if it has any, leave tokens"
+            " out of samples, unnoticed"
+        )
     if not abilities.repeats:
         yield "the server gives the same request different numbers"
 

@@ -118,6 +118,10 @@ async def abilities_of(server: Dialect, prompts: Prompts) -> Abilities:
     first = answers[0]
     top = len(first.top_ids[0]) if first.top_ids else 0
     again = await server.generate(_greedy(prompts[0], _SCORED, top))
+    known = {
+        _greedy(prompt, _SCORED): answer.token_ids
+        for prompt, answer in zip(prompts[:_CHECKED], answers, strict=False)
+    }
     ranks = distributions = False
     drawn = prompts[:_CHECKED]
     try:
@@ -142,6 +146,7 @@ async def abilities_of(server: Dialect, prompts: Prompts) -> Abilities:
         distributions=distributions,
         top=0 if why else min(len(step) for each in answers for step in each.top_ids),
         seeds=await _has_seeds(server, drawn),
+        samplers=await server.has_samplers(known),
         repeats=(again.token_ids, again.logprobs) == (first.token_ids, first.logprobs),
         cache=again.cached_tokens is not None,
     )

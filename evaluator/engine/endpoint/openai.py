@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from evaluator.core.errors import InputError
 from evaluator.engine.base import UNABLE, Generate, Response
 from evaluator.engine.endpoint.client import Client, Refused, Unusable
@@ -43,14 +45,17 @@ class OpenAI(Dialect):
     extended: bool | None = None  # it takes `_EXTENDED`
     starts = False  # it puts its own BOS before a text
     counts = False  # it states how many tokens it read
+    answered = ""  # as which model; empty: it does not say
 
     @staticmethod
     async def describe(client: Client, model: str) -> Description | None:
         name, _ = await served_model(client, model)
         return Description(server="openai", model=name)
 
-    async def generate(self, request: Generate) -> Response:
-        answer = await self._read(request)
+    async def generate(
+        self, request: Generate, samplers: Mapping[str, float] = _EXTENDED
+    ) -> Response:
+        answer = await self._read(request, samplers)
         most, choice = request.max_tokens, only_choice(answer)
         # a text may be fewer tokens than were generated, or more
         ids = self._encode(_whole(member(choice, "text", str)))
@@ -65,7 +70,7 @@ class OpenAI(Dialect):
             ids = (*ids, min(self.eos_ids))
         return answer_to(request, ids, ())
 
-    async def _read(self, request: Generate) -> Any:
+    async def _read(self, request: Generate, samplers: Mapping[str, float]) -> Any:
         """The answer to a prompt of which the server says that it read all tokens, or
         says nothing. A server that adds BOS gets the text without it. Raises Unusable
         if it read other tokens."""
@@ -80,7 +85,8 @@ class OpenAI(Dialect):
         ):
             texts.insert(0 if self.starts else 1, rest)
         for sent in texts:
-            answer = await self._complete(completion(request) | {"prompt": sent})
+            body = completion(request) | {"prompt": sent}
+            answer = await self._complete(body, samplers)
             read = stated(answer.get("usage"), "prompt_tokens")
             if read == len(request.prompt_ids):
                 self.counts, self.starts = True, sent != text
@@ -98,22 +104,34 @@ class OpenAI(Dialect):
 
     async def obeys(self, request: Generate, known: tuple[int, ...]) -> bool:
         """Whether a great penalty changes a known answer: then its absence counts."""
-        if not self.extended:
-            return False
-        harsh = dict.fromkeys(("repetition_penalty", "repeat_penalty"), 2.0)
-        text = self.tokenizer.decode(request.prompt_ids)
-        body = completion(request) | {"prompt": text} | _EXTENDED | harsh
-        answer = only_choice(await self._post(body))
-        return self._encode(_whole(member(answer, "text", str))) != known
+        penalties = dict.fromkeys(("repetition_penalty", "repeat_penalty"), 2.0)
+        answer = await self.generate(request, _EXTENDED | penalties)
+        return bool(self.extended) and answer.token_ids != known
+
+    async def has_samplers(self, known: Mapping[Generate, tuple[int, ...]]) -> bool:
+        for harsh in ({"top_k": 1}, {"min_p": 1}):
+            other = 0
+            for request, ids in known.items():
+                hot = replace(request, temperature=2.0, seed=1)
+                try:
+                    answer = await self.generate(hot, _EXTENDED | harsh)
+                except Unusable:
+                    return False
+                other += answer.token_ids != ids
+                if other > 1 or not self.extended:
+                    return False
+        return True
 
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
-    async def _complete(self, body: Mapping[str, Any]) -> Any:
-        """With the server's own samplers switched off, if it takes such fields."""
+    async def _complete(
+        self, body: Mapping[str, Any], samplers: Mapping[str, float]
+    ) -> Any:
+        """With `samplers` in place of the server's own, if it takes such fields."""
         if self.extended is not False:
             try:
-                answer = await self._post({**body, **_EXTENDED})
+                answer = await self._post({**body, **samplers})
             except Refused as error:
                 if self.extended or error.status not in _STRICT:
                     raise
@@ -128,7 +146,7 @@ class OpenAI(Dialect):
         """Raises InputError for an API of chats alone."""
         model, most = self.described.model, body["max_tokens"]
         try:
-            return await self.client.post(
+            answer = await self.client.post(
                 "/v1/completions", {"model": model, **body}, tokens=most
             )
         except Refused as error:
@@ -139,6 +157,13 @@ class OpenAI(Dialect):
                 " chats alone puts other words around each prompt; serve the model with"
                 " `vllm serve` or `llama-server`"
             ) from error
+        named = str(answer.get("model") or "") if isinstance(answer, dict) else ""
+        self.answered = self.answered or named
+        if named not in ("", self.answered):
+            raise Unusable(
+                f"the server answered as model {named!r}, before as {self.answered!r}"
+            )
+        return answer
 
 
 def _whole(text: str) -> str:

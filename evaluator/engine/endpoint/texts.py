@@ -59,9 +59,9 @@ def _words(tokenizer: Any) -> list[int]:
 
 async def _check_penalties(server: OpenAI, words: list[int]) -> None:
     """A server that obeys the field repetition_penalty was told to have none. Of
-    another one, answers to a word many times must repeat tokens."""
+    another one, answers to a word many times must repeat tokens, or end."""
     asked = words[:_PENALISED]
-    repeating = 0
+    fresh = 0
     for word in asked:
         text = server.tokenizer.decode((word,) * _LOOP)
         prompt = _asked(tuple(server.tokenizer(text)["input_ids"]), _LOOP)
@@ -69,10 +69,10 @@ async def _check_penalties(server: OpenAI, words: list[int]) -> None:
         if await server.obeys(prompt, answer.token_ids):
             return
         ids = (word, *answer.token_ids)
-        repeating += len(set(ids)) < len(ids)
-    if repeating < len(asked) / 2:
+        fresh += len({*ids} - server.eos_ids) == len(ids)
+    if fresh > len(asked) / 2:
         raise Unusable(
-            f"{len(asked) - repeating} of its {len(asked)} answers to one word"
+            f"{fresh} of its {len(asked)} answers to one word"
             f" {_LOOP} times repeat nothing: it has a repetition penalty, which the"
             " field repetition_penalty does not switch off; start it without one"
         )

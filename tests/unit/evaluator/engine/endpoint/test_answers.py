@@ -201,7 +201,7 @@ def test_concurrency_is_used(dialect, slots, most):
 
 # of which 24 (18) are the fingerprint and its scores, now and at the load
 @pytest.mark.parametrize(
-    ("dialect", "most"), [("llama", 72), ("vllm", 66), ("openai", 40)]
+    ("dialect", "most"), [("llama", 72), ("vllm", 66), ("openai", 56)]
 )
 def test_few_requests_examine(dialect, most):
     server = FakeServer(dialect)

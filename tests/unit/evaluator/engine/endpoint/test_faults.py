@@ -13,6 +13,7 @@ from evaluator.checkpoints.served import Endpoint, read_served
 from evaluator.core.errors import EngineError, InputError
 from evaluator.engine.base import TOO_LONG, UNABLE
 from evaluator.engine.beam import BeamSearch
+from evaluator.engine.endpoint.engine import _notes
 from evaluator.engine.endpoint.prepare import prepare_endpoint
 from evaluator.probes.item import failed
 from tests.support.engines import answers
@@ -230,6 +231,56 @@ def test_ignored_seeds_are_told():
     server.ignored = frozenset({"seed"})
     with endpoint_engine(server) as engine:
         assert not engine._abilities.seeds
+
+
+@pytest.mark.parametrize(
+    ("ignored", "obeys"),
+    [
+        (frozenset(), True),
+        (frozenset({"top_k"}), False),
+        (frozenset({"min_p"}), False),
+        (frozenset({"top_k", "min_p"}), False),
+    ],
+)
+def test_ignored_samplers_are_told(ignored, obeys):
+    """A text's server may have its own, as Ollama has: samples of fewer tokens."""
+    server = FakeServer("openai", EndingLM(lift=0.0))
+    server.ignored, server.top_k = ignored, 40
+    with endpoint_engine(server) as engine:
+        assert engine._abilities.samplers == obeys
+        noted = [*_notes("server", engine._abilities)]
+    assert any("top_k or min_p" in note for note in noted) != obeys
+
+
+def test_strict_servers_have_no_samplers():
+    """One that refuses the fields may still cut its samples."""
+    server = FakeServer("openai")
+
+    def before(handler):
+        return "top_k" in server.asked[-1][1] and send(handler, 422, b"{}")
+
+    server.before = before
+    with endpoint_engine(server) as engine:
+        assert not engine._abilities.samplers
+
+
+def test_another_name_in_an_answer_is_an_error():
+    """A gateway says which model has answered."""
+    server, names = (
+        FakeServer("openai"),
+        itertools.chain(["a"] * 3, itertools.repeat("b")),
+    )
+
+    def spoil(body, answer):
+        return answer | ({"model": next(names)} if "choices" in answer else {})
+
+    with endpoint_engine(server) as engine:
+        server.spoil = spoil
+        asked = [generation(number, (5, number), 3) for number in range(6)]
+        found = answers(engine, asked)
+    lost = [answer for answer in found.values() if answer.status == "engine_error"]
+    assert len(lost) == 3
+    assert all("as model 'b', before as 'a'" in answer.error for answer in lost)
 
 
 # ---- lies that begin when the engine has loaded
