@@ -24,7 +24,8 @@ where it stands by itself:
   others write articles and prepositions there, so letters may stand before it.
 - What a negation directly before it denies is not the answer: `not true`, `不可能`.
 - An answer of at most three letters touches no letter in scripts that separate words:
-  `no` is not in `north`. A single letter has the answer's case: `A` is not in `a cat`.
+  `no` is not in `north`. A single letter has the answer's case: `A` is not in `a cat`,
+  and `US` not in `tell us`.
   Longer answers may stand inside a word, which has its endings: in English a plural,
   a tense or a people's name. `India` is not in `Indiana`, and `GPT-4` not in `GPT-4o`.
 - An answer may lack its leading article; of at most three letters, it must then be the
@@ -61,6 +62,7 @@ from evaluator.core.text import (
 
 LOOP = 8  # tokens of the n-grams that show a loop
 _FEW = 3  # letters of an answer that stands alone
+_WORDS = frozenset(("us", "it", "who"))  # and not `US`, `IT`, `WHO`
 _THOUGHT = (
     r"(?!end)(?:\w+[:_])?(?:\w*think(?:ing)?|thoughts?|reason(?:ing)?|reflection|analysis|cot"
     r"|scratchpad|planning|monologue)\s*"
@@ -83,7 +85,7 @@ _UNSPACED = re.compile(f"[{UNSPACED}]")
 _HANGUL = re.compile("[가-힣]")
 # of English, where other letters make another word: `India` is not in `Indiana`
 _ENDINGS = re.compile(r"(?:e?s|e?d|ing|ly|(?:i?a)?ns?|ese|ish)(?!\w)")
-_VARIANT = re.compile(r"[a-z](?!\w)")  # `GPT-4o`, `iPhone 5s`
+_VARIANT = re.compile(r"[a-rt-z](?!\w)")  # `GPT-4o`; `MP3s` are several
 _NEGATING = frozenset("불비무미부반")
 _HAN_NUMBERS = frozenset("〇零一二三四五六七八九十百千万萬亿億兆两兩")
 _ROMAN = r"(?=[ivxlcdm])m{0,3}(?:cm|cd|d?c{0,3})(?:xc|xl|l?x{0,3})(?:ix|iv|v?i{0,3})"
@@ -201,7 +203,7 @@ class _Answer:
     text: str
     bare: str  # without its article
     language: str  # its code
-    letter: str  # of an answer that is a single one: as it is written
+    letter: str  # of a single one, or of `US`: as it is written
     counts: Counter[str]  # how often `bare` has each token
 
     def is_in(self, text: str) -> bool:
@@ -218,6 +220,7 @@ def _by_strict(answers: tuple[str, ...], language: str) -> tuple[_Answer, ...]:
     for answer in gradable(answers, language):
         normal = plain(answer, language)
         single = len(normal) == 1 and normal.upper() != normal.lower()
+        single |= normal in _WORDS and answer.isupper()
         letter = plain(answer, language, cased=True) if single else ""
         code, texts = main_code(language), forms(normal)
         bares = forms(_bare(normal, code))
@@ -297,9 +300,9 @@ def _powers(code: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """What makes another number, behind it and before it; English words in every
     language. A long word may have an ending."""
     parts = [
-        r"s(?<=\ds)\b",
+        r"s(?:(?<=0s)|(?<=\b\d\d\d\ds))\b",
         r"er(?<=0er)\b",
-        "年代|년대|π(?!\\w)|割|分[之の]|点[0-9〇零一二三四五六七八九]",
+        "年代|년대|[πi](?!\\w)|割|分[之の]|点[0-9〇零一二三四五六七八九]",
         r"(?:es|tal(?:et|s)?|luvu\w*)\b",
         r" and (?:a|\w+) (?:half|quarters?|thirds?)\b| to the power\b",
     ]
@@ -339,9 +342,9 @@ def _number_words(code: str) -> tuple[re.Pattern[str], ...]:
 def _denial(code: str) -> re.Pattern[str]:
     """What stands before a word that is denied, in scripts without spaces directly."""
     words, articles = _one_of(NEGATIONS.get(code, ()), code), ARTICLES.get(code, ())
-    verbs = "is|are|was|were|do|does|did|has|have|had|would|could|should"
+    verbs = "ca|is|are|was|were|do|does|did|has|have|had|would|could|should"
     return re.compile(
-        rf"(?:(?<!\S)(?:{words}|(?:{verbs})n ?t) (?:{'|'.join(articles)})?"
+        rf"(?:(?<!\S)(?:{words}|(?:{verbs})n ?t|no longer) (?:{'|'.join(articles)})?"
         r"|不是?|不太|[无無]|(?<![南北东西中東])非|未|ไม่(?:ใช่)?)\Z"
     )
 

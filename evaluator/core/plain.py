@@ -58,12 +58,17 @@ _LATEX = tuple(
         (r"\\(?:left|right|displaystyle|big\w*|limits)(?![a-z])", ""),
         (r"\\sqrt *(?:\[\d\])? *\{?", "√"),
         (r"\\pm(?![a-z])", "±"),
+        (r"\^? *\{? *\\circ(?![a-z]) *\}?", "°"),
         (r"\\(?:times|cdot)(?![a-z])", "×"),
         (r"\\pi(?![a-z])", "π"),
         (r"\\[a-zA-Z]+\*? *\{|\\[,;:! ]|\\quad|\\(?=[%$])", " "),
     )
 )
-_BRACED = re.compile(r"\^\{([-+]?\d+)\}")
+_BRACED = re.compile(r"\^(?:\{([-+]?\d+)\}|\(([-+]?\d+)\))")
+_LISTED = re.compile(
+    r"[(\[{]-?\d+(?:,-?\d{1,2}(?!\d))+[)\]}]"
+)  # `(3,4)` has two numbers
+_EQUALS = re.compile(r"(?<=[\w)]) ?= ?(?=[-\w(])")
 _TIMES_TEN = re.compile(
     r"(?<=\d) ?[×x*·⋅∙] ?10 ?(?:\^|\*\*) ?([-−+]?\d\d?)(?!\d)", re.IGNORECASE
 )
@@ -224,7 +229,9 @@ def plain(text: str, language: str, *, cased: bool = False) -> str:
     text = unicodedata.normalize("NFKC", text)
     if has_digits := _NUMBERS.search(text):
         text = _UNDERSCORED.sub(r"\1", _SYMBOL.sub("", _SUFFIX.sub(_thousands, text)))
-        text = _TIMES_TEN.sub(r"e\1", _BRACED.sub(r"^\1", text))
+        text = _TIMES_TEN.sub(r"e\1", _BRACED.sub(r"^\1\2", text))
+        text = _LISTED.sub(lambda found: found[0].replace(",", ", "), text)
+        text = _EQUALS.sub(" = ", text)
     if not cased:
         text = unicodedata.normalize("NFKC", text.casefold())
     text = unicodedata.normalize("NFKC", "".join(map(_kept, text)))
