@@ -83,6 +83,7 @@ class Quantisation:
     activation_order: str | None = None
     calibration: str | None = None  # the data for fitting scales or weights, if named
     stated_in: str | None = None  # the file that describes it, if not config.json
+    cache: str | None = None  # of keys and values, where the checkpoint states it
 
     @property
     def label(self) -> str:
@@ -94,6 +95,7 @@ class Quantisation:
             per,
             None if self.symmetric else "asymmetric",
             orders.get(self.activation_order or ""),
+            self.cache and f"{self.cache} cache",
             self.stated_in and f"by {self.stated_in}",
         ]
         listed = ", ".join(filter(None, details))
@@ -161,6 +163,12 @@ def online_scheme(config: Document) -> str | None:
 
 
 def _compressed_tensors(path: Path, settings: Document, place: str) -> Quantisation:
+    packed = (settings.get("sparsity_config") or {}).get("format", "dense")
+    if packed != "dense":
+        raise InputError(
+            f"{place}.sparsity_config: format {packed!r} leaves out zeros, and vLLM"
+            " reads whole tensors only: save it with format 'dense'"
+        )
     groups = []
     for name, group in field(settings, "config_groups", dict, place).items():
         where = f"{place}.config_groups.{name}"
@@ -176,7 +184,16 @@ def _compressed_tensors(path: Path, settings: Document, place: str) -> Quantisat
         per=groups[0].per if len({group.per for group in groups}) == 1 else None,
         symmetric=all(group.symmetric for group in groups),
         activation_order=next(orders, None),
+        cache=_by_cache(settings.get("kv_cache_scheme")),
     )
+
+
+def _by_cache(scheme: object) -> str | None:
+    """vLLM's cache of such a checkpoint has it, also with `kv_cache: auto`."""
+    if not isinstance(scheme, dict):
+        return None
+    kind = "fp" if scheme.get("type") == "float" else "int"
+    return f"{kind}{scheme.get('num_bits')}"
 
 
 def _of_group(group: Document, place: str) -> Quantisation:
@@ -268,8 +285,12 @@ def _modelopt(library: str, settings: Document, place: str) -> Quantisation:
     inner = settings.get("quantization", settings)
     scheme: str = field(inner, "quant_algo", str, place)
     size = inner.get("group_size")
+    cache = inner.get("kv_cache_quant_algo")
     return Quantisation(
-        library=library, scheme=scheme, per=None if size is None else f"group {size}"
+        library=library,
+        scheme=scheme,
+        per=None if size is None else f"group {size}",
+        cache=cache.lower() if isinstance(cache, str) else None,
     )
 
 

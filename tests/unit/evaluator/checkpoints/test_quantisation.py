@@ -56,6 +56,7 @@ LAYOUTS: list[tuple[dict[str, Any], str]] = [
         "W4A8 (group 128)",
     ),
     (FP8, "FP8 (per channel)"),
+    ({**FP8, "kv_cache_scheme": floats("tensor")}, "FP8 (per channel, fp8 cache)"),
     (
         compressed_tensors("float-quantized", FLOAT_BLOCKS, FLOAT_GROUP),
         "FP8 (block 128x128)",
@@ -77,6 +78,7 @@ quant_method: auto-round, bits: 4, group_size: 128, sym: true, data_type: int | 
 quant_method: fp8, activation_scheme: dynamic, weight_block_size: [128, 128] | FP8 (block 128x128)
 quant_method: fp8, activation_scheme: static | FP8
 quant_method: modelopt, quant_algo: NVFP4, group_size: 16 | NVFP4 (group 16)
+quant_method: modelopt, quant_algo: FP8, kv_cache_quant_algo: FP8 | FP8 (fp8 cache)
 quant_method: bitsandbytes, load_in_4bit: true, bnb_4bit_quant_type: nf4 | NF4 (rtn)
 quant_method: quark, global_quant_config: {} | QUARK
 """
@@ -136,6 +138,7 @@ quant_method: awq | field 'w_bit' is None
 quant_method: compressed-tensors, config_groups: {} | 'config_groups' quantises no weights
 quant_method: compressed-tensors, config_groups: {group_0: {weights: {num_bits: 99}}} | field 'num_bits' is 99
 quant_method: compressed-tensors, config_groups: {group_0: []} | config_groups.group_0 must be an object
+quant_method: compressed-tensors, sparsity_config: {format: sparse-bitmask} | sparsity_config: format 'sparse-bitmask' leaves out zeros
 quant_method: modelopt | field 'quant_algo' is missing
 """
 
