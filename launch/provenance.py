@@ -6,14 +6,15 @@ import os
 import platform
 import subprocess
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import psutil
 
 from evaluator.core.errors import Json
-from evaluator.core.gpus import nvidia_smi
-from evaluator.engine.processor import instruction_sets, usable_cores
+from evaluator.core.gpus import mps_runs, nvidia_smi
+from evaluator.engine.processor import instruction_sets, physical_cores, usable_cores
 
 _PACKAGES = (
     "resurface",
@@ -108,20 +109,33 @@ def _gpus() -> str | None:
         return f"GPU {visible}" if visible else None
 
 
-def least_gpu_memory() -> int | None:
-    """The bytes of the smallest GPU of this process, or of its machine if it has
-    none; None if uncertain."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What a machine has for the engines of its GPUs."""
+
+    memory: int | None  # free bytes of the GPU with the fewest; None: unknown
+    total: int | None  # all bytes of the smallest GPU
+    cores: int  # physical ones
+    gpus: int
+    mps: bool  # its control program runs
+
+
+def room_of_gpus() -> Room:
+    """Of the GPUs of this process, or of its machine if it has none."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    try:
-        return min(
-            int(mebibytes) * 2**20 for mebibytes in nvidia_smi("memory.total", visible)
-        )
-    except (
-        OSError,
-        subprocess.CalledProcessError,
-        ValueError,
-    ):  # without a GPU, with slices of one
-        return None
+    memory, total, gpus = None, None, 1
+    # without a GPU, with slices of one
+    with suppress(OSError, subprocess.CalledProcessError, ValueError):
+        free = [int(mebibytes) for mebibytes in nvidia_smi("memory.free", visible)]
+        whole = [int(mebibytes) for mebibytes in nvidia_smi("memory.total", visible)]
+        memory, total, gpus = min(free) << 20, min(whole) << 20, len(whole)
+    return Room(
+        memory=memory,
+        total=total,
+        cores=len(physical_cores()),
+        gpus=gpus,
+        mps=mps_runs(),
+    )
 
 
 def _gpu_names() -> list[str]:
@@ -169,6 +183,7 @@ def this_machine() -> dict[str, str]:
     }
     for number, gpu in enumerate(gpus()):
         facts[f"GPU {number}"] = gpu
+        facts["MPS"] = "running" if mps_runs() else "off; see docs/gpus.md"
     versions = origin["versions"].items()
     facts["versions"] = ", ".join(f"{name} {each}" for name, each in versions if each)
     if origin["commit"] is not None:

@@ -42,3 +42,23 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def physical_cores(node: int = -1) -> tuple[frozenset[int], ...]:
+    """The processors of each physical core that this process may run on, of one NUMA
+    node or (-1) of all: siblings of hyperthreads share a core."""
+    allowed = set(os.sched_getaffinity(0))
+    system = Path("/sys/devices/system")
+    if node >= 0:
+        allowed = {
+            cpu for cpu in allowed if (system / f"node/node{node}/cpu{cpu}").exists()
+        }
+    cores: dict[str, set[int]] = {}
+    for cpu in sorted(allowed):
+        try:
+            file = system / f"cpu/cpu{cpu}/topology/thread_siblings_list"
+            siblings = file.read_text(encoding="ascii")
+        except OSError:
+            siblings = str(cpu)
+        cores.setdefault(siblings, set()).add(cpu)
+    return tuple(frozenset(each) for each in cores.values())

@@ -219,13 +219,7 @@ def check_places(config: SweepConfig, gpus: int | None) -> None:
             " --engines N (resources.engines) starts several"
         )
     node = Node(
-        node_id="",
-        name=platform.node(),
-        cpus=usable_cores(),
-        gpus=gpus,
-        driver=True,
-        # the sizes of models and GPUs are not known yet
-        sharing=config.sharing(weights=0, memory=1, gpus=gpus),
+        node_id="", name=platform.node(), cpus=usable_cores(), gpus=gpus, driver=True
     )
     wanted = config.resources.engines
     place_engines([node], config.engine.tensor_parallel, wanted)
@@ -475,8 +469,8 @@ def evaluate(
         int | None, running(help="engines to run; default one per GPU")
     ] = None,
     engines_per_gpu: Annotated[
-        str, running(metavar="N", help="engines on one GPU; auto: 2 of small models")
-    ] = "1",
+        str, running(metavar="N", help="engines on one GPU; auto: while one more gains")
+    ] = "auto",
     shard_items: Annotated[
         int, running(help="items per file, which a crash can lose")
     ] = 20,

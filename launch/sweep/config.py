@@ -66,11 +66,7 @@ from quantising.methods import METHODS
 from quantising.methods.base import IGNORED
 
 SCHEMA_VERSION = 1
-# engines that share a GPU: `bench host` measures that two on one device idle less than
-# one
-AUTO = 2
 _MOST_SHARING = 16
-_SMALL = 8  # they share it if their weights take less than this part of its memory
 DENSE = "dense"  # in `after:`, a model as it is
 _NEEDED = {"prune": "models", "compress": "models", "prompts": "tasks"}
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -210,10 +206,11 @@ class Resources(Frozen):
     # None: one per GPU (or per tensor_parallel GPUs), or one per node without GPUs.
     # Each has a thread in the driver.
     engines: int | None = Field(default=None, ge=1, le=1000)
-    # Engines that share a GPU, and its gpu_memory_utilization. By default one has it
-    # for itself: each of several has a smaller cache, and no GPU has measured the gain.
-    # `auto`: `SweepConfig.sharing`.
-    engines_per_gpu: Annotated[int | Literal["auto"], BeforeValidator(_sharing)] = 1
+    # Engines that share a GPU, and its gpu_memory_utilization. `auto`: up to four, while
+    # another one gains (`launch/run/decide/sharing.py`).
+    engines_per_gpu: Annotated[int | Literal["auto"], BeforeValidator(_sharing)] = (
+        "auto"
+    )
     # per part, fewer of long answers; a crash can lose one
     shard_items: int = Field(default=20, ge=1, le=10**6)
     # The run sets a checkpoint or a prune job aside, and retires an engine, after this
@@ -314,20 +311,6 @@ class SweepConfig(Frozen):
                 f" {gpus} share no GPU"
             )
         return self
-
-    def sharing(self, *, weights: int, memory: int | None, gpus: int = 0) -> int:
-        """The number of engines on each GPU. `auto`: two if models are small and GPUs
-        are scarce, else one.
-
-        `weights`: bytes of the largest checkpoint. `memory`: of the smallest GPU; None:
-        unknown. `gpus`: how many.
-        """
-        asked, wanted = self.resources.engines_per_gpu, self.resources.engines
-        if asked != "auto":
-            return asked
-        scarce = wanted is None or wanted > gpus
-        small = memory is not None and weights * _SMALL < memory
-        return AUTO if scarce and small and self.engine.tensor_parallel == 1 else 1
 
 
 def bundled_recipes() -> dict[str, Path]:

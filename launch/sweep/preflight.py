@@ -349,8 +349,9 @@ def _with_other_tokenizer(jobs: Jobs, tokenizers: Tokenizers) -> frozenset[str]:
     """The jobs that need a base's answers but have another tokenizer."""
     names = set()
     for job in jobs:
-        # The run copies the base's tokenizer into each checkpoint that it makes.
-        if job.base in (None, job.model):
+        # The run copies the base's tokenizer into each checkpoint that it makes, and a
+        # control is compared with its own checkpoint.
+        if job.base in (None, job.model) or job.change:
             continue
         needs_base = any(task.after_base for task in job.tasks.values())
         if needs_base and not tokenise_alike(

@@ -39,13 +39,6 @@ def give_back() -> None:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
-def limit(share: float) -> None:
-    """Take at most that share of the GPU's memory in this process, caches included;
-    the rest is other processes'."""
-    if torch.cuda.is_available():
-        torch.cuda.set_per_process_memory_fraction(share)
-
-
 def reset_peak(device: torch.device) -> None:
     """Reset the high-water mark, so that earlier work of the process does not count."""
     if device.type == "cuda":

@@ -100,10 +100,6 @@ def _quantise(request: dict[str, Any]) -> None:
     # AWQ pins memory for copies to a GPU, and a CUDA build then looks for one
     if not torch.cuda.is_available():
         torch.Tensor.pin_memory = lambda self, *_, **__: self  # type: ignore[method-assign]
-    elif share := os.environ.get(
-        "RESURFACE_GPU_SHARE"
-    ):  # other processes have the rest of its memory
-        torch.cuda.set_per_process_memory_fraction(float(share))
     tokenizer = AutoTokenizer.from_pretrained(request["source"], local_files_only=True)
     model = AutoModelForCausalLM.from_pretrained(
         request["source"], dtype="auto", local_files_only=True, use_safetensors=True

@@ -41,8 +41,9 @@ def _machines():
 def test_two_engines_share_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`auto`, with an nvidia-smi that knows nothing but 80 GB. The records are those
-    of one engine on the CPU."""
+    """With an nvidia-smi that knows nothing but 80 GB. The second one, which Ray does
+    not count, sees the GPU of the first. The records are those of one engine on the
+    CPU."""
     desk, run, program = (
         Desk(tmp_path),
         tmp_path / "run",
@@ -53,9 +54,9 @@ def test_two_engines_share_a_gpu(
     program.write_text("#!/bin/sh\ncase $1 in *memory*) echo 81559;; esac\n")
     program.chmod(program.stat().st_mode | stat.S_IEXEC)
     monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
-    gpu = f": {FIRST_GPU} (1/2)"
+    gpu = f": {FIRST_GPU}"
     with ray_cluster([(tmp_path, {"num_cpus": 4, "num_gpus": 1})]) as nodes:
-        sweep = desk.sweep(shard_items=1, engines=None, engines_per_gpu="auto")
+        sweep = desk.sweep(shard_items=1, engines=None, engines_per_gpu=2)
         driver = desk.start(sweep, run, variables={"RAY_ADDRESS": nodes.address})
 
         def both():
@@ -78,12 +79,11 @@ def test_two_engines_share_a_gpu(
             desk.log(run),
         )
         assert driver.wait() == 0, desk.log(run).read_text()
-    assert "resources.engines_per_gpu: auto: 2 on each GPU" in desk.log(run).read_text()
     assert "starting it again" in desk.log(run).read_text()
     assert [each.gpu.endswith(gpu) for each in shown] == [True]
     check_same(run, records(tmp_path / "undisturbed"))
     document = json.loads((run / "run.json").read_text())
-    assert document["engines_per_gpu"] == 2
+    assert {each["engine"] for each in document["engine_stats"]} >= {0, 1}
     assert all(each["gpu"].endswith(gpu) for each in document["engine_stats"])
     assert all(
         gpu in (run / "logs" / f"engine-{number}.log").read_text() for number in (0, 1)

@@ -42,6 +42,7 @@ class Desk:
         """A sweep file; `engines` None: one on each node."""
         document = {
             "models": {"dense": "model"},
+            "controls": "none",  # a cluster would have some, a CPU none
             "prune": [
                 {"method": "wanda", "sparsity": 0.5},
                 {"method": "magnitude", "sparsity": 0.6},

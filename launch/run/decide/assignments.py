@@ -155,9 +155,12 @@ class Where:
     node_id: str  # Ray's
     device: str  # its GPUs, or else the processor
     pid: int = 0
-    # "node-a: 3": the numbers of its GPUs there; "node-a: 3 (1/2)": half of one; "":
-    # none
-    gpu: str = ""
+    gpu: str = ""  # "node-a: 3": the numbers of its GPUs there; "": none
+
+    @property
+    def visible(self) -> str:
+        """Its GPUs, as CUDA names them."""
+        return self.gpu.partition(": ")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

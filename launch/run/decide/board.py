@@ -30,6 +30,7 @@ from launch.run.decide.failures import Ledger, Remedy
 from launch.run.events import Part
 
 IDLE_SECONDS = 60.0  # an engine without work is kept this long
+_SPARE = 4  # unfinished shards of an engine, which it may have begun
 _WAKE_SECONDS = 1.0  # a waiting engine checks this often, even if nothing has changed
 HandBack = Callable[[int], Sequence[Shard]]
 
@@ -89,6 +90,20 @@ class Board:
     @property
     def has_work(self) -> bool:
         return bool(self._waiting)
+
+    @property
+    def spare(self) -> bool:
+        """Whether there is work for one more engine."""
+        with self._changed:
+            held = [len(busy.unfinished) for busy in self._busy.values()]
+            return bool(self._waiting) or max(held, default=0) > _SPARE
+
+    @property
+    def items_left(self) -> int:
+        """The items without records, of the work that is known."""
+        with self._changed:
+            held = [busy.rest for busy in self._busy.values()]
+            return sum(each.items for each in (*self._waiting, *held))
 
     @property
     def over(self) -> bool:

@@ -9,9 +9,6 @@ from evaluator.core.errors import Document, InputError, Json, counted
 _PER_CORE = 4  # engines at most: one that waits for its core only uses memory
 _SPARE = 1  # cores of the driver's node that engines on CPUs leave free
 _NAMED = 8  # limit of nodes in an error
-_PARTS = 10_000  # of a GPU: Ray counts no smaller ones
-# in the environment of a prune task: the share of the memory that it may take
-GPU_SHARE = "RESURFACE_GPU_SHARE"
 # Options of a process without a GPU. Since Ray 2.60, such a process otherwise sees all
 # GPUs of its node.
 NO_GPUS: Document = {
@@ -27,13 +24,6 @@ class Node:
     cpus: int
     gpus: int
     driver: bool = False  # this process runs there
-    sharing: int = 1  # engines and prune tasks of one GPU
-
-    @property
-    def rooms(self) -> int:
-        """The number of engines or prune tasks for which it has a GPU, or a part of
-        one."""
-        return self.gpus * self.sharing
 
 
 Nodes = Sequence[Node]
@@ -46,23 +36,24 @@ class Placement:
     node_id: str
     gpus: int
     threads: int | None  # of an engine on a CPU; None: as the environment sets them
-    sharing: int = 1  # engines and prune tasks of its GPU
     remote: bool = False  # it computes nothing here: models behind URLs
+    # Of a GPU that engines share (`sharing.py`). Ray gives it to the first of them.
+    sharing: int = 1  # engines among which its memory is divided
+    slot: int = 0  # its number among these
+    # of those after the first: the first's number, and the GPU as CUDA names it
+    first: int | None = None
+    visible: str = ""
+
+    @property
+    def on_gpu(self) -> bool:
+        return bool(self.gpus or self.visible)
 
     @property
     def needs(self) -> str:
         """The resources that it waits for, in words."""
         if not self.gpus:
             return "a process"
-        if self.sharing > 1:
-            return f"a free 1/{self.sharing} of a GPU"
         return f"{self.gpus} free GPU{'s' if self.gpus > 1 else ''} on one node"
-
-
-def part_of_gpu(sharing: int) -> float | int:
-    """What Ray is asked for. It is rounded down: `sharing` parts that were rounded
-    up would not fit in one GPU."""
-    return 1 if sharing == 1 else _PARTS // sharing / _PARTS
 
 
 def place_engines(
@@ -93,7 +84,7 @@ def place_engines(
             threads = max(1, cores // engines[node.node_id])
             places.append(Placement(node_id=node.node_id, gpus=0, threads=threads))
         return tuple(places)
-    rooms = [node.rooms // tensor_parallel for node in nodes]
+    rooms = [node.gpus // tensor_parallel for node in nodes]
     fitting = sum(rooms)
     if not fitting:
         raise InputError(
@@ -102,8 +93,6 @@ def place_engines(
         )
     if wanted is not None and wanted > fitting:
         each = "" if tensor_parallel == 1 else f" of tensor_parallel {tensor_parallel}"
-        if nodes[0].sharing > 1:
-            each = f", engines_per_gpu {nodes[0].sharing}"
         verb = "fits" if fitting == 1 else "fit"
         raise InputError(
             f"resources.engines: {wanted}{each}: {fitting} {verb}:"
@@ -114,10 +103,7 @@ def place_engines(
         for node, room in zip(nodes, rooms, strict=True):
             if turn < room:
                 place = Placement(
-                    node_id=node.node_id,
-                    gpus=tensor_parallel,
-                    threads=None,
-                    sharing=node.sharing,
+                    node_id=node.node_id, gpus=tensor_parallel, threads=None
                 )
                 places.append(place)
     return tuple(places[:wanted])
@@ -170,8 +156,7 @@ def _gpus_of(nodes: Nodes, rooms: Sequence[int] | None = None) -> str:
 
 
 class FreeGpus:
-    """The GPUs of each node, or parts of shared ones, that no prune task and no
-    engine of this run has."""
+    """The GPUs of each node that no prune task and no engine of this run has."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._free: dict[str, int] = {}
@@ -179,7 +164,7 @@ class FreeGpus:
 
     def follow(self, nodes: Nodes) -> None:
         self._free = {
-            node.node_id: self._free.get(node.node_id, node.rooms) for node in nodes
+            node.node_id: self._free.get(node.node_id, node.gpus) for node in nodes
         }
 
     def take(self, node_id: str, count: int) -> bool:
@@ -205,23 +190,15 @@ class FreeGpus:
             self._free[node_id] += count
 
 
-def compress_options(*, gpu: bool, sharing: int = 1, memory: float = 1.0) -> Json:
-    """The arguments of `ray.remote` for a prune task. Of a shared GPU it has the part
-    of one engine.
-
-    `memory`: the share of a GPU's memory for all its engines together.
+def compress_options(*, gpu: bool) -> Json:
+    """The arguments of `ray.remote` for a prune task.
 
     A process with a GPU ends with its task. An idle process would keep its CUDA context
     and torch's cache, and an engine refuses to start if less memory is free than it
     requests. Ray ends such a process itself, but only if `num_gpus` is given to
     `ray.remote`. So pass all of these there, not to `.options`.
     """
-    own = {**NO_GPUS}
-    if gpu:
-        own = {"num_gpus": part_of_gpu(sharing)}
-    if gpu and sharing > 1:
-        share = {GPU_SHARE: f"{memory / sharing:.4f}"}
-        own["runtime_env"] = {"env_vars": share}
+    own = {"num_gpus": 1} if gpu else NO_GPUS
     return {
         "num_cpus": 1,
         **own,

@@ -7,9 +7,10 @@ engine works alone, then a second beside it, and so on. One that adds too little
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from evaluator.core.errors import counted
 from evaluator.engine.base import EngineStats
+from launch.provenance import Room
 
 MOST = 4  # of `auto`
 STEPS, SECONDS = 100, 10.0  # of each engine, in a measurement
@@ -25,17 +26,6 @@ _FOR_ALL, _FOR_ONE = (
 _CORES = 2  # physical ones of an engine
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """What a node has for the engines of its GPUs: the least of all nodes."""
-
-    memory: int | None  # free bytes of a GPU; None: unknown
-    total: int | None  # all bytes of a GPU
-    cores: int  # physical ones
-    gpus: int
-    mps: bool  # its control program runs
-
-
 def most_engines(room: Room, weights: int, longest: int) -> tuple[int, str]:
     """How many engines a GPU has room for, and what limits them.
 
@@ -44,14 +34,19 @@ def most_engines(room: Room, weights: int, longest: int) -> tuple[int, str]:
         return 1, f"requests of {longest:,} tokens need the whole cache"
     if room.memory is None:
         return 1, "the memory of the GPU is unknown"
-    by_memory = max(1, (room.memory - _FOR_ALL) // (weights + _FOR_ONE))
-    by_cores = max(1, room.cores // (_CORES * room.gpus))
-    free = f"{room.memory / 2**30:.0f} GiB are free, weights take {weights / 2**30:.1f}"
+    cores = f"{room.cores} physical cores for {counted(room.gpus, 'GPU')}"
     return min(
         (MOST, f"{MOST} is the most"),
-        (by_memory, free),
-        (by_cores, f"{room.cores} physical cores for {room.gpus} GPUs"),
+        room_for(room.memory, weights),
+        (max(1, room.cores // (_CORES * room.gpus)), cores),
     )
+
+
+def room_for(memory: int, weights: int) -> tuple[int, str]:
+    """How many engines the free bytes of a GPU hold, and why no more."""
+    most = max(1, (memory - _FOR_ALL) // (weights + _FOR_ONE))
+    free, taken = memory / 2**30, weights / 2**30
+    return most, f"{free:.0f} GiB are free, the weights take {taken:.1f}"
 
 
 class Trial:
@@ -67,6 +62,13 @@ class Trial:
         self._since = 0.0
         self._before: tuple[EngineStats, ...] = ()  # empty: no measurement is running
         self._left = 0  # items, at its begin
+
+    @classmethod
+    def of(cls, engines: int) -> "Trial":
+        """Without a measurement."""
+        trial = cls(engines, "")
+        trial.engines, trial.settled = engines, True
+        return trial
 
     def look(
         self,

@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -31,10 +32,12 @@ from evaluator.checkpoints.tensors import PROVEN, Proof
 from evaluator.core.controls import change_of
 from evaluator.core.errors import Document, EngineError, Json
 from evaluator.core.garbage import collect_rarely
+from evaluator.core.gpus import mps_runs, numa_nodes, uses_mps
 from evaluator.core.lease import Held
 from evaluator.core.liveness import HEARTBEAT
 from evaluator.engine.config import build_engine, engine_under
 from evaluator.engine.endpoint import ENDPOINT
+from evaluator.engine.processor import physical_cores
 from launch.provenance import device, machine
 from launch.run.decide.assignments import (
     Assignment,
@@ -45,7 +48,8 @@ from launch.run.decide.assignments import (
     ShardResult,
     Where,
 )
-from launch.run.decide.nodes import GPU_SHARE, NO_GPUS, part_of_gpu
+from launch.run.decide.nodes import NO_GPUS, Placement
+from launch.run.decide.sharing import cores_of
 from launch.sweep.plugins import load_plugins
 from pruning.config import PruneConfig
 from quantising.config import QuantiseConfig
@@ -73,10 +77,8 @@ class EngineActor:
         self._config = setup.config
         self._logs = setup.log_path.parent
         visible, place = os.environ.get("CUDA_VISIBLE_DEVICES"), setup.place
-        part = f" (1/{place.sharing})" if place.sharing > 1 else ""
-        self._gpu = (
-            f"{platform.node()}: {visible}{part}" if place.gpus and visible else ""
-        )
+        self._shares = place.sharing > 1
+        self._gpu = f"{platform.node()}: {visible}" if place.on_gpu and visible else ""
         if self._gpu:
             print(f"GPU: {self._gpu}", flush=True)
         self._engine: Engine | None = None
@@ -101,6 +103,9 @@ class EngineActor:
             checkpoint, trust_remote_code=self._config.trust_remote_code
         )
         report = self._engine.load(checkpoint.path)
+        if self._shares and mps_runs() and uses_mps(os.getpid()) is False:
+            text = "the engine is no client of MPS, which runs: engines take turns"
+            report = replace(report, notes=(*report.notes, text))
         if (changed := changed_file(before, file_states(checkpoint.path))) is not None:
             raise EngineError(
                 f"{checkpoint.path / changed}: was written while it was loaded"
@@ -237,7 +242,10 @@ def start_actor(actor: type, setup: EngineSetup, **options: Any) -> Any:
         place = replace(place, threads=None)
     devices: Document = NO_GPUS
     if place.gpus:
-        devices = {"num_gpus": place.gpus * part_of_gpu(place.sharing)}
+        devices = {"num_gpus": place.gpus}
+    elif place.visible:  # Ray has given this GPU to the first of its engines
+        variables = {"CUDA_VISIBLE_DEVICES": place.visible}
+        devices = {"num_gpus": 0, "runtime_env": {"env_vars": variables}}
     return ray.remote(
         **devices,
         # an engine that held a CPU for the whole run could block the prune tasks that
@@ -248,7 +256,7 @@ def start_actor(actor: type, setup: EngineSetup, **options: Any) -> Any:
         # name. One byte is enough.
         memory=1,
         scheduling_strategy=NodeAffinitySchedulingStrategy(
-            place.node_id, soft=True, _spill_on_unavailable=place.gpus > 0
+            place.node_id, soft=not place.visible, _spill_on_unavailable=place.gpus > 0
         ),
         **options,
     )(actor).remote(replace(setup, place=place))
@@ -324,13 +332,9 @@ def make_checkpoint(
     that of `out` if it was written now."""
     _log_to(log_path)
     with showing_life(pulse_path):
-        from pruning.model.memory import limit
-
         load_plugins()
         if proof is not None:
             PROVEN[config.source] = proof
-        if (share := os.environ.get(GPU_SHARE)) is not None:
-            limit(float(share))
         facts = {**provenance, **machine()}
         # the process of an earlier try goes on if its node is only out of reach
         while True:
@@ -365,6 +369,8 @@ def enter_engine_process(setup: EngineSetup) -> None:
     """Prepare a Ray process for building an engine."""
     _log_to(setup.log_path)
     collect_rarely()
+    if setup.place.sharing > 1:
+        _stay_on_cores(setup.place)
     # vLLM's choice of runner, graphs and kernels
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO")
     load_plugins()
@@ -379,6 +385,21 @@ def enter_engine_process(setup: EngineSetup) -> None:
     # larger one.
     for name in [name for name in os.environ if name.startswith("VLLM_DP_")]:
         del os.environ[name]
+
+
+def _stay_on_cores(place: Placement) -> None:
+    """Run this process on physical cores of its own, near its GPU."""
+    nodes = [-1]
+    with suppress(OSError, subprocess.SubprocessError, ValueError):
+        nodes = numa_nodes() or nodes
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    gpu = int(visible) if visible.isdecimal() and int(visible) < len(nodes) else 0
+    near = [number for number, node in enumerate(nodes) if node == nodes[gpu]]
+    number = near.index(gpu) * place.sharing + place.slot
+    cores = physical_cores(nodes[gpu])
+    if own := cores_of(number, len(near) * place.sharing, cores):
+        os.sched_setaffinity(0, own)
+        print(f"processors: {sorted(own)}, of {len(cores)} physical cores", flush=True)
 
 
 def _log_to(path: Path) -> None:

@@ -60,7 +60,6 @@ class Cluster:
         self._answered = time.monotonic()
         self._listing: list[Json] = ray.nodes()
         self._raylet_died = False
-        self.sharing = 1  # engines and prune tasks of one GPU
         self.closed = threading.Event()
         threading.Thread(target=self._watch, name="ray-watch", daemon=True).start()
 
@@ -82,7 +81,6 @@ class Cluster:
                 cpus=int(each["Resources"].get("CPU", 0)),
                 gpus=int(each["Resources"].get("GPU", 0)),
                 driver=each["NodeID"] == self._node,
-                sharing=self.sharing,
             )
             for each in self._listing
             if each["Alive"]
@@ -115,10 +113,10 @@ class Cluster:
                 self._raylet_died = self._raylet_died or not alive.get(self._node, True)
 
 
-def least_gpu_memory(nodes: Nodes) -> int | None:
-    """The bytes of the smallest GPU of all nodes, as a process on each finds them;
-    None if one does not know."""
-    ask = ray.remote(num_cpus=0)(provenance.least_gpu_memory)
+def room_of_gpus(nodes: Nodes) -> provenance.Room | None:
+    """What the engines of a GPU have on the node with the least of it; None if a node
+    does not answer."""
+    ask = ray.remote(num_cpus=0)(provenance.room_of_gpus)
     places = [
         NodeAffinitySchedulingStrategy(node.node_id, soft=False)
         for node in nodes
@@ -126,10 +124,8 @@ def least_gpu_memory(nodes: Nodes) -> int | None:
     ]
     answers = [ask.options(scheduling_strategy=place).remote() for place in places]
     with suppress(RayError):
-        found: list[int | None] = ray.get(answers, timeout=_MEMORY_SECONDS)
-        return (
-            min((each for each in found if each), default=None) if all(found) else None
-        )
+        rooms: list[provenance.Room] = ray.get(answers, timeout=_MEMORY_SECONDS)
+        return min(rooms, key=lambda room: (room.memory or 0, room.cores / room.gpus))
     return None
 
 

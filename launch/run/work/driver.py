@@ -20,6 +20,7 @@ from rich.console import Console
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.errors import EngineError, InputError, counted
 from evaluator.core.lease import LeaseLost
+from evaluator.engine.config import ENGINES
 from evaluator.probes import PROBES
 from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Failure, Served
@@ -43,6 +44,7 @@ from launch.run.decide.assignments import (
 from launch.run.decide.board import Board
 from launch.run.decide.failures import Ledger
 from launch.run.decide.nodes import Nodes, Placement, compress_options
+from launch.run.decide.sharing import Trial, most_engines, room_for
 from launch.run.directory.lock import STOP
 from launch.run.directory.metrics import Metrics
 from launch.run.directory.reuse import Reuse
@@ -68,7 +70,7 @@ from launch.run.events import (
     Warned,
 )
 from launch.run.state import Bus
-from launch.run.work.cluster import Cluster, cluster, least_gpu_memory, remove_leftovers
+from launch.run.work.cluster import Cluster, cluster, remove_leftovers, room_of_gpus
 from launch.run.work.compress_tasks import CompressTasks
 from launch.run.work.fleet import Fleet
 from launch.run.work.workers import EngineWorker
@@ -175,6 +177,9 @@ class _Run:
         self._items = 0
         self._to_make: set[str] = set()
         self._whole: dict[str, Shards] = {}  # a task's shards, by its key
+        self._trial = Trial(1, "")
+        self._refused = 0  # engines that did not start beside others
+        self._memory = 1.0  # the part of each GPU that no other program holds
         self._board = Board(
             Ledger(attempts=self._resources.attempts),
             questions={task.key: task.questions for task in prepared.tasks},
@@ -259,7 +264,7 @@ class _Run:
         """Make and evaluate checkpoints until nothing is left."""
         engine = self._prepared.config.engine
         questions = {task.key: ray.put(task.questions) for task in self._prepared.tasks}
-        machines.sharing = self._sharing(machines.nodes())
+        self._trial = self._trial_on(machines.nodes())
         fleet = Fleet(
             machines.nodes(),
             self._board,
@@ -273,11 +278,7 @@ class _Run:
             self._prepared,
             self._logs,
             free=fleet.free if fleet.on_gpus else None,
-            options=compress_options(
-                gpu=fleet.on_gpus,
-                sharing=machines.sharing,
-                memory=engine.gpu_memory_utilization,
-            ),
+            options=compress_options(gpu=fleet.on_gpus),
             ledger=self._board.ledger,
             report=self._report,
         )
@@ -309,6 +310,7 @@ class _Run:
         fleet.start_first()
         compressing.start(sum(node.cpus for node in machines.nodes()))
         fleet.start()
+        self._share(fleet)
         self._board.short = compressing.short
 
     def _take_results(
@@ -363,20 +365,51 @@ class _Run:
             self._report(Noted(f"stopping: {request} exists"))
             raise KeyboardInterrupt
 
-    def _sharing(self, nodes: Nodes) -> int:
-        """The number of engines on each GPU, also in run.json."""
-        wanted, gpus = self._resources.engines_per_gpu, sum(node.gpus for node in nodes)
-        if wanted == 1 or not gpus:
-            return 1
-        memory = least_gpu_memory(nodes) if wanted == "auto" else None
-        sharing = self._prepared.config.sharing(
-            weights=self._prepared.largest, memory=memory, gpus=gpus
+    def _trial_on(self, nodes: Nodes) -> Trial:
+        """How many engines a GPU may have. Raises InputError for more than have room."""
+        wanted, engine = self._resources.engines_per_gpu, self._prepared.engine
+        alone = engine.tensor_parallel > 1 or not ENGINES[engine.kind].batches
+        if wanted == 1 or alone or not any(node.gpus for node in nodes):
+            return Trial(1, "")
+        room = room_of_gpus(nodes)
+        if room is None:
+            return Trial(1, "")
+        if room.memory and room.total:
+            self._memory = room.memory / room.total
+        most, limit = most_engines(
+            room, self._prepared.largest, engine.max_model_len or 0
         )
-        self._directory.mark("running", engines_per_gpu=sharing)
-        self._report(
-            Noted(f"resources.engines_per_gpu: {wanted}: {sharing} on each GPU")
-        )
-        return sharing
+        if wanted == "auto":
+            if most == 1:
+                self._report(Noted(f"resources.engines_per_gpu: auto: 1: {limit}"))
+            return Trial(most, limit, mps=room.mps)
+        if room.memory is not None:
+            fits, limit = room_for(room.memory, self._prepared.largest)
+            if wanted > fits:
+                raise InputError(
+                    f"resources.engines_per_gpu: {wanted}: there is room for {fits}:"
+                    f" {limit} (GiB: 6 more for each engine, 4 for all)"
+                )
+        return Trial.of(wanted)
+
+    def _share(self, fleet: Fleet[EngineWorker]) -> None:
+        """Measure a GPU's engines, and give each GPU as many as the trial says."""
+        decision, first = None, fleet.first()
+        refused = [worker.refused for worker in fleet.workers if worker.refused]
+        if len(refused) > self._refused:
+            self._refused = len(refused)
+            decision = self._trial.refused(refused[-1])
+        elif first is not None and not self._trial.settled:
+            decision = self._trial.look(
+                time.monotonic(),
+                [worker.reading() for worker in fleet.sharing(first)],
+                self._board.items_left,
+                first.start_seconds,
+            )
+        if decision is not None:
+            self._directory.mark("running", engines_per_gpu=self._trial.engines)
+            self._report(Noted(f"resources.engines_per_gpu: {decision}"))
+        fleet.share(self._trial.engines)
 
     def _worker(
         self, number: int, place: Placement, questions: Mapping[str, Any]
@@ -384,8 +417,11 @@ class _Run:
         """The worker of an engine, not started. `questions`: task key -> object
         reference of its questions."""
         config = self._prepared.engine
+        if place.gpus:
+            place = replace(place, sharing=self._trial.most)
         if place.sharing > 1:
-            share = config.gpu_memory_utilization / place.sharing
+            memory = min(config.gpu_memory_utilization, self._memory)
+            share = memory / place.sharing
             config = config.model_copy(
                 update={"gpu_memory_utilization": share, "shared_gpu": True}
             )

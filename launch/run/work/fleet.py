@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 from evaluator.core.errors import EngineError, ResurfaceError
@@ -39,6 +40,9 @@ class Worker(threading.Thread):
             board.ledger.remote_engines.add(number)
         self.failure: BaseException | None = None  # the error that stopped it
         self.retired: str | None = None  # why its engine receives no more work
+        self.dismissed = False  # it ends after its current work
+        self.refused = ""  # why an engine beside another one did not start
+        self.loaded = False  # its engine has served a checkpoint
         self.gone = False  # its node was lost
         # None: its process, if it exists, has no place yet
         self.where: Where | None = None
@@ -52,12 +56,17 @@ class Worker(threading.Thread):
     @property
     def serving(self) -> bool:
         """Whether it takes work, now or as soon as it has a process."""
-        return self.is_alive() and not self.gone and self.retired is None
+        ends = self.gone or self.dismissed or self.retired is not None
+        return self.is_alive() and not ends
 
     def lose_node(self) -> None:
         """Its node is gone: it ends, after its current work if Ray has already put
         it on another node."""
         self.gone = True
+        self.dismiss()
+
+    def dismiss(self) -> None:
+        self.dismissed = True
         self.board.leave(self.number, for_good=True)
 
 
@@ -119,12 +128,56 @@ class Fleet(Generic[AnyWorker]):
         would take all GPUs."""
         if (
             not self.on_gpus
-            or sum(node.rooms for node in self._nodes) <= self._first.gpus
+            or sum(node.gpus for node in self._nodes) <= self._first.gpus
         ):
             return
         if self._board.has_work and not any(worker.serving for worker in self.workers):
             self._fill()
             self.start(one=True)
+
+    def sharing(self, first: AnyWorker) -> list[AnyWorker]:
+        """The engines of a GPU, its first one before those that started beside it."""
+        beside = [each for each in self.workers if each.place.first == first.number]
+        return [first, *(each for each in beside if each.serving)]
+
+    def first(self) -> AnyWorker | None:
+        """The first engine of a GPU that serves a checkpoint."""
+        for worker in self.workers:
+            if worker.place.gpus and worker.serving and worker.loaded:
+                return worker
+        return None
+
+    def share(self, engines: int) -> None:
+        """Give each GPU so many engines. One at a time starts, beside the first; the
+        newest end first, and all of them with the first."""
+        starting = any(
+            each.serving and not each.loaded
+            for each in self.workers
+            if each.place.visible
+        )
+        firsts = [each for each in self.workers if each.place.gpus]
+        for first in sorted(firsts, key=lambda each: len(self.sharing(each))):
+            _, *beside = self.sharing(first)
+            kept = engines - 1 if first.serving else 0
+            for worker in beside[kept:]:
+                worker.dismiss()
+            ready = first.serving and first.loaded and first.where is not None
+            if starting or not ready or len(beside) >= kept or not self._board.spare:
+                continue
+            assert first.where is not None
+            slots = {each.place.slot for each in beside}
+            place = replace(
+                first.place,
+                node_id=first.node_id,
+                gpus=0,
+                slot=min({*range(1, engines)} - slots),
+                first=first.number,
+                visible=first.where.visible,
+            )
+            worker = self._make(next(self._numbers), place)
+            self.workers.append(worker)
+            worker.start()
+            starting = True
 
     def join(self, seconds: float) -> None:
         """Wait up to `seconds` for an engine to end."""
@@ -141,7 +194,8 @@ class Fleet(Generic[AnyWorker]):
             gpus, node_id = worker.place.gpus, worker.node_id
             held = self._holds.get(worker.number)
             if not worker.is_alive():
-                if worker.retired is None and held is not None:
+                alone = not any(each.is_alive() for each in self.sharing(worker))
+                if worker.retired is None and held is not None and alone:
                     del self._holds[worker.number]
                     self.free.give_back(held, gpus)
                 continue
@@ -162,7 +216,11 @@ class Fleet(Generic[AnyWorker]):
     def _fill(self) -> None:
         """Queue a worker for each missing engine, but not where several were retired
         and another node has room."""
-        local = [each for each in self.workers if not each.place.remote]
+        local = [
+            each
+            for each in self.workers
+            if not (each.place.remote or each.place.visible)
+        ]
         serving = [each for each in local if each.serving]
         waiting = [each for each in self._waiting if not each.place.remote]
         standing = Counter(each.node_id for each in (*serving, *waiting))
@@ -172,7 +230,7 @@ class Fleet(Generic[AnyWorker]):
         held = [self._holds.get(each.number, each.place.node_id) for each in ended]
         retired = Counter(node_id for node_id in held if node_id in there)
         rooms = (
-            {node.node_id: node.rooms // self._first.gpus for node in self._nodes}
+            {node.node_id: node.gpus // self._first.gpus for node in self._nodes}
             if self.on_gpus
             else {}
         )

@@ -93,6 +93,10 @@ class EngineWorker(Worker):
         self._load_report: LoadReport | None = None  # of the present load
         self._counted = EngineStats()  # of the present load, as last noted
         self._loads = 0
+        self._actor_since = 0.0  # when the actor was asked for
+        self.start_seconds = 0.0  # from then until it served a checkpoint
+        self._reading: EngineStats | None = None
+        self._asked: Any = None  # a reading that has not come yet
         self.tallies: dict[tuple[int, str], Tally] = {}  # by load and checkpoint
         self._log_start = 0  # the byte of the log at which this actor's output begins
         self._loading = HangWatch(resources.load_seconds)
@@ -134,6 +138,7 @@ class EngineWorker(Worker):
         if self.where is not None:
             return True
         if self._actor is None:
+            self._actor_since = time.monotonic()
             self._log_start = size(self._setup.log_path)
             self._report(events.Starting(engine=self.number))
             self._actor = start_actor(
@@ -168,6 +173,7 @@ class EngineWorker(Worker):
             with suppress(RayError):
                 ray.kill(self._actor)
         self._actor, self.where, self._held = None, None, (None, None)
+        self._reading = self._asked = None
 
     # ---- failures
 
@@ -205,6 +211,8 @@ class EngineWorker(Worker):
             cause, EngineError | InputError
         ):
             raise cause from None
+        if self._refuses(error):
+            return
         name, task = assignment.part
         failure = Failure(
             checkpoint=name,
@@ -221,7 +229,18 @@ class EngineWorker(Worker):
     def _outcome(self, seconds: float) -> Exception | None:
         return outcome_of_actor(self._actor, self.node_id, seconds, self._over)
 
+    def _refuses(self, error: Exception) -> bool:
+        """Whether an engine beside another one failed before it ever served: the others
+        do its work, and no checkpoint is to blame."""
+        if not self.place.visible or self.loaded:
+            return False
+        self.refused = self._end_actor(error)
+        self.dismiss()
+        return True
+
     def _not_started(self, error: Exception, what: str) -> None:
+        if self._refuses(error):
+            return
         reason = self._end_actor(error)
         self._apply(self.board.not_started(self.number), f"{what}: {reason}")
 
@@ -281,7 +300,7 @@ class EngineWorker(Worker):
         fresh = architecture != info.engine_keys[1] or (
             # On a GPU, only the end of a process reliably frees the memory that
             # another engine needs.
-            self.place.gpus > 0 and not self._setup.config.swap
+            self.place.on_gpu and not self._setup.config.swap
         )
         if architecture is not None and fresh:
             self._kill()
@@ -303,6 +322,9 @@ class EngineWorker(Worker):
             self._loading.moved(time.monotonic())
         finally:
             self._loading.end()
+        if not self.loaded:
+            self.start_seconds = time.monotonic() - self._actor_since
+        self.loaded = True
         self._held, self._load_report = info.engine_keys, report
         self._loads, self._counted = self._loads + 1, EngineStats()
         self._report(
@@ -448,6 +470,19 @@ class EngineWorker(Worker):
         self.tallies[load] = before._replace(
             where=self.where, stats=before.stats.plus(more), items=before.items + items
         )
+
+    def reading(self) -> EngineStats | None:
+        """What the engine has counted since its last load, as it last told; asks it
+        again. None: it has not told yet. Returns at once."""
+        actor = self._actor
+        try:
+            if self._asked is None and actor is not None:
+                self._asked = actor.stats.remote()
+            elif self._asked is not None and ray.wait([self._asked], timeout=0)[0]:
+                self._reading, self._asked = ray.get(self._asked), None
+        except RayError:
+            self._reading = self._asked = None
+        return self._reading
 
     def served(self) -> list[Served]:
         """A row for each load and checkpoint."""

@@ -138,7 +138,7 @@ quant_method: awq | field 'w_bit' is None
 quant_method: compressed-tensors, config_groups: {} | 'config_groups' quantises no weights
 quant_method: compressed-tensors, config_groups: {group_0: {weights: {num_bits: 99}}} | field 'num_bits' is 99
 quant_method: compressed-tensors, config_groups: {group_0: []} | config_groups.group_0 must be an object
-quant_method: compressed-tensors, sparsity_config: {format: sparse-bitmask} | sparsity_config: format 'sparse-bitmask' leaves out zeros
+quant_method: compressed-tensors, sparsity_config: {format: sparse-bitmask} | format 'sparse-bitmask' leaves out
 quant_method: modelopt | field 'quant_algo' is missing
 """
 

@@ -218,6 +218,20 @@ def test_order_asks_the_same_items(tmp_path, monkeypatch):
     assert sum(name.startswith("english") for name in some) == ITEMS // 2
 
 
+def test_controls_of_made_checkpoints_are_prepared(tmp_path, monkeypatch):
+    """On a GPU, a checkpoint that the run is still to make has one too."""
+    save_tiny_model(tmp_path / "m")
+    monkeypatch.setattr(preflight, "count_gpus", lambda: 1)
+    monkeypatch.setattr(preflight, "with_controls", cheap)
+    task = gazetteer(items=4, probes=["greedy", "rank", "aligned_rank"])
+    made = {"prune": [{"method": "magnitude", "sparsity": 0.5}], "tasks": [task]}
+    prepared = plan(tmp_path, made)
+    assert {job.name: job.base for job in prepared.jobs if job.change} == {
+        "m~order": "m",
+        "magnitude-0.5~order": "magnitude-0.5",
+    }
+
+
 def cheap(every, config, *, on_gpus):
     """The control of a base on a GPU, on an engine that runs here."""
     assert on_gpus

@@ -64,24 +64,6 @@ def test_work_by_hand():
     )
 
 
-def test_auto_sharing_needs_small_models():
-    def shared(engines=None, **more):
-        sweep = {"models": {"a": "b"}, "tasks": [{"task": "xquad"}]}
-        sweep["resources"] = {"engines": engines, "engines_per_gpu": "auto"}
-        return validated(SweepConfig, sweep, "s.yaml").sharing(
-            **({"weights": 9, "memory": 80, "gpus": 2} | more)
-        )
-
-    found = [
-        shared(),
-        shared(weights=10),
-        shared(memory=None),
-        shared(engines=2),
-        shared(engines=3),
-    ]
-    assert found == [2, 1, 1, 1, 2]
-
-
 def test_data_on_this_machine_is_counted(tmp_path):
     (tmp_path / "book.txt").write_text("x" * 40_000, encoding="utf-8")
     work = work_of(

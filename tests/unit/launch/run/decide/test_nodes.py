@@ -5,26 +5,19 @@ from collections import Counter
 import pytest
 
 from launch.run.decide.nodes import (
-    GPU_SHARE,
     FreeGpus,
     Node,
     compress_options,
     missing_places,
-    part_of_gpu,
     place_engines,
 )
 from tests.support.sweeps import refused
 
 
-def _nodes(*gpus: int, cpus: int = 8, sharing: int = 1) -> list[Node]:
+def _nodes(*gpus: int, cpus: int = 8) -> list[Node]:
     return [
         Node(
-            node_id=name,
-            name=f"host-{name}",
-            cpus=cpus,
-            gpus=count,
-            driver=not number,
-            sharing=sharing,
+            node_id=name, name=f"host-{name}", cpus=cpus, gpus=count, driver=not number
         )
         for number, (name, count) in enumerate(
             zip("abcdefghijklmnop", gpus, strict=False)
@@ -60,7 +53,6 @@ FIT = "resources.engines: {}: {}: {}"
     [
         (_nodes(0, 0), 1, 65, "resources.engines: 65: at most 4 for each core, and there are 16 cores"),
         (_nodes(4), 2, 3, FIT.format("3 of tensor_parallel 2", "2 fit", "2 in 4 GPUs on host-a")),
-        (_nodes(2, sharing=3), 1, 7, FIT.format("7, engines_per_gpu 3", "6 fit", "6 in 2 GPUs on host-a")),
         (_nodes(1, 2), 4, None,
          "engine.tensor_parallel: 4: no node has this many GPUs: 1 GPU on host-a, 2 GPUs on host-b"),
     ],
@@ -99,31 +91,10 @@ def test_one_run_has_one_kind() -> None:
 
 def test_gpus_of_compression_jobs() -> None:
     on_gpu, on_cpu = compress_options(gpu=True), compress_options(gpu=False)
-    third = compress_options(gpu=True, sharing=3, memory=0.9)
-    given = [(each["num_gpus"], each["max_calls"]) for each in (on_gpu, on_cpu, third)]
-    assert given == [(1, 1), (0, 0), (0.3333, 1)]
+    given = [(each["num_gpus"], each["max_calls"]) for each in (on_gpu, on_cpu)]
+    assert given == [(1, 1), (0, 0)]
     assert on_cpu["runtime_env"]["env_vars"] == {"CUDA_VISIBLE_DEVICES": ""}
     assert "runtime_env" not in on_gpu
-    assert third["runtime_env"]["env_vars"] == {GPU_SHARE: "0.3000"}
-    for sharing in range(1, 17):  # as Ray counts: all fit, and not one more
-        parts = round(10_000 * part_of_gpu(sharing))
-        assert sharing * parts <= 10_000 < (sharing + 1) * parts
-
-
-def test_engines_and_prune_tasks_share_gpus() -> None:
-    nodes = _nodes(2, 0, 1, sharing=3)
-    places = place_engines(nodes, 1, None)
-    assert "".join(place.node_id for place in places) == "acacacaaa"
-    assert {(place.gpus, place.needs) for place in places} == {
-        (1, "a free 1/3 of a GPU")
-    }
-    missing = missing_places(nodes, Counter("aaaac"), Counter("c"), places[0], None)
-    assert sorted(each.node_id for each in missing) == ["a", "a", "c"]
-    assert {each.sharing for each in missing} == {3}
-    free = FreeGpus(nodes)
-    assert [free.take_one() for _ in range(4)] == ["c", "c", "c", "a"]
-    assert free.take("a", 5)
-    assert free.take_one() is None
 
 
 def test_gpus_are_taken_and_given_back() -> None:

@@ -1,11 +1,13 @@
 """How many engines a GPU gets, from what they count."""
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
 
 from evaluator.engine.base import EngineStats
-from launch.run.decide.sharing import Room, Trial, cores_of, most_engines
+from launch.provenance import Room
+from launch.run.decide.sharing import Trial, cores_of, most_engines
 
 GIB = 2**30
 H100 = Room(memory=78 * GIB, total=80 * GIB, cores=16, gpus=1, mps=True)
@@ -15,7 +17,7 @@ H100 = Room(memory=78 * GIB, total=80 * GIB, cores=16, gpus=1, mps=True)
     ("room", "weights", "longest", "most", "limit"),
     [
         ({}, 1.2, 500, 4, "4 is the most"),
-        ({}, 16, 500, 3, "78 GiB are free, weights take 16.0"),
+        ({}, 16, 500, 3, "78 GiB are free, the weights take 16.0"),
         ({}, 140, 500, 1, "78 GiB are free"),
         ({"memory": 20 * GIB}, 1.2, 500, 2, "20 GiB are free"),  # others use it
         ({"gpus": 8}, 1.2, 500, 1, "16 physical cores for 8 GPUs"),
@@ -25,8 +27,6 @@ H100 = Room(memory=78 * GIB, total=80 * GIB, cores=16, gpus=1, mps=True)
     ],
 )
 def test_room_for_engines(room, weights, longest, most, limit):
-    from dataclasses import replace
-
     found = most_engines(replace(H100, **room), int(weights * GIB), longest)
     assert found[0] == most
     assert found[1].startswith(limit)
@@ -38,8 +38,9 @@ def trial(rates, busy, *, most=4, mps=True, items=100_000, start=20.0):
     found = Trial(most, "4 is the most", mps=mps)
     told, left, steps = [], items, [0.0] * 4
     for second in count():
-        if found.settled or second > 1000:
-            return found.engines, told
+        assert second < 1000
+        if found.settled:
+            break
         rate = rates[found.engines - 1]
         for engine in range(found.engines):
             steps[engine] += rate / found.engines
@@ -55,6 +56,7 @@ def trial(rates, busy, *, most=4, mps=True, items=100_000, start=20.0):
         ]
         if line := found.look(float(second), stats, left, start):
             told.append(line)
+    return found.engines, told
 
 
 @pytest.mark.parametrize(

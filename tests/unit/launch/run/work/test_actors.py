@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from evaluator.core.lease import Held
-from launch.run.decide.nodes import GPU_SHARE
 from launch.run.work import actors
 
 
@@ -18,21 +17,6 @@ def process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actors, "_log_to", lambda path: None)
     monkeypatch.setattr(os, "environ", dict(os.environ))
     os.environ.pop("VLLM_LOGGING_LEVEL", None)
-
-
-@pytest.mark.usefixtures("process")
-@pytest.mark.parametrize("share", [None, "0.4500"])
-def test_job_takes_its_share_of_a_gpu(monkeypatch, tmp_path: Path, share) -> None:
-    done: list[object] = []
-    monkeypatch.setattr(actors, "showing_life", contextlib.nullcontext)
-    monkeypatch.setattr("pruning.run.prune", lambda *_, **__: done.append("pruned"))
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.set_per_process_memory_fraction", done.append)
-    os.environ |= {} if share is None else {GPU_SHARE: share}
-    actors.make_checkpoint(
-        SimpleNamespace(), tmp_path, None, {}, {}, tmp_path / "log", tmp_path / "pulse"
-    )
-    assert done == [*([] if share is None else [0.45]), "pruned"]
 
 
 @pytest.mark.usefixtures("process")

@@ -1,6 +1,7 @@
 """What ends a run, and that all paths which are sent are absolute."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +14,10 @@ from evaluator.deciding.thresholds import Thresholds
 from evaluator.engine.config import EngineConfig
 from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Failure
+from launch.provenance import Room
 from launch.run.decide.failures import Ledger
-from launch.run.decide.nodes import Placement, compress_options
+from launch.run.decide.nodes import Node, Placement, compress_options
+from launch.run.decide.sharing import Trial
 from launch.run.events import Event, GaveUp
 from launch.run.work import compress_tasks, driver
 from launch.run.work.compress_tasks import CompressTasks
@@ -104,11 +107,76 @@ def test_sent_paths_are_absolute(monkeypatch, tmp_path: Path) -> None:
     assert sent[1].calibration.files == [("text.txt", tmp_path / "text.txt")]
 
 
+GIB = 2**30
+H100 = Room(memory=78 * GIB, total=80 * GIB, cores=16, gpus=1, mps=False)
+ON_A_GPU = [Node(node_id="n", name="n", cpus=16, gpus=1)]
+
+
 @pytest.mark.parametrize(("sharing", "share"), [(1, 0.9), (2, 0.45)])
 def test_engines_share_the_memory(monkeypatch, sharing: int, share: float) -> None:
     run = _run()
     run._prepared.engine = EngineConfig()
+    run._trial = Trial(sharing, "")
     monkeypatch.setattr(driver, "EngineWorker", lambda _, setup, **more: setup.config)
-    place = Placement(node_id="n", gpus=1, threads=1, sharing=sharing)
+    place = Placement(node_id="n", gpus=1, threads=1)
     config = run._worker(0, place, {})
     assert (config.gpu_memory_utilization, config.shared_gpu) == (share, sharing > 1)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "room", "most", "engines"),
+    [
+        ("auto", {}, 4, 1),
+        ("auto", {"memory": 20 * GIB}, 2, 1),
+        ("auto", None, 1, 1),
+        (3, {}, 3, 3),
+        (3, {"memory": None}, 3, 3),
+        (1, {}, 1, 1),
+    ],
+)
+def test_trial_has_the_room_of_the_gpu(monkeypatch, wanted, room, most, engines):
+    run = _shared(monkeypatch, wanted, room)
+    trial = run._trial_on(ON_A_GPU)
+    assert (trial.most, trial.engines) == (most, engines)
+    if room and room.get("memory"):
+        assert run._memory == 0.25  # the rest is others'
+    assert run._trial_on([replace(ON_A_GPU[0], gpus=0)]).most == 1
+
+
+def test_more_engines_than_fit_are_refused(monkeypatch):
+    run = _shared(monkeypatch, 5, {"memory": 20 * GIB})
+    with pytest.raises(InputError) as caught:
+        run._trial_on(ON_A_GPU)
+    assert str(caught.value).startswith(
+        "resources.engines_per_gpu: 5: there is room for 2: 20 GiB are free, the"
+        " weights take 1.0"
+    )
+
+
+def test_engine_that_does_not_start_beside_others_is_left_out():
+    """The run goes on with one fewer, and says so."""
+    run, marked, told = _run(), [], []
+    run._trial, run._report = Trial.of(3), told.append
+    run._directory = SimpleNamespace(mark=lambda state, **more: marked.append(more))
+    worker = SimpleNamespace(refused="out of memory")
+    fleet = SimpleNamespace(
+        first=lambda: None,
+        workers=[worker],
+        share=lambda engines: marked.append(engines),
+    )
+    for _ in range(2):
+        run._share(fleet)
+    assert marked == [{"engines_per_gpu": 2}, 2, 2]
+    assert [event.text for event in told] == [
+        "resources.engines_per_gpu: 2 on each GPU: another did not start: out of memory"
+    ]
+
+
+def _shared(monkeypatch, wanted, room):
+    run = _run()
+    run._resources = Resources(engines_per_gpu=wanted)
+    run._prepared.engine = EngineConfig(max_model_len=500)
+    run._prepared.largest = GIB
+    found = None if room is None else replace(H100, **room)
+    monkeypatch.setattr(driver, "room_of_gpus", lambda nodes: found)
+    return run

@@ -16,12 +16,13 @@ class Worker:
         self.number, self.place, self.node_id = number, place, place.node_id
         self.failure: Exception | None = None
         self.retired: str | None = None
-        self.alive = self.lost = False
-        self.where: object = "there"  # None: it has no process
+        self.alive = self.lost = self.dismissed = self.loaded = False
+        # None: it has no process
+        self.where: Any = SimpleNamespace(visible=f"GPU {number}")
 
     @property
     def serving(self) -> bool:
-        return self.alive and not self.lost
+        return self.alive and not (self.lost or self.dismissed)
 
     def start(self) -> None:
         self.alive = True
@@ -29,36 +30,26 @@ class Worker:
     def is_alive(self) -> bool:
         return self.alive
 
+    def dismiss(self) -> None:
+        self.dismissed = True
+
     def lose_node(self) -> None:
         self.lost, self.alive = True, False
 
 
-def _nodes(sharing: int = 1, **gpus: int) -> list[Node]:
+def _nodes(**gpus: int) -> list[Node]:
     return [
-        Node(
-            node_id=name,
-            name=name,
-            cpus=4,
-            gpus=count,
-            driver=name == "a",
-            sharing=sharing,
-        )
+        Node(node_id=name, name=name, cpus=4, gpus=count, driver=name == "a")
         for name, count in gpus.items()
     ]
 
 
 def _fleet(
-    work: bool = True,
-    wanted: int | None = None,
-    held: str | None = "",
-    sharing: int = 1,
-    **gpus: int,
+    work: bool = True, wanted: int | None = None, held: str | None = "", **gpus: int
 ) -> tuple[Any, Any]:
     """Prune jobs have a GPU of each node in `held`; None: no engine is started yet."""
-    board = SimpleNamespace(has_work=work, over=False)
-    fleet: Any = Fleet(
-        _nodes(sharing, **gpus), board, Worker, tensor_parallel=1, wanted=wanted
-    )  # type: ignore[arg-type]
+    board = SimpleNamespace(has_work=work, over=False, spare=True)
+    fleet: Any = Fleet(_nodes(**gpus), board, Worker, tensor_parallel=1, wanted=wanted)  # type: ignore[arg-type]
     assert all(fleet.free.take(node_id, 1) for node_id in held or "")
     if held is not None:
         fleet.start()
@@ -180,14 +171,58 @@ def test_node_of_retired_engines_is_avoided() -> None:
 
 
 def test_first_engine_precedes_jobs() -> None:
-    for gpus, sharing, expected in ((1, 1, ""), (3, 1, "0a"), (1, 2, "0a")):
-        fleet, board = _fleet(work=False, held=None, sharing=sharing, a=gpus)
+    for gpus, expected in ((1, ""), (3, "0a")):
+        fleet, board = _fleet(work=False, held=None, a=gpus)
         fleet.start_first()
         assert _stand(fleet) == ""
         board.has_work = True
         for _ in range(2):
             fleet.start_first()
         assert _stand(fleet) == expected
+
+
+def _share(fleet: Any, engines: int) -> str:
+    """Every engine that stands after so many looks, with its GPU; each look finds
+    the last one loaded."""
+    for _ in range(6):
+        fleet.share(engines)
+        assert sum(not worker.loaded for worker in fleet.workers) <= 1
+        for worker in fleet.workers:
+            worker.loaded = True
+        for worker in fleet.workers:
+            worker.alive &= not worker.dismissed
+    return " ".join(
+        f"{worker.number}{worker.place.visible[4:]}/{worker.place.slot}"
+        for worker in fleet.workers
+        if worker.alive
+    )
+
+
+def test_engines_share_gpus() -> None:
+    """They start one after another beside the first engine of a GPU, and the newest
+    end first. Ray counts the first only."""
+    fleet, board = _fleet(a=1, b=1)
+    for worker in fleet.workers:
+        worker.loaded = True
+    assert _share(fleet, 1) == "0/0 1/0"
+    assert _share(fleet, 3) == "0/0 1/0 20/1 31/1 40/2 51/2"
+    assert {
+        (each.place.gpus, each.node_id) for each in fleet.sharing(fleet.workers[1])
+    } == {(1, "b"), (0, "b")}
+    assert _share(fleet, 2) == "0/0 1/0 20/1 31/1"
+    assert fleet.first() is fleet.workers[0]
+    fleet.workers[2].alive = False  # it had no work
+    board.spare = False
+    assert _share(fleet, 2) == "0/0 1/0 31/1"
+    board.spare = True
+    assert _share(fleet, 2) == "0/0 1/0 31/1 60/1"
+    # a GPU is free when its last engine has ended
+    fleet.workers[0].alive, board.has_work = False, False
+    assert _look(fleet, a=1, b=1) == "1b3b6a"
+    assert not fleet.free.take("a", 1)
+    assert _share(fleet, 2) == "1/0 31/1"
+    assert _look(fleet, a=1, b=1) == "1b3b"
+    assert fleet.free.take("a", 1)
 
 
 def test_remote_engines_need_no_gpu() -> None:
