@@ -94,11 +94,14 @@ def _read(file: Path, function: str, **options: Any) -> Any:
 
 def _task(file: Path, header: Any, notes: list[str], apart: str) -> LoggedTask:
     stated, config = header.eval, header.eval.config
+    epochs = config.epochs or 1
+    # of one epoch there is nothing to reduce, and their mean is the usual
+    reducers = [each for each in config.epochs_reducer or () if epochs > 1]
     decisive: Json = {
         "task_version": stated.task_version,
         "task_args": stated.task_args or None,
-        "epochs": config.epochs,
-        "epochs_reducer": config.epochs_reducer,
+        "epochs": epochs,
+        "epochs_reducer": None if reducers in ([], ["mean"]) else reducers,
         "solvers": [step.model_dump(exclude_none=True) for step in header.plan.steps],
     }
     generation = stated.model_generate_config.model_dump()
@@ -111,8 +114,8 @@ def _task(file: Path, header: Any, notes: list[str], apart: str) -> LoggedTask:
     told = [*notes]
     if header.status != "success":
         told.append(f"{file}: inspect did not finish it ({header.status})")
-    for reducer in config.epochs_reducer or ():
-        if reducer != "mean" and (config.epochs or 1) > 1:
+    for reducer in reducers:
+        if reducer != "mean":
             told.append(
                 f"{file}: inspect reduces epochs by {reducer}; here their mean counts"
             )

@@ -112,7 +112,10 @@ def _decisive(results: Document, task: str) -> Json:
         stated[name] = mapping_at(results, "config_tasks", task).get(name)
     model = mapping_at(results, "config_general", "model_config")
     stated["system_prompt"] = model.get("system_prompt")
-    stated["generation_parameters"] = model.get("generation_parameters")
+    given = mapping_at(model, "generation_parameters").items()
+    # newer versions list more of them, without a value
+    set_ones = {name: value for name, value in given if value is not None}
+    stated["generation_parameters"] = set_ones or None
     return stated
 
 

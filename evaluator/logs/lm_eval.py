@@ -48,7 +48,7 @@ from evaluator.logs.base import (
 _OF_MODEL = ("model_args", "model_revision", "model_sha", "peft_sha")
 _VERSIONS = ("lm_eval_version", "transformers_version", "git_hash")
 _CHAT = ("chat_template_sha", "system_instruction_sha")
-_OF_TASK = ("output_type", "num_fewshot", "generation_kwargs", "repeats")
+_OF_TASK = ("output_type", "generation_kwargs", "repeats")
 # of a sample that are no metric
 _FIELDS = (
     *("doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter"),
@@ -152,10 +152,12 @@ def _settings(results: Document, task: str) -> Json:
 
 def _decisive(results: Document, task: str) -> Json:
     stated: Json = {name: results.get(name) for name in _CHAT}
-    for name in ("versions", "n-shot"):
-        stated[name] = mapping_at(results, name).get(task)
+    stated["versions"] = mapping_at(results, "versions").get(task)
+    config = mapping_at(results, "configs", task)
+    shots = (mapping_at(results, "n-shot").get(task), config.get("num_fewshot"), 0)
+    stated["n-shot"] = next(each for each in shots if each is not None)
     for name in _OF_TASK:
-        stated[name] = mapping_at(results, "configs", task).get(name)
+        stated[name] = config.get(name)
     return stated
 
 

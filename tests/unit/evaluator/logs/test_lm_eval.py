@@ -126,6 +126,24 @@ def test_hostile_names_and_numbers(tmp_path):
         assert [each.options for each in log.samples] == [0]
 
 
+@pytest.mark.parametrize(
+    ("told", "shots"),
+    [
+        ({}, 0),
+        ({"n-shot": {"gsm8k_cot": 0}}, 0),
+        ({"configs": {"gsm8k_cot": {"num_fewshot": None}}}, 0),
+        ({"configs": {"gsm8k_cot": {"num_fewshot": 5}}}, 5),
+        ({"n-shot": {"gsm8k_cot": 8}, "configs": {"gsm8k_cot": {}}}, 8),
+    ],
+)
+def test_examples_are_none_where_none_is_stated(tmp_path, told, shots):
+    """A default of the task and the option of a call are one setting."""
+    logged(tmp_path, LINE, time="1")
+    (tmp_path / "results_1.json").write_text(json.dumps({"date": 1} | told))
+    (log,) = read_logged(tmp_path)
+    assert log.decisive["n-shot"] == shots
+
+
 @pytest.mark.parametrize("value", [0, 0.0, "", False, "x", None])
 def test_only_none_is_absent(tmp_path, value):
     doc = {"cluster": value, "id": value, "language": value}

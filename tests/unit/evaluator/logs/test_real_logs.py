@@ -260,6 +260,38 @@ def test_reducer_of_inspect_is_a_setting(tmp_path):
     assert not any("reduces" in note for note in mean.notes)
 
 
+@pytest.mark.parametrize(
+    ("config", "other", "equal"),
+    [
+        ({}, {"epochs": 1, "epochs_reducer": ["mean"]}, True),
+        ({"epochs": 1}, {"epochs": 1, "epochs_reducer": ["max"]}, True),
+        ({"epochs": 2}, {"epochs": 2, "epochs_reducer": ["mean"]}, True),
+        ({"epochs": 2}, {"epochs": 2, "epochs_reducer": ["mean", "max"]}, False),
+        ({"epochs": 2}, {"epochs": 3}, False),
+    ],
+)
+def test_usual_epochs_of_inspect_are_equal(tmp_path, config, other, equal):
+    decisive = []
+    for name, stated in (("a", config), ("b", other)):
+        header = HEADER | {"eval": SPEC | {"config": stated}}
+        files = {"header": header, "samples__1_epoch_1": SCORED}
+        decisive.append(read_logged(of_inspect(tmp_path / name, **files))[0].decisive)
+    assert (decisive[0] == decisive[1]) == equal
+
+
+def test_unset_parameters_of_lighteval_are_no_settings(tmp_path):
+    shutil.copytree(LOGS / "lighteval", tmp_path, dirs_exist_ok=True)
+    (file,) = (tmp_path / "results" / "base").glob("*.json")
+    results, decisive = json.loads(file.read_text()), []
+    for more in ({}, {"newer": None}, {"newer": 0}):
+        model = results["config_general"]["model_config"]
+        model["generation_parameters"] = {"seed": 1} | more
+        file.write_text(json.dumps(results))
+        logs = side(tmp_path / "details" / "base").decisive
+        decisive.append(next(iter(logs.values()))["generation_parameters"])
+    assert decisive[0] == decisive[1] != decisive[2]
+
+
 def test_damaged_inspect_logs(tmp_path):
     path = tmp_path / "b.eval"
     path.write_bytes(b"no zip")
