@@ -206,6 +206,25 @@ class EngineStats:
     waiting_seconds: float | None = None
     idle_seconds: float | None = None
     peak_memory: int | None = None
+    replaced: int = 0  # texts of an API with the character for half a one
+    repeated: int = 0  # fixed prompts that were requested again
+    changed: int = 0  # of those with another answer
+
+    def remarks(self) -> dict[str, str]:
+        """Notes on what was counted, by its name."""
+        notes = {}
+        if self.replaced:
+            notes["replaced"] = (
+                f"{self.replaced} of its answers have U+FFFD, the replacement"
+                " character: the server cut characters, which may make them wrong"
+            )
+        if self.changed:
+            notes["changed"] = (
+                f"{self.changed} of {self.repeated} fixed prompts had another answer"
+                " when repeated: another model answers a part, or the server's numbers"
+                " change; a control tells how much"
+            )
+        return notes
 
     def plus(self, other: "EngineStats") -> "EngineStats":
         """Both together: sums, and the higher peak. None only if neither measured

@@ -173,6 +173,9 @@ class Served:
     waiting_seconds: Seconds | None = None
     idle_seconds: Seconds | None = None
     peak_memory: Amount | None = None  # bytes
+    replaced: Amount = 0
+    repeated: Amount = 0
+    changed: Amount = 0
     items: Amount | None = None
     scoring: str = ""
     notes: list[str] = field(default_factory=list)
@@ -183,8 +186,9 @@ class Served:
     @property
     def row(self) -> Json:
         row = {each.name: getattr(self, each.name) for each in fields(self)}
-        for name in ("kv_scales", "abilities"):  # of few engines
-            if row[name] in (None, {}):
+        few = ("kv_scales", "abilities", "replaced", "repeated", "changed")
+        for name in few:  # of engines
+            if row[name] in (None, {}, 0):
                 del row[name]
         return row
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import time
 from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -60,6 +61,8 @@ DIALECTS: dict[str, type[Dialect]] = {
     dialect.name: dialect for dialect in (Llama, VLLMServer, OpenAI)
 }
 _CHILD_SECONDS = 20.0  # of patience
+_REPEATED = 0.02  # fixed prompts that are requested again, of each request
+_HALF = "\N{REPLACEMENT CHARACTER}"
 _NEVER = (400, 413, 422)  # statuses of a request that the server cannot answer
 
 _Result = TypeVar("_Result")
@@ -89,10 +92,13 @@ class EndpointEngine:
         self._end_server()
         self._stats = EngineStats()
         self._checked = 0  # confirmations
+        self._draw, self._is_other = random.Random(0), False
         tokenizer = load_tokenizer(checkpoint)
         self._server = self._connect(served, Checkpoint(checkpoint), tokenizer)
         self._prompts = prompts_of(tokenizer)
         self._served = served
+        # a file is known by its bytes
+        self._repeats = _REPEATED if served.fingerprint else 0.0
         self.confirm()
         if served.abilities is None:
             abilities = examine.abilities_of(self._server, self._prompts)
@@ -169,7 +175,7 @@ class EndpointEngine:
         """Request the answers to the fixed prompts again from each server, all of
         them or one in turn. A dead server is none of another model."""
         served, part = self._served, slice(None)
-        if not served.fingerprint:  # a file is known by its bytes
+        if not served.fingerprint:
             return
         if self._checked:
             turn = self._checked % len(served.fingerprint)
@@ -177,33 +183,49 @@ class EndpointEngine:
         self._checked += 1
         servers = self._server.each()
         for server in servers:
-            same = examine.is_same(
-                server,
-                self._prompts[part],
-                served.fingerprint[part],
-                served.planted[part],
-            )
+            known = self._prompts[part], served.fingerprint[part]
             try:
-                if self._wait(same):
+                if self._wait(examine.is_same(server, *known)) and self._wait(
+                    examine.scores_alike(server, *known, served.planted[part])
+                ):
                     continue
             except Unreachable:
                 if len(servers) > 1:
                     continue
                 raise
-            raise InputError(
-                f"endpoint of {server.described.model!r}: its answers are no longer"
-                " those of the model that this run began with; serve that model again,"
-                " or choose another --out"
+            raise self._other_model()
+
+    def _other_model(self) -> InputError:
+        return InputError(
+            f"endpoint of {self._server.described.model!r}: its answers are no longer"
+            " those of the model that this run began with; serve that model again,"
+            " or choose another --out"
+        )
+
+    async def _repeat(self) -> None:
+        """Request a fixed prompt again, once: of a model that answers now and then,
+        `confirm` misses most. A tie may turn an answer, but no score."""
+        turn = self._draw.randrange(len(self._prompts))
+        part = slice(turn, turn + 1)
+        known = self._prompts[part], self._served.fingerprint[part]
+        try:
+            same = await examine.is_same(self._server, *known, tries=1)
+            self._is_other |= not await examine.scores_alike(
+                self._server, *known, self._served.planted[part]
             )
+        except (Unreachable, Unusable):  # so are others
+            return
+        self._stats = self._stats.plus(EngineStats(repeated=1, changed=not same))
 
     # ---- answering
 
     def run(self, source: RequestSource) -> Iterator[Response]:
-        """Raises EngineError if no server answers any more."""
+        """Raises EngineError if no server answers any more, InputError if another
+        model does."""
         if self._client is None:
             raise EngineError("the endpoint engine has no checkpoint")
-        # None: it was cancelled
-        pending: dict[asyncio.Task[Response], Request | None] = {}
+        # None: it was cancelled, or repeats a fixed prompt
+        pending: dict[asyncio.Task[Any], Request | None] = {}
         try:
             while True:
                 refused = []
@@ -215,9 +237,13 @@ class EndpointEngine:
                     else:
                         task = self._loop.create_task(self._answer(request))
                         pending[task] = request
+                        if self._draw.random() < self._repeats:
+                            pending[self._loop.create_task(self._repeat())] = None
                 yield from refused
                 if pending:
                     yield from self._finished(pending)
+                    if self._is_other:
+                        raise self._other_model()
                 elif not refused:
                     break
         finally:
@@ -225,7 +251,7 @@ class EndpointEngine:
                 self._wait(_end(pending))
 
     def _finished(
-        self, pending: dict[asyncio.Task[Response], Request | None]
+        self, pending: dict[asyncio.Task[Any], Request | None]
     ) -> Iterator[Response]:
         """Wait for at least one answer; count all that are there."""
         ended, _ = self._loop.run_until_complete(
@@ -312,8 +338,15 @@ class EndpointEngine:
                 generated_tokens=len(response.token_ids),
                 cached_tokens=cached,
                 peak_memory=self._memory(),
+                replaced=_HALF in self._text(response),
             )
         self._stats = self._stats.plus(counted)
+
+    def _text(self, response: Response) -> str:
+        """That an API of texts gave."""
+        if self._server.token_ids:
+            return ""
+        return str(self._server.tokenizer.decode(response.token_ids))
 
     def _memory(self) -> int | None:
         if self._process is None:
@@ -364,16 +397,14 @@ def prompts_of(tokenizer: Any) -> list[tuple[int, ...]]:
     return [tuple(tokenizer(text)["input_ids"]) for text in examine.PROMPTS]
 
 
-def _cancel(
-    pending: dict[asyncio.Task[Response], Request | None], cancel: Cancel
-) -> None:
+def _cancel(pending: dict[asyncio.Task[Any], Request | None], cancel: Cancel) -> None:
     for task, request in pending.items():
         if request is not None and request.request_id == cancel.request_id:
             task.cancel()
             pending[task] = None
 
 
-async def _end(tasks: Iterable[asyncio.Task[Response]]) -> None:
+async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel tasks, and wait until they have left their connections."""
     tasks = list(tasks)
     for task in tasks:

@@ -69,22 +69,28 @@ def check_echo(tokenizer: Any, prompts: Prompts, answers: Answers) -> None:
 
 
 async def is_same(
-    server: Dialect,
-    prompts: Prompts,
-    known: Answers,
-    planted: Sequence[tuple[float, ...]] = (),
+    server: Dialect, prompts: Prompts, known: Answers, *, tries: int = _TRIES
 ) -> bool:
-    """Whether the model behind a server still answers as `known`, and scores as
-    `planted`. Rounding may turn a tie, so a different answer
-    gets two more tries. The last prompt comes first: an answer that belongs to the
+    """Whether the model behind a server still answers as `known`. Rounding may turn a
+    tie, so a different answer gets two more tries. The last prompt comes first: an answer that belongs to the
     request before is another one than in `fingerprint`."""
     for prompt, expected in reversed(list(zip(prompts, known, strict=True))):
-        for _ in range(_TRIES):
+        for _ in range(tries):
             answer = await server.generate(_greedy(prompt, _TOKENS))
             if answer.token_ids == expected:
                 break
         else:
             return False
+    return True
+
+
+async def scores_alike(
+    server: Dialect,
+    prompts: Prompts,
+    known: Answers,
+    planted: Sequence[tuple[float, ...]],
+) -> bool:
+    """Whether it still scores its answers as `planted`, if it scores at all."""
     for prompt, expected, before in zip(prompts, known, planted, strict=False):
         if not _alike(await _planted(server, prompt, expected), before):
             return False

@@ -467,9 +467,14 @@ class EngineWorker(Worker):
         load = self._loads, name
         before = self.tallies.get(load, Tally(self.where, self._load_report))
         more, self._counted = stats.since(self._counted), stats
+        total = before.stats.plus(more)
         self.tallies[load] = before._replace(
-            where=self.where, stats=before.stats.plus(more), items=before.items + items
+            where=self.where, stats=total, items=before.items + items
         )
+        known = before.stats.remarks()
+        for kind, note in total.remarks().items():
+            if kind not in known:
+                self._warn(f"{name}: {note}")
 
     def reading(self) -> EngineStats | None:
         """What the engine has counted since its last load, as it last told; asks it
@@ -499,7 +504,7 @@ class EngineWorker(Worker):
                     gpu=where.gpu,
                     items=items,
                     scoring=report.scoring,
-                    notes=list(report.notes),
+                    notes=[*report.notes, *stats.remarks().values()],
                     setup=dict(report.setup),
                     abilities=dict(report.abilities),
                     kv_scales=report.kv_scales,

@@ -11,8 +11,9 @@ import pytest
 
 from evaluator.checkpoints.served import Endpoint, read_served
 from evaluator.core.errors import EngineError, InputError
-from evaluator.engine.base import TOO_LONG, UNABLE
+from evaluator.engine.base import TOO_LONG, UNABLE, EngineStats
 from evaluator.engine.beam import BeamSearch
+from evaluator.engine.endpoint import engine as engine_module
 from evaluator.engine.endpoint.engine import _notes
 from evaluator.engine.endpoint.prepare import prepare_endpoint
 from evaluator.probes.item import failed
@@ -583,16 +584,88 @@ def test_mixtures_are_missed_as_stated(share, missed):
     server = FakeServer("openai")
     first, other, draw, found = server.lm, EndingLM(seed=9), random.Random(3), 0
 
-    def before(handler):
+    def choose(handler):
         server.lm = other if draw.random() < share else first
 
     with endpoint_engine(server) as engine:
-        server.before = before
+        server.before = choose
         for _ in range(20):
             with contextlib.suppress(InputError):
                 engine.confirm()
                 found += 1
+        if share == 0.1:
+            # 1,000 requests repeat 20 prompts
+            told = []
+            for _ in range(40):
+                before = engine.stats().changed
+                for _ in range(20):
+                    engine._wait(engine._repeat())
+                told.append(engine.stats().changed > before)
+            assert 0.05 <= told.count(False) / len(told) <= 0.2
     assert found == missed
+
+
+class Nearly(EndingLM):
+    """The same model after a small change: few answers are others."""
+
+    def logprobs(self, prefix):
+        row = super().logprobs(prefix)
+        if prefix[-1] % 10:
+            return row
+        return EndingLM(seed=9).logprobs(prefix)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "other", "share", "ended"),
+    [
+        ("openai", EndingLM(), 0.1, False),
+        ("openai", Nearly(), 0.1, False),
+        ("openai", EndingLM(seed=9), 0.1, False),
+        ("vllm", EndingLM(seed=9), 0.1, True),
+    ],
+)
+def test_mixtures_are_told_within_a_run(dialect, other, share, ended, monkeypatch):
+    """One in ten answers is another model's. By its scores the run ends; by its
+    answers, of which a tie may be one, it is marked."""
+    monkeypatch.setattr(engine_module, "_REPEATED", 0.5)
+    server = FakeServer(dialect)
+    first, draw = server.lm, random.Random(5)
+
+    def before(handler):
+        server.lm = other if draw.random() < share else first
+
+    asked = [generation(number, (5, number + 1), 1) for number in range(200)]
+    with endpoint_engine(server, concurrency=1) as engine:
+        server.before = before
+        if ended:
+            with pytest.raises(InputError, match="no longer those"):
+                answers(engine, asked)
+            return
+        answers(engine, asked)
+        stats = engine.stats()
+    assert 60 <= stats.repeated <= 140
+    differs = other.logprobs((5, 10)).tolist() != first.logprobs((5, 10)).tolist()
+    assert (stats.changed > 0) == differs
+    assert not EngineStats().remarks()
+    assert ("changed" in stats.remarks()) == differs
+
+
+def test_half_characters_of_texts_are_told():
+    server = FakeServer("openai")
+
+    def spoil(body, answer):
+        for choice in answer.get("choices", ()):
+            choice["text"] = "caf\ufffd"
+        return answer
+
+    asked = [generation(number, (5, number), 3) for number in range(4)]
+    with endpoint_engine(server) as engine:
+        answers(engine, asked)
+        assert engine.stats().replaced == 0
+        server.spoil = spoil
+        answers(engine, asked[:3])
+        (note,) = engine.stats().remarks().values()
+    assert note.startswith("3 of its answers have U+FFFD, the replacement character")
 
 
 def test_each_address_is_examined():

@@ -492,3 +492,22 @@ def test_one_request_at_a_time(tmp_path, monkeypatch, most):
         engine.load(prepare_gguf(write(tmp_path / "a.gguf", tokens_of_base()), BASE))
     engine.close()
     assert [arguments[-1] for arguments in started] == [most or 1]
+
+
+@pytest.mark.parametrize("stated", [[0, 40], [40], [0, 3000]])
+def test_ends_of_the_base_end_answers_too(qwen, tmp_path, monkeypatch, stated):
+    """Those of its generation_config.json that the file's own tokenizer has."""
+    base = tmp_path / "base"
+    shutil.copytree(BASE, base)
+    (base / "generation_config.json").write_text(json.dumps({"eos_token_id": stated}))
+    own = gguf_module.own_tokenizer(qwen)
+    monkeypatch.setattr(
+        prepare,
+        "llama_tokens",
+        lambda file, texts: [tuple(own(text)["input_ids"]) for text in texts],
+    )
+    names = load_tokenizer(base).convert_ids_to_tokens(stated)
+    shared = {own.get_vocab()[name] for name in names if name in own.get_vocab()}
+    ends = eos_ids_of(load_tokenizer(prepare_gguf(qwen, base)))
+    assert ends == shared | {257, 258}
+    assert bool(shared - {257, 258}) == (40 in stated)

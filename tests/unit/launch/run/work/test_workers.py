@@ -164,6 +164,22 @@ def test_fresh_engine_on_a_gpu(board, told, monkeypatch, gpus, swap, processes) 
     assert ray.killed == processes - 1
 
 
+def test_remarks_of_a_run_are_told_once(board, told) -> None:
+    """And stay in run.json with their last numbers."""
+    worker = _worker(board, told)
+    worker.where, worker._loads = Where(node="a", node_id="a", device="cpu"), 1
+    worker._load_report = LoadReport(
+        checkpoint=Path("api"), swapped=False, tensors=1, seconds=0.0, notes=("slow",)
+    )
+    for repeated, changed in ((3, 0), (5, 1), (9, 2)):
+        worker._note("api", EngineStats(repeated=repeated, changed=changed))
+    (row,) = worker.served()
+    assert (row.repeated, row.changed, row.notes[0]) == (9, 2, "slow")
+    assert row.notes[1].startswith("2 of 9 fixed prompts had another answer")
+    (warning,) = _warnings(told)
+    assert warning.startswith("api: 1 of 5 fixed prompts had another answer")
+
+
 def test_counters_of_each_checkpoint(board, told) -> None:
     """Shards are noted as they come. A checkpoint with equal weights is not loaded
     again, but counted apart."""
