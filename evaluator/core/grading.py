@@ -325,11 +325,10 @@ def _number_words(code: str) -> tuple[re.Pattern[str], ...]:
     tens = _one_of(TENS.get(code, ()), code)
     powers = _one_of(POWERS_AFTER.get(code, ()), code)
     words = f"{_one_of(ONES.get(code, ()), code)}|{tens}"
-    english = _one_of((*ONES["en"][3:9], *ONES["de"][3:8]), code)
     return tuple(
         re.compile(pattern)
         for pattern in (
-            rf"(?:^|.* )(?:{_ROMAN}|{words}|{english})",
+            rf"(?:^|.* )(?:{_ROMAN}|{words})",
             rf"(?:{words}|{powers})(?!\w)",
             rf"(?:^|.* )(?:{words}|{powers})",
             rf" (?:{words}|{powers})(?!\w)",

@@ -146,10 +146,15 @@ _FROM = (
     *("from ", "von ", "de ", "du ", "des ", "desde ", "da ", "dal ", "del ", "van "),
     *("från ", "fra ", "od ", "с ", "від ", "từ ", "dari ", "kutoka "),
 )
-_TO = re.compile(
-    rf"(?<![\d.,'])({_NUMBER})年? ?(?:(?<!\w)(?:(?:up )?to|through|thru|until|bis|à|a|tot|t/m|till|"
-    r"til|do|до|έωσ|đến|tới|sampai|hingga|hadi|se|ila|până la|থেকে|الى|تا)(?!\w)|至|到|から|"
-    rf"에서|부터|ถึง) ?(?={_NUMBER})"
+_UNTIL = (
+    r"(?:(?<!\w)(?:(?:up )?to|through|thru|until|bis|à|a|tot|t/m|till|til|do|до|έωσ|đến|tới|sampai|"
+    r"hingga|hadi|se|ila|până la|থেকে|الى|تا)(?!\w)|至|到|から|에서|부터|ถึง)"
+)
+_TO = re.compile(rf"(?<![\d.,'])({_NUMBER})年? ?{_UNTIL} ?(?={_NUMBER})")
+# `5 km to 6 km`: the first unit
+_UNIT_TWICE = re.compile(
+    rf"(?<![\d.,'])({_NUMBER}) ?([^\W\d_{UNSPACED}]+)"
+    rf"(?= ?(?:{_UNTIL}|-) ?{_NUMBER} ?\2(?!\w))"
 )
 _AND = re.compile(
     r"\b(?:between|zwischen|entre|tra|fra|tussen|mellan|mellem|mellom|между|між|między|mezi|"
@@ -239,7 +244,7 @@ def plain(text: str, language: str, *, cased: bool = False) -> str:
     if has_digits:
         if len(_NUMBERS.findall(text)) > 1:
             text = _AND.sub(r"\1-", _PERCENT.sub("", text))
-            text = _TO.sub(_range, text)
+            text = _TO.sub(_range, _UNIT_TWICE.sub(_without_unit, text))
         text = _DECADE.sub("", _RATE.sub(r"\1⁄", _MINUS.sub("-", text)))
         text = _EXPONENT.sub("−", _POWERED.sub("^", _CURRENCY.sub(r"\1 ", text)))
         text = _UNIT.sub(" ", _numbers(text, code) if _MARKED.search(text) else text)
@@ -303,6 +308,11 @@ def _short(number: str) -> str:
 def _range(found: re.Match[str]) -> str:
     named = found.string[: found.start()].endswith(_FROM)
     return f"{found[1]}{'∼' if named else '-'}"
+
+
+def _without_unit(found: re.Match[str]) -> str:
+    named = found.string[: found.start()].endswith(_FROM)
+    return found[0] if named else found[1]
 
 
 def _thousands(found: re.Match[str]) -> str:

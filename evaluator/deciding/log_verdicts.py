@@ -33,6 +33,7 @@ from evaluator.store.run_json import Failure
 
 _SIDES = ("_a", "_b")
 _ROUNDED = 1e-9  # beyond 0 and 1
+_NOTHING = "No measure of these logs could be judged."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +103,11 @@ def judge_logs(base: LoggedSide, candidate: LoggedSide, policy: Policy) -> LogVe
 
 def document_of(found: LogVerdicts, compared: Compared, policy: Policy) -> Json:
     """What gate.json holds for a run, with the numbers of the comparison."""
+    told = document(found.verdicts, policy, found.not_judged)
+    if not found.verdicts:
+        told |= dict.fromkeys(("summary", "words"), _NOTHING)
     return {
-        **document(found.verdicts, policy, found.not_judged),
+        **told,
         "not_in_these_logs": list(found.absent),
         "differences": compared.stated,
         "notes": list(compared.notes),

@@ -273,10 +273,8 @@ def _json_rows(files: Iterable[str]) -> ListedRows:
 
 def _is_columns(row: Json) -> bool:
     """Whether an object may hold a whole table: a list for each column."""
-    columns = list(row.values())
-    if len(columns) < 2 or not all(isinstance(each, list) for each in columns):
-        return False
-    return len(columns[0]) > 1 and len({*map(len, columns)}) == 1
+    columns = [len(each) for each in row.values() if isinstance(each, list)]
+    return len(row) == len(columns) > 1 and min(columns) == max(columns) > 1
 
 
 def json_lines(content: bytes, file: str) -> Iterator[tuple[str, Any]]:

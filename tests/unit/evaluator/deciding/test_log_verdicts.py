@@ -228,6 +228,16 @@ def test_two_metrics_stay_two():
     }
 
 
+def test_logs_of_which_nothing_is_judged():
+    base, own = log_of([3.0, 20.0]), log_of([4.0, 21.0], model="c")
+    compared = compare(side(base), side(own), {"m": "c"})
+    told = document_of(judged(base, own), compared, Policy())
+    assert told["verdict"] == "WARN"
+    assert (
+        told["summary"] == told["words"] == "No measure of these logs could be judged."
+    )
+
+
 def test_required_task_is_not_judged():
     base, own = log_of([3.0, 20.0]), log_of([4.0, 21.0], model="c")
     (verdict,) = judged(base, own, required=["t"]).verdicts
