@@ -328,7 +328,7 @@ def _number_words(code: str) -> tuple[re.Pattern[str], ...]:
     return tuple(
         re.compile(pattern)
         for pattern in (
-            rf"(?:^|.* )(?:{_ROMAN}|{words})",
+            rf"(?:^|.* )(?:{_ROMAN}|{words}|[^\W\d])|.*⁄[^\W\d]+",
             rf"(?:{words}|{powers})(?!\w)",
             rf"(?:^|.* )(?:{words}|{powers})",
             rf" (?:{words}|{powers})(?!\w)",
@@ -361,8 +361,8 @@ def _is_short(text: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _ends_in_number(text: str, code: str) -> bool:
-    """Whether the last word is a number whose name begins others: `world war i` is
-    not in `world war ii`."""
+    """Whether the last word is a number whose name begins others, a single letter or
+    a rate: `world war i` is not in `world war ii`, and `m⁄s` not in `m⁄s2`."""
     return _number_words(code)[0].fullmatch(text) is not None
 
 

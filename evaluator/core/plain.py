@@ -42,7 +42,16 @@ _DEVANAGARI = frozenset(("hi", "mr", "ne", "mai", "bho"))
 # powers and fractions look.
 _BEFORE = str.maketrans(
     dict.fromkeys("´`‘’‛ʹʻʼʽˈ′‵＇ꞌ᾽᾿῾՚׳ߴߵ", "'")
-    | {"№": " no ", "™": " ", "⋅": ".", "٫": ".", "٬": "'", "،": ",", "İ": "i"}
+    | {
+        "№": " no ",
+        "™": " ",
+        "º": "°",
+        "⋅": ".",
+        "٫": ".",
+        "٬": "'",
+        "،": ",",
+        "İ": "i",
+    }
 )
 _ODD = re.compile(f"[{''.join(map(chr, _BEFORE))}\u00a0\u2009\u202f⁻⁰¹²³⁴-⁹¼-¾⅐-⅞]")
 _GROUPED = re.compile(r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3}(?!\d))")
@@ -117,7 +126,7 @@ _BETWEEN = re.compile(
     r"(?<=\d)(?:[-.,/:~—×]|\.\.\.?)(?=\d)|(?<=[\d$€£¥₹₩])[-~—](?=[$€£¥₹₩]?\d)"
 )
 _UNIT = re.compile(
-    r"(?<=\d)(?=(?:[ap]m|bce?|[kcm]?m|[km]?g|m?l|mph|ft|lbs?|[kmg]?hz|[kmgt]b|[km]?w)"
+    r"(?<=\d)(?=(?:[ap]m|bce?|ω|[kcmμ]?m[23]?|[km]?g|m?l|mph|ft|lbs?|[kmg]?hz|[kmgt]b|[km]?w)"
     rf"(?![^\W{UNSPACED}]))"
 )
 _CURRENCY = re.compile(
