@@ -18,11 +18,12 @@ from evaluator.engine.endpoint.engine import _notes
 from evaluator.engine.endpoint.prepare import prepare_endpoint
 from evaluator.probes.item import failed
 from tests.support.engines import answers
-from tests.support.fake import FakeEngine
+from tests.support.fake import FakeEngine, FakeLM
 from tests.support.requests import generation, scoring
 from tests.support.served import (
     BASE,
     EOS,
+    VOCABULARY,
     AveragingLM,
     EndingLM,
     FakeServer,
@@ -208,6 +209,20 @@ def test_lies_give_no_number(fault, dialect):
     for name in SCORED - right:
         assert failed(found[name].error)["status"] == "excluded"
     assert {"sample", "greedy", "other"} <= right
+
+
+@pytest.mark.parametrize("dialect", ["llama", "vllm"])
+@pytest.mark.parametrize("shift", [0.0, -1.0])
+def test_one_nat_of_a_sharp_model_is_found(dialect, shift):
+    """Of all log-probabilities alike, so that only samples tell. As in real models, few
+    tokens have most of the probability."""
+    lm = FakeLM(vocabulary=VOCABULARY, eos_ids=EOS, sharpness=5.0)
+    server = FakeServer(dialect, lm)
+    server.report = lambda row, temperature: row + shift
+    with endpoint_engine(server) as engine:
+        abilities = engine._abilities
+    assert abilities.scores == (shift == 0.0)
+    assert ("are among the likeliest" in abilities.why) == (shift != 0.0)
 
 
 @pytest.mark.parametrize("dialect", ["llama", "vllm"])
