@@ -1,343 +1,272 @@
-"""Does the host keep a GPU busy? The whole driver and vLLM's own engine core, against a
-device of a fixed pace.
+"""Does the host keep a GPU busy? The whole driver, vLLM's own engine core and its V2
+model runner, on a CPU, for a GPU that takes MS milliseconds for a step.
 
-    resurface bench host --pace 4 --rows 256     # a model of 0.6 B parameters on an H100
-    resurface bench host --pace 12 --rows 256    # one of 8 B
-    resurface bench host --pace 8 --rows 256 --engines 2    # two processes share a device
+    resurface bench host --pace 5.5 --rows 256    # a model of 0.6 B parameters on an H100
+    resurface bench host --pace 5.5 --engines 3   # three engines share the GPU
 
-Scheduler, cache manager, asynchronous steps, probes, records and Parquet parts are
-real. Only the executor is ours (device.py): each step takes MS milliseconds, and
-answers come from a script. Launches of kernels are not in these figures, nor is the
-model runner's preparation of inputs.
+Scheduler, cache manager, asynchronous steps, the runner's preparation of inputs, its
+sampler and its copies are real, and so are tokenising, probes, records and Parquet
+parts. No kernel runs, and answers come from a script (device.py). What only a GPU's
+host does is counted in a first round, and has a price.
 
-The device is idle when it has ended a step and no other has been submitted. The last
-line is JSON: `idle_share`, `host_ms_a_step`, the `parts` of that time (vLLM's and ours)
-and the `processor`.
+The second round's processor time is the host's. The GPU is simulated from it
+afterwards, so neither sleep nor other work counts. It is idle when it has ended a step
+and no other has been launched. Engines have processes of their own, with `--items`
+questions each. The last line is JSON: `idle_share`, `host_ms_a_step`, its `parts`, and
+`loop_us`, the time of a fixed loop, by which two machines compare.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import hashlib
 import multiprocessing
 import os
+import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable
+import timeit
+from collections import Counter, deque
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
+from typing import TYPE_CHECKING
 
-from benchmarks.harness import Options, count, print_table, run_main
+from benchmarks.harness import Options, count, print_table, run_main, settings
+from benchmarks.pruning.synthetic import SHAPES, write_checkpoint
 from benchmarks.serving import workload
-from evaluator.asking.questions import Posed
-from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.core.config import validated
 from evaluator.core.errors import InputError, Json, json_text
 from evaluator.core.files import parquet_bytes
 from evaluator.core.garbage import collect_rarely
+from evaluator.core.records import Record
 from evaluator.engine.config import EngineConfig
-from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.probes.planning import tokenised
 from evaluator.probes.stream import Evaluation
 from evaluator.store.records import to_table
 from launch.provenance import processor
+from launch.sweep.config import AUTO
 from launch.sweep.models import vocabulary_of
+from tests.support import v2
 
 if TYPE_CHECKING:
-    from benchmarks.device import Device, ScriptedLM
+    from benchmarks.device import HostEngine
 
-EVERY_PROBE = (*workload.PROBES, "aligned_rank", "hard_choice")  # that asks questions
-_SHARD_ITEMS = 20
-_LEAD_IN = 3  # tokens before the gold answer
-_WARM_UP = 4  # items
-_PATIENCE = 600  # seconds that engines wait for each other
-_ROWS = 256
-_BLOCK_SIZE = 16  # vLLM's default on a GPU
-# as on an H100
-_STEP_TOKENS = 16_384
-
-
-class Clock:
-    """The seconds of vLLM's engine core, and of the device inside of it: waiting for
-    it, and making up its answers."""
-
-    def __init__(self) -> None:
-        self.core = self.device = 0.0
-
-    def timed(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The same call, whose time is added to a part."""
-
-        def run(*arguments: Any) -> Any:
-            began = time.perf_counter()
-            result = call(*arguments)
-            took = time.perf_counter() - began
-            setattr(self, part, getattr(self, part) + took)
-            return result
-
-        return run
-
-    def parts(self, steps: int, wall: float) -> dict[str, float]:
-        """Milliseconds a step of the host, vLLM's and ours."""
-        seconds = {"vllm": self.core - self.device, "ours": wall - self.core}
-        return {part: 1000 * took / steps for part, took in seconds.items()}
+_LAYERS = 28  # of a model of 0.6 B parameters, and of one of 1.7 B
+_PROMPT = 512  # tokens of a prompt beside its context, at most
+_MOST = 1000.0
+# what our engine or vLLM chooses on an H100
+_ON_A_GPU = {
+    "block_size": 16,
+    "max_num_batched_tokens": 16_384,
+    "dtype": "bfloat16",
+    "kv_cache_gib": 2,  # as many tokens as beside a model of 0.6 B parameters
+}
+# of an H100's host, in microseconds; a step is one graph
+_PRICES = {
+    "launches": ("--launch-us", 12.0),
+    "ops": ("--op-us", 7.0),
+    "steps": ("--graph-us", 200.0),
+    "copies": ("--copy-us", 12.0),
+}
 
 
-class HostEngine(VLLMEngine):
-    """Our vLLM engine in front of vLLM's own engine core, with a device of a fixed
-    pace.
-
-    Requests are worded as for the V2 runner, which GPUs have."""
-
-    def __init__(
-        self, config: EngineConfig, model: Path, script: ScriptedLM, device: Device
-    ) -> None:
-        super().__init__(config)
-        self.clock = Clock()
-        self._script, self._device = script, device
-        self._outputs: Any = None  # of the last step
-        self._build(model)
-
-    def _build(self, model: Path) -> None:
-        from vllm import EngineArgs
-        from vllm.v1.engine.core_client import InprocClient
-
-        from benchmarks.device import executor
-        from evaluator.engine.vllm.arguments import (
-            FASTER_DECODE,
-            graph_arguments,
-            of_device,
-        )
-        from evaluator.engine.vllm.sampling import Dialect
-        from evaluator.engine.vllm.start import Started, patch_engine
-
-        config, rows = self._config, self._config.max_num_seqs or _ROWS
-        checkpoint = self._served = Checkpoint(model)
-        self._eos_ids = [self._script.eos_id]
-        positions = min(
-            config.max_model_len + 1, checkpoint.longest or config.max_model_len + 1
-        )
-        arguments = of_device(config, checkpoint, model, positions, on_cpu=False)
-        arguments |= {
-            "block_size": config.block_size or _BLOCK_SIZE,
-            "max_num_seqs": rows,
-            "dtype": "bfloat16",
-            "max_num_batched_tokens": config.max_num_batched_tokens or _STEP_TOKENS,
-            "enforce_eager": True,
-        }
-        # of the output head, which nothing computes
-        arguments.pop("hf_overrides", None)
-        vllm_config = EngineArgs(**arguments).create_engine_config()
-        # vLLM's CPU platform turns it off
-        vllm_config.scheduler_config.async_scheduling = True
-        # The V2 runner's scheduler. The runner itself needs Triton, which a CPU lacks.
-        with patch.object(type(vllm_config), "use_v2_model_runner", True):
-            client = InprocClient(
-                vllm_config, executor(self._script, self._device), log_stats=False
-            )
-        llm = SimpleNamespace(engine_core=client, collective_rpc=client.collective_rpc)
-        one_step = patch_engine(llm, config, v2=True)
-        graphs = graph_arguments(
-            config.cuda_graphs, compile=False, requests=rows, tokens=rows
-        )
-        mode = graphs.get("compilation_config", {}).get("cudagraph_mode", "NONE")
-        assert mode in (*FASTER_DECODE, "FULL", "NONE")
-        self._started = Started(
-            llm=llm,
-            dialect=Dialect(v2=True, one_step=one_step),
-            max_model_len=min(config.max_model_len, positions),
-            positions=positions,
-            max_num_seqs=rows,
-            dtype="bfloat16",
-            scoring=config.scoring,
-            graphs=mode,
-        )
-        self._core, self._client = client.engine_core, client
-        self._instrument()
-
-    def _instrument(self) -> None:
-        """Time the core and the device."""
-        client, timed = self._client, self.clock.timed
-        step = client.get_output
-
-        def get_output() -> Any:
-            self._outputs = None  # what vLLM made is its own to free
-            self._outputs = step()
-            return self._outputs
-
-        client.add_request = timed("core", client.add_request)
-        client.abort_requests = timed("core", client.abort_requests)
-        client.get_output = timed("core", get_output)
-        executor = self._core.model_executor
-        executor.outputs = timed("device", executor.outputs)
-        executor.sleep = timed("device", executor.sleep)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """The device's steps, their rows, those whose prompts they computed, and the
-        steps with such rows."""
-        counts: dict[str, int] = self._core.model_executor.counts
-        return counts
-
-    def begin(self, device: Device) -> None:
-        """Forget all requests and cached blocks, and go on with another device."""
-        while self._core.scheduler.has_requests() or self._core.batch_queue:
-            self._client.get_output()
-        assert self._client.reset_prefix_cache()
-        self._core.model_executor.begin(device)
-        self.clock.core = self.clock.device = 0.0
-
-
-def scripted(model: Path, read: workload.Questions, plans: list[Posed]) -> ScriptedLM:
-    """Answers for a model's questions. Every second item is answered: words of its
-    context, then the gold answer."""
-    from benchmarks.device import ScriptedLM
-
-    script = ScriptedLM(vocabulary_of(model), min(read.prompter.eos_ids))
-    for plan in plans[::2]:
-        gold = plan.scored.get(plan.item.answers[0])
-        if "open" in plan.prompts and gold is not None:
-            prompt = plan.prompts["open"].token_ids
-            script.plant(prompt, (*prompt[:_LEAD_IN], *gold.continuation_ids))
-    return script
-
-
-def one_round(engine: HostEngine, plans: list[Posed], read: workload.Questions) -> int:
-    """Ask everything of `plans` and write the records, as an engine's actor does;
-    returns how many records."""
-    columns = workload.columns(dtype="bfloat16")
-    evaluation = Evaluation(
-        plans, config=read.config, prompter=read.prompter, columns=columns
+def loop_us() -> float:
+    """The processor's microseconds for a fixed loop, the best of twenty."""
+    timed = timeit.repeat(
+        "for number in range(10_000): table[number % 97] = (number, str(number))",
+        "table = {}",
+        timer=time.thread_time,
+        repeat=20,
+        number=1,
     )
-    records: list[Any] = []
-    count = 0
-    for number, (_, of_item) in enumerate(evaluation.run(engine), start=1):
-        records += of_item
-        count += len(of_item)
-        if number % _SHARD_ITEMS == 0 or number == len(plans):
-            parquet_bytes(to_table(records))
-            records = []
-    return count
+    return 1e6 * min(timed)
 
 
-# of a process that has an engine: the devices, and the barrier at which engines meet
-_shared: list[Any] = []
-
-
-def _inherit(*shared: Any) -> None:
-    _shared[:] = shared
-
-
-def measured(number: int, options: Json) -> Json:
-    """One engine of the benchmark, in a process of its own: its share of the
-    items."""
-    warm, device, barrier = _shared
-    os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
-    collect_rarely()  # as in an engine's process
-    model = Path(options["model"])
+def questions(options: argparse.Namespace, number: int) -> workload.Questions:
+    """One engine's own questions, and a prompter that knows none of their tokens.
+    Raises InputError if the task has too few."""
+    items, context = options.items, options.context_tokens
     read = workload.read_questions(
-        options["task"], model, options["items"], probes=EVERY_PROBE
+        options.task,
+        options.model,
+        items * options.engines,
+        context_tokens=context,
+        prompt_tokens=_PROMPT + context,
     )
-    plans = [
-        tokenised(each, read.prompter, read.config)
-        for each in read.questions[number :: options["engines"]]
-    ]
-    config = EngineConfig(**{"max_num_seqs": options["rows"], **options["engine_args"]})
-    engine = HostEngine(config, model, scripted(model, read, plans), warm)
-    one_round(engine, plans[:_WARM_UP], read)
-    engine.begin(device)
+    if (most := len(read.questions)) < items * options.engines:
+        raise InputError(
+            f"--items {items}: {options.task} has {most} questions for all engines"
+        )
+    return replace(read, questions=read.questions[number * items :][:items])
+
+
+def one_round(engine: HostEngine, read: workload.Questions) -> list[Record]:
+    """Ask all questions and write the records, as an engine's actor does."""
+    tokenise = engine.account.timed("tokenising", tokenised)
+    evaluation = Evaluation(
+        (tokenise(each, read.prompter, read.config) for each in read.questions),
+        config=read.config,
+        prompter=read.prompter,
+        columns=workload.columns(dtype="bfloat16"),
+    )
+    records = [record for _, some in evaluation.run(engine) for record in some]
+    parquet_bytes(to_table(records))
+    return records
+
+
+def measured(number: int, options: argparse.Namespace) -> Json:
+    """One engine of the benchmark, in a process of its own."""
+    v2.enter()
+    from benchmarks.device import PREPARATION, SIMULATION, HostEngine
+    from tests.support.scripted import Answers, Counting, ScriptedLM, serve_gpu_blocks
+
+    collect_rarely()  # as in an engine's process
+    model = options.model
+    chosen = {**_ON_A_GPU, "max_num_seqs": options.rows, **options.engine_args}
+    script = ScriptedLM(vocabulary_of(model), min(read_eos_ids(model)))
+    serve_gpu_blocks()
+    engine = HostEngine(EngineConfig(**chosen), Answers(script))
+    engine.load(model)
+    account = engine.account
+    with Counting(account.counts, lambda: account.part == PREPARATION):
+        one_round(engine, questions(options, number))
+    counts = dict(account.counts)
+    engine.load(model)  # it forgets all cached blocks
+    read = questions(options, number)
     gc.collect()
     gc.freeze()
-    barrier.wait(_PATIENCE)  # an engine that failed never comes
-    began = time.perf_counter()
-    records = one_round(engine, plans, read)
-    wall = time.perf_counter() - began
-    stats, counts = engine.stats(), engine.counts
+    account.begin()
+    cpu, wall = time.thread_time(), time.perf_counter()
+    records = one_round(engine, read)
+    account.enter("ours")
+    # other work on this machine is not the host's
+    busy = (time.thread_time() - cpu) / (time.perf_counter() - wall)
+    del account.seconds[SIMULATION]
+    assert account.counts["steps"] == counts["steps"], "two rounds differ"
+    lines = "\n".join(sorted(map(repr, records)))
     return {
-        "parts": engine.clock.parts(counts["steps"], wall),
-        "wall": wall,
-        **counts,
-        "requests": stats.requests,
-        "tokens": stats.generated_tokens,
-        "items": len(plans),
-        "records": records,
+        "counts": counts,
+        "parts": {part: busy * took for part, took in account.seconds.items()},
+        "marks": [(busy * host, launched) for host, launched in account.marks],
+        "digest": hashlib.sha256(lines.encode()).hexdigest(),
+        "loop_us": loop_us(),
     }
+
+
+def idle_share(
+    engines: Sequence[Sequence[tuple[float, bool]]], pace: float, priced: float
+) -> float:
+    """The share of a GPU's time in which no step runs, if these engines share it,
+    until the first of them ends.
+
+    `engines`: the marks of each. A step takes `pace` seconds, and its launches take
+    the host `priced` seconds more."""
+    steps = [iter(marks) for marks in engines]
+    due = [(*next(marks), number) for number, marks in enumerate(steps)]
+    heapify(due)
+    began = free = due[0][0]
+    late = [0.0] * len(engines)  # behind their marks
+    ends: list[deque[float]] = [deque() for _ in engines]
+    idle = 0.0
+    while True:
+        now, launched, number = heappop(due)
+        if launched:
+            idle += max(0.0, now - free)
+            free = max(now, free) + pace
+            ends[number].append(free)
+            late[number] += priced
+        else:
+            late[number] += max(0.0, ends[number].popleft() - now)
+        if (mark := next(steps[number], None)) is None:
+            return idle / (free - began)
+        heappush(due, (mark[0] + late[number], mark[1], number))
 
 
 def main() -> None:
     parser = Options(__doc__)
-    workload.add_model(parser)
     add = parser.add_argument
-    pace = "of a step (default: 12)"
-    add("--pace", type=float, default=12.0, metavar="MS", help=pace)
-    rows = "requests in flight in each engine (default: 256)"
-    add("--rows", type=count, default=_ROWS, help=rows)
-    engines = "engines that share the device (default: 1)"
-    add("--engines", type=count, default=1, help=engines)
-    add("--task", default="gazetteer", help="whose questions (default: gazetteer)")
-    add("--items", type=count, default=300, help="questions (default: 300)")
-    options = parser.parse_args()
-    if not 0 < options.pace <= 1000:
-        raise InputError(
-            f"--pace {options.pace:g}: must be above 0 and at most 1000 milliseconds"
-        )
-    validated(EngineConfig, options.engine_args, "--engine-args")
-    model = workload.model_directory(options.model)
-    options.model = str(model)
-    read = workload.read_questions(options.task, model, options.items)
-    if len(read.questions) < options.engines:
-        raise InputError(
-            f"--engines {options.engines}: {options.task} has fewer questions"
-        )
-    print(json_text(_report(options, *_run(options))))
-
-
-def _run(options: argparse.Namespace) -> tuple[list[Json], Device]:
-    """What each engine measured, and the device that they shared."""
-    from benchmarks.device import Device
-
-    spawn = multiprocessing.get_context("spawn")
-    device = Device(options.pace / 1000)
-    shared = (Device(0.0), device, spawn.Barrier(options.engines))
-    with ProcessPoolExecutor(options.engines, spawn, _inherit, shared) as processes:
-        running = [
-            processes.submit(measured, number, vars(options))
-            for number in range(options.engines)
-        ]
-        return [process.result() for process in running], device
-
-
-def _report(options: argparse.Namespace, engines: list[Json], device: Device) -> Json:
-    """The benchmark's figures, after they are printed."""
-    total: Counter[str] = Counter()
-    parts: Counter[str] = Counter()
-    seconds = max(engine.pop("wall") for engine in engines)
-    for engine in engines:
-        parts.update(engine.pop("parts"))
-        total.update(engine)
-    a_step = {
-        name: total[name] / total["steps"] for name in ("rows", "arrivals", "mixed")
-    }
-    means = {name: took / len(engines) for name, took in parts.items()}
-    print(
-        f"{total['steps']} steps of {options.pace:g} ms, {a_step['rows']:.0f} rows and"
-        f" {a_step['arrivals']:.1f} arrivals in each"
+    add("--pace", type=_amount, default=5.5, metavar="MS", help="of a step")
+    add("--rows", type=count, default=256, help="requests in flight in each engine")
+    shared = "engines that share the GPU, or auto, as in a sweep"
+    add(
+        "--engines",
+        type=lambda text: AUTO if text == "auto" else count(text),
+        default=1,
+        help=shared,
     )
-    rows = [(name, f"{took:.2f}") for name, took in means.items()]
+    add("--task", default="gazetteer", help="whose questions")
+    add("--items", type=count, default=200, help="questions of each engine")
+    add("--context-tokens", type=count, default=320, help="of each question")
+    add("--engine-args", type=settings, default={}, help="JSON: our engine's settings")
+    for name, (option, price) in _PRICES.items():
+        told = f"of the host for one of the {name} (default: {price:g})"
+        add(option, dest=name, type=_amount, default=price, metavar="US", help=told)
+    options = parser.parse_args()
+    if (why := v2.missing()) is not None:
+        raise InputError(why)
+    validated(EngineConfig, options.engine_args, "--engine-args")
+    with tempfile.TemporaryDirectory() as folder:
+        shape = replace(SHAPES["tiny"], num_hidden_layers=_LAYERS)
+        options.model = write_checkpoint(Path(folder) / "model", shape)
+        questions(options, 0)  # says whether the task has as many
+        os.environ["OMP_NUM_THREADS"] = "1"  # a GPU's host computes nothing
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(options.engines, spawn) as processes:
+            running = [
+                processes.submit(measured, number, options)
+                for number in range(options.engines)
+            ]
+            engines = [process.result() for process in running]
+    print(json_text(_report(options, engines)))
+
+
+def _amount(text: str) -> float:
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = -1.0
+    if not 0 <= amount <= _MOST:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number from 0 to {_MOST:g}"
+        )
+    return amount
+
+
+def _report(options: argparse.Namespace, engines: list[Json]) -> Json:
+    """The benchmark's figures, after they are printed."""
+    counts: Counter[str] = Counter()
+    parts: Counter[str] = Counter()
+    for engine in engines:
+        counts.update(engine["counts"])
+        parts.update(engine["parts"])
+    steps = counts["steps"]
+    for name in _PRICES:
+        part = "copies" if name == "copies" else "launches"
+        parts[part] += counts[name] * getattr(options, name) / 1e6
+    priced = (parts["launches"] + parts["copies"]) / steps
+    marks = [engine["marks"] for engine in engines]
+    account = {part: 1e3 * seconds / steps for part, seconds in parts.items()}
+    figures = {
+        "idle_share": idle_share(marks, options.pace / 1e3, priced),
+        "host_ms_a_step": sum(account.values()),
+        "loop_us": max(engine["loop_us"] for engine in engines),
+        **{name: number / steps for name, number in counts.items()},
+        "steps": steps,
+    }
+    rows = [(part, f"{spent:.2f}") for part, spent in account.items()]
     print_table("host, ms a step", ("part", "now"), rows)
-    print(f"the device is idle for {device.idle_share:.1%} of the time")
+    said = "{host_ms_a_step:.2f} ms in all, GPU idle {idle_share:.1%}, {loop_us:.0f} us"
+    print(said.format(**figures), "for a fixed loop")
     return {
         "benchmark": "host",
-        "pace_ms": options.pace,
-        "engines": options.engines,
-        "idle_share": device.idle_share,
-        "host_ms_a_step": sum(means.values()),
-        "parts": means,
-        **total,
-        **a_step,
-        "seconds": seconds,
+        "engines": len(engines),
+        **figures,
+        "parts": account,
+        "digests": [engine["digest"] for engine in engines],
         "processor": processor(),
     }
 

@@ -122,8 +122,6 @@ def steps(out: Path, scratch: Path, *, gpu: bool) -> list[Step]:
     add("pass", 260, command, after="model", timed=True)
     add("profile", 90, libraries("profile", model, items), after="model", timed=True)
     add("demo", 200, resurface("demo", "--out", out / "demo"), timed=True)
-    command = resurface("bench", "host", "--pace", 4, "--items", items)
-    add("host", 90, command, timed=True)
     return listed
 
 
