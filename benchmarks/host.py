@@ -6,8 +6,8 @@ model runner, on a CPU, for a GPU that takes MS milliseconds for a step.
 
 Scheduler, cache manager, asynchronous steps, the runner's preparation of inputs, its
 sampler and its copies are real, and so are tokenising, probes, records and Parquet
-parts. No kernel runs, and answers come from a script (device.py). What only a GPU's
-host does is counted in a first round, and has a price.
+parts. No kernel runs, and answers come from a script. What only a GPU's host does is
+counted in a first round, and has a price.
 
 The second round's processor time is the host's. The GPU is simulated from it
 afterwards, so neither sleep nor other work counts. It is idle when it has ended a step
@@ -21,16 +21,16 @@ from __future__ import annotations
 import argparse
 import gc
 import hashlib
+import itertools
 import multiprocessing
 import os
 import tempfile
 import time
 import timeit
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,9 +48,10 @@ from evaluator.probes.planning import tokenised
 from evaluator.probes.stream import Evaluation
 from evaluator.store.records import to_table
 from launch.provenance import processor
-from launch.sweep.config import AUTO
+from launch.run.decide.sharing import BUSY, GAIN, MOST
 from launch.sweep.models import vocabulary_of
 from tests.support import v2
+from tests.support.scripted import idle_share
 
 if TYPE_CHECKING:
     from benchmarks.device import HostEngine
@@ -157,33 +158,15 @@ def measured(number: int, options: argparse.Namespace) -> Json:
     }
 
 
-def idle_share(
-    engines: Sequence[Sequence[tuple[float, bool]]], pace: float, priced: float
-) -> float:
-    """The share of a GPU's time in which no step runs, if these engines share it,
-    until the first of them ends.
-
-    `engines`: the marks of each. A step takes `pace` seconds, and its launches take
-    the host `priced` seconds more."""
-    steps = [iter(marks) for marks in engines]
-    due = [(*next(marks), number) for number, marks in enumerate(steps)]
-    heapify(due)
-    began = free = due[0][0]
-    late = [0.0] * len(engines)  # behind their marks
-    ends: list[deque[float]] = [deque() for _ in engines]
-    idle = 0.0
-    while True:
-        now, launched, number = heappop(due)
-        if launched:
-            idle += max(0.0, now - free)
-            free = max(now, free) + pace
-            ends[number].append(free)
-            late[number] += priced
-        else:
-            late[number] += max(0.0, ends[number].popleft() - now)
-        if (mark := next(steps[number], None)) is None:
-            return idle / (free - began)
-        heappush(due, (mark[0] + late[number], mark[1], number))
+def settled(idle: Sequence[float]) -> int:
+    """The engines that a run would settle on, as `launch.run.decide.sharing.Trial`
+    does. `idle`: a GPU's share with one engine, with two, ..."""
+    if 1 - idle[0] >= BUSY:
+        return 1
+    for engines, (fewer, more) in enumerate(itertools.pairwise(idle), start=1):
+        if 1 - more < GAIN * (1 - fewer):
+            return engines
+    return len(idle)
 
 
 def main() -> None:
@@ -191,10 +174,10 @@ def main() -> None:
     add = parser.add_argument
     add("--pace", type=_amount, default=5.5, metavar="MS", help="of a step")
     add("--rows", type=count, default=256, help="requests in flight in each engine")
-    shared = "engines that share the GPU, or auto, as in a sweep"
+    shared = "engines that share the GPU; auto: as many as a run would keep"
     add(
         "--engines",
-        type=lambda text: AUTO if text == "auto" else count(text),
+        type=lambda text: None if text == "auto" else count(text),
         default=1,
         help=shared,
     )
@@ -206,6 +189,8 @@ def main() -> None:
         told = f"of the host for one of the {name} (default: {price:g})"
         add(option, dest=name, type=_amount, default=price, metavar="US", help=told)
     options = parser.parse_args()
+    options.auto = options.engines is None
+    options.engines = options.engines or MOST
     if (why := v2.missing()) is not None:
         raise InputError(why)
     validated(EngineConfig, options.engine_args, "--engine-args")
@@ -249,9 +234,14 @@ def _report(options: argparse.Namespace, engines: list[Json]) -> Json:
         parts[part] += counts[name] * getattr(options, name) / 1e6
     priced = (parts["launches"] + parts["copies"]) / steps
     marks = [engine["marks"] for engine in engines]
+    pace = options.pace / 1e3
+    idle = [
+        idle_share(marks[: number + 1], pace, priced) for number in range(len(marks))
+    ]
+    number = settled(idle) if options.auto else len(idle)
     account = {part: 1e3 * seconds / steps for part, seconds in parts.items()}
     figures = {
-        "idle_share": idle_share(marks, options.pace / 1e3, priced),
+        "idle_share": idle[number - 1],
         "host_ms_a_step": sum(account.values()),
         "loop_us": max(engine["loop_us"] for engine in engines),
         **{name: number / steps for name, number in counts.items()},
@@ -263,7 +253,7 @@ def _report(options: argparse.Namespace, engines: list[Json]) -> Json:
     print(said.format(**figures), "for a fixed loop")
     return {
         "benchmark": "host",
-        "engines": len(engines),
+        "engines": number,
         **figures,
         "parts": account,
         "digests": [engine["digest"] for engine in engines],

@@ -12,8 +12,9 @@ import sys
 import zlib
 from array import array
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -282,3 +283,32 @@ def _hand_out(
     runner.execute_model = executed
     sampler.__call__ = sampled
     worker.compute_prompt_logprobs = lambda *step: answers.reported(report(*step))
+
+
+def idle_share(
+    engines: Sequence[Sequence[tuple[float, bool]]], pace: float, priced: float
+) -> float:
+    """The share of a GPU's time in which no step runs, if these engines share it,
+    until the first of them ends.
+
+    `engines`: the marks of each. A step takes `pace` seconds, and its launches take
+    the host `priced` seconds more."""
+    steps = [iter(marks) for marks in engines]
+    due = [(*next(marks), number) for number, marks in enumerate(steps)]
+    heapify(due)
+    began = free = due[0][0]
+    late = [0.0] * len(engines)  # behind their marks
+    ends: list[deque[float]] = [deque() for _ in engines]
+    idle = 0.0
+    while True:
+        now, launched, number = heappop(due)
+        if launched:
+            idle += max(0.0, now - free)
+            free = max(now, free) + pace
+            ends[number].append(free)
+            late[number] += priced
+        else:
+            late[number] += max(0.0, ends[number].popleft() - now)
+        if (mark := next(steps[number], None)) is None:
+            return idle / (free - began)
+        heappush(due, (mark[0] + late[number], mark[1], number))

@@ -21,7 +21,7 @@ from launch.sweep.models import vocabulary_of
 from tests.support import v2
 from tests.support.fake import FakeEngine
 from tests.support.runs import resurface_apart
-from tests.support.scripted import TOP, ScriptedLM
+from tests.support.scripted import TOP, ScriptedLM, idle_share
 
 PACE = 0.004
 
@@ -41,13 +41,28 @@ def marks(between: float, steps: int = 50) -> list[tuple[float, bool]]:
 def test_slow_host_leaves_gpu_idle(between: float, engines: int, idle: float) -> None:
     """By what its host takes for a step, in steps of the GPU, unless others use it."""
     shared = [marks(between * PACE)] * engines
-    assert host.idle_share(shared, PACE, 0.0) == pytest.approx(idle, abs=0.05)
+    assert idle_share(shared, PACE, 0.0) == pytest.approx(idle, abs=0.05)
 
 
 def test_launches_take_time_too() -> None:
-    assert host.idle_share([marks(PACE / 2)], PACE, 0.0) == 0.0
-    share = host.idle_share([marks(PACE / 2)], PACE, PACE)
+    assert idle_share([marks(PACE / 2)], PACE, 0.0) == 0.0
+    share = idle_share([marks(PACE / 2)], PACE, PACE)
     assert share == pytest.approx(1 / 3, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("idle", "engines"),
+    [
+        ([0.25, 0.0], 1),
+        ([0.7, 0.4, 0.1, 0.0], 3),
+        ([0.7, 0.4, 0.25, 0.05], 4),
+        ([0.5, 0.45, 0.0], 1),
+    ],
+)
+def test_engines_are_added_while_they_gain(idle, engines) -> None:
+    """As in a run: not where one engine keeps its GPU busy, nor for less than a
+    seventh."""
+    assert host.settled(idle) == engines
 
 
 def test_script_answers_like_a_model() -> None:
