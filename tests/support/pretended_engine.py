@@ -69,6 +69,7 @@ class PretendedEngine(EngineActor):
         self._waiting = deque()
         self._lock = threading.Lock()
         self._items = 0
+        self._on_gpu = False
         self.told: list[str] = []
         self.asked: list[tuple[str, str, int, tuple[str, ...]]] = []
         self.fails: set[str] = set()  # checkpoints that it does not load

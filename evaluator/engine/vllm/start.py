@@ -192,7 +192,8 @@ def _start(config: EngineConfig, checkpoint: Checkpoint, served: Path) -> Starte
     llm = None
     try:
         v2 = _runs_v2(arguments, on_cpu=on_cpu)
-        arguments |= of_runner(config, positions, v2=v2)
+        weights = checkpoint.bytes // config.tensor_parallel
+        arguments |= of_runner(config, positions, weights, v2=v2)
         engine_config = _engine_config(arguments)
         llm = _build(config, engine_config, platform)
         one_step = patch_engine(llm, config, v2=v2)

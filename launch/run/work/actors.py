@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 # take minutes.
 CONTROL, AHEAD = "control", "ahead"
 GROUPS = {CONTROL: 1, AHEAD: 1}
+_AHEAD_ITEMS, _AHEAD_SECONDS = 64, 0.05  # of tokenising; between two looks
 _BEAT_SECONDS = 2.0  # between two checks of a prune task's progress
 # Equal for checkpoints with the same tokenizer: a pruned one has exact copies of its
 # source's files.
@@ -77,7 +79,7 @@ class EngineActor:
         self._config = setup.config
         self._logs = setup.log_path.parent
         visible, place = os.environ.get("CUDA_VISIBLE_DEVICES"), setup.place
-        self._shares = place.sharing > 1
+        self._shares, self._on_gpu = place.sharing > 1, place.on_gpu
         self._gpu = f"{platform.node()}: {visible}" if place.on_gpu and visible else ""
         if self._gpu:
             print(f"GPU: {self._gpu}", flush=True)
@@ -137,9 +139,9 @@ class EngineActor:
         prompter = prompter_of(tokenizer, config)
         with self._lock:
             self._waiting = deque(assignment.shards)
-        collector = ShardCollector()
+        collector, known = ShardCollector(), self._known(assignment)
         evaluation = Evaluation(
-            self._begin(assignment, questions, prompter, collector),
+            self._begin(assignment, questions, prompter, collector, known),
             config=config,
             prompter=prompter,
             columns={
@@ -154,20 +156,21 @@ class EngineActor:
         serving: Any = engine
         if assignment.refusal is not None:
             serving = RefusingEngine(engine.name, assignment.refusal)
-        for item, records in evaluation.run(serving):
-            self._items += 1
-            if kept := assignment.kept:
-                records = [record for record in records if record.probe in kept]
-            complete = collector.add(item, records)
-            if complete is not None:
-                table = to_table(complete[1])
-                engine.confirm()
-                yield ShardResult(
-                    shard=complete[0],
-                    part=parquet_bytes(table),
-                    failed=failed_throughout(table),
-                    stats=engine.stats(),
-                )
+        with self._tokenising_ahead(assignment, questions, known):
+            for item, records in evaluation.run(serving):
+                self._items += 1
+                if kept := assignment.kept:
+                    records = [record for record in records if record.probe in kept]
+                complete = collector.add(item, records)
+                if complete is not None:
+                    table = to_table(complete[1])
+                    engine.confirm()
+                    yield ShardResult(
+                        shard=complete[0],
+                        part=parquet_bytes(table),
+                        failed=failed_throughout(table),
+                        stats=engine.stats(),
+                    )
 
     def _begin(
         self,
@@ -175,18 +178,12 @@ class EngineActor:
         questions: Sequence[Posed],
         prompter: Prompter,
         collector: ShardCollector,
+        known: dict[int, Posed],
     ) -> Iterator[Posed]:
         """The tokenised questions of the waiting shards. A shard begins when the stream has room
         for it."""
         from evaluator.probes.planning import tokenised
 
-        files = hashlib.sha256()
-        for path in (assignment.checkpoint.path / name for name in _TOKENIZER_FILES):
-            files.update(path.read_bytes() if path.exists() else b"-")
-        # other probes need other prompts
-        task = "-".join((assignment.task_key, *assignment.config.probes))
-        key = task, files.hexdigest()
-        known = self._tokenised.setdefault(key, {})
         while True:
             with self._lock:
                 if not self._waiting:
@@ -196,13 +193,69 @@ class EngineActor:
                 shard, [questions[position].item for position in shard.questions]
             )
             for position in shard.questions:
-                question = known.get(position) or tokenised(
+                question = known.pop(position, None) or tokenised(
                     questions[position], prompter, assignment.config
                 )
                 # the ids of long prompts would fill the memory
                 if not assignment.config.length:
                     known[position] = question
                 yield question
+
+    def _known(self, assignment: Assignment) -> dict[int, Posed]:
+        """The tokenised questions of its task, by position."""
+        files = hashlib.sha256()
+        for path in (assignment.checkpoint.path / name for name in _TOKENIZER_FILES):
+            files.update(path.read_bytes() if path.exists() else b"-")
+        # other probes need other prompts
+        task = "-".join((assignment.task_key, *assignment.config.probes))
+        return self._tokenised.setdefault((task, files.hexdigest()), {})
+
+    @contextmanager
+    def _tokenising_ahead(
+        self,
+        assignment: Assignment,
+        questions: Sequence[Posed],
+        known: dict[int, Posed],
+    ) -> Iterator[None]:
+        """Within the block, a thread adds the next questions to `known`: the tokenizer
+        needs no Python while it works. On a CPU it would take the engine's cores."""
+        if not self._on_gpu:
+            yield
+            return
+        from evaluator.checkpoints.tokenizer import load_tokenizer
+        from evaluator.probes.planning import prompter_of, tokenised
+
+        over, config = threading.Event(), assignment.config
+
+        def work() -> None:
+            # a tokenizer may serve one thread only
+            tokenizer = load_tokenizer(
+                assignment.checkpoint.path,
+                trust_remote_code=self._config.trust_remote_code,
+            )
+            prompter = prompter_of(tokenizer, config)
+            while not over.wait(_AHEAD_SECONDS):
+                with self._lock:
+                    waiting = [each.questions for each in self._waiting]
+                for position in [*chain.from_iterable(waiting)][:_AHEAD_ITEMS]:
+                    if over.is_set():
+                        return
+                    if position not in known:
+                        question = questions[position]
+                        known[position] = tokenised(question, prompter, config)
+
+        def try_to() -> None:
+            # the engine's thread meets the error at its question
+            with suppress(Exception):
+                work()
+
+        thread = threading.Thread(target=try_to, name="tokenising", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
     def hand_back(self, count: int) -> list[Shard]:

@@ -9,13 +9,18 @@ again: 7 on average with blocks of
 Replaces methods of a scheduler's `KVCacheManager` (`get_computed_blocks`,
 `allocate_slots`, `reset_prefix_cache`, `take_kv_cache_block_copies`) and of its
 `BlockPool` (`get_new_blocks`). Reads `Scheduler.block_size`,
-`KVCacheManager.enable_caching`, `.block_pool`, `.create_kv_cache_blocks` and
-`.get_block_ids`, `BlockPool.blocks`, and `skip_reading_prefix_cache` of a `Request`."""
+`KVCacheManager.enable_caching`, `.block_pool`, `.create_kv_cache_blocks`,
+`.empty_kv_cache_blocks`, `.get_block_ids`, and `req_to_blocks` of its coordinator's
+manager, `BlockPool.blocks`, and `skip_reading_prefix_cache` of a `Request`."""
 
 from typing import Any
 
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
 from evaluator.engine.vllm.partial_blocks import KnownBlocks
 from evaluator.engine.vllm.prompt_scores import cacheable_tokens
+
+_RUNNING = {"num_lookahead_tokens": 0}  # what a running request's call names
 
 
 def share_partial_blocks(scheduler: Any) -> None:
@@ -25,6 +30,7 @@ def share_partial_blocks(scheduler: Any) -> None:
     size: int = scheduler.block_size
     known = KnownBlocks(size)
     lookup, allocate = manager.get_computed_blocks, manager.allocate_slots
+    caches_later = isinstance(scheduler, AsyncScheduler)
     take, reset, copies = (
         pool.get_new_blocks,
         manager.reset_prefix_cache,
@@ -49,7 +55,15 @@ def share_partial_blocks(scheduler: Any) -> None:
                 tokens += more
         return (blocks, tokens, *rest)
 
+    (blocks_of,) = manager.coordinator.single_type_managers
+
     def allocate_slots(request: Any, *arguments: Any, **named: Any) -> Any:
+        # A running request needs a new block for one token of `size`. An AsyncScheduler
+        # caches full blocks when their tokens come.
+        if caches_later and arguments == (1,) and named == _RUNNING:
+            held = blocks_of.req_to_blocks.get(request.request_id, ())
+            if request.num_computed_tokens < len(held) * size:
+                return manager.empty_kv_cache_blocks
         new = allocate(request, *arguments, **named)
         if new is not None and new.blocks[0]:
             first = len(manager.get_block_ids(request.request_id)[0]) - len(

@@ -130,10 +130,11 @@ class ScoringWorker:
         plain = [
             each for each, pending in every if pending.reference is None and each.places
         ]
-        tables, start = (
-            _tables(logits_fn, hidden_states, plain, all_token_ids) if plain else None,
-            0,
-        )
+        tables, start = None, 0
+        if plain:
+            tables = _tables(logits_fn, hidden_states, plain, all_token_ids)
+            # one copy for all of them; the runner waits for the stream before it reads
+            copied = tables.to_cpu_nonblocking()
         for each, pending in every:
             if each.complete:
                 del self._pending[each.name]
@@ -155,11 +156,14 @@ class ScoringWorker:
                         own, raw_RV, tokens, pending.reference, states
                     )
                 continue
+            whole = each.complete and not pending.parts
             if each.places and tables is not None:
-                pending.parts.append(rows_of_table(tables, start, len(each.places)))
+                rows = copied if whole else tables
+                pending.parts.append(rows_of_table(rows, start, len(each.places)))
                 start += len(each.places)
             if each.complete:
-                found[each.name] = joined(pending.parts)
+                parts = pending.parts
+                found[each.name] = parts[0] if whole else joined(parts)
         return found
 
     def _rows(self, batch: Any, prompt_lens: Any) -> Iterator[_Rows]:
@@ -198,8 +202,8 @@ class ComparingSampler:
     def __init__(self, own: Any, runner: Any) -> None:
         self._own = own
         self._runner = runner
-        # by slot; with the forced tokens
-        self._compared: dict[int, tuple[Reference | None, list[int]]] = {}
+        # by slot, of requests with a reference; with the forced tokens
+        self._compared: dict[int, tuple[Reference, list[int]]] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._own, name)
@@ -207,23 +211,26 @@ class ComparingSampler:
     def add_request(self, req_idx: int, sampling_params: Any) -> None:
         self._own.add_request(req_idx, sampling_params)
         arguments = sampling_params.extra_args or {}
-        self._compared[req_idx] = (
-            prompt_scores.reference_of(arguments),
-            arguments.get(FORCED, []),
-        )
+        self._compared.pop(req_idx, None)  # of the request that had the slot before
+        reference = prompt_scores.reference_of(arguments)
+        if reference is not None:
+            self._compared[req_idx] = reference, arguments.get(FORCED, [])
 
     def __call__(self, logits: Tensor, input_batch: Any) -> Any:
         output = self._own(logits, input_batch)
+        if not self._compared:
+            return output
         compared = []
         for row, slot in enumerate(input_batch.idx_mapping_np.tolist()):
-            reference, forced = self._compared.get(slot, (None, []))
-            if reference is not None:
-                place = int(
-                    input_batch.seq_lens_cpu_upper_bound[row]
-                    - self._own.req_states.prompt_len.np[slot]
-                )
-                if 0 <= place < len(forced):  # below 0 within a prompt
-                    compared.append((row, reference, forced[place], place))
+            if slot not in self._compared:
+                continue
+            reference, forced = self._compared[slot]
+            place = int(
+                input_batch.seq_lens_cpu_upper_bound[row]
+                - self._own.req_states.prompt_len.np[slot]
+            )
+            if 0 <= place < len(forced):  # below 0 within a prompt
+                compared.append((row, reference, forced[place], place))
         if compared:
             output.logprobs_tensors = prompt_scores.with_divergences(
                 output.logprobs_tensors, logits, compared, self._runner.output_head

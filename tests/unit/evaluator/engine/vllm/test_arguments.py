@@ -95,7 +95,7 @@ def asked(monkeypatch, tmp_path):
         memory[0] = gib
         own, positions = checkpoint(dtype, **changes), config.max_model_len
         chosen = arguments.of_device(config, own, tmp_path, positions, on_cpu=False)
-        return chosen | arguments.of_runner(config, positions, v2=True)
+        return chosen | arguments.of_runner(config, positions, own.bytes, v2=True)
 
     return arguments_of
 
@@ -233,3 +233,11 @@ class TestInstalledVllm:
             )
         )
         assert chosen.cudagraph_capture_sizes == sizes_of(kind)
+
+
+def test_small_models_on_a_gpu_have_more_rows(asked):
+    found = [
+        asked(EngineConfig(**settings), bytes=gib * GIB)["max_num_seqs"]
+        for gib, settings in ((6, {}), (7, {}), (6, {"max_num_seqs": 64}))
+    ]
+    assert found == [512, 256, 64]
