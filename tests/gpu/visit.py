@@ -66,7 +66,7 @@ def steps(out: Path, scratch: Path, *, gpu: bool) -> list[Step]:
     """The whole list, the cheapest decisive ones first. Results go to `out`, models
     to `scratch`."""
     shape, tokens, items, samples = ("0.6b", 300, 200, 128)
-    sides: tuple[object, ...] = ("full,piecewise,eager,theirs", "--kv-cache-gib", 4)
+    sides: tuple[object, ...] = ("full,theirs", "--kv-cache-gib", 4)
     patience = 1
     if not gpu:
         shape, tokens, items, samples = ("tiny", 60, 4, 2)
@@ -119,8 +119,18 @@ def steps(out: Path, scratch: Path, *, gpu: bool) -> list[Step]:
         *("bench", "pass", "--model", model, *passes),
         *("--out", out / "pass", "--sides", *sides),
     )
-    add("pass", 260, command, after="model", timed=True)
+    add("calibrate", 40, libraries("calibrate"), timed=True)
+    add("pass", 160, command, after="model", timed=True)
     add("profile", 90, libraries("profile", model, items), after="model", timed=True)
+    engines = partial(module_command, "tests.gpu.engines", model, out)
+    for name, rows, seconds in (
+        ("engines", "1,2,3,4", 240),
+        ("changes", "256-rows,1024-rows,BLNHC,sync-check", 240),
+    ):
+        if not gpu:
+            rows = rows.split(",")[0]
+        command = engines("--items", items, "--only", rows)
+        add(name, seconds, command, after="model", timed=True)
     add("demo", 200, resurface("demo", "--out", out / "demo"), timed=True)
     return listed
 
