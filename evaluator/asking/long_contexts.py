@@ -17,13 +17,14 @@ whatever the length and the other items.
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 
 from evaluator.asking.prompts import Prompter
 from evaluator.core.errors import InputError
 from evaluator.core.grading import gradable, holds
+from evaluator.core.plain import in_clauses
 from evaluator.core.records import Item
-from evaluator.tasks.loading import normalised
 
 GAP = "\n\n"  # between passages
 LEAST = 0.9  # of the wanted tokens; with fewer, the item is excluded
@@ -33,6 +34,7 @@ TOO_FEW_OTHERS = (
 )
 _BYTES = 64  # of text per token, generously: passages beyond are never needed
 _ANSWERS = 500  # of a language, to order its passages by
+_clauses = lru_cache(maxsize=65536)(in_clauses)  # every item meets all passages
 
 
 def in_order(pool: Sequence[Item], tokens: int) -> tuple[str, ...]:
@@ -42,7 +44,7 @@ def in_order(pool: Sequence[Item], tokens: int) -> tuple[str, ...]:
     answers: set[str] = set()
     for item in sorted(pool, key=lambda item: _drawn(item.item_id))[:_ANSWERS]:
         answers.update(gradable(item.answers, language))
-    passages = {item.context: normalised(item.context, language) for item in pool}
+    passages = {item.context: _clauses(item.context, language) for item in pool}
 
     def rank(text: str) -> tuple[int, float]:
         held = [holds(passages[text], (answer,), language) for answer in answers]
@@ -67,14 +69,14 @@ def lengthened(
         raise InputError(OWN_TOO_LONG)
     answers, language = item.answers, item.language
     added: list[str] = []
-    plain_text = ""  # of those that are added
+    clauses = ""  # of those that are added
     for text in others:
         if left <= 0:
             break
-        longer = f"{plain_text} {normalised(text, language)}"
+        longer = f"{clauses}\n{_clauses(text, language)}"
         if text != item.context and not holds(longer, answers, language):
             added.append(text)
-            plain_text = longer
+            clauses = longer
             left -= prompter.count(text) + gap
     while True:
         before = _passages_before(item, added)
@@ -91,8 +93,8 @@ def lengthened(
             if len(ends) > over
             else ""
         )
-        plain_text = " ".join(normalised(text, language) for text in [*added, cut])
-        if cut and not holds(plain_text, answers, language):
+        clauses = "\n".join(_clauses(text, language) for text in [*added, cut])
+        if cut and not holds(clauses, answers, language):
             added.append(cut)
     if len(ends) < LEAST * tokens:
         raise InputError(TOO_FEW_OTHERS)

@@ -22,7 +22,8 @@ where it stands by itself:
   is in `5.0` and in `5 km`. `from 1914 to 1918` names both ends, as of a change.
 - A word begins where the answer begins: `happy` is not in `unhappy`. Arabic, Hebrew and
   others write articles and prepositions there, so letters may stand before it.
-- What a negation directly before it denies is not the answer: `not true`, `不可能`.
+- What a negation directly beside it denies is not the answer: `not true`, `不可能`,
+  `東京ではなく`. Neither a negation nor a number word works beyond its clause.
 - An answer of at most three letters touches no letter in scripts that separate words:
   `no` is not in `north`. A single letter has the answer's case: `A` is not in `a cat`,
   and `US` not in `tell us`.
@@ -44,12 +45,16 @@ from functools import cache, lru_cache
 from typing import get_args
 
 from evaluator.core.errors import unknown
-from evaluator.core.plain import SIGNS, forms, plain
+from evaluator.core.plain import SIGNS, flat, forms, in_clauses, plain
 from evaluator.core.records import Columns, Grading
 from evaluator.core.text import (
+    ALONE,
     ARTICLES,
+    DENIALS,
     NEGATIONS,
     ONES,
+    ONLY,
+    PARTS,
     POWERS_AFTER,
     POWERS_BEFORE,
     PREFIXING,
@@ -183,7 +188,7 @@ def contains(
 
 
 def holds(normal: str, answers: tuple[str, ...], language: str) -> bool:
-    """Whether a normal form of a text (`plain`) contains one of the answers; a
+    """Whether a normal form of a text (`in_clauses`) contains one of the answers; a
     single letter in either case."""
     texts = forms(normal)
     return any(
@@ -232,15 +237,15 @@ def _by_strict(answers: tuple[str, ...], language: str) -> tuple[_Answer, ...]:
 
 def _strictly(response: str, answers: tuple[str, ...], language: str) -> Columns:
     wanted = _by_strict(answers, language)
-    code, normal = main_code(language), plain(response, language)
-    texts, bare = forms(normal), forms(_bare(normal, code))
+    code, clauses = main_code(language), in_clauses(response, language)
+    texts, bare = forms(clauses), forms(_bare(flat(clauses), code))
     exact = any(answer.bare in bare for answer in wanted)
     found = exact or any(
         answer.is_in(text) for answer in wanted if not answer.letter for text in texts
     )
     letters = [answer.letter for answer in wanted if answer.letter]
     if letters and not found:
-        cased = forms(plain(response, language, cased=True))
+        cased = forms(in_clauses(response, language, cased=True))
         found = any(
             _stands(letter, text, code, alone=True)
             for letter in letters
@@ -303,7 +308,7 @@ def _powers(code: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
         r"s(?:(?<=0s)|(?<=\b\d\d\d\ds))\b",
         r"er(?<=0er)\b",
         "年代|년대|[πi](?!\\w)|割|分[之の]|点[0-9〇零一二三四五六七八九]",
-        r"(?:es|tal(?:et|s)?|luvu\w*)\b",
+        r"(?:es|tal(?:et|s)?|luvu\w*)\b|(?<=0)(?:[ех]|ті|тих|an|lar\w*|lı)\b| के दशक",
         r" and (?:a|\w+) (?:half|quarters?|thirds?)\b| to the power\b",
     ]
     for word in _one_of({*POWERS_AFTER["en"], *POWERS_AFTER.get(code, ())}, code).split(
@@ -325,32 +330,48 @@ def _number_words(code: str) -> tuple[re.Pattern[str], ...]:
     tens = _one_of(TENS.get(code, ()), code)
     powers = _one_of(POWERS_AFTER.get(code, ()), code)
     words = f"{_one_of(ONES.get(code, ()), code)}|{tens}"
+    parts = _one_of(PARTS.get(code, ()), code)
     return tuple(
         re.compile(pattern)
         for pattern in (
-            rf"(?:^|.* )(?:{_ROMAN}|{words}|[^\W\d])|.*⁄[^\W\d]+",
-            rf"(?:{words}|{powers})(?!\w)",
+            rf"(?:^|.* )(?:{_ROMAN}|{words}|{parts}|[^\W\d])|.*⁄[^\W\d]+",
+            rf"(?:{words}|{parts}|{powers})(?!\w)",
             rf"(?:^|.* )(?:{words}|{powers})",
-            rf" (?:{words}|{powers})(?!\w)",
+            rf" (?:{words}|{parts}|{powers})(?!\w)",
             rf"(?<!\S)(?:(?:{words}|{powers})|(?:{tens}|{powers}) {_AND}) \Z",
         )
     )
 
 
 @cache
-def _denial(code: str) -> re.Pattern[str]:
-    """What stands before a word that is denied, in scripts without spaces directly."""
+def _denial(code: str) -> tuple[re.Pattern[str], ...]:
+    """What stands before a word that is denied, in scripts without spaces directly,
+    unless `alone` is behind it; what stands behind one, unless `only` is before it."""
     words, articles = _one_of(NEGATIONS.get(code, ()), code), ARTICLES.get(code, ())
     verbs = "ca|is|are|was|were|do|does|did|has|have|had|would|could|should"
-    return re.compile(
-        rf"(?:(?<!\S)(?:{words}|(?:{verbs})n ?t|no longer) (?:{'|'.join(articles)})?"
-        r"|不是?|不太|[无無]|(?<![南北东西中東])非|未|ไม่(?:ใช่)?)\Z"
+    behind = _one_of(DENIALS.get(code, ()), code)
+    return (
+        re.compile(
+            rf"(?:(?<!\S)(?:{words}|(?:{verbs})n ?t|no longer) (?:{'|'.join(articles)})?"
+            r"|不是?|不太|(?<!南)[无無]|(?<![南北东西中東])非|未|ไม่(?:ใช่)?)\Z"
+        ),
+        re.compile(rf" (?:{_one_of(ALONE.get(code, ()), code)})(?!\w)"),
+        # `ではないか`, `değil mi`: a guess
+        re.compile(rf" ?(?:{behind})(?!か|でしょう|가| m[iuıü]\b|[^\W{UNSPACED}])"),
+        re.compile(rf"(?<!\S)(?:{_one_of(ONLY.get(code, ()), code)}) \Z"),
     )
 
 
 def _follows(pattern: re.Pattern[str], text: str, start: int) -> bool:
     """Whether what stands at a place follows a pattern of at most forty letters."""
     return pattern.search(text, max(0, start - 40), start) is not None
+
+
+def _is_denied(text: str, start: int, end: int, code: str) -> bool:
+    before, alone, behind, only = _denial(code)
+    if _follows(before, text, start):
+        return not alone.match(text, end)
+    return behind.match(text, end) is not None and not _follows(only, text, start)
 
 
 @lru_cache(maxsize=4096)
@@ -367,11 +388,12 @@ def _ends_in_number(text: str, code: str) -> bool:
 
 
 def _stands(answer: str, text: str, code: str, *, alone: bool) -> bool:
-    """Whether the answer stands by itself somewhere in the text, both in normal form.
-    `code`: of their language."""
-    start = text.find(answer)
-    while start >= 0:
-        end = start + len(answer)
+    """Whether the answer stands by itself somewhere in the text, both in normal form,
+    the text `in_clauses`. `code`: of their language."""
+    places = _places(answer)
+    found = places.search(text)
+    while found:
+        start, end = found.span()
         before, after = text[start - 1 : start], text[end : end + 1]
         glued = alone and answer[0].isdecimal() and before.islower()  # `5` in `h5n1`
         inside = _begins_inside(answer[0], before, code)
@@ -383,12 +405,20 @@ def _stands(answer: str, text: str, code: str, *, alone: bool) -> bool:
             or _touch(answer[0], before, alone)
             or _touch(answer[-1], after, last)
             or _goes_on(answer, text, end, code)
-            or _is_multiplied(answer, text, end, code)
-            or _follows(_denial(code), text, start)
+            or _is_multiplied(answer, text, start, end, code)
+            or _is_denied(text, start, end, code)
         ):
             return True
-        start = text.find(answer, start + 1)
+        found = places.search(text, start + 1)
     return False
+
+
+@lru_cache(maxsize=4096)
+def _places(answer: str) -> re.Pattern[str]:
+    """An answer in a text, also over the ends of clauses."""
+    between = r"\n?" if _UNSPACED.search(answer) else ""
+    chars = (r"\s" if char == " " else re.escape(char) for char in answer)
+    return re.compile(between.join(chars))
 
 
 def _begins_inside(first: str, before: str, code: str) -> bool:
@@ -410,10 +440,9 @@ def _goes_on(answer: str, text: str, end: int, code: str) -> bool:
     return code == "en" and is_word and not _ENDINGS.match(text, end)
 
 
-def _is_multiplied(answer: str, text: str, end: int, code: str) -> bool:
+def _is_multiplied(answer: str, text: str, start: int, end: int, code: str) -> bool:
     """Whether a number in the answer's place is a part of `5 million`, `1990s` or
     `twenty five`."""
-    start = end - len(answer)
     after, before = _powers(code)
     if _is_digit(answer[-1]) and after.match(text, end):
         return True
@@ -431,7 +460,7 @@ def _is_digit(char: str) -> bool:
 
 def _touch(edge: str, beside: str, alone: bool) -> bool:
     """Whether what stands beside an answer's edge makes it part of something else."""
-    if beside in ("", " "):
+    if beside in ("", " ", "\n"):
         return False
     if beside in SIGNS:
         return alone or beside == "⁄" or not edge.isalpha()

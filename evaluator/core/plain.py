@@ -63,6 +63,11 @@ _FRACTION = re.compile(
 _LATEX = tuple(
     (re.compile(pattern), sign)
     for pattern, sign in (
+        # not `$5 and $6`, nor `$5 (US$)`
+        (
+            r"(?<![\w$])\$\$?(?=\S)(?!\d[\d.,]* [(a-zA-Z])([^$\n]*[^$\s])\$\$?(?!\d)",
+            r"\1",
+        ),
         (r"\{,\}|,\\!", ","),
         (r"\\(?:left|right|displaystyle|big\w*|limits)(?![a-z])", ""),
         (r"\\sqrt *(?:\[\d\])? *\{?", "√"),
@@ -138,7 +143,10 @@ _SUFFIX = re.compile(
 )
 _SYMBOL = re.compile(r"(?<=[$€£¥₹₩]) (?=\d)")
 _SUFFIXES = {"k": " thousand", "m": " million", "b": " billion", "t": " trillion"}
-_DECADE = re.compile(r"(?<=\d0)[-':](?=(?:s|er|es|tal|tals|talet|luvu\w*)\b)")
+_DECADE = re.compile(
+    r"(?<=\d0)[-':](?=(?:s|er|es|tal|tals|talet|luvu\w*)\b)"
+    r"|(?<=\d\d\d0)[-'](?=(?:[ех]|ті|тих|an|lar\w*|lı)\b)"
+)
 _RATE = re.compile(
     r"(?<=\d)( ?[^\W\d_]{1,4}[23]?)(?:/| (?:per|pro|par|por) )(?=[^\W\d_])"
 )
@@ -175,10 +183,10 @@ _POWERED = re.compile(r"(?<=\d)\*\*(?=-?\d)")
 _EXPONENT = re.compile(r"(?<=\d[eE])-(?=\d)")
 # alone: no part of another number
 _SCIENTIFIC = re.compile(
-    r"(?<!\S)(?<!\d )([−±$€£¥₹]*)(\d+)(?:⋅(\d+))?[eE]([+−]?\d{1,2})(?! \d)"
+    r"(?<!\S)(?<!\d\s)([−±$€£¥₹]*)(\d+)(?:⋅(\d+))?[eE]([+−]?\d{1,2})(?!\s\d)"
     rf"(?![^\s{UNSPACED}])"
 )
-_ERROR = re.compile(r"[ ']*±[ ']*(?=\d)")
+_ERROR = re.compile(r"[\s']*±[\s']*(?=\d)")
 _NEGATIVE = re.compile(r"(?<!\w)-([$€£¥₹₩]?)(?=\d)")
 _POSITIVE = re.compile(r"(?<!\w)\+(?=\d)")
 _SIGN_OF = {
@@ -193,7 +201,14 @@ _SIGN_OF = {
     "..": "−",
     "...": "−",
 }
-_WHOLE = re.compile(r"(?<=\d) (?=\d{1,2}⁄\d{1,2}(?![\d⁄]))")
+_WHOLE = re.compile(r"(?<=\d)\s(?=\d{1,2}⁄\d{1,2}(?![\d⁄]))")
+# Behind a sign that ends a clause, also in quotes or Markdown, or at a dash; not in
+# `one million, two hundred thousand`.
+_CLAUSE = re.compile(
+    r"[-.,;:!?…।॥؟؛—。、](?:(?<=[.;:!?…।॥؟؛—])[^\w\s$€£¥₹₩(\[{«‹„“‘]*(?=\s)"
+    r"|(?<=,)(?<!thousand,)(?<!illion,)(?=\s)|(?<=\s-)(?=\s)"
+    rf"|(?<=[{UNSPACED}][,;:!?])|(?<=[。、]))"
+)
 # `J.K.` and `J. K.`
 _INITIALS = re.compile(r"\b([^\W\d_])\.(?:(?=[^\W\d_]\b)| (?=[^\W\d_]\.))")
 # Of a programming language, a note or a grade: `c#`, `c++`, `a+`. The number sign of
@@ -232,6 +247,17 @@ def _punctuation() -> re.Pattern[str]:
 
 def plain(text: str, language: str, *, cased: bool = False) -> str:
     """The normal form. `cased`: without case folding."""
+    return flat(in_clauses(text, language, cased=cased))
+
+
+def flat(clauses: str) -> str:
+    """The normal form whose clauses `in_clauses` shows."""
+    return _APART.sub("", clauses.replace("\n", " "))
+
+
+def in_clauses(text: str, language: str, *, cased: bool = False) -> str:
+    """The normal form with a line for each clause, so that a word's neighbours are
+    those that it was written with: `It is not. Paris is.` does not deny Paris."""
     code = main_code(language)
     text = unicodedata.normalize("NFC", text)
     text = _without_latex(text)
@@ -261,7 +287,9 @@ def plain(text: str, language: str, *, cased: bool = False) -> str:
         text = _INITIALS.sub(r"\1", text)
     if "#" in text:
         text = _SHARP.sub("♯", text)
-    text = _WHOLE.sub("+", " ".join(_punctuation().sub(_joint, text).split()))
+    text = _punctuation().sub(_joint, _CLAUSE.sub(r"\g<0>\n", text))
+    lines = filter(None, (" ".join(line.split()) for line in text.splitlines()))
+    text = _WHOLE.sub("+", "\n".join(lines))
     if has_digits:
         text = _SCIENTIFIC.sub(_expanded, _ERROR.sub(" ±", text).strip())
     return _APART.sub("", text)
@@ -345,7 +373,7 @@ def _in_one_spelling(text: str, code: str) -> str:
 
 
 def _without_latex(text: str) -> str:
-    if "\\" not in text and "{" not in text:
+    if not any(sign in text for sign in "\\{$"):
         return text
     text = _FRACTION.sub(_fraction, text)
     for pattern, sign in _LATEX:

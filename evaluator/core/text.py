@@ -44,12 +44,17 @@ UNSPACED = (
 _UNIT = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 # What multiplies a number beside it (`5 million`, Swahili `elfu 5`): CLDR's compact
 # numbers, and hundreds and dozens, in the strict grader's normal form.
-POWERS_AFTER, POWERS_BEFORE, ONES, TENS, NEGATIONS = (
-    {code: tuple(words.split()) for code, words in _TABLE[name].items()}
+POWERS_AFTER, POWERS_BEFORE, ONES, PARTS, TENS, NEGATIONS, ALONE, DENIALS, ONLY = (
+    {
+        code: tuple(words.replace("_", " ") for words in words.split())
+        for code, words in _TABLE[name].items()
+    }
     for name in (
         *("powers of ten after a number", "powers of ten before a number"),
-        *("number words below twenty", "number words of tens"),
-        "negations before a word",
+        *("number words below twenty", "parts and places in words"),
+        "number words of tens",
+        *("negations before a word", "alone, behind a word"),
+        *("negations behind a word", "only, before a word"),
     )
 )
 # The articles that may begin an answer, in the strict grader's normal form.

@@ -227,7 +227,7 @@ def test_paper_rule_is_plain_containment():
 
 
 SIGNS = list(
-    "0123456789.,:/-'’+±*#^ aAbeİıIsßςσ٣٫٬²—–−。・東京กา한국\u0301\u064e\u200d"
+    "\n0123456789.,:/-'’+±*#^ aAbeİıIsßςσ٣٫٬²—–−。・東京กา한국\u0301\u064e\u200d"
 )
 written = st.text(
     alphabet=st.one_of(
