@@ -313,6 +313,26 @@ class VerdictRow:
     ]
 
 
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One number of a table, or why it is missing."""
+
+    table: Annotated[str, Meaning("the name of its CSV")]
+    task: Annotated[str | None, Meaning("as in records")]
+    checkpoint: Annotated[str, Meaning("as in records")]
+    base: Annotated[str | None, Meaning("as in records")]
+    format: Annotated[str | None, Meaning("as in records")]
+    probe: Annotated[str | None, Meaning("as in records")]
+    group: Annotated[str | None, Meaning("its other columns of text: `mc_only, own`")]
+    language: Annotated[str | None, Meaning("`all`: pooled; `mean`: over languages")]
+    measure: Annotated[str, Meaning("its column in the CSV")]
+    value: Annotated[float | None, Meaning("a share is a fraction of 1")]
+    low: Annotated[float | None, Meaning("95 % interval")]
+    high: Annotated[float | None, Meaning("the same")]
+    n: Annotated[int | None, Meaning("number of items", arrow="int64")]
+    p: Annotated[float | None, Meaning("p-value, not corrected for many tests")]
+    reason: Annotated[str | None, Meaning("why it or its interval is missing; notes")]
+
+
 # A checkpoint's own columns, equal in all its records; PRUNING are the ones about its
 # compression.
 METADATA = tuple(name for name in Origin.__struct_fields__ if name != "checkpoint")

@@ -42,7 +42,7 @@ from evaluator.core.errors import (
 )
 from evaluator.core.records import SERVING
 from evaluator.deciding.pairing import by_content
-from evaluator.metrics.columns import Column, Row, typed_frame
+from evaluator.metrics.columns import WHY, Column, Row, typed_frame
 from evaluator.metrics.inputs import (
     ALL,
     ROUNDED,
@@ -55,7 +55,6 @@ from evaluator.metrics.inputs import (
 )
 from evaluator.metrics.intervals import mcnemar_p
 from evaluator.metrics.measures import (
-    WHY,
     Unbounded,
     as_floats,
     bounds,

@@ -28,6 +28,7 @@ MISSING = "\N{EN DASH}"
 FEW = 20  # with fewer items, one item is more than 5 percentage points
 # tolerance of a requested share: matrices have whole numbers of weights
 ROUNDING = 0.001
+WHY = "_why"  # suffix of the reason why a number has no interval
 Row = dict[str, Any]
 
 
@@ -71,6 +72,8 @@ def rounded(value: float, digits: int = 0) -> str:
 
 
 TEXT = Kind("text", str, number=False)
+# a text that tells of a row's items, and does not choose them
+WORDS = replace(TEXT, name="words")
 FLAG = Kind("flag", lambda value: "yes" if value else "no")
 COUNT = Kind("count", lambda value: f"{int(value):,}", dtype="Int64", stored="count")
 PERCENTAGE = Kind(
@@ -117,6 +120,8 @@ class Column:
     - `figure_only`: only the table's figure reads it. CSV and page show rows that
       differ in nothing else once.
     - `of`: the column that counts the total of a share.
+    - `n`, `p`: the columns with the number of its items, if it is not the table's, and
+      with its p-value.
     - `stored`: the unit of its stored values, if its kind does not name it.
     - `requested`: the column of the requested value, which is shown beside this one if
       they differ.
@@ -132,6 +137,8 @@ class Column:
     csv_only: bool = False
     figure_only: bool = False
     of: str = ""
+    n: str = ""
+    p: str = ""
     requested: str = ""
     stored: str = ""
 
@@ -207,7 +214,7 @@ MCNEMAR = (
     Column("mcnemar_p", P_VALUE, "McNemar p"),
     Column("holm_p", P_VALUE, "Holm p"),
 )
-DROP = (*POINTS.estimates("drop"), *MCNEMAR)
+DROP = (*POINTS.estimates("drop", n="n_paired", p="mcnemar_p"), *MCNEMAR)
 
 
 def names_of(columns: Iterable[Column]) -> list[str]:
@@ -221,7 +228,8 @@ def complete_rows(columns: Sequence[Column], rows: Iterable[Row]) -> list[Row]:
     complete: list[Row] = []
     unknown: set[str] = set()
     for row in rows:
-        unknown.update(row.keys() - set(names))
+        strange = row.keys() - set(names)
+        unknown.update(name for name in strange if not name.endswith(WHY))
         values = dict.fromkeys(names) | row
         for name, value in row.items():
             if isinstance(value, float) and math.isnan(value):

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.special import stdtr, stdtrit
 
-from evaluator.metrics.columns import Row
+from evaluator.metrics.columns import WHY, Row
 from evaluator.metrics.intervals import (
     ALPHA,
     FEWEST,
@@ -30,7 +30,6 @@ from evaluator.metrics.intervals import (
     too_few,
 )
 
-WHY = "_why"  # suffix of the column with the reason why a number has no interval
 ALIKE = "all values are alike, which bounds no interval"
 
 

@@ -20,15 +20,19 @@ without a value is left out; a figure without panels is not drawn. Colours are n
 of the page's style: probes, fates, `muted`, `negative`. Titles may name a column in
 braces: its first value is written there."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
 
 import pandas as pd
+from msgspec.structs import astuple
 
+from evaluator.core.records import PRUNING, Cell
 from evaluator.metrics.columns import (
     REASON,
+    TEXT,
+    WHY,
     Column,
     Row,
     complete_rows,
@@ -38,8 +42,11 @@ from evaluator.metrics.columns import (
 )
 from evaluator.metrics.exclusions import joined_reasons
 from evaluator.metrics.inputs import Inputs, rounded_activations
-from evaluator.metrics.measures import WHY, correct_for_many
+from evaluator.metrics.measures import correct_for_many
+from evaluator.store.schema import NUMBER_TYPES as NUMBERS
 
+# the columns of a row that all of its cells share
+_OF_ROW = ("task", "checkpoint", "base", "format", "probe", "language", REASON.name)
 # column -> value of the rows; without a language, rows that pool the languages
 Where = Mapping[str, str]
 # rates: 0 to 100 %; share: around 100 %; points, changes: around 0 (points: in points);
@@ -265,7 +272,7 @@ class Table:
             reasons = inputs.incomparable_drawn if self.drawn else inputs.incomparable
             key = str(row.get("task")), str(row.get("checkpoint"))
             notes = [reasons.get(key), rounded_activations(row.get("pattern"))]
-        bare = [row.pop(name) for name in list(row) if name.endswith(WHY)]
+        bare = [why for name, why in row.items() if name.endswith(WHY)]
         if any(notes) or bare:
             note = joined_reasons(*notes)
             row["reason"] = joined_reasons(note, row.get("reason"), *bare)
@@ -327,8 +334,48 @@ class FilledTable:
             return frame
         return frame.drop(columns=drawn).drop_duplicates(ignore_index=True)
 
+    @property
+    def cells(self) -> Iterator[Cell]:
+        """Its numbers; a missing one only with its reason."""
+        shown = [column for column in self.table.columns if not column.figure_only]
+        tests = {column.p for column in shown}
+        left_out = {*_OF_ROW, *PRUNING, *tests}
+        own = [column for column in shown if column.name not in left_out]
+        names = [column.name for column in shown]
+        for row in self.rows:
+            of_row: Row = {}
+            for name in _OF_ROW:
+                of_row[name] = row[name] if name in names else None
+            texts = [row[column.name] for column in own if column.kind is TEXT]
+            group = ", ".join(map(str, filter(None, texts))) or None
+            whys = {why for name, why in row.items() if name.endswith(WHY)}
+            told = (of_row.pop(REASON.name) or "").split("; ")
+            told = [part for part in told if part not in whys]
+            for column in own:
+                value, name = row[column.name], column.name
+                reason = joined_reasons(row.get(name + WHY), *told)
+                if column.kind.number and (reason or value is not None):
+                    yield Cell(
+                        table=self.table.name,
+                        **of_row,
+                        group=group,
+                        measure=name,
+                        value=None if value is None else float(value),
+                        low=row.get(f"{name}_low"),
+                        high=row.get(f"{name}_high"),
+                        n=row.get(column.n, row[self.table.counts]),
+                        p=row.get(column.p),
+                        reason=reason,
+                    )
+
     @cached_property
     def shown(self) -> pd.DataFrame:
         if self.table.page is None or self.frame.empty:
             return self.frame
         return self.table.page(self.frame)
+
+
+def numbers_of(tables: Iterable[FilledTable]) -> pd.DataFrame:
+    """Every number of some tables: the rows of RUN/tables/numbers.parquet."""
+    cells = dict.fromkeys(cell for table in tables for cell in table.cells)
+    return pd.DataFrame([*map(astuple, cells)], columns=[*NUMBERS]).astype(NUMBERS)

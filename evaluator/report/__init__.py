@@ -14,9 +14,15 @@ from itertools import groupby
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 
 from evaluator.core.errors import PLUGIN, Json, json_text
-from evaluator.core.files import csv_bytes, need_unfenced, write_atomically
+from evaluator.core.files import (
+    csv_bytes,
+    need_unfenced,
+    write_atomically,
+    write_parquet,
+)
 from evaluator.deciding.policy import policy_for
 from evaluator.deciding.verdict_text import document
 from evaluator.deciding.verdicts import not_judged
@@ -35,6 +41,7 @@ from evaluator.store.reading import (
     record_parts,
 )
 from evaluator.store.run_json import failure_frame, failures_of, need_own_folders
+from evaluator.store.schema import NUMBERS
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +78,8 @@ def write_report(run_dir: Path) -> Report:
     for name, frame in tables.items():
         written[name] = run_dir / "tables" / f"{name}.csv"
         write_atomically(written[name], csv_bytes(frame))
+    numbers = pa.Table.from_pandas(results.numbers, NUMBERS, preserve_index=False)
+    write_parquet(numbers, run_dir / "tables" / "numbers.parquet")
     if (run_dir / "gate.json").is_file():
         told = document(results.verdicts, results.policy, not_judged(inputs))
         write_verdicts(run_dir, told)

@@ -34,7 +34,7 @@ from evaluator.logs import read_logged
 from evaluator.metrics import headline, left_out, published
 from evaluator.metrics.columns import COUNT, TEXT, Column, described, rows_of
 from evaluator.metrics.inputs import Inputs
-from evaluator.metrics.table import FilledTable
+from evaluator.metrics.table import FilledTable, numbers_of
 from evaluator.metrics.tables import TABLES, fill
 from evaluator.report import read_inputs
 from evaluator.report.figures import Axes, axes_of, parts_of
@@ -113,6 +113,10 @@ class OpenRun:
             ]
             return described(failures, columns)
         raise unknown("table", name, (*TABLES.names, *_OTHERS))
+
+    def numbers(self) -> pd.DataFrame:
+        """Every number of every table, one a row, as in RUN/tables/numbers.parquet."""
+        return numbers_of(self._fill(name) for name in TABLES.names)
 
     def figure(self, name: str, ax: Axes | None = None) -> list[Axes]:
         """The panels of a table's figure, as axes. They replace `ax`, or belong to a

@@ -21,7 +21,7 @@ from evaluator.metrics.headline import headline_sentence, headline_with_interval
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.left_out import left_out
 from evaluator.metrics.published import published
-from evaluator.metrics.table import FilledTable
+from evaluator.metrics.table import FilledTable, numbers_of
 from evaluator.metrics.tables import TABLES, compute_tables
 from evaluator.store.run_json import Failure
 
@@ -84,6 +84,11 @@ class Results:
             files[name] = table.told(table.frame)
         files |= {"left_out": self.left_out, "reference": self.paper}
         return {name: frame for name, frame in files.items() if len(frame)}
+
+    @property
+    def numbers(self) -> pd.DataFrame:
+        """Every number, one a row (`evaluator.core.records.Cell`)."""
+        return numbers_of(self.tables.values())
 
     @property
     def failures(self) -> dict[str, str]:

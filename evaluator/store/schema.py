@@ -23,7 +23,7 @@ from typing import (
 
 import pyarrow as pa
 
-from evaluator.core.records import Item, Meaning, Record, VerdictRow
+from evaluator.core.records import Cell, Item, Meaning, Record, VerdictRow
 
 _ARROW: dict[Any, str] = {
     str: "string",
@@ -89,9 +89,12 @@ _RECORD, _ITEM = stored(Record), stored(Item)
 _KEY = tuple(each for each in _RECORD if each.meaning.key)
 _VERDICT = (*_KEY, *stored(VerdictRow))
 
+_CELL = stored(Cell)
+
 _ALL = _RECORD, _ITEM, _VERDICT
-RECORDS, ITEMS, VERDICTS = (
-    pa.schema([(each.name, _arrow(each.arrow)) for each in kind]) for kind in _ALL
+RECORDS, ITEMS, VERDICTS, NUMBERS = (
+    pa.schema([(each.name, _arrow(each.arrow)) for each in kind])
+    for kind in (*_ALL, _CELL)
 )
 KEY = tuple(each.name for each in _KEY)  # the columns that together name a record
 READ_RECORDS, READ_ITEMS, READ_VERDICTS = (
@@ -103,6 +106,10 @@ RECORD_COLUMNS, ITEM_COLUMNS, VERDICT_COLUMNS = (
 )
 # The nullable pandas type of every record column that holds one value.
 PANDAS = {each.name: _PANDAS[each.arrow] for each in _RECORD if each.arrow in _PANDAS}
+# The same of a table of numbers, with NaN for a missing one.
+NUMBER_TYPES = {
+    each.name: _PANDAS[each.arrow].replace("Float", "float") for each in _CELL
+}
 
 _HEAD = """# What a run keeps
 
@@ -117,6 +124,14 @@ import pandas as pd
 records = pd.read_parquet("RUN/records")
 ```
 """
+_NUMBERS = """One row for each number of the tables.
+
+```python
+numbers = run.numbers()
+fates = numbers.query("table == 'fates' and language == 'all'")
+wide = fates.pivot(index="checkpoint", columns="measure", values="value")
+both = numbers.merge(other.numbers(), on=[*numbers.columns[:9]])
+```"""
 _FILES = (
     (
         "Records",
@@ -139,6 +154,7 @@ _FILES = (
         ),
         stored(VerdictRow),
     ),
+    ("Numbers", "RUN/tables/numbers.parquet", _NUMBERS, _CELL),
 )
 
 _OUTCOMES = """## Outcomes

@@ -5,7 +5,7 @@ from evaluator.core.config import Registry
 from evaluator.core.errors import one_line
 from evaluator.metrics.columns import rows_of
 from evaluator.metrics.inputs import Inputs
-from evaluator.metrics.table import FilledTable, Table
+from evaluator.metrics.table import FilledTable, Table, numbers_of
 from evaluator.metrics.tables import (
     accuracy,
     calibration,
@@ -83,6 +83,7 @@ def fill(table: Table, inputs: Inputs) -> FilledTable:
                 for column in table.columns:
                     column.shown(row)
                     column.interval_of(row)
+            numbers_of([filled])
         return filled
     except Exception as error:  # a plugin is anybody's code
         if ours:

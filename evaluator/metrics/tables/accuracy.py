@@ -160,10 +160,10 @@ TABLE = Table(
         ),
         *SCORE("token_f1"),
         *COUNT("n_paired"),
-        *PERCENTAGE("dense_accuracy"),
+        *PERCENTAGE("dense_accuracy", n="n_paired"),
         *DROP,
-        *SHARE("floor"),
-        *RATIO("normalised_drop"),
+        *SHARE("floor", n="n_paired"),
+        *RATIO("normalised_drop", n="n_paired"),
     ),
     compute=_rows,
     figure=(

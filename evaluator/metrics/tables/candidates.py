@@ -89,7 +89,7 @@ TABLE = Table(
         *TEXT("format"),
         *COUNTED,
         *PERCENTAGE.estimates("accuracy"),
-        *POINTS.estimates("difference"),
+        *POINTS.estimates("difference", p="mcnemar_p"),
         *MCNEMAR,
     ),
     compute=_rows,

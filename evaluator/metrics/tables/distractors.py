@@ -100,7 +100,7 @@ DISTRACTORS = Table(
         *COUNTED,
         *PERCENTAGE.estimates("accuracy"),
         *COUNT("n_paired"),
-        *PERCENTAGE("base_accuracy"),
+        *PERCENTAGE("base_accuracy", n="n_paired"),
         *DROP,
     ),
     compute=_rows,
@@ -166,11 +166,13 @@ HARD_DISTRACTORS = Table(
         *BY_LANGUAGE,
         *COUNTED,
         *PERCENTAGE.estimates(*(f"{kind}_accuracy" for kind in _RECOGNISED)),
-        *POINTS.estimates("difference"),
+        *POINTS.estimates("difference", p="mcnemar_p"),
         *MCNEMAR,
         *COUNT("known"),
-        *PERCENTAGE.estimates(*(f"{kind}_dissociation" for kind in _RECOGNISED)),
-        *POINTS.estimates("dissociation_difference"),
+        *PERCENTAGE.estimates(
+            *(f"{kind}_dissociation" for kind in _RECOGNISED), n="known"
+        ),
+        *POINTS.estimates("dissociation_difference", n="known"),
     ),
     compute=_hard_rows,
     figure=(

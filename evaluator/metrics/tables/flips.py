@@ -123,7 +123,7 @@ TABLE = Table(
         *TEXT("probe", "margin"),
         *NATS("margin_from", "margin_to"),
         *COUNT("n", "excluded", "engine_error", "unpaired", "flips", *KINDS),
-        *PERCENTAGE.estimates("flip_rate"),
+        *PERCENTAGE.estimates("flip_rate", p="mcnemar_p"),
         *(
             Column(f"{name}_rate", PERCENTAGE, name.replace("_", " "), interval=True)
             for name in KINDS

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from evaluator.core.errors import one_line
-from evaluator.metrics.columns import COUNT, PERCENTAGE, TEXT, Column, Row
+from evaluator.metrics.columns import COUNT, PERCENTAGE, TEXT, WORDS, Column, Row
 from evaluator.metrics.exclusions import left_out_of
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.measures import rate
@@ -71,7 +71,7 @@ TABLE = Table(
         *COUNT("n", "excluded", "engine_error", "strict", "paper", "only_paper"),
         Column("rate", PERCENTAGE, "strict rate", interval=True),
         *PERCENTAGE("paper_rate"),
-        *TEXT("examples"),
+        *WORDS("examples"),
     ),
     compute=_rows,
     page=_differing,

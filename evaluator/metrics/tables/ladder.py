@@ -16,6 +16,7 @@ from evaluator.metrics.columns import (
     PERCENTAGE,
     RATIO,
     TEXT,
+    WORDS,
     Row,
 )
 from evaluator.metrics.fates import floor_of, headroom, normalised, over_headroom
@@ -140,7 +141,7 @@ TABLE = Table(
         *PERCENTAGE("dense", "pruned"),
         *DROP,
         *RATIO.estimates("normalised_drop"),
-        *TEXT("perplexity_task"),
+        *WORDS("perplexity_task"),
         *PERPLEXITY("perplexity_dense", "perplexity"),
     ),
     compute=_rows,

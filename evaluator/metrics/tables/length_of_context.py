@@ -149,15 +149,17 @@ TABLE = Table(
         *COUNTED,
         *PERCENTAGE.estimates("accuracy"),
         *COUNT("n_paired"),
-        *PERCENTAGE("dense_accuracy"),
+        *PERCENTAGE("dense_accuracy", n="n_paired"),
         *DROP,
         *COUNT("known"),
         *(
-            Column(f"{fate}_rate", PERCENTAGE, fate, interval=True, of="known")
+            Column(
+                f"{fate}_rate", PERCENTAGE, fate, interval=True, of="known", n="known"
+            )
             for fate in FATES
         ),
         *COUNT("kld_n"),
-        *DIVERGENCE.estimates("kld"),
+        *DIVERGENCE.estimates("kld", n="kld_n"),
     ),
     compute=_rows,
     figure=(

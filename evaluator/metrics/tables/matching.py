@@ -22,7 +22,15 @@ import numpy as np
 import pandas as pd
 
 from evaluator.judging.controls import told
-from evaluator.metrics.columns import COUNT, LANGUAGE, PERCENTAGE, SUBJECT, TEXT, Row
+from evaluator.metrics.columns import (
+    COUNT,
+    LANGUAGE,
+    PERCENTAGE,
+    SUBJECT,
+    TEXT,
+    WORDS,
+    Row,
+)
 from evaluator.metrics.exclusions import all_measured, joined_reasons, left_out_of
 from evaluator.metrics.fates import HIT
 from evaluator.metrics.inputs import ITEM, Inputs, Subject, rows_where, slices
@@ -182,7 +190,7 @@ TABLE = Table(
         *TEXT("grader"),
         *COUNT("n", "excluded", "engine_error", "unjudged", "yes"),
         *PERCENTAGE.estimates("accuracy", "agreement"),
-        *TEXT("controls"),
+        *WORDS("controls"),
     ),
     compute=_rows,
     figure=(Dots("Accuracy by grader", _graders, legend=2),),

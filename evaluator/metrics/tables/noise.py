@@ -20,11 +20,12 @@ from evaluator.metrics.columns import (
     SCORE,
     SUBJECT,
     TEXT,
+    WHY,
     Row,
 )
 from evaluator.metrics.fates import CORRECT, paired_row, sides_of
 from evaluator.metrics.inputs import Comparison, Inputs
-from evaluator.metrics.measures import WHY, Unbounded, rate
+from evaluator.metrics.measures import Unbounded, rate
 from evaluator.metrics.table import Table
 from evaluator.metrics.tables.fidelity import ALONG, divergence_of
 from evaluator.metrics.tables.flips import ANSWER, changes_in

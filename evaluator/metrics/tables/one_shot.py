@@ -15,7 +15,7 @@ from evaluator.metrics.columns import (
     P_VALUE,
     PERCENTAGE,
     POINTS,
-    TEXT,
+    WORDS,
     Row,
 )
 from evaluator.metrics.fates import paired_row
@@ -81,13 +81,13 @@ TABLE = Table(
         *BY_LANGUAGE,
         *COUNTED,
         *COUNT("unpaired"),
-        *TEXT("zero_shot_format"),
+        *WORDS("zero_shot_format"),
         *PERCENTAGE.estimates(
             *(f"{shot}_shot_{side}" for shot in SHOTS for side in SIDES)
         ),
-        *POINTS.estimates("zero_shot_gap"),
+        *POINTS.estimates("zero_shot_gap", p="zero_shot_mcnemar_p"),
         *P_VALUE("zero_shot_mcnemar_p", "zero_shot_holm_p"),
-        *POINTS.estimates("one_shot_gap"),
+        *POINTS.estimates("one_shot_gap", p="one_shot_mcnemar_p"),
         *P_VALUE("one_shot_mcnemar_p", "one_shot_holm_p"),
         *POINTS.estimates("repaired"),
     ),

@@ -27,6 +27,7 @@ from evaluator.metrics.columns import (
     POINTS,
     SUBJECT,
     TEXT,
+    WORDS,
     Column,
     Row,
 )
@@ -257,8 +258,8 @@ TABLE = Table(
         *TEXT("prompt"),
         *COUNT("prompts", "n", "dropped", "excluded", "engine_error"),
         *PERCENTAGE.estimates("accuracy", "worst"),
-        *TEXT("worst_prompt", "best_prompt"),
-        *POINTS.estimates("spread"),
+        *WORDS("worst_prompt", "best_prompt"),
+        *POINTS.estimates("spread", p="cochran_p"),
         Column("cochran_p", P_VALUE, "Cochran p"),
     ),
     compute=_rows,

@@ -185,10 +185,10 @@ TABLE = Table(
         *PERCENTAGE.estimates(*_BANDS),
         *NATS.estimates("margin_median"),
         *COUNT("aligned_n"),
-        *RANK.estimates("aligned_rank_median"),
-        *RANK("aligned_rank_q1", "aligned_rank_q3"),
-        *PERCENTAGE(
-            *(band.replace("rank", "aligned_rank") for band in _BANDS), interval=True
+        *RANK.estimates("aligned_rank_median", n="aligned_n"),
+        *RANK("aligned_rank_q1", "aligned_rank_q3", n="aligned_n"),
+        *PERCENTAGE.estimates(
+            *(band.replace("rank", "aligned_rank") for band in _BANDS), n="aligned_n"
         ),
     ),
     compute=_rows,

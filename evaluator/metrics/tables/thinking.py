@@ -15,6 +15,7 @@ greedy answers to the open prompt.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pandas as pd
 
@@ -95,11 +96,12 @@ TABLE = Table(
     columns=(
         *BY_LANGUAGE,
         *COUNT("n", "excluded", "engine_error", "n_paired"),
-        *AMOUNT("base_thought_tokens", "thought_tokens", stored="tokens"),
-        *FACTOR.estimates("ratio"),
+        *AMOUNT("base_thought_tokens", n="n_paired", stored="tokens"),
+        *AMOUNT("thought_tokens", stored="tokens"),
+        *FACTOR.estimates("ratio", n="n_paired"),
         *PERCENTAGE.estimates("cut", "loops", "accuracy"),
         *COUNT("known"),
-        *RATES,
+        *(replace(column, n="known") for column in RATES),
         REASON,
     ),
     compute=_rows,

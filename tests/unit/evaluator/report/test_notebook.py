@@ -14,6 +14,7 @@ from matplotlib import pyplot
 
 from evaluator import open_run
 from evaluator.core.isolated import environment
+from evaluator.metrics import TABLES
 from evaluator.report.notebook import OpenRun
 from tests.support.documents import ROOT
 from tests.support.runs import finish
@@ -63,6 +64,28 @@ def test_tables_and_items(run):
     stored = pd.read_parquet(run.path / "outcomes")
     assert len(run.outcomes()) == len(stored)
     assert run.outcomes()["produced"].sum() == stored["produced"].sum()
+
+
+def test_every_number_of_a_csv_is_a_cell(run):
+    numbers = run.numbers()
+    stored = pd.read_parquet(run.path / "tables" / "numbers.parquet")
+    pd.testing.assert_frame_equal(stored.astype(numbers.dtypes), numbers)
+    assert not numbers.duplicated([*numbers.columns[:9]]).any()
+    assert numbers.loc[numbers["value"].isna(), "reason"].notna().all()
+    for name in run.tables:
+        told = run.table(name).select_dtypes(["number", "boolean"])
+        cells = numbers[numbers["table"] == name]
+        by_measure = dict(iter(cells.groupby("measure")))
+        tests = {column.p for column in TABLES[name].columns}
+        left_out = {"sparsity", "requested_sparsity", *tests}
+        for column in told.columns.difference([*left_out]):
+            measure, _, end = column.rpartition("_")
+            if end not in ("low", "high") or measure not in by_measure:
+                measure, end = column, "value"
+            values = told[column].astype("float64").dropna()
+            assert measure in by_measure or values.empty
+            if len(values):
+                assert [*by_measure[measure][end].dropna()] == [*values], column
 
 
 @pytest.mark.more
