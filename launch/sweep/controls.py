@@ -3,7 +3,8 @@
 A control of `controls:` is of every base. Besides, one cheap control shows the noise of
 each checkpoint whose numbers may depend on the batch: in any dtype but float32 on a CPU,
 with quantised activations, or from a server. Beside a server, the base is read by another
-engine too. `controls: none` leaves out all."""
+engine too, if that can load it: a control by default fails no run. `controls: none`
+leaves out all."""
 
 from collections.abc import Collection
 from contextlib import suppress
@@ -53,7 +54,7 @@ def with_controls(
         if not is_base and every[-1] is not job:
             every[-1] = _without_references(every[-1])
         is_alone = served or OTHER_ENGINE in named or config.engine.kind == "torch"
-        if job.name in beside_servers and not is_alone and _quantisation(job) is None:
+        if job.name in beside_servers and not is_alone and _loads(job, config.engine):
             control = job.with_control(OTHER_ENGINE, ITEMS)
             every.append(_with_probes(control, _PROBES))
     return tuple(job for job in every if job.tasks or not job.change)
@@ -92,6 +93,21 @@ def _is_rounded(job: CheckpointJob) -> bool:
     the batch."""
     made = _quantisation(job)
     return made is not None and ROUNDED_ACTIVATIONS.search(made.label) is not None
+
+
+def _loads(job: CheckpointJob, engine: EngineConfig) -> bool:
+    """Whether engine torch loads a checkpoint: on one GPU, with plain weights, of an
+    architecture that transformers has."""
+    # late: it takes seconds, and few runs have a server
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    if engine.tensor_parallel > 1 or _quantisation(job) is not None:
+        return False
+    with suppress(InputError):
+        config = Checkpoint(job.path).config
+        is_own = engine.trust_remote_code and "auto_map" in config
+        return is_own or config.get("model_type") in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return True  # not here yet
 
 
 def _quantisation(job: CheckpointJob) -> Quantisation | None:

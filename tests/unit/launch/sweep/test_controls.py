@@ -1,5 +1,7 @@
 """Controls: of which checkpoints, what they ask, and what is refused."""
 
+import json
+
 import pytest
 import yaml
 
@@ -108,6 +110,35 @@ def test_base_of_a_served_model_is_read_by_another_engine(more, names):
     for job in made:
         assert (job.base, job.most) == ("dense", ITEMS)
         assert [task.probes for task in job.tasks.values()] == [("greedy",)]
+
+
+@pytest.mark.parametrize(
+    ("config", "engine", "count"),
+    [
+        ({}, {}, 1),
+        ({"model_type": "mistral3"}, {}, 0),
+        ({"model_type": "mine"}, {"trust_remote_code": True}, 0),
+        (
+            {"model_type": "mine", "auto_map": {"AutoModelForCausalLM": "m.M"}},
+            {"trust_remote_code": True},
+            1,
+        ),
+        ({}, {"tensor_parallel": 2}, 0),
+        (LAYOUTS["w4a16"].config, {}, 0),
+    ],
+)
+def test_other_engine_is_left_out_where_it_cannot_load(config, engine, count, tmp_path):
+    """A control by default would else fail the run, at each of its calls."""
+    save_tiny_model(tmp_path / "m")
+    if config is LAYOUTS["w4a16"].config:
+        with_quantisation(tmp_path / "m", config)
+    else:
+        file = tmp_path / "m" / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | config))
+    models = SERVED | {"dense": str(tmp_path / "m")}
+    more = {"models": models, "only": ["api", "dense"], "compress": [], "prune": []}
+    made = [job.change for job in controls(more | {"engine": engine})]
+    assert made.count("engine:torch") == count
 
 
 def test_named_controls_are_added():
