@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -132,6 +133,7 @@ BOTH_RULES = {
 }
 
 
+@lru_cache(maxsize=10_000)  # beams and samples say the same again
 def answer_fingerprint(text: object, language: str) -> int | None:
     """The same number for answers that are the same in their normal form."""
     if not isinstance(text, str):

@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from evaluator.metrics.columns import Row
@@ -16,17 +18,28 @@ STATUSES = {"excluded": "excluded", "engine_error": "failed"}  # and their words
 
 def all_measured(items: pd.DataFrame, *columns: str) -> pd.DataFrame:
     """The items with a measurement in all of these columns of statuses."""
-    keep = items[[*columns]].isin(MEASURED).all(axis=1)
+    keep = np.logical_and.reduce([_with(items, name, *MEASURED) for name in columns])
     return items if keep.all() else items[keep]
 
 
 def left_out_of(items: pd.DataFrame, *columns: str) -> Row:
     """How many items any of these columns excluded, and on how many others the engine
     failed."""
-    statuses = items[[*columns]]
-    excluded = (statuses == "excluded").any(axis=1)
-    failed = (statuses == "engine_error").any(axis=1) & ~excluded
-    return {"excluded": int(excluded.sum()), "engine_error": int(failed.sum())}
+    counts, left = {}, np.ones(len(items), dtype=bool)
+    for status in STATUSES:
+        flags = [_with(items, name, status) for name in columns]
+        out = left & np.logical_or.reduce(flags)
+        counts[status], left = int(out.sum()), left & ~out
+    return counts
+
+
+def _with(items: pd.DataFrame, column: str, *statuses: str) -> npt.NDArray[np.bool_]:
+    """Which items have one of these statuses. In numpy: a table asks it for each row."""
+    values = items[column].to_numpy(dtype=object)
+    found: npt.NDArray[np.bool_] = np.zeros(len(values), dtype=bool)
+    for status in statuses:
+        found |= values == status
+    return found
 
 
 def measured(
@@ -45,6 +58,8 @@ def measured(
 def why_left_out(items: pd.DataFrame, *columns: str) -> str | None:
     """`3 excluded (reason); 1 failed (message)`, most frequent first, of the
     statuses in `columns`; an item once."""
+    if not any(left_out_of(items, *columns).values()):
+        return None
     texts = [column.replace("_status", "_why") for column in columns]
     remaining = items[[*columns, *texts]]
     parts: list[str] = []

@@ -461,7 +461,7 @@ def statuses_of(*probes: str) -> list[str]:
 def in_language(frame: pd.DataFrame, language: str) -> pd.DataFrame:
     if language == ALL:
         return frame
-    rows = np.flatnonzero((frame["language"] == language).to_numpy(bool))
+    rows = np.flatnonzero(frame["language"].to_numpy(dtype=object) == language)
     # contiguous, as in outcomes: a view of a hundred columns
     if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
         return frame.iloc[rows[0] : rows[-1] + 1]

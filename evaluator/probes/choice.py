@@ -99,16 +99,12 @@ class Choice(ItemProbe):
     def outcome(self, options: Sequence[Columns]) -> Columns:
         """The values of `columns` for the scored options of one item: the gold one
         first, then the others in their order."""
-        import numpy as np
-        import pandas as pd
-
         scores = [option["logprob"] for option in options]
         texts = [option["option_text"] for option in options]
         lengths = [_length(option["token_ids"]) for option in options]
         words = [text.split() for text in texts]
         kinds = [answer_type(text, options[0]["language"]) for text in texts]
         best = max(scores)
-        hashes = pd.util.hash_array(np.array(texts, dtype=object)) % 2**31
         return {
             "options": len(options),
             "recognised": _gold_leads(scores),
@@ -124,7 +120,7 @@ class Choice(ItemProbe):
             "option_tokens": sum(lengths) or None,
             "option_words": sum(map(len, words)),
             "option_characters": sum(len("".join(parts)) for parts in words),
-            "options_digest": int(hashes.sum()),
+            "options_digest": sum(option["hash"] for option in options),
         }
 
     def reduce(self, records: pd.DataFrame) -> pd.DataFrame:
@@ -182,12 +178,16 @@ def _length(ids: Any) -> int:
 def _options_by_item(
     records: pd.DataFrame,
 ) -> dict[tuple[Any, ...], list[dict[Any, Any]]]:
+    import pandas as pd
+
     is_gold = records["is_gold"].astype("boolean").fillna(False).astype(bool)
     scored = records[[*KEY, "index", "token_ids"]].assign(
         is_gold=is_gold,
         logprob=records["logprob"].astype("float64"),
         option_text=records["option_text"].fillna(""),
     )
+    texts = scored["option_text"].to_numpy(dtype=object)
+    scored["hash"] = (pd.util.hash_array(texts) % 2**31).astype("int64")
     ordered = scored.sort_values(
         ["is_gold", "index"], ascending=[False, True], kind="stable"
     )

@@ -24,6 +24,7 @@ BENCHMARKS = {
     "swap": ("serving.swap",),
     "pass": ("serving", "pass"),
     "host": ("host",),
+    "report": ("report",),
     "prune": ("pruning.prune",),
 }
 
