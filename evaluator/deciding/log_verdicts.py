@@ -258,7 +258,7 @@ def _verdict(
     if other and verdict.outcome != "BLOCK":
         anomaly = (
             f"prompts differ on {other:,} of {len(both):,} items: inspect first whether"
-            " both have the same chat template and examples"
+            " both have the same chat template, examples and sampling"
         )
         verdict = replace(verdict, outcome="ANOMALOUS", anomaly=anomaly)
     return verdict

@@ -209,6 +209,9 @@ def _sample_of(row: Json, name: str, where: str) -> Sample:
     options = len(listed) if all(map(_is_likelihood, listed)) else 0
     told = mapping_at(row, "doc")
     content = f"{LOGGED}{doc_hash}"
+    prompt = text_or_none(row.get("prompt_hash")) or ""
+    # As it was asked: lm-eval's cache of requests keeps the sampling of an older call.
+    sampling = mapping_at(row, "arguments", "gen_args_0", "arg_1")
     if doc is not None:  # newer versions log every target as a text
         content = content_of(doc, str(row.get("target")))
     return Sample(
@@ -219,7 +222,7 @@ def _sample_of(row: Json, name: str, where: str) -> Sample:
         scores=scores,
         others=others,
         filter=name,
-        prompt=text_or_none(row.get("prompt_hash")) or "",
+        prompt=digest([prompt, sampling]) if prompt and sampling else prompt,
         own_id=text_or_none(told.get("id")),
         cluster=text_or_none(told.get("cluster")),
         language=text_or_none(told.get("language")) or "",

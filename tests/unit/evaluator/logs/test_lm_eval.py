@@ -54,6 +54,21 @@ def test_filters_and_results(tmp_path):
     assert strict.answer != loose.answer
 
 
+def test_sampling_is_a_part_of_the_prompt(tmp_path):
+    """What a cached request was asked with is not what its task states."""
+
+    def prompt_of(name, sampling):
+        arguments = {"gen_args_0": {"arg_0": "Janet's ducks?", "arg_1": sampling}}
+        (sample,) = samples_of(logged(tmp_path / name, LINE | {"arguments": arguments}))
+        return sample.prompt
+
+    cold = prompt_of("a", {"temperature": 0, "until": ["Q:"]})
+    assert cold == prompt_of("b", {"until": ["Q:"], "temperature": 0.0})
+    assert cold != prompt_of("c", {"until": ["Q:"], "temperature": 0.7})
+    # of a log-likelihood: its option
+    assert prompt_of("d", " 18") == LINE["prompt_hash"]
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [

@@ -29,7 +29,7 @@ def test_large_drop_blocks(run, monkeypatch, capsys):
     told = json.loads((run / "gate.json").read_text())
     assert told["verdict"] == "BLOCK"
     loose = (
-        "--max-drop 90 --max-mc-only 90 --max-lost 90 --min-recovery 1 --max-flips 90"
+        "--max-drop 90 --max-mc-only 90 --max-lost 90 --min-recovery 2 --max-flips 90"
         " --max-delta-pr 9 --no-per-language"
     )
     assert typed(monkeypatch, "gate", run, *loose.split()) == 0
