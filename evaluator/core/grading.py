@@ -353,7 +353,7 @@ def _denial(code: str) -> tuple[re.Pattern[str], ...]:
     return (
         re.compile(
             rf"(?:(?<!\S)(?:{words}|(?:{verbs})n ?t|no longer) (?:{'|'.join(articles)})?"
-            r"|不是?|不太|(?<!南)[无無]|(?<![南北东西中東])非|未|ไม่(?:ใช่)?)\Z"
+            r"|(?<!是)(?<!难道)不是?|不太|(?<!南)[无無]|(?<![南北东西中東])非|未|ไม่(?:ใช่)?)\Z"
         ),
         re.compile(rf" (?:{_one_of(ALONE.get(code, ()), code)})(?!\w)"),
         # `ではないか`, `değil mi`: a guess
