@@ -95,12 +95,12 @@ def over_headroom(
     return drop / (dense - floor), None
 
 
-def floor_of(items: pd.DataFrame, probe: str, side: str = "") -> float:
+def floor_of(items: pd.DataFrame, probe: str) -> float:
     """The accuracy of guessing: 0 for a generated answer, the mean of 1/K over the
     items for choice."""
     if probe == "greedy" or items.empty:
         return 0.0
-    return float((1 / items[f"options{side}"].astype("float64")).mean())
+    return float((1 / items["options"].astype("float64")).mean())
 
 
 FATES = ("kept", "mc_only", "produced_only", "lost")

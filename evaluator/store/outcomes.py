@@ -57,6 +57,7 @@ __all__ = [
     "reduce_records",
 ]
 
+HELD_ROWS = 20_000  # kept in memory after their first use
 GRADED = ("greedy", "beam", "sample")  # table `grading` has a row of each
 Key = TypeVar("Key")
 Pair = tuple[str, str]  # checkpoint, task
@@ -171,6 +172,7 @@ class Outcomes:
 
     def __init__(self, outcomes: pd.DataFrame | None = None) -> None:
         self._held: dict[Pair, pd.DataFrame | Path] = {}
+        self._read = Recent(self._from_file, HELD_ROWS)
         # checkpoint, task and METADATA of each pair's first row, as added
         self.first: list[Json] = []
         self._items: dict[str, set[tuple[str, str]]] = {}
@@ -217,9 +219,12 @@ class Outcomes:
         """One checkpoint's outcomes on one task as plain columns (`plain`); empty if
         there are none."""
         held = self._held.get(pair)
-        if not isinstance(held, Path):
-            return plain(empty_outcomes()) if held is None else held
-        frame = pq.read_table(held, use_threads=False).to_pandas()
+        if isinstance(held, Path):
+            return self._read[pair]
+        return plain(empty_outcomes()) if held is None else held
+
+    def _from_file(self, pair: Pair) -> pd.DataFrame:
+        frame = pq.read_table(self._held[pair], use_threads=False).to_pandas()
         return plain(
             frame[(frame["checkpoint"] == pair[0]) & (frame["task"] == pair[1])]
         )

@@ -27,7 +27,7 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.exclusions import all_measured, joined_reasons, measured
 from evaluator.metrics.fates import (
     CORRECT,
-    floor_of,
+    headroom,
     over_headroom,
     paired_drop,
     sides_of,
@@ -128,8 +128,7 @@ def _paired(comparison: Comparison, language: str, probe: str) -> Row:
     items = comparison.measured(probe, language=language)
     row = paired_drop(comparison, items, CORRECT[probe])
     if not items.empty:
-        dense = float(sides_of(items, CORRECT[probe])[0].mean())
-        floor = floor_of(items, probe, "_dense")
+        dense, _, floor = (float(each.mean()) for each in headroom(items, probe)[0])
         relative, reason = over_headroom(row["drop"], dense, floor)
         row |= {"dense_accuracy": dense, "floor": floor}
         row |= {"normalised_drop": relative, "reason": reason}

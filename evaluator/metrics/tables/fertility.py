@@ -23,7 +23,7 @@ from evaluator.metrics.columns import (
     Row,
 )
 from evaluator.metrics.exclusions import measured
-from evaluator.metrics.fates import CORRECT, floor_of, over_headroom, sides_of
+from evaluator.metrics.fates import CORRECT, over_headroom, sides_of
 from evaluator.metrics.inputs import MEAN, Comparison, Inputs, Part
 from evaluator.metrics.measures import Unbounded, language_mean
 from evaluator.metrics.table import Lack, Scatter, Table
@@ -98,8 +98,7 @@ def _drops(comparison: Comparison | None, *languages: str) -> Row:
         dense, pruned = sides_of(both, CORRECT[probe])
         row |= language_mean(name, dense - pruned, both, low=-1.0)
     accuracy = float(both["produced_dense"].mean())
-    floor = floor_of(both, "greedy", "_dense")
-    row["open_normalised_drop"], _ = over_headroom(row["open_drop"], accuracy, floor)
+    row["open_normalised_drop"], _ = over_headroom(row["open_drop"], accuracy, 0.0)
     return row
 
 

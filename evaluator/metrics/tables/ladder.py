@@ -19,7 +19,7 @@ from evaluator.metrics.columns import (
     WORDS,
     Row,
 )
-from evaluator.metrics.fates import floor_of, headroom, normalised, over_headroom
+from evaluator.metrics.fates import headroom, normalised, over_headroom
 from evaluator.metrics.inputs import ALL, MEAN, Comparison, Inputs
 from evaluator.metrics.measures import bounds, language_mean, paired_difference
 from evaluator.metrics.table import Dots, Holm, Lack, Series, Table, amount
@@ -65,8 +65,7 @@ def _rung_rows(
         yield counts | {"language": ALL, "reason": none}
         return
     values, kinds = headroom(items, probe)
-    dense, pruned = float(values[0].mean()), float(values[1].mean())
-    floor = floor_of(items, probe, "_dense")
+    dense, pruned, floor = (float(each.mean()) for each in values)
     drop = float((values[0] - values[1]).mean())
     relative, reason = over_headroom(drop, dense, floor)
     pooled: Row = {

@@ -16,14 +16,7 @@ import pandas as pd
 from evaluator.metrics.bootstrap import Kinds, intervals, language_intervals
 from evaluator.metrics.columns import BY_LANGUAGE, COUNT, COUNTED, PERCENTAGE, TEXT, Row
 from evaluator.metrics.exclusions import joined_reasons
-from evaluator.metrics.fates import (
-    CORRECT,
-    floor_of,
-    headroom,
-    normalised,
-    paired_row,
-    sides_of,
-)
+from evaluator.metrics.fates import CORRECT, headroom, normalised, paired_row
 from evaluator.metrics.inputs import MEAN, Comparison, Inputs, Part
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.measures import bounds
@@ -65,9 +58,9 @@ def _recovered(part: Part, probe: str) -> Row:
     row = paired_row(part, probe) | {"probe": probe}
     if items.empty:
         return row
-    dense, pruned = (float(each.mean()) for each in sides_of(items, CORRECT[probe]))
+    means = [float(each.mean()) for each in headroom(items, probe)[0]]
+    dense, pruned, guessed = means
     row |= {"base_accuracy": dense, "accuracy": pruned}
-    guessed = floor_of(items, probe, "_dense")
     for name in _NUMBERS if guessed else ("recovery",):
         floor = guessed if name == "above_guessing" else 0.0
         if dense > floor:
