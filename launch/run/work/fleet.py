@@ -194,7 +194,10 @@ class Fleet(Generic[AnyWorker]):
             gpus, node_id = worker.place.gpus, worker.node_id
             held = self._holds.get(worker.number)
             if not worker.is_alive():
-                alone = not any(each.is_alive() for each in self.sharing(worker))
+                beside = [
+                    each for each in self.workers if each.place.first == worker.number
+                ]
+                alone = not any(each.is_alive() for each in beside)
                 if worker.retired is None and held is not None and alone:
                     del self._holds[worker.number]
                     self.free.give_back(held, gpus)

@@ -219,6 +219,9 @@ def test_engines_share_gpus() -> None:
     # a GPU is free when its last engine has ended
     fleet.workers[0].alive, board.has_work = False, False
     assert _look(fleet, a=1, b=1) == "1b3b6a"
+    fleet.share(2)
+    assert fleet.workers[6].dismissed
+    _look(fleet, a=1, b=1)
     assert not fleet.free.take("a", 1)
     assert _share(fleet, 2) == "1/0 31/1"
     assert _look(fleet, a=1, b=1) == "1b3b"
