@@ -43,6 +43,7 @@ from launch.run.decide.assignments import (
     ShardResult,
     Where,
 )
+from launch.run.work import driver
 from tests.cluster.answers import Answers
 
 # "nodes": all but the driver's, at the same moment
@@ -216,6 +217,7 @@ class _Calls:
                 node_id=actor.node.node_id,
                 device="pretended",
                 pid=actor.pid,
+                gpu=f"{actor.node.node_id}: 0",
             )
 
         return _Place(actor, place)
@@ -257,6 +259,9 @@ class _Calls:
     @staticmethod
     def read_ahead(actor: _Actor, _: Path) -> _Pending:
         return _Pending(actor, lambda: None)
+
+
+def _unknown(_: Any) -> None: ...
 
 
 class _Remote:
@@ -334,6 +339,8 @@ class PretendedRay:
             stack.enter_context(
                 mock.patch.dict(os.environ, {"RAY_ADDRESS": "pretended"})
             )
+            # the memory of its GPUs is unknown
+            stack.enter_context(mock.patch.object(driver, "room_of_gpus", _unknown))
             yield
 
     @contextlib.contextmanager

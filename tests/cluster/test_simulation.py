@@ -3,9 +3,11 @@ whoever dies, the records are all there, each once, and as they would have been.
 
 import errno
 import itertools
+import json
 import os
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,26 @@ def test_deaths_change_no_record(
     assert cost.outcome.items == SIZE.checkpoints * SIZE.items
     assert _whole(answers, tmp_path, cost.outcome)
     assert cost.outcome.seconds < DAY
+
+
+@pytest.mark.parametrize("engines", [2, 3, 4])
+def test_engines_that_share_gpus_change_no_record(
+    answers: Answers, tmp_path: Path, engines: int
+) -> None:
+    """With deaths of engines and nodes; the first engine of a GPU and others."""
+    size = replace(SIZE, engines=4)
+    prepared = made_up(size, engines_per_gpu=engines)
+    deaths = Deaths(actors=6, nodes=2, within=SHARDS, seed=engines)
+    ray = PretendedRay(nodes=4, gpus=2, answers=answers, deaths=deaths, pace=100.0)
+    cost = simulate(prepared, ray, tmp_path)
+    assert ray.died["actors"] + ray.died["nodes"] == 8
+    assert cost.outcome.items == SIZE.checkpoints * SIZE.items
+    assert mistakes(prepared, answers, tmp_path) == {}
+    engines_seen = {
+        row["engine"]
+        for row in json.loads((tmp_path / "run.json").read_text())["engine_stats"]
+    }
+    assert len(engines_seen) > 4
 
 
 NO_SPACE = "no space left on the device; free some and run the same command"

@@ -373,7 +373,7 @@ class _Run:
             return Trial(1, "")
         room = room_of_gpus(nodes)
         if room is None:
-            return Trial(1, "")
+            return Trial(1, "") if wanted == "auto" else Trial.of(wanted)
         if room.memory and room.total:
             self._memory = room.memory / room.total
         most, limit = most_engines(

@@ -61,6 +61,7 @@ def test_next_questions_are_tokenised_ahead():
             time.sleep(0.01)
     assert known == {position: plain[position] for position in (1, 2, 4)}
     known.clear()
-    with engine._tokenising_ahead(assignment, [3] * 6, known):
+    checkpoint.path = Path("gone")
+    with engine._tokenising_ahead(assignment, read.questions, known):
         time.sleep(0.2)
     assert known == {}
