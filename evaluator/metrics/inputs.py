@@ -41,7 +41,6 @@ from evaluator.metrics.exclusions import all_measured, left_out_of
 from evaluator.probes import PROBES
 from evaluator.probes.base import Probe
 from evaluator.store.outcomes import (
-    HELD_ROWS,
     KEY,
     Outcomes,
     Recent,
@@ -59,6 +58,7 @@ SIDES = ("dense", "pruned")
 # An item's number within its task, and the number of its context: items of one
 # context depend on each other, across languages too.
 ITEM = ("language", "item_id", "item", "context")
+_HELD_ROWS = 600_000  # a kilobyte each: all tables pass over all checkpoints
 _HELD_PAIRS = 10_000  # rows of comparisons, kept in memory after their first use
 
 
@@ -155,7 +155,7 @@ class Inputs:
         self._columns = [*ITEM, "seeds", *own]
         self._identity = {each.key: _IDENTITY_OF(each) for each in subjects}
         self._asked = _asked_items(outcomes.asked, items)
-        self._in_format = Recent(self._read, HELD_ROWS)
+        self._in_format = Recent(self._read, _HELD_ROWS)
         self._joined = Recent(self._join, _HELD_PAIRS)
         self._comparisons: dict[str, dict[Key, Comparison]] = {}
 

@@ -11,6 +11,7 @@ import pytest
 from evaluator.metrics import Inputs, Outcomes, empty_outcomes, reduce_records
 from evaluator.metrics import inputs as looked_at
 from evaluator.report.results import compute
+from evaluator.store import outcomes as stored
 from evaluator.store.outcomes import outcome_types
 from tests.support.records import Seen, records
 from tests.support.synthetic import frame_of, records_of
@@ -131,6 +132,7 @@ def test_tables_of_outcomes_in_files(monkeypatch, tmp_path):
     # one checkpoint, and no comparison beside the last one
     monkeypatch.setattr(looked_at, "_HELD_ROWS", 15)
     monkeypatch.setattr(looked_at, "_HELD_PAIRS", 15)
+    monkeypatch.setattr(stored, "HELD_ROWS", 15)
     found = compute(Inputs(in_files(tmp_path, parts)))
     assert found.tables.keys() == whole.tables.keys()
     for name, table in found.tables.items():
