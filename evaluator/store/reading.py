@@ -1,9 +1,10 @@
 """Reads a run directory: records, items, verdicts and run.json."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -152,9 +153,10 @@ def damage_of(
     path: Path,
     columns: Mapping[str, schema.Stored] = schema.RECORD_COLUMNS,
     needed: Collection[str] = _NEEDED,
+    take: Callable[[pa.Table], object] = id,
 ) -> str | None:
-    """Why a part cannot be read, in one line; None for a sound part. By default, it
-    is a part of records.
+    """Why a part cannot be read, in one line; None for a sound part, which `take`
+    gets. By default, it is a part of records.
 
     A sound part is whole, its columns have the right types, and the `needed` ones
     are present. Raises InputError if the system cannot read the file, as the part
@@ -171,20 +173,27 @@ def damage_of(
                         )
                 elif name in needed:
                     return f"has no column {name!r}"
-            file.read(use_threads=False)
+            table = file.read(use_threads=False)
     except (OSError, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise InputError(
                 f"{path}: cannot be read: {os.strerror(error.errno)}"
             ) from error
         return one_line(error)
+    take(table)
     return None
 
 
-def damaged(parts: Sequence[Path]) -> dict[Path, str]:
-    """The damaged parts, with the reasons (`damage_of`)."""
+def damaged(
+    parts: Sequence[Path], take: Callable[[Path, pa.Table], object]
+) -> dict[Path, str]:
+    """The damaged parts, with the reasons (`damage_of`); `take` gets the others."""
+
+    def reason(path: Path) -> str | None:
+        return damage_of(path, take=partial(take, path))
+
     with ThreadPoolExecutor(_READERS) as readers:
-        reasons = list(readers.map(damage_of, parts))
+        reasons = list(readers.map(reason, parts))
     found = zip(parts, reasons, strict=True)
     return {path: reason for path, reason in found if reason is not None}
 

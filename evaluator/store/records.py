@@ -45,6 +45,9 @@ _ANSWER = [  # the columns of a greedy answer
     *("token_ids", "thought_state", "thought_ids"),
 ]
 _KEPT = 4  # bases' answers to a task that are kept in memory
+_FINISHED = ["weights_digest", "language", "item_id", "probe", "seed"]
+# a part's digests, probes and items
+Content = tuple[frozenset[str], frozenset[Drawn], tuple[ItemKey, ...]]
 
 
 def to_table(records: Sequence[Record]) -> pa.Table:
@@ -74,6 +77,9 @@ class RecordStore:
         self._writing = 0  # threads that are in `append`
         self._closed = False
         self._reading = threading.Lock()
+        # Of parts that were read: a start checks each, and needs its items after that.
+        self._contents: dict[Path, Content] = {}
+        self._keys: dict[ItemKey, ItemKey] = {}  # that all parts share
         self._greedy: OrderedDict[tuple[str, str], tuple[list[str], pa.Table]] = (
             OrderedDict()
         )
@@ -94,6 +100,7 @@ class RecordStore:
         try:
             write_atomically(path, content)
         finally:
+            self._contents.pop(path, None)
             with self._changed:
                 self._writing -= 1
                 self._changed.notify_all()
@@ -118,22 +125,27 @@ class RecordStore:
         given."""
         probes: dict[ItemKey, frozenset[Drawn]] = {}
         for path in self.parts(checkpoint, task):
-            columns = ["weights_digest", "language", "item_id", "probe", "seed"]
-            table = _read_part(path, columns)
-            digests = set(table["weights_digest"].unique().to_pylist())
-            if weights_digest is not None and digests - {weights_digest}:
+            if path not in self._contents:
+                self._take(path, _read_part(path, _FINISHED))
+            digests, names, keys = self._contents[path]
+            if weights_digest is not None and (other := digests - {weights_digest}):
                 raise InputError(
                     f"{path}: weights_digest: records of other weights"
-                    f" ({digests.pop()[:12]}...) than checkpoint {checkpoint!r} has now"
+                    f" ({min(other)[:12]}...) than checkpoint {checkpoint!r} has now"
                     f" ({weights_digest[:12]}...); use a new --out"
                 )
-            pairs = table.select(["probe", "seed"]).group_by(["probe", "seed"])
-            rows = pairs.aggregate([]).to_pylist()
-            names = frozenset((row["probe"], row["seed"]) for row in rows)
-            for key in _keys(table):
+            for key in keys:
                 before = probes.get(key)
                 probes[key] = names if before is None else before | names
         return probes
+
+    def _take(self, path: Path, table: pa.Table) -> None:
+        digests = frozenset(table["weights_digest"].unique().to_pylist())
+        pairs = table.select(["probe", "seed"]).group_by(["probe", "seed"])
+        rows = pairs.aggregate([]).to_pylist()
+        names = frozenset((row["probe"], row["seed"]) for row in rows)
+        keys = tuple(self._keys.setdefault(key, key) for key in _keys(table))
+        self._contents[path] = digests, names, keys
 
     def greedy_answers(self, checkpoint: str, task: str) -> pa.Table:
         """The greedy answers of one checkpoint to the open prompts of one task.
@@ -192,13 +204,14 @@ class RecordStore:
                 path.unlink()
             elif left.num_rows < table.num_rows:
                 write_parquet(left, path)
+            self._contents.pop(path, None)
 
     def damaged(self) -> dict[Path, str]:
         """Every damaged part and why; each is read in full (2 ms). Raises InputError."""
         # late: it imports pandas, which an engine's process does not need
         from evaluator.store.reading import damaged
 
-        return damaged([path for _, _, path in self.tables()])
+        return damaged([path for _, _, path in self.tables()], self._take)
 
     def set_aside(self, part: Path) -> Path:
         """Move a part to RUN/damaged, so that its items are evaluated again; returns

@@ -78,6 +78,29 @@ def test_other_weights_are_refused(records):
     assert part.is_symlink()
 
 
+def test_start_reads_each_part_once(tmp_path, records, monkeypatch):
+    """The check for damage keeps what the search for finished items needs, until the
+    part changes."""
+    added(records, "a", _record(0))
+    added(records, "b", _record(1))
+    opened = []
+
+    def counted(path, *args, _real=pq.ParquetFile, **more):
+        opened.append(path.stem)
+        return _real(path, *args, **more)
+
+    monkeypatch.setattr(pq, "ParquetFile", counted)
+    start = RecordStore(tmp_path)
+    assert start.damaged() == {}
+    for _ in range(2):
+        assert len(start.finished(*KEY, "d1")) == 2
+    assert sorted(opened) == ["a", "b"]
+    added(start, "b", _record(2), _record(3))
+    assert len(start.finished(*KEY, "d1")) == 3
+    start.drop_probes(*KEY, ["greedy"])
+    assert not start.finished(*KEY, "d1")
+
+
 def _flip(content):
     """One bit in the middle: of a text, which compression alone does not notice."""
     at = content.index("호수".encode())
