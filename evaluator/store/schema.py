@@ -124,9 +124,12 @@ import pandas as pd
 records = pd.read_parquet("RUN/records")
 ```
 """
-_NUMBERS = """One row for each number of the tables.
+_NUMBERS = """A row for each number.
 
 ```python
+from evaluator import open_run
+
+run, other = open_run("runs/before"), open_run("runs/after")
 numbers = run.numbers()
 fates = numbers.query("table == 'fates' and language == 'all'")
 wide = fates.pivot(index="checkpoint", columns="measure", values="value")
@@ -137,20 +140,20 @@ _FILES = (
         "Records",
         "RUN/records/<checkpoint>/<task>/<shard>.parquet",
         (
-            "One row for each record: the outcome of one probe of one item on one"
+            "A row for each record: the outcome of one probe of one item on one"
             " checkpoint. An item's records are in one part.\nA record's key:"
             f" {', '.join(f'`{name}`' for name in KEY)}."
         ),
         _RECORD,
     ),
-    ("Items", "RUN/items/<task>.parquet", "One row for each question.", _ITEM),
+    ("Items", "RUN/items/<task>.parquet", "A row for each question.", _ITEM),
     (
         "Verdicts",
         "RUN/verdicts/<matcher>/<checkpoint>/<task>.parquet",
         (
-            "One row for each judged record: the columns of the record's key, then"
-            " these. `controls.parquet` beside the checkpoints' folders has the judge's"
-            " verdicts on claims whose answer is known."
+            "A row for each judged record: its key, then these columns."
+            " `controls.parquet` beside the checkpoints' folders judges claims whose"
+            " answer is known."
         ),
         stored(VerdictRow),
     ),
