@@ -21,14 +21,14 @@ from __future__ import annotations
 import argparse
 import gc
 import hashlib
-import itertools
+import math
 import multiprocessing
 import os
 import tempfile
 import time
 import timeit
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING
 from benchmarks.harness import Options, count, print_table, run_main, settings
 from benchmarks.pruning.synthetic import SHAPES, write_checkpoint
 from benchmarks.serving import workload
+from evaluator.asking.questions import Posed
 from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.core.config import validated
 from evaluator.core.errors import InputError, Json, json_text
@@ -48,13 +49,13 @@ from evaluator.probes.planning import tokenised
 from evaluator.probes.stream import Evaluation
 from evaluator.store.records import to_table
 from launch.provenance import processor
-from launch.run.decide.sharing import BUSY, GAIN, MOST
+from launch.run.decide.sharing import MOST, Trial
 from launch.sweep.models import vocabulary_of
 from tests.support import v2
 from tests.support.scripted import idle_share
 
 if TYPE_CHECKING:
-    from benchmarks.device import HostEngine
+    from evaluator.engine.base import Engine
 
 _LAYERS = 28  # of a model of 0.6 B parameters, and of one of 1.7 B
 _PROMPT = 512  # tokens of a prompt beside its context, at most
@@ -105,9 +106,10 @@ def questions(options: argparse.Namespace, number: int) -> workload.Questions:
     return replace(read, questions=read.questions[number * items :][:items])
 
 
-def one_round(engine: HostEngine, read: workload.Questions) -> list[Record]:
+def one_round(
+    engine: Engine, read: workload.Questions, tokenise: Callable[..., Posed] = tokenised
+) -> list[Record]:
     """Ask all questions and write the records, as an engine's actor does."""
-    tokenise = engine.account.timed("tokenising", tokenised)
     evaluation = Evaluation(
         (tokenise(each, read.prompter, read.config) for each in read.questions),
         config=read.config,
@@ -133,8 +135,9 @@ def measured(number: int, options: argparse.Namespace) -> Json:
     engine = HostEngine(EngineConfig(**chosen), Answers(script))
     engine.load(model)
     account = engine.account
+    tokenise = account.timed("tokenising", tokenised)
     with Counting(account.counts, lambda: account.part == PREPARATION):
-        one_round(engine, questions(options, number))
+        one_round(engine, questions(options, number), tokenise)
     counts = dict(account.counts)
     engine.load(model)  # it forgets all cached blocks
     read = questions(options, number)
@@ -142,7 +145,7 @@ def measured(number: int, options: argparse.Namespace) -> Json:
     gc.freeze()
     account.begin()
     cpu, wall = time.thread_time(), time.perf_counter()
-    records = one_round(engine, read)
+    records = one_round(engine, read, tokenise)
     account.enter("ours")
     # other work on this machine is not the host's
     busy = (time.thread_time() - cpu) / (time.perf_counter() - wall)
@@ -159,14 +162,13 @@ def measured(number: int, options: argparse.Namespace) -> Json:
 
 
 def settled(idle: Sequence[float]) -> int:
-    """The engines that a run would settle on, as `launch.run.decide.sharing.Trial`
-    does. `idle`: a GPU's share with one engine, with two, ..."""
-    if 1 - idle[0] >= BUSY:
-        return 1
-    for engines, (fewer, more) in enumerate(itertools.pairwise(idle), start=1):
-        if 1 - more < GAIN * (1 - fewer):
-            return engines
-    return len(idle)
+    """The engines that a run would settle on, if it had work without end. `idle`: a
+    GPU's share with one engine, with two, ..."""
+    trial = Trial(len(idle), "")
+    while not trial.settled:
+        busy = 1 - idle[trial.engines - 1]
+        trial.decide(busy, busy, math.inf, 0.0)
+    return trial.engines
 
 
 def main() -> None:

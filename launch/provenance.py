@@ -181,8 +181,9 @@ def this_machine() -> dict[str, str]:
         "instructions": known,
         "memory": f"{psutil.virtual_memory().total / 2**30:.1f} GiB",
     }
-    for number, gpu in enumerate(gpus()):
-        facts[f"GPU {number}"] = gpu
+    found = {f"GPU {number}": gpu for number, gpu in enumerate(gpus())}
+    facts |= found
+    if found:
         facts["MPS"] = "running" if mps_runs() else "off; see docs/gpus.md"
     versions = origin["versions"].items()
     facts["versions"] = ", ".join(f"{name} {each}" for name, each in versions if each)

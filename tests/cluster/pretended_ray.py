@@ -191,7 +191,7 @@ class _Stream:
             self._over = True
             return None
         actor.ray.begun(actor)
-        pace = actor.ray.pace
+        pace = actor.ray.pace if actor.gpus else actor.ray.beside
         return _Pending(
             actor,
             lambda: self._result(shard),
@@ -224,8 +224,10 @@ class _Calls:
 
     @staticmethod
     def load(actor: _Actor, checkpoint: CheckpointInfo) -> _Pending:
-        actor.ray.begun(actor)
         swapped, seconds = actor.steps > 0, actor.ray.load_seconds
+        # an engine that dies before it ever served ends the trial of engines beside
+        if actor.gpus or swapped:
+            actor.ray.begun(actor)
         report = LoadReport(
             checkpoint=checkpoint.path, swapped=swapped, tensors=1, seconds=seconds
         )
@@ -299,11 +301,13 @@ class PretendedRay:
         answers: Answers,
         deaths: Deaths,
         pace: float | None = None,
+        beside: float | None = None,
         load_seconds: float = 0.0,
     ) -> None:
         """`pace`: items that an engine does in a second; None: as many as are
-        fetched."""
-        self.answers, self.pace, self.load_seconds = answers, pace, load_seconds
+        fetched. `beside`: those of an engine beside another; None: as many."""
+        self.pace, self.beside = pace, beside or pace
+        self.answers, self.load_seconds = answers, load_seconds
         self.died: Counter[str] = Counter()
         # Of its own: each of a hundred threads would keep some memory of Arrow's, which
         # is not the driver's.

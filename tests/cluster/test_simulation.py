@@ -123,11 +123,14 @@ def test_deaths_change_no_record(
 def test_engines_that_share_gpus_change_no_record(
     answers: Answers, tmp_path: Path, engines: int
 ) -> None:
-    """With deaths of engines and nodes; the first engine of a GPU and others."""
+    """With deaths of engines and nodes; the first engine of a GPU and others, which do
+    most of the work."""
     size = replace(SIZE, engines=4)
     prepared = made_up(size, engines_per_gpu=engines)
     deaths = Deaths(actors=6, nodes=2, within=SHARDS, seed=engines)
-    ray = PretendedRay(nodes=4, gpus=2, answers=answers, deaths=deaths, pace=100.0)
+    ray = PretendedRay(
+        nodes=4, gpus=2, answers=answers, deaths=deaths, pace=25.0, beside=1000.0
+    )
     cost = simulate(prepared, ray, tmp_path)
     assert ray.died["actors"] + ray.died["nodes"] == 8
     assert cost.outcome.items == SIZE.checkpoints * SIZE.items

@@ -98,8 +98,7 @@ class Board:
             held = [len(busy.unfinished) for busy in self._busy.values()]
             return bool(self._waiting) or max(held, default=0) > _SPARE
 
-    @property
-    def items_left(self) -> int:
+    def count_left(self) -> int:
         """The items without records, of the work that is known."""
         with self._changed:
             held = [busy.rest for busy in self._busy.values()]

@@ -6,7 +6,7 @@ at once; without, the processes take turns) and on the processor. So it is tried
 engine works alone, then a second beside it, and so on. One that adds too little ends.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from evaluator.core.errors import counted
 from evaluator.engine.base import EngineStats
@@ -74,13 +74,14 @@ class Trial:
         self,
         now: float,
         stats: Sequence[EngineStats | None],
-        left: int,
+        items_left: Callable[[], int],
         start_seconds: float,
     ) -> str | None:
         """Take what the GPU's engines have counted; returns a decision, in words.
 
-        `stats`: None of an engine that has not answered yet. `left`: items of the run
-        without records. `start_seconds`: of an engine."""
+        `stats`: None of an engine that has not answered yet. `items_left`: counts the
+        items of the run without records, only where a measurement begins or ends.
+        `start_seconds`: of an engine."""
         counted = tuple(each for each in stats if each is not None)
         if self.settled or len(counted) != self.engines:
             self._before = ()
@@ -90,7 +91,7 @@ class Trial:
             for after, before in zip(counted, self._before, strict=False)
         ]
         if not steps or min(steps) < 0:  # a checkpoint was loaded meanwhile
-            self._since, self._before, self._left = now, counted, left
+            self._since, self._before, self._left = now, counted, items_left()
             return None
         seconds = now - self._since
         if min(steps) < STEPS or seconds < SECONDS:
@@ -99,18 +100,25 @@ class Trial:
             before.requests + before.generated_tokens for before in self._before
         )
         busy = _busy(counted[0].since(self._before[0]))
+        left = items_left()
         done = self._left - left
         seconds_left = left * seconds / done if done > 0 else 0.0
         self._before = ()
-        return self._decided(work / seconds, busy, seconds_left, start_seconds)
+        return self.decide(work / seconds, busy, seconds_left, start_seconds)
 
     def refused(self, reason: str) -> str:
         """The newest engine did not start; returns the decision, in words."""
-        return self._settle(self.engines - 1, f"another did not start: {reason}")
+        return self._settle(
+            max(1, self.engines - 1), f"another did not start: {reason}"
+        )
 
-    def _decided(
-        self, rate: float, busy: float | None, left: float, start: float
+    def decide(
+        self, rate: float, busy: float | None, left: float, start_seconds: float
     ) -> str:
+        """Settle on a number of engines, or try one more; returns it in words.
+
+        `rate`: the work of all engines a second. `busy`: the share of the time in which
+        the GPU works for the first; None: unknown. `left`: seconds of work."""
         count = self.engines
         if count == 1:
             found = "the GPU's time is not measured"
@@ -119,13 +127,14 @@ class Trial:
             if busy is None or busy >= BUSY:
                 return self._settle(1, found)
         else:
-            found = f"{count} do {rate / self._rate:.2f} times the work of {count - 1}"
-            if rate < GAIN * self._rate:
+            times = rate / self._rate if self._rate else 1.0
+            found = f"{count} do {times:.2f} times the work of {count - 1}"
+            if times < GAIN:
                 return self._settle(count - 1, f"{found}, less than {GAIN}")
         self._rate = rate
         if count == self.most:
             return self._settle(count, f"{found}; {self._limit}")
-        needed = (_STARTS_MPS if self._mps else _STARTS) * start
+        needed = (_STARTS_MPS if self._mps else _STARTS) * start_seconds
         if left < needed:
             return self._settle(
                 count,

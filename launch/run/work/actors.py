@@ -124,19 +124,14 @@ class EngineActor:
         if some probes read them."""
         from msgspec.structs import asdict
 
-        from evaluator.checkpoints.tokenizer import load_tokenizer
         from evaluator.core.files import parquet_bytes
         from evaluator.engine.admission import RefusingEngine
-        from evaluator.probes.planning import prompter_of
         from evaluator.probes.stream import Evaluation
         from evaluator.store.records import failed_throughout, to_table
 
         engine, config = self._engine, assignment.config
         assert engine is not None, "load comes before evaluate"
-        tokenizer = load_tokenizer(
-            assignment.checkpoint.path, trust_remote_code=self._config.trust_remote_code
-        )
-        prompter = prompter_of(tokenizer, config)
+        prompter = self._prompter(assignment)
         with self._lock:
             self._waiting = deque(assignment.shards)
         collector, known = ShardCollector(), self._known(assignment)
@@ -171,6 +166,16 @@ class EngineActor:
                         failed=failed_throughout(table),
                         stats=engine.stats(),
                     )
+
+    def _prompter(self, assignment: Assignment) -> Prompter:
+        """With a tokenizer of its own."""
+        from evaluator.checkpoints.tokenizer import load_tokenizer
+        from evaluator.probes.planning import prompter_of
+
+        tokenizer = load_tokenizer(
+            assignment.checkpoint.path, trust_remote_code=self._config.trust_remote_code
+        )
+        return prompter_of(tokenizer, assignment.config)
 
     def _begin(
         self,
@@ -222,18 +227,13 @@ class EngineActor:
         if not self._on_gpu:
             yield
             return
-        from evaluator.checkpoints.tokenizer import load_tokenizer
-        from evaluator.probes.planning import prompter_of, tokenised
+        from evaluator.probes.planning import tokenised
 
         over, config = threading.Event(), assignment.config
 
         def work() -> None:
             # a tokenizer may serve one thread only
-            tokenizer = load_tokenizer(
-                assignment.checkpoint.path,
-                trust_remote_code=self._config.trust_remote_code,
-            )
-            prompter = prompter_of(tokenizer, config)
+            prompter = self._prompter(assignment)
             while not over.wait(_AHEAD_SECONDS):
                 with self._lock:
                     waiting = [each.questions for each in self._waiting]

@@ -403,7 +403,7 @@ class _Run:
             decision = self._trial.look(
                 time.monotonic(),
                 [worker.reading() for worker in fleet.sharing(first)],
-                self._board.items_left,
+                self._board.count_left,
                 first.start_seconds,
             )
         if decision is not None:

@@ -150,14 +150,17 @@ class Fleet(Generic[AnyWorker]):
     def share(self, engines: int) -> None:
         """Give each GPU so many engines. One at a time starts, beside the first; the
         newest end first, and all of them with the first."""
-        starting = any(
-            each.serving and not each.loaded
-            for each in self.workers
-            if each.place.visible
-        )
+        guests: dict[int | None, list[AnyWorker]] = {}  # by the first of their GPU
+        for worker in self.workers:
+            if worker.place.visible and worker.serving:
+                guests.setdefault(worker.place.first, []).append(worker)
+        if engines == 1 and not guests:
+            return
+        starting = not all(each.loaded for some in guests.values() for each in some)
         firsts = [each for each in self.workers if each.place.gpus]
-        for first in sorted(firsts, key=lambda each: len(self.sharing(each))):
-            _, *beside = self.sharing(first)
+        firsts.sort(key=lambda each: len(guests.get(each.number, ())))
+        for first in firsts:
+            beside = guests.get(first.number, [])
             kept = engines - 1 if first.serving else 0
             for worker in beside[kept:]:
                 worker.dismiss()

@@ -15,8 +15,6 @@ from benchmarks.serving import workload
 from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.core.errors import InputError
 from evaluator.engine.base import Generate, Score
-from evaluator.probes.planning import tokenised
-from evaluator.probes.stream import Evaluation
 from launch.sweep.models import vocabulary_of
 from tests.support import v2
 from tests.support.fake import FakeEngine
@@ -110,13 +108,7 @@ def digest_of_script(folder: Path, first: int, **options: Any) -> str:
     script = ScriptedLM(vocabulary_of(model), min(read_eos_ids(model)))
     engine = FakeEngine(script.answer, reorder_seed=3)
     read = host.questions(Namespace(**options, model=model), first)
-    evaluation = Evaluation(
-        (tokenised(each, read.prompter, read.config) for each in read.questions),
-        config=read.config,
-        prompter=read.prompter,
-        columns=workload.columns(dtype="bfloat16"),
-    )
-    records = [each for _, some in evaluation.run(engine) for each in some]
+    records = host.one_round(engine, read)
     assert {record.status for record in records} <= {"ok", "excluded"}
     assert {record.probe for record in records} == set(workload.PROBES)
     return hashlib.sha256("\n".join(sorted(map(repr, records))).encode()).hexdigest()

@@ -1,6 +1,7 @@
 """How many engines a GPU gets, from what they count."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 import pytest
@@ -54,7 +55,7 @@ def trial(rates, busy, *, most=4, mps=True, items=100_000, start=20.0):
             )
             for each in steps[: found.engines]
         ]
-        if line := found.look(float(second), stats, left, start):
+        if line := found.look(float(second), stats, partial(int, left), start):
             told.append(line)
     return found.engines, told
 
@@ -103,7 +104,7 @@ def test_measurement_begins_again_after_a_load():
     busy = {"requests": 1, "busy_seconds": 1.0, "waiting_seconds": 9.0}
     for second, steps in ((0, 10), (20, 5), (40, 104), (60, 105)):
         stats = EngineStats(steps=steps, **busy)
-        assert (found.look(second, [stats], 10, 1.0) is None) == (second < 60)
+        assert (found.look(second, [stats], lambda: 10, 1.0) is None) == (second < 60)
 
 
 def test_each_engine_has_its_own_physical_cores():
