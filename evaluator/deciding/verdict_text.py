@@ -74,7 +74,7 @@ def why(verdict: Verdict, most: int = _MOST) -> str:
     if verdict.differences:
         lines = ", ".join(verdict.differences)
         reason += f"; differs from its base beside weights: {lines}"
-    return reason
+    return "; ".join((reason, *verdict.remarks))
 
 
 def _reason(verdict: Verdict, most: int) -> str:

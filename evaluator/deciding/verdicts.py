@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from evaluator.core.controls import MARK
-from evaluator.core.errors import Json, mapping_at, nearest
+from evaluator.core.errors import Document, Json, mapping_at, nearest
 from evaluator.deciding.criteria import (
     CRITERIA,
     EXTREMES,
@@ -30,12 +30,14 @@ from evaluator.deciding.decision import (
 )
 from evaluator.deciding.policy import Policy
 from evaluator.deciding.thresholds import Thresholds
+from evaluator.engine.base import EngineStats
 from evaluator.metrics.columns import Row, rows_with
 from evaluator.metrics.inputs import ALL, Inputs, Subject
 from evaluator.metrics.tables import TABLES
 from evaluator.metrics.tables.recovery import SHARE, rows_of_seeds
-from evaluator.store.run_json import Failure, failures_of
+from evaluator.store.run_json import Failure, Served, failures_of, rows_as
 
+_COUNTED = "replaced", "repeated", "changed"  # answers that may be wrong
 _OPTIONS_FIRST = "the task's options and its prompt"
 
 
@@ -69,6 +71,7 @@ def judge(inputs: Inputs, policy: Policy) -> list[Verdict]:
                 identical=_identical(inputs, subject),
                 same_weights=subject.weights_digest == digests.get(base),
                 differences=_stated(inputs, subject.checkpoint),
+                remarks=tuple(_remarks(inputs.run, subject)),
                 **decided(
                     paired,
                     thresholds,
@@ -127,6 +130,19 @@ def _stated(inputs: Inputs, checkpoint: str) -> tuple[str, ...]:
     """How a checkpoint differs from its base beside weights, as run.json has it."""
     stated = mapping_at(inputs.run, "differences").get(checkpoint)
     return tuple(map(str, stated)) if isinstance(stated, list) else ()
+
+
+def _remarks(run: Document, subject: Subject) -> Iterator[str]:
+    """What the engines of a checkpoint and of its base counted over all calls that
+    may make answers wrong: another model's, or half characters."""
+    for name in (subject.checkpoint, subject.base or ""):
+        counted = EngineStats()
+        for row in rows_as(run, "engine_stats", Served):
+            if row.checkpoint == name:
+                part = {each: getattr(row, each) for each in _COUNTED}
+                counted = counted.plus(EngineStats(**part))
+        for remark in counted.remarks().values():
+            yield f"{name}: {remark}"
 
 
 def _unmet(inputs: Inputs, policy: Policy) -> Iterator[Verdict]:

@@ -313,6 +313,25 @@ def losing(items: int, lost: int) -> Paired:
     return paired(base, own, base_picked=base, picked=own, choice=due)
 
 
+def test_what_engines_noticed_stands_in_each_verdict():
+    """A PASS too: over all engines and calls, of the checkpoint and of its base."""
+    row = {"checkpoint": "int4", "device": "url", "repeated": 5}
+    calls = [row, row | {"changed": 1}, row | {"changed": 2, "engine": 1}]
+    calls += [row | {"checkpoint": "dense", "replaced": 3, "changed": 1}]
+    calls += [row | {"checkpoint": "other", "changed": 4}]
+    found = judged(alike(400), alike(400), engine_stats=calls)
+    assert found.outcome == "PASS"
+    said = why(found)
+    assert "; int4: 3 of 15 fixed prompts had another answer when repeated" in said
+    assert "; dense: 1 of 5 fixed prompts had another answer" in said
+    assert "; dense: 3 of its answers have U+FFFD" in said
+    assert "other: 4" not in said
+    assert why(judged(alike(400), alike(400), engine_stats=[row])) == (
+        "within every tolerance, on 400 items; warning: every answer equals the"
+        " base's: perhaps the compression was never applied"
+    )
+
+
 def test_differences_beside_weights_are_named():
     line = "config.json: rms_norm_eps 1e-06 against 1e-05"
     found = judged(alike(400), alike(400), differences={"int4": [line]})
