@@ -10,12 +10,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.checkpoint import Checkpoint, build_config
 from evaluator.checkpoints.shapes import text_model
 from evaluator.checkpoints.tokenizer import eos_ids_of
 from evaluator.core.errors import InputError, Json, one_line
@@ -51,6 +52,10 @@ _EXPONENTS: dict[str, tuple[type[Any], int]] = {
 }
 _HALF = (np.uint16, 0x7C00)
 _TYPE, _FACTOR = "rope.scaling.type", "rope.scaling.factor"
+_YARN, _ATTENTION = "rope.scaling.yarn_", "rope.scaling.attn_factor"
+_EXTRAPOLATION = f"{_YARN}ext_factor"
+# tensors of the rotary embedding, a number for each wave
+_WAVES, _LONG, _SHORT = "rope_freqs", "rope_factors_long", "rope_factors_short"
 # A file's settings, and the names that config.json may have for each.
 _FIELDS = {
     "context_length": ("model_max_length", "max_position_embeddings", "n_positions"),
@@ -77,23 +82,38 @@ _FIELDS = {
     _TYPE: ("rope_type",),
     _FACTOR: ("factor",),
     "rope.scaling.original_context_length": ("original_max_position_embeddings",),
+    f"{_YARN}beta_fast": ("beta_fast",),
+    f"{_YARN}beta_slow": ("beta_slow",),
+    _EXTRAPOLATION: ("extrapolation_factor",),
+    _ATTENTION: ("attention_factor",),
+    "rope.dimension_count": ("rotary_dim",),
+    _WAVES: ("factors",),
+    _LONG: ("long_factor",),
+    _SHORT: ("short_factor",),
 }
 # with one of these fields in config.json, the converter writes another number
 _OTHERWISE = {
     "attention.head_count_kv": {"kv_lora_rank"},
     "attention.key_length": {"kv_lora_rank"},
+    "rope.dimension_count": {"kv_lora_rank"},
     "feed_forward_length": {"block_auto_adjust_ff_dim"},
 }
 # what llama.cpp takes where a file states nothing
 _UNSTATED = {"rope.freq_base": 10_000.0}
+_UNSTATED_YARN = {
+    f"{_YARN}beta_fast": 32.0,
+    f"{_YARN}beta_slow": 1.0,
+    _EXTRAPOLATION: 1,
+}
 _ROPES = ("default", "linear", "yarn", "longrope", "llama3")  # known to both
+_COMPUTED = ("yarn", "longrope", "llama3")  # by a function of transformers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
     file_type: str  # "Q4_1"
     parameters: int
-    settings: Json  # of its architecture, as "context_length"
+    settings: Json  # of its architecture, as "context_length"; of what is computed too
     tokens: tuple[str, ...]
     ends: frozenset[int]  # tokens that end an answer
     template: str  # of chats; empty: none
@@ -191,15 +211,27 @@ def _rope(settings: Json, tensors: Any) -> Json:
     its kinds are tensors, not settings."""
     kind = settings.get(_TYPE, "linear")
     factor = settings.get(_FACTOR, settings.get("rope.scale_linear"))
+    found: Json = {}
     for tensor in tensors:
-        if tensor.name == "rope_factors_long.weight":
-            kind, factor = "longrope", None
-        if tensor.name == "rope_freqs.weight":
-            # the longest waves have the whole factor
-            kind, factor = "llama3", float(tensor.data.max(initial=1))
+        name = tensor.name.removesuffix(".weight")
+        if name in (_WAVES, _LONG, _SHORT):
+            found[name] = tensor.data.tolist()
+    if _LONG in found:
+        kind, factor = "longrope", None
+    if waves := found.get(_WAVES):
+        kind, factor = "llama3", max(waves)  # the longest waves have the whole factor
     if kind == "none" or (kind in ("linear", "llama3") and factor in (None, 0, 1)):
         kind, factor = "default", None
-    return {_TYPE: kind, _FACTOR: factor}
+    attention = settings.get(_ATTENTION, 1.0)
+    if kind == "yarn":
+        found |= {key: settings.get(key, own) for key, own in _UNSTATED_YARN.items()}
+        if not found[_EXTRAPOLATION]:
+            attention *= settings.get(f"{_YARN}attn_factor", 1.0)
+        elif factor and not settings.get(f"{_YARN}log_multiplier"):
+            attention *= 1 + 0.1 * math.log(max(factor, 1))  # whatever the file states
+    if kind in ("yarn", "longrope"):
+        found[_ATTENTION] = attention
+    return {_TYPE: kind, _FACTOR: factor, **found}
 
 
 def differences(header: Header, base: Path, tokenizer: Any) -> Iterator[str]:
@@ -212,10 +244,18 @@ def differences(header: Header, base: Path, tokenizer: Any) -> Iterator[str]:
         if field is None or not value or ours.keys() & _OTHERWISE.get(key, ()):
             continue
         if not _is_same(ours[field], value):
-            value = float(f"{value:.7g}") if isinstance(value, float) else value
+            own, place = ours[field], ""
+            if isinstance(own, list):
+                pairs = enumerate(zip_longest(own, value))
+                at, (own, value) = next(p for p in pairs if not _is_same(*p[1]))
+                place = f"[{at}]"
+            own, value = (
+                float(f"{each:.6g}") if isinstance(each, float) else each
+                for each in (own, value)
+            )
             shown = one_line(repr(value), _EXCERPT)
             stated = "" if key in header.settings else ", as it states none"
-            yield f"{key}: {field} {ours[field]!r} against {shown}{stated}"
+            yield f"{key}: {field}{place} {own!r} against {shown}{stated}"
     names = tokenizer.convert_ids_to_tokens(sorted(eos_ids_of(tokenizer)))
     ends = [token for end, token in enumerate(header.tokens) if end in header.ends]
     if names and ends and not {*names} & {*ends}:
@@ -224,15 +264,47 @@ def differences(header: Header, base: Path, tokenizer: Any) -> Iterator[str]:
 
 
 def _settings_of(base: Path) -> Json:
-    """What a base states of its text, with its rotary embedding beside the rest."""
-    settings = text_model(Checkpoint(base).settings)
+    """What a base states of its text, with its rotary embedding beside the rest, and
+    what transformers computes from that."""
+    stored = Checkpoint(base)
+    settings = text_model(stored.settings)
     rope: Json = settings.get("rope_parameters") or {}
-    rope = rope.get("full_attention", rope)
-    return settings | (rope if rope.get("rope_type") in _ROPES else {})
+    layer = "full_attention" if "full_attention" in rope else None
+    rope = rope[layer] if layer else rope
+    kind = rope.get("rope_type")
+    if kind not in _ROPES:
+        return settings
+    own: Json = {}
+    if part := rope.get("partial_rotary_factor"):
+        size = settings["hidden_size"] // settings["num_attention_heads"]
+        own["rotary_dim"] = int((settings.get("head_dim") or size) * part)
+    if kind == "yarn":
+        own |= {"beta_fast": 32.0, "beta_slow": 1.0, "extrapolation_factor": 1.0}
+    own = settings | own | rope
+    if kind in _COMPUTED:
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+        config = build_config(stored.config_file, stored.config).get_text_config()
+        try:
+            waves, factor = ROPE_INIT_FUNCTIONS[kind](config, "cpu", layer_type=layer)
+        except Exception as error:  # whatever a missing field raises
+            raise InputError(
+                f"{stored.config_file}: rope_parameters: {one_line(repr(error))}"
+            ) from error
+        own["attention_factor"] = factor
+        if kind == "llama3":
+            theta, count = rope["rope_theta"], len(waves)
+            own["factors"] = [
+                theta ** (-at / count) / wave for at, wave in enumerate(waves.tolist())
+            ]
+    return own
 
 
 def _is_same(ours: Any, theirs: Any) -> bool:
-    """A list has a number for each layer, and 0 where a layer has none."""
+    """A list has a number for each wave; or for each layer, and 0 where a layer has
+    none."""
+    if isinstance(ours, list) and isinstance(theirs, list):
+        return len(ours) == len(theirs) and all(map(_is_same, ours, theirs))
     its = {*theirs} - {0} if isinstance(theirs, list) else {theirs}
     numbers = all(isinstance(value, int | float) for value in (ours, *its))
     if not numbers:

@@ -135,15 +135,34 @@ STATED_YARN = {
     "rope.scaling.factor": 4.0,
     "rope.scaling.original_context_length": 1024,
 }
-FREQUENCIES = {"rope_freqs.weight": [1.0, 3.0, 8.0]}
+# of LLAMA3, as the converter writes them
+WAVES = [*[1.0] * 6, 1.7096461, 3.9065634, *[8.0] * 8]
+FREQUENCIES = {"rope_freqs.weight": WAVES}
 LONG = {"rope_factors_long.weight": [1.0], "rope_factors_short.weight": [1.0]}
+LONGROPE = {
+    "rope_theta": 10000.0,
+    "rope_type": "longrope",
+    "factor": 4.0,
+    "original_max_position_embeddings": 1024,
+    "long_factor": [2.0] * 16,
+    "short_factor": [1.0] * 16,
+}
+BOTH_LONG = {
+    "rope_factors_long.weight": [2.0] * 16,
+    "rope_factors_short.weight": [1.0] * 16,
+}
+# sqrt(1 + log 4 / log 1024)
+STATED_LONG = {
+    "rope.scaling.original_context_length": 1024,
+    "rope.scaling.attn_factor": 1.0954451150103321,
+}
 
 
 @pytest.mark.parametrize(
-    ("config", "settings", "factors", "line"),
+    "case",
     [
-        ({}, {}, {}, None),
-        ({}, {"rope.freq_base": 10000.0, "rope.scaling.type": "none"}, {}, None),
+        ({}, {}, {}),
+        ({}, {"rope.freq_base": 10000.0, "rope.scaling.type": "none"}, {}),
         (
             {"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}},
             {},
@@ -156,7 +175,7 @@ LONG = {"rope_factors_long.weight": [1.0], "rope_factors_short.weight": [1.0]}
             {},
             "rope.freq_base: rope_theta 10000.0 against 1000000.0",
         ),
-        ({"rope_parameters": YARN}, STATED_YARN, {}, None),
+        ({"rope_parameters": YARN}, STATED_YARN, {}),
         (
             {"rope_parameters": YARN},
             {},
@@ -169,6 +188,72 @@ LONG = {"rope_factors_long.weight": [1.0], "rope_factors_short.weight": [1.0]}
             STATED_YARN | {"rope.scaling.factor": 2.0},
             {},
             "rope.scaling.factor: factor 4.0 against 2.0",
+            "rope.scaling.attn_factor: attention_factor 1.13863 against 1.06931",
+        ),
+        (
+            {
+                "rope_parameters": YARN
+                | {"beta_fast": 32, "attention_factor": 1.1386294}
+            },
+            STATED_YARN | {"rope.scaling.yarn_beta_slow": 1.0},
+            {},
+        ),
+        (
+            {"rope_parameters": YARN | {"beta_fast": 16, "beta_slow": 2}},
+            STATED_YARN,
+            {},
+            "yarn_beta_fast: beta_fast 16 against 32.0",
+            "yarn_beta_slow: beta_slow 2 against 1.0",
+        ),
+        (
+            {"rope_parameters": YARN},
+            STATED_YARN | {"rope.scaling.yarn_beta_fast": 16.0},
+            {},
+            "yarn_beta_fast: beta_fast 32.0 against 16.0",
+        ),
+        (
+            {"rope_parameters": YARN},
+            STATED_YARN | {"rope.scaling.yarn_ext_factor": 0.5},
+            {},
+            "yarn_ext_factor: extrapolation_factor 1.0 against 0.5",
+        ),
+        (
+            {"rope_parameters": YARN | {"attention_factor": 1.5}},
+            STATED_YARN | {"rope.scaling.yarn_attn_factor": 1.5},
+            {},
+            "attn_factor: attention_factor 1.5 against 1.13863",
+        ),
+        ({"rope_parameters": LONGROPE}, STATED_LONG, BOTH_LONG),
+        (
+            {"rope_parameters": LONGROPE},
+            {**STATED_LONG, "rope.scaling.attn_factor": 1.0},
+            BOTH_LONG | {"rope_factors_short.weight": [1.0, 1.5] * 8},
+            "rope.scaling.attn_factor: attention_factor 1.09545 against 1.0",
+            "rope_factors_short: short_factor[1] 1.0 against 1.5",
+        ),
+        (
+            {"rope_parameters": LLAMA3 | {"high_freq_factor": 2.0}},
+            {},
+            FREQUENCIES,
+            "rope_freqs: factors[6] 1.0 against 1.70965",
+        ),
+        (
+            {"rope_parameters": LLAMA3},
+            {},
+            {"rope_freqs.weight": WAVES[:15]},
+            "rope_freqs: factors[15] 8.0 against None",
+        ),
+        (
+            {
+                "rope_parameters": {
+                    "rope_theta": 1e4,
+                    "rope_type": "default",
+                    "partial_rotary_factor": 0.5,
+                }
+            },
+            {"rope.dimension_count": 32},
+            {},
+            "rope.dimension_count: rotary_dim 16 against 32",
         ),
         (
             {"rope_parameters": YARN},
@@ -183,12 +268,13 @@ LONG = {"rope_factors_long.weight": [1.0], "rope_factors_short.weight": [1.0]}
             {},
             "rope.scaling.type: rope_type 'default' against 'linear'",
         ),
-        ({"rope_parameters": LLAMA3}, {}, FREQUENCIES, None),
+        ({"rope_parameters": LLAMA3}, {}, FREQUENCIES),
         (
             {"rope_parameters": LLAMA3 | {"factor": 32.0}},
             {},
             FREQUENCIES,
             "rope.scaling.factor: factor 32.0 against 8.0",
+            "rope_freqs: factors[6] 1.85033 against 1.70965",
         ),
         (
             {"rope_parameters": LLAMA3},
@@ -256,8 +342,9 @@ LONG = {"rope_factors_long.weight": [1.0], "rope_factors_short.weight": [1.0]}
         ({}, {"embedding_length": "many"}, {}, "hidden_size 192 against 'many'"),
     ],
 )
-def test_other_settings_are_named(tmp_path, config, settings, factors, line):
+def test_other_settings_are_named(tmp_path, case):
     """As of a directory; the same settings in other words are no difference."""
+    config, settings, factors, *lines = case
     base = tmp_path / "base"
     shutil.copytree(BASE, base)
     stored = json.loads((base / "config.json").read_text())
@@ -266,8 +353,8 @@ def test_other_settings_are_named(tmp_path, config, settings, factors, line):
     settings = EQUAL | settings
     file = write(tmp_path / "a.gguf", tokens_of_base(), "qwen3", settings, factors)
     differences = read_served(prepare_gguf(file, base)).differences
-    assert len(differences) == (line is not None)
-    assert all(found.endswith(line) for found in differences)
+    assert len(differences) == len(lines)
+    assert all(map(str.endswith, differences, lines))
 
 
 @pytest.fixture
