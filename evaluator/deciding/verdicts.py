@@ -30,12 +30,11 @@ from evaluator.deciding.decision import (
 )
 from evaluator.deciding.policy import Policy
 from evaluator.deciding.thresholds import Thresholds
-from evaluator.engine.base import EngineStats
 from evaluator.metrics.columns import Row, rows_with
 from evaluator.metrics.inputs import ALL, Inputs, Subject
 from evaluator.metrics.tables import TABLES
 from evaluator.metrics.tables.recovery import SHARE, rows_of_seeds
-from evaluator.store.run_json import Failure, Served, failures_of, rows_as
+from evaluator.store.run_json import Failure, Served, failures_of, remarks, rows_as
 
 _COUNTED = "replaced", "repeated", "changed"  # answers that may be wrong
 _OPTIONS_FIRST = "the task's options and its prompt"
@@ -135,13 +134,10 @@ def _stated(inputs: Inputs, checkpoint: str) -> tuple[str, ...]:
 def _remarks(run: Document, subject: Subject) -> Iterator[str]:
     """What the engines of a checkpoint and of its base counted over all calls that
     may make answers wrong: another model's, or half characters."""
-    for name in (subject.checkpoint, subject.base or ""):
-        counted = EngineStats()
-        for row in rows_as(run, "engine_stats", Served):
-            if row.checkpoint == name:
-                part = {each: getattr(row, each) for each in _COUNTED}
-                counted = counted.plus(EngineStats(**part))
-        for remark in counted.remarks().values():
+    for name in (subject.checkpoint, subject.base):
+        rows = [r for r in rows_as(run, "engine_stats", Served) if r.checkpoint == name]
+        counted = (sum(getattr(row, each) for row in rows) for each in _COUNTED)
+        for remark in remarks(*counted).values():
             yield f"{name}: {remark}"
 
 

@@ -193,6 +193,24 @@ class Served:
         return row
 
 
+def remarks(replaced: int, repeated: int, changed: int) -> dict[str, str]:
+    """Notes on what an engine counted (`Served`), by its name: answers that may be
+    wrong."""
+    notes = {}
+    if replaced:
+        notes["replaced"] = (
+            f"{replaced} of its answers have U+FFFD, the replacement character: the"
+            " server cut characters, which may make them wrong"
+        )
+    if changed:
+        notes["changed"] = (
+            f"{changed} of {repeated} fixed prompts had another answer when repeated:"
+            " another model answers a part, or the server's numbers change; a control"
+            " tells how much"
+        )
+    return notes
+
+
 def rows_as(run: Document, key: str, kind: type[Row]) -> list[Row]:
     """The rows of a list in run.json; the function skips rows that it cannot read."""
     found, reader = [], TypeAdapter(kind)

@@ -22,7 +22,7 @@ from evaluator.core.errors import EngineError, InputError, Json, ResurfaceError
 from evaluator.core.liveness import HangWatch, Hung
 from evaluator.engine.base import EngineStats, LoadReport
 from evaluator.store.records import RecordStore
-from evaluator.store.run_json import Failure, Served, Stage
+from evaluator.store.run_json import Failure, Served, Stage, remarks
 from launch.run import events
 from launch.run.decide.assignments import (
     Assignment,
@@ -471,8 +471,8 @@ class EngineWorker(Worker):
         self.tallies[load] = before._replace(
             where=self.where, stats=total, items=before.items + items
         )
-        known = before.stats.remarks()
-        for kind, note in total.remarks().items():
+        known = remarks(*before.stats.counted)
+        for kind, note in remarks(*total.counted).items():
             if kind not in known:
                 self._warn(f"{name}: {note}")
 
@@ -504,7 +504,7 @@ class EngineWorker(Worker):
                     gpu=where.gpu,
                     items=items,
                     scoring=report.scoring,
-                    notes=[*report.notes, *stats.remarks().values()],
+                    notes=[*report.notes, *remarks(*stats.counted).values()],
                     setup=dict(report.setup),
                     abilities=dict(report.abilities),
                     kv_scales=report.kv_scales,
