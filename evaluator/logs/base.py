@@ -7,7 +7,7 @@ digest of its question and gold answer."""
 
 import hashlib
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -182,6 +182,16 @@ def numbers_of(values: Document) -> tuple[dict[str, float], tuple[str, ...]]:
             except OverflowError:
                 scores[str(name)] = math.inf
     return scores, tuple(map(str, values.keys() - scores.keys()))
+
+
+def measured(likelihoods: Sequence[float]) -> bool:
+    """Whether log-likelihoods of options tell them apart: not with a NaN, nor where
+    each is 0 or infinite, as of a server that scores no prompts."""
+    first, *others = likelihoods
+    if any(map(math.isnan, likelihoods)):
+        return False
+    alike = {*others} == {first}
+    return not (alike and (first == 0 or math.isinf(first)))
 
 
 def replaced(path: Path) -> str:

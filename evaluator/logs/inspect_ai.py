@@ -23,6 +23,8 @@ from evaluator.logs.base import (
 
 # inspect's letters: correct, incorrect, partially correct, no answer
 _LETTERS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
+_FAILED = ("grader_failed", "scoring_failed")
+_UNREAD = "Grade not found in model output"  # by a judge before 0.3.245: graded I
 # of how often and how fast a model is asked, not of what it answers
 _SPEED = (
     *("max_retries", "timeout", "attempt_timeout", "max_connections"),
@@ -103,6 +105,12 @@ def _task(file: Path, header: Any, notes: list[str], apart: str) -> LoggedTask:
         "epochs": epochs,
         "epochs_reducer": None if reducers in ([], ["mean"]) else reducers,
         "solvers": [step.model_dump(exclude_none=True) for step in header.plan.steps],
+        # a judge's prompt and model
+        "scorers": [[each.name, each.options] for each in stated.scorers or ()] or None,
+        "model_roles": {
+            role: given.model for role, given in (stated.model_roles or {}).items()
+        }
+        or None,
     }
     generation = stated.model_generate_config.model_dump()
     generation |= header.plan.config.model_dump(exclude_none=True)
@@ -145,25 +153,41 @@ def _samples(
 ) -> Iterator[Sample]:
     summaries = _read(file, "read_eval_log_sample_summaries")
     # a log of 2024 has none
-    for summary in summaries or (sample.summary() for sample in _whole(file)):
+    summaries = summaries or [sample.summary() for sample in _whole(file)]
+    # scorers with other grades than inspect's: their C is none of its letters
+    own = set()
+    for summary in summaries:
+        for name, part in _parts(summary.scores or {}):
+            if isinstance(part, str) and part not in _LETTERS:
+                own.add(name)
+    for summary in summaries:
         is_invalid = (summary.id, summary.epoch) in invalid
         is_scored = summary.error is None and not is_invalid
         scores = (summary.scores or {}) if is_scored else {}
-        yield _sample_of(summary, scores, solvers)
+        yield _sample_of(summary, scores, solvers, own)
 
 
-def _sample_of(summary: Any, scores: Any, solvers: Any) -> Sample:
+def _parts(scores: Any) -> Iterator[tuple[str, Any]]:
+    """The named values of scores: none of a judge that failed, which is no answer of
+    the model."""
+    for name, score in scores.items():
+        reason, explained = getattr(score, "reason", None), score.explanation or ""
+        failed = reason in _FAILED or explained.startswith(_UNREAD)
+        if isinstance(score.value, dict):
+            for metric, part in score.value.items():
+                yield f"{name},{metric}", None if failed else part
+        else:
+            yield name, None if failed else score.value
+
+
+def _sample_of(summary: Any, scores: Any, solvers: Any, own: set[str]) -> Sample:
     values: Json = {}
     graded = []
-    for name, score in scores.items():
-        is_several = isinstance(score.value, dict)
-        parts = score.value.items() if is_several else [("", score.value)]
-        for metric, part in parts:
-            name_of_part = f"{name},{metric}" if metric else name
-            if isinstance(part, str) and part in _LETTERS:
-                part = _LETTERS[part]
-                graded.append(name_of_part)
-            values[name_of_part] = part
+    for name, part in _parts(scores):
+        values[name] = part
+        if isinstance(part, str) and part in _LETTERS and name not in own:
+            values[name] = _LETTERS[part]
+            graded.append(name)
     numbers, others = numbers_of(values)
     options = summary.choices
     answers = digest([score.answer for score in scores.values()])

@@ -18,6 +18,7 @@ from evaluator.logs.base import (
     Sample,
     content_of,
     digest,
+    measured,
     need_one_model,
     newest,
     numbers_of,
@@ -142,12 +143,15 @@ def _sample_of(row: Document, number: int) -> Sample:
     scores, text = response.get("logprobs"), response.get("text")
     scores = [] if scores is None else scores
     options = 0 if text else len(scores)  # of options, text is an empty list
-    answer: Any = response.get("text_post_processed")
-    answer = text if answer is None else answer
-    if options:
-        known = [-math.inf if score is None else score for score in scores]
-        answer = f"option {known.index(max(known))}"
+    processed = response.get("text_post_processed")
+    answer: Any = text if processed is None else processed
     metrics, others = numbers_of(mapping_at(row, "metric"))
+    if options:
+        known = [math.nan if score is None else score for score in scores]
+        answer = f"option {known.index(max(known))}"
+        if not measured(known):
+            others = (*others, *(f"{name} of no likelihood" for name in metrics))
+            metrics = {}
     asked = [doc.get("query"), doc.get("choices")]
     return Sample(
         number=text_or_none(doc.get("id")) or str(number),
@@ -156,6 +160,13 @@ def _sample_of(row: Document, number: int) -> Sample:
         response=digest([text, scores]),
         scores=metrics,
         others=others,
-        prompt=digest([response.get("input"), doc.get("instruction")]),
+        prompt=digest(
+            [
+                response.get("input"),
+                doc.get("instruction"),
+                processed is None,  # thoughts are a part of the answer
+                max(0, response.get("truncated_tokens_count") or 0),
+            ]
+        ),
         options=options,
     )

@@ -10,7 +10,7 @@ under its name. Before 0.4.7, it has no `filter` and `metrics`: a document then 
 line for each filter, in the order in which the results file lists them."""
 
 import json
-import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -37,6 +37,7 @@ from evaluator.logs.base import (
     digest,
     instant,
     lines_in,
+    measured,
     need_one_model,
     newest,
     numbers_of,
@@ -48,6 +49,12 @@ from evaluator.logs.base import (
 _OF_MODEL = ("model_args", "model_revision", "model_sha", "peft_sha")
 _VERSIONS = ("lm_eval_version", "transformers_version", "git_hash")
 _CHAT = ("chat_template_sha", "system_instruction_sha")
+# arguments of a model that change its prompts or answers, whatever its weights
+_OF_ANSWERS = (
+    *("think_end_token", "enable_thinking", "chat_template_args"),
+    *("add_bos_token", "prefix_token_id", "max_gen_toks"),
+)
+_ARGUMENT = re.compile(r"(\w+)=(\{.*?\}|[^,]*)")
 _OF_TASK = ("output_type", "generation_kwargs", "repeats")
 # of a sample that are no metric
 _FIELDS = (
@@ -158,6 +165,12 @@ def _decisive(results: Document, task: str) -> Json:
     stated["n-shot"] = next(each for each in shots if each is not None)
     for name in _OF_TASK:
         stated[name] = config.get(name)
+    arguments = mapping_at(results, "config").get("model_args")
+    if isinstance(arguments, str):
+        arguments = dict(_ARGUMENT.findall(arguments))
+    for name in _OF_ANSWERS:
+        value = mapping_at(arguments).get(name)
+        stated[name] = None if value is None else str(value)
     return stated
 
 
@@ -207,6 +220,9 @@ def _sample_of(row: Json, name: str, where: str) -> Sample:
     doc, responses = row.get("doc"), row.get("filtered_resps")
     listed = responses if isinstance(responses, list) else []
     options = len(listed) if all(map(_is_likelihood, listed)) else 0
+    likelihoods = [float(each[0]) for each in listed[:options]]
+    if options and not measured(likelihoods):
+        scores, others = {}, (*others, *(f"{name} of no likelihood" for name in scores))
     told = mapping_at(row, "doc")
     content = f"{LOGGED}{doc_hash}"
     prompt = text_or_none(row.get("prompt_hash")) or ""
@@ -217,7 +233,7 @@ def _sample_of(row: Json, name: str, where: str) -> Sample:
     return Sample(
         number=row["doc_id"],
         content=content,
-        answer=_answer(responses, options),
+        answer=_answer(responses, likelihoods),
         response=digest([row.get("resps"), responses]),
         scores=scores,
         others=others,
@@ -230,21 +246,21 @@ def _sample_of(row: Json, name: str, where: str) -> Sample:
     )
 
 
-def _answer(responses: Any, options: int) -> str:
+def _answer(responses: Any, likelihoods: list[float]) -> str:
     """The filtered responses as one text; of log-likelihoods the best option, as
     their last digits always differ."""
-    if not options:
+    if not likelihoods:
         return json.dumps(responses, ensure_ascii=False)
-    if options == 1:
+    if len(likelihoods) == 1:
         return str(responses[0][1])
-    values = [float(value) for value, _ in responses]
-    return f"option {values.index(max(values))}"
+    return f"option {likelihoods.index(max(likelihoods))}"
 
 
 def _is_likelihood(response: Any) -> bool:
     """Whether a response is [log-likelihood, whether it is the greedy answer]."""
     try:
         value, greedy = response
-        return str(greedy) in ("True", "False", "None") and not math.isnan(float(value))
+        float(value)
+        return str(greedy) in ("True", "False", "None")
     except (TypeError, ValueError, OverflowError):
         return False

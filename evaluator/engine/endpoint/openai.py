@@ -66,7 +66,9 @@ class OpenAI(Dialect):
             raise Unusable(f"the server cut its answer off: {reason[:80]!r}")
         length = self.cut(ids, request.stop_ids)
         ids = ids[: length or len(ids)]
-        if reason in _ENDS and self.eos_ids and not length:
+        # some state an end where they cut: there is no room for one
+        ended = reason in _ENDS and generated < most
+        if ended and self.eos_ids and not length:
             ids = (*ids, min(self.eos_ids))
         return answer_to(request, ids, ())
 

@@ -92,6 +92,53 @@ def test_winning_option_is_the_answer(tmp_path):
     assert [each.answer for each in samples] == ["option 1", "option 1", "True"]
 
 
+@pytest.mark.parametrize(
+    ("likelihoods", "is_judged"),
+    [
+        ([-2.5, -2.5], True),  # a tie
+        ([0.0, "-inf"], True),
+        ([0.0], True),
+        ([0.0, 0.0], False),
+        (["-inf", "-inf"], False),
+        ([-1.0, "nan"], False),
+        (["nan"], False),
+    ],
+)
+def test_likelihoods_that_measure_nothing_judge_nothing(
+    tmp_path, likelihoods, is_judged
+):
+    """Of a server that scores no prompts: every option has the same accuracy."""
+    rows = [[value, "False"] for value in likelihoods]
+    (sample,) = samples_of(logged(tmp_path / "m", LINE | {"filtered_resps": rows}))
+    assert bool(sample.scores) == is_judged
+    assert sample.others == (() if is_judged else ("exact_match of no likelihood",))
+    assert sample.options == len(likelihoods)
+
+
+@pytest.mark.parametrize(
+    ("stated", "found"),
+    [
+        ("pretrained=m,think_end_token=</think>", {"think_end_token": "</think>"}),
+        ({"pretrained": "m", "add_bos_token": True}, {"add_bos_token": "True"}),
+        (
+            'pretrained=m,chat_template_args={"a": 1, "b": 2},dtype=auto',
+            {"chat_template_args": '{"a": 1, "b": 2}'},
+        ),
+        ("pretrained=m,tensor_parallel_size=2", {}),
+        (None, {}),
+    ],
+)
+def test_arguments_that_shape_answers_are_settings(tmp_path, stated, found):
+    """A thought that one side leaves out, or a BOS, is no loss of the weights."""
+    logged(tmp_path, LINE, time="1")
+    told = {"date": 1, "config": {"model_args": stated}}
+    (tmp_path / "results_1.json").write_text(json.dumps(told))
+    (log,) = read_logged(tmp_path)
+    named = ("think_end_token", "add_bos_token", "chat_template_args")
+    assert {n: log.decisive[n] for n in named if log.decisive[n] is not None} == found
+    assert log.decisive["enable_thinking"] is None
+
+
 def test_model_of_two_folders_is_refused(tmp_path):
     for folder in ("first", "second"):
         logged(tmp_path / folder / "org__model", LINE)

@@ -66,6 +66,8 @@ def test_inspect_epochs_are_one_cluster():
     stated = {name: value for name, value in decisive.items() if value != "unset"}
     assert '"solver": "generate"' in stated["solvers"]
     del stated["solvers"]
+    scorers = '[["match", {"numeric": true}], ["includes", {}]]'
+    assert stated.pop("scorers") == scorers
     assert stated == {"task_version": "0", "epochs": "2"}
 
 
@@ -150,6 +152,55 @@ def test_scores_of_inspect(tmp_path):
     assert found.scores == {"choice": 0.5, "judge,style": 2.0}
     assert log.notes == (f"{file}: inspect did not finish it (error)",)
     assert found.others == ("judge,why",)
+
+
+def test_other_grades_are_not_inspects_letters(tmp_path):
+    """A C among grades from A to F is no `correct`, nor is any other grade left out."""
+    grades = {}
+    for number, grade in enumerate("CCF"):
+        scores = {"own": {"value": grade}, "match": {"value": "C"}}
+        sample = SAMPLE | {"id": number, "uuid": str(number), "scores": scores}
+        grades[f"samples__{number}_epoch_1"] = sample
+    (log,) = read_logged(of_inspect(tmp_path, header=HEADER, **grades))
+    for sample in log.samples:
+        assert (sample.scores, sample.others) == ({"match": 1.0}, ("own",))
+
+
+@pytest.mark.parametrize(
+    ("score", "is_judged"),
+    [
+        ({"reason": "grader_failed"}, False),
+        ({"reason": "scoring_failed"}, False),
+        ({"explanation": "Grade not found in model output: well"}, False),
+        ({"reason": "no_response"}, True),
+        ({"reason": "invalid_response_format", "explanation": "x"}, True),
+    ],
+)
+def test_judge_of_inspect_that_failed_judges_nothing(tmp_path, score, is_judged):
+    """What the model itself failed at is wrong."""
+    sample = SAMPLE | {"scores": {"judge": {"value": "I"} | score}}
+    (log,) = read_logged(of_inspect(tmp_path, header=HEADER, samples__1_epoch_1=sample))
+    (found,) = log.samples
+    assert found.scores == ({"judge": 0.0} if is_judged else {})
+    assert found.others == (() if is_judged else ("judge",))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"scorers": [{"name": "judge", "options": {"template": "other"}}]},
+        {"model_roles": {"grader": {"model": "openai/small"}}},
+    ],
+)
+def test_judge_of_inspect_is_a_setting(tmp_path, more):
+    decisive = []
+    first = {"scorers": [{"name": "judge", "options": {"template": "one"}}]}
+    first |= {"model_roles": {"grader": {"model": "openai/large"}}}
+    for name, stated in (("a", first), ("b", first), ("c", first | more)):
+        files = {"header": HEADER | {"eval": SPEC | stated}}
+        file = of_inspect(tmp_path / name, **files, samples__1_epoch_1=SCORED)
+        decisive.append(read_logged(file)[0].decisive)
+    assert decisive[0] == decisive[1] != decisive[2]
 
 
 @pytest.mark.parametrize("why", ["error", "invalidation"])
@@ -277,6 +328,34 @@ def test_usual_epochs_of_inspect_are_equal(tmp_path, config, other, equal):
         files = {"header": header, "samples__1_epoch_1": SCORED}
         decisive.append(read_logged(of_inspect(tmp_path / name, **files))[0].decisive)
     assert (decisive[0] == decisive[1]) == equal
+
+
+@pytest.mark.parametrize(
+    ("change", "scores", "is_same_prompt"),
+    [
+        ({"text_post_processed": None}, True, False),
+        ({"text_post_processed": ["4"]}, True, True),
+        ({"truncated_tokens_count": 9}, True, False),
+        ({"logprobs": [0.0] * 4, "text": []}, False, True),
+        ({"logprobs": [None, -1.0], "text": []}, False, True),
+        ({"logprobs": [-2.0, -1.0], "text": []}, True, True),
+    ],
+)
+def test_responses_of_lighteval(tmp_path, change, scores, is_same_prompt):
+    """Answers with their thoughts, and of a prompt that was cut, belong to other
+    prompts; likelihoods of nothing judge nothing."""
+    shutil.copytree(LOGS / "lighteval" / "details", tmp_path / "details")
+    (file,) = (tmp_path / "details" / "base").glob("*/details_local_sums*")
+    rows = pq.read_table(file).to_pylist()
+    prompts = []
+    for more in ({}, change):
+        rows[0]["model_response"] |= more
+        pq.write_table(pa.Table.from_pylist(rows), file)
+        sample = next(iter(read_logged(file)[0].samples))
+        prompts.append(sample.prompt)
+    assert bool(sample.scores) == scores
+    assert bool(sample.others) != scores
+    assert (prompts[0] == prompts[1]) == is_same_prompt
 
 
 def test_unset_parameters_of_lighteval_are_no_settings(tmp_path):

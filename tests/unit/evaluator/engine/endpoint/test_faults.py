@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from evaluator.checkpoints.served import Endpoint, read_served
+from evaluator.checkpoints.tokenizer import eos_ids_of
 from evaluator.core.errors import EngineError, InputError
 from evaluator.engine.base import TOO_LONG, UNABLE
 from evaluator.engine.beam import BeamSearch
@@ -430,6 +431,7 @@ HALVES = "\ud800", "x\ud83d"
             "ok",
         ),
         ("ended", 3, "eos_token", "ok"),
+        ("ended", 12, "stop", "ok"),
         ("", None, "length", "engine_error"),
         ("", 12, "length", "engine_error"),
         ("one two three four five six seven eight nine ten", None, "length", "ok"),
@@ -457,6 +459,9 @@ def test_lengths_of_texts_are_checked(text, count, reason, status):
             assert found.status == wanted[0]
             said = server._tokenizer.decode(found.token_ids, skip_special_tokens=True)
             assert said in (text, "")
+            # where the limit is reached, a stated end may be a cut
+            has_end = bool(set(found.token_ids) & eos_ids_of(server._tokenizer))
+            assert has_end == (found.status == "ok" and count == 3)
 
 
 def earlier(server):
