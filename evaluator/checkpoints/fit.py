@@ -10,14 +10,15 @@ import operator
 import re
 import threading
 import warnings
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from evaluator.checkpoints.checkpoint import Checkpoint, build_config
-from evaluator.checkpoints.quantisation import LAYOUTS, ONLINE
+from evaluator.checkpoints.quantisation import KEY, LAYOUTS, ONLINE
+from evaluator.checkpoints.shapes import text_model
 from evaluator.checkpoints.tensors import BESIDE, Tensor
 from evaluator.core.errors import InputError, one_line
 
@@ -36,6 +37,11 @@ _REMEDIES = {
     r"scale|zero|packed|g_idx|absmax": "no file describes a quantisation",
 }
 _PLAIN = ("F64", "F32", "F16", "BF16")
+# dtypes and names of matrices that have scales beside them
+_SCALED = LAYOUTS - {"bitsandbytes"}
+_ROUNDED = ("I8", "I32", "U8", "F8_E4M3", "F8_E5M2")
+_QUANTISED = ("weight", "weight_packed", "qweight")
+_NUMBER = re.compile(r"\d+")
 # Architectures whose published files lack the prefix that others need ("transformer.");
 # every engine adds it.
 _BARE = ("gpt2", "openai-gpt", "bloom", "opt", "ctrl", "xlm", "xlnet")
@@ -81,6 +87,8 @@ def check_fit(checkpoint: Checkpoint) -> Fit:
             f"{checkpoint.path}: {quantisation.label} is described, but no tensor is"
             " quantised"
         )
+    if quantisation is not None and quantisation.library in _SCALED:
+        _check_scaled(checkpoint)
     if config["model_type"] not in CONFIG_MAPPING or (
         quantisation is not None and quantisation.library not in LAYOUTS
     ):
@@ -112,6 +120,63 @@ def check_fit(checkpoint: Checkpoint) -> Fit:
         raise InputError(_misfit(file, loaded, extra))
     unused = (f"not used for text: {_listed(spare)}",) if spare else ()
     return Fit(unused=unused, head_only=_check_tied(file, loaded, tensors))
+
+
+def _check_scaled(checkpoint: Checkpoint) -> None:
+    """Raises InputError for a quantised matrix without its scales, and for a plain one
+    among quantised ones that config.json does not leave out. vLLM notices neither: it
+    would round the matrix, and multiply by what its memory held."""
+    scaled, rounded, plain = set[str](), list[str](), list[str]()
+    for name, tensor in checkpoint.tensors.items():
+        module, _, own = name.rpartition(".")
+        if "scale" in own and not own.startswith("input"):
+            scaled.add(module)
+        elif own in _QUANTISED:
+            (rounded if tensor.dtype in _ROUNDED else plain).append(module)
+    for module in rounded:
+        if module not in scaled:
+            raise InputError(
+                f"{checkpoint.path}: {module!r} is quantised, and its scales are"
+                " missing: quantise the model again"
+            )
+    kinds = {_NUMBER.sub("#", module) for module in rounded}
+    stated = [*_texts(checkpoint.config[KEY])]
+    layers = text_model(checkpoint.config).get("num_hidden_layers")
+    for module in plain:
+        numbers = [*map(int, _NUMBER.findall(module))]
+        # layers behind the last one guess further tokens
+        used = not (numbers and isinstance(layers, int)) or numbers[0] < layers
+        if (
+            used
+            and _NUMBER.sub("#", module) in kinds
+            and not any(_is_named(each, module) for each in stated)
+        ):
+            raise InputError(
+                f"{checkpoint.path}: {module!r} is plain, the same matrix of other"
+                f" layers is quantised, and {KEY} does not leave it out: name it there,"
+                " or quantise the model again"
+            )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _texts([*value, *value.values()])
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+
+
+def _is_named(pattern: str, module: str) -> bool:
+    """Whether a list of exceptions may mean a module: as a part of its name or by a
+    pattern."""
+    pattern = re.sub(r"^(re|[-+]):", "", pattern)
+    with suppress(re.error):
+        if re.search(pattern, module):
+            return bool(pattern)
+    return pattern.strip("*") in module
 
 
 def _parameters(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

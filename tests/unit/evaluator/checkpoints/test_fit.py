@@ -10,11 +10,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.fit import check_fit
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.checkpoints.quantisation import overrides
 from evaluator.checkpoints.tensors import SINGLE, read_tensors
 from tests.support.checkpoint_files import only_error
 from tests.support.models import save_tiny_model
+from tests.support.quantised import LAYOUTS, WEIGHTS, quantise
+from tests.support.served import BASE
 
 SIZES = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -179,6 +182,54 @@ SIDES = {
         "W4A16 (awq, group 64, asymmetric, by quant_config.json)",
     ),
 }
+
+
+@pytest.mark.parametrize("layout", sorted(LAYOUTS))
+def test_scales_of_one_matrix_are_missing(tmp_path, layout):
+    """vLLM would multiply by what its memory held."""
+    whole = quantise(BASE, tmp_path / "whole", layout)
+    assert check_fit(Checkpoint(whole)).unused == ()
+    tensors = load_file(whole / WEIGHTS)
+    lost = [
+        name
+        for name in tensors
+        if "layers.0.self_attn.o_proj" in name
+        and name.endswith(("weight_scale", "scales", "scale_inv"))
+    ]
+    assert lost
+    for name in lost:
+        del tensors[name]
+    save_file(tensors, whole / WEIGHTS, metadata={"format": "pt"})
+    told = only_error(whole)
+    assert "layers.0.self_attn.o_proj' is quantised" in told
+    assert "its scales are missing" in told
+
+
+@pytest.mark.parametrize(
+    ("ignore", "is_named"),
+    [
+        (["lm_head"], False),
+        (["lm_head", "model.layers.0.self_attn.o_proj"], True),
+        (["re:.*layers\\.0\\..*"], True),
+        (["re:.*layers\\.1\\..*"], False),
+        (["*layers.0.*"], True),
+        (["o_proj"], True),
+    ],
+)
+@pytest.mark.parametrize("layout", ["w8a8", "fp8", "w4a16"])
+def test_plain_matrix_among_quantised_ones(tmp_path, layout, ignore, is_named):
+    """vLLM would round it, with a scale that no file has."""
+    config = {"ignore": ignore}
+    directory = quantise(BASE, tmp_path / "one", layout, config=config)
+    tensors, dense = load_file(directory / WEIGHTS), load_file(BASE / WEIGHTS)
+    name = "model.layers.0.self_attn.o_proj"
+    held = {key: part for key, part in tensors.items() if not key.startswith(name)}
+    held[f"{name}.weight"] = dense[f"{name}.weight"]
+    save_file(held, directory / WEIGHTS, metadata={"format": "pt"})
+    if is_named:
+        check_fit(Checkpoint(directory))
+    else:
+        assert f"{name!r} is plain, the same matrix of other" in only_error(directory)
 
 
 @pytest.mark.parametrize("name", SIDES)
