@@ -266,6 +266,7 @@ def patch_engine(llm: Any, config: EngineConfig, *, v2: bool) -> bool:
     one step. For that, the scheduler must compute the rows that scores need. It also
     shares parts of cache blocks.
     """
+    from evaluator.engine.vllm.block_hashes import remember_hashes
     from evaluator.engine.vllm.prompt_scores import keep_last_context_token
     from evaluator.engine.vllm.step_logprobs import hand_out_places
 
@@ -274,6 +275,7 @@ def patch_engine(llm: Any, config: EngineConfig, *, v2: bool) -> bool:
     on_workers(llm, "prepare_v2" if v2 else "prepare_v1")
     core = llm.engine_core.engine_core
     hand_out_places(core.scheduler)
+    remember_hashes(core)
     if config.scoring != "forced" or not keep_last_context_token(core.scheduler):
         return False
     if v2:

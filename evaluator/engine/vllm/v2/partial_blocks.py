@@ -10,7 +10,7 @@ Replaces methods of a scheduler's `KVCacheManager` (`get_computed_blocks`,
 `allocate_slots`, `reset_prefix_cache`, `take_kv_cache_block_copies`) and of its
 `BlockPool` (`get_new_blocks`). Reads `Scheduler.block_size`,
 `KVCacheManager.enable_caching`, `.block_pool`, `.create_kv_cache_blocks`,
-`.empty_kv_cache_blocks`, `.get_block_ids`, and `req_to_blocks` of its coordinator's
+`.empty_kv_cache_blocks`, and `req_to_blocks` of its coordinator's
 manager, `BlockPool.blocks`, and `skip_reading_prefix_cache` of a `Request`."""
 
 from typing import Any
@@ -66,10 +66,9 @@ def share_partial_blocks(scheduler: Any) -> None:
                 return manager.empty_kv_cache_blocks
         new = allocate(request, *arguments, **named)
         if new is not None and new.blocks[0]:
-            first = len(manager.get_block_ids(request.request_id)[0]) - len(
-                new.blocks[0]
-            )
-            known.remember(request, first, [block.block_id for block in new.blocks[0]])
+            added = [block.block_id for block in new.blocks[0]]
+            held = blocks_of.req_to_blocks[request.request_id]
+            known.remember(request, len(held) - len(added), added)
         return new
 
     def get_new_blocks(count: int) -> Any:
