@@ -127,6 +127,12 @@ def _task(file: Path, header: Any, notes: list[str], apart: str) -> LoggedTask:
             told.append(
                 f"{file}: inspect reduces epochs by {reducer}; here their mean counts"
             )
+    roles = stated.model_roles or {}
+    for scorer in stated.scorers or ():
+        given: Json = scorer.options or {}
+        judge = given.get("model") or roles.get(given.get("model_role", "grader"))
+        if scorer.name.rpartition("/")[2].startswith("model_graded_") and not judge:
+            told.append(f"{file}: {scorer.name} has no judge but the model itself")
     invalid: frozenset[tuple[Any, int]] = frozenset()
     if header.invalidated:
         whole = _whole(file)

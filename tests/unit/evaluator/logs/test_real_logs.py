@@ -186,6 +186,26 @@ def test_judge_of_inspect_that_failed_judges_nothing(tmp_path, score, is_judged)
 
 
 @pytest.mark.parametrize(
+    ("options", "roles", "is_own"),
+    [
+        (None, None, True),
+        ({"model": None}, None, True),
+        ({"model": "openai/large"}, None, False),
+        ({}, {"grader": {"model": "openai/large"}}, False),
+        ({"model_role": "judge"}, {"grader": {"model": "openai/large"}}, True),
+    ],
+)
+def test_model_of_inspect_that_judges_itself_is_noted(tmp_path, options, roles, is_own):
+    """Base and candidate then have different judges."""
+    scorers = [{"name": "model_graded_qa", "options": options}, {"name": "match"}]
+    stated = SPEC | {"scorers": scorers, "model_roles": roles}
+    files = {"header": HEADER | {"eval": stated}, "samples__1_epoch_1": SCORED}
+    (log,) = read_logged(of_inspect(tmp_path, **files))
+    told = "model_graded_qa has no judge but the model itself"
+    assert any(note.endswith(told) for note in log.notes) == is_own
+
+
+@pytest.mark.parametrize(
     "more",
     [
         {"scorers": [{"name": "judge", "options": {"template": "other"}}]},
