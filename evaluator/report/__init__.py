@@ -8,9 +8,8 @@ RUN/records is enough to rebuild the report. RUN/items adds questions, passages 
 clusters. RUN/verdicts adds the judgements of matcher models, and RUN/run.json adds
 provenance."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 import pandas as pd
@@ -26,11 +25,12 @@ from evaluator.core.files import (
 from evaluator.deciding.policy import policy_for
 from evaluator.deciding.verdict_text import document
 from evaluator.deciding.verdicts import not_judged
-from evaluator.metrics import Inputs, Outcomes, reduce_records
+from evaluator.metrics import Inputs, Outcomes
 from evaluator.probes import PROBES
 from evaluator.report.item_view import ItemView
 from evaluator.report.page import render_page
 from evaluator.report.results import Results, compute, pages_of, part_of, without_tables
+from evaluator.store.outcomes import reduce_parts
 from evaluator.store.reading import (
     Asked,
     read_controls,
@@ -58,7 +58,7 @@ def write_report(run_dir: Path) -> Report:
     """Rebuild RUN/tables and RUN/report from RUN/records. Raises InputError if there
     are no readable records, or a folder is a link to one outside the run.
 
-    The function reads records one checkpoint and task at a time and writes their
+    The function reads records some checkpoints and tasks at a time and writes their
     outcomes to RUN/outcomes, where the tables read them. Packed outputs and rows of
     tables stay in memory."""
     need_own_folders(run_dir)
@@ -146,19 +146,19 @@ def read_inputs(
     written: set[Path | None] = set()
     all_outcomes, strange = Outcomes(), set[str]()
     items, run = read_items(run_dir), read_run(run_dir)
-    asked = Asked(items, run)
-    for checkpoint, parts in groupby(
-        record_parts(run_dir), key=lambda paths: paths[0].parent.parent.name
-    ):
-        reduced = []
-        for paths in parts:
-            records = asked.only(read_records(paths))
-            strange |= {*map(str, records["probe"].unique())}.difference(PROBES.names)
-            reduced.append(reduce_records(records))
-            if view is not None and len(records):
-                view.add(records)
+
+    def records() -> Iterator[tuple[str, pd.DataFrame]]:
+        asked = Asked(items, run)
+        for paths in record_parts(run_dir):
+            part = asked.only(read_records(paths))
+            strange.update({*map(str, part["probe"].unique())}.difference(PROBES.names))
+            if view is not None and len(part):
+                view.add(part)
+            yield paths[0].parent.parent.name, part
+
+    for checkpoint, reduced in reduce_parts(records()):
         path = None if outcomes is None else outcomes / f"{checkpoint}.parquet"
-        all_outcomes.add(pd.concat(reduced, ignore_index=True), path)
+        all_outcomes.add(reduced, path)
         written.add(path)
     if outcomes is not None:
         _remove_others(outcomes, "*.parquet", written)
