@@ -233,16 +233,13 @@ def dots(
     """Draw one dot per row, with its interval from `whiskers` (low, high) as a line.
     A missing value has no dot."""
     paint = COLOURS[series.colour]
+    intervals = []
     for y, (low, high) in enumerate(whiskers):
         if low is not None and high is not None:
-            panel.plot(
-                [low, high],
-                [y + series.shift] * 2,
-                color=paint,
-                linewidth=1.6,
-                alpha=0.45,
-                solid_capstyle="round",
-            )
+            intervals.append((y + series.shift, low, high))
+    if intervals:
+        look = {"linewidth": 1.6, "alpha": 0.45, "capstyle": "round"}
+        panel.hlines(*zip(*intervals, strict=True), color=paint, **look)
     panel.scatter(
         [value for value in values if value is not None],
         [y + series.shift for y, value in enumerate(values) if value is not None],
@@ -282,11 +279,14 @@ def mark_infinite(panel: Axes, values: Sequence[float | None], colour: str) -> N
 
 def link(panel: Axes, *series: Sequence[float | None]) -> None:
     """Draw a line through each row's values, from the smallest to the largest."""
+    links = []
     for y, row in enumerate(zip(*series, strict=True)):
         known = [value for value in row if value is not None]
         if len(known) > 1:
-            ends = min(known), max(known)
-            panel.plot(ends, [y, y], color=COLOURS["grid"], linewidth=3, zorder=1)
+            links.append((y, min(known), max(known)))
+    if links:
+        look = {"linewidth": 3, "zorder": 1}
+        panel.hlines(*zip(*links, strict=True), color=COLOURS["grid"], **look)
 
 
 def stacked(
@@ -311,6 +311,7 @@ def stacked(
         )
         ink = COLOURS["paper"] if alpha > 0.5 else COLOURS["ink"]
         style: dict[str, Any] = {"color": ink, "ha": "center", "va": "center"}
+        style["in_layout"] = False  # it is within the panel
         if hatch and alpha > 0.5:
             style["bbox"] = {"facecolor": COLOURS[colour], "linewidth": 0, "pad": 1.2}
         for bar, value in zip(bars, known, strict=True):
@@ -341,7 +342,8 @@ def heat(
         panel.add_patch(
             Rectangle(corner, 0.92, 0.84, color=paint, alpha=alpha, linewidth=0)
         )
-        panel.text(x, row, text, ha="center", va="center", fontsize=7.8)
+        style = {"ha": "center", "va": "center", "fontsize": 7.8}
+        panel.text(x, row, text, in_layout=False, **style)
 
 
 def legend(panel: Axes, columns: int = 4) -> None:
