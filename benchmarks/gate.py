@@ -45,15 +45,11 @@ def draw(world: tuple[int, int, int], loss: float, rng: np.random.Generator) -> 
     base = known.astype(np.float64)
     every = np.ones(items, dtype=bool)
     names = np.array([f"l{number:02}" for number in range(languages)], dtype=object)
-    return Paired(
-        languages=names[contexts % languages],
-        contexts=contexts,
-        base_said=base,
-        said=np.where(known, kept, gained).astype(np.float64),
-        base_picked=base,
-        picked=base,
-        open=every,
-        choice=every,
+    said = np.where(known, kept, gained).astype(np.float64)
+    return Paired.of_answers(
+        names[contexts % languages],
+        contexts,
+        {"open": (base, said, every), "choice": (base, base, every)},
     )
 
 

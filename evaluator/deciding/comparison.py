@@ -43,17 +43,15 @@ from evaluator.core.errors import (
 from evaluator.core.records import SERVING
 from evaluator.deciding.pairing import by_content
 from evaluator.metrics.columns import WHY, Column, Row, typed_frame
-from evaluator.metrics.inputs import (
-    ALL,
+from evaluator.metrics.comparable import (
     ROUNDED,
-    Inputs,
-    in_language,
     rounded_activations,
     scoring_of,
     settings_of,
-    slices,
 )
+from evaluator.metrics.inputs import Inputs, in_language
 from evaluator.metrics.intervals import mcnemar_p
+from evaluator.metrics.items import ALL
 from evaluator.metrics.measures import (
     Unbounded,
     as_floats,
@@ -389,7 +387,8 @@ def _rows(left: pd.DataFrame, right: pd.DataFrame, *, alike: bool) -> Iterator[R
         same = (test for test, other in tests.items() if other.equals(values))
         test = next(same, str(measure))
         tests.setdefault(test, values)
-        for language, part in slices(items, languages if len(languages) > 1 else []):
+        for language in (ALL, *(languages if len(languages) > 1 else ())):
+            part = in_language(items, language)
             row: Row = {"measure": measure, "test": test, "language": language}
             row["n"] = len(part)
             for name, side in (("alone_a", left), ("alone_b", right)):

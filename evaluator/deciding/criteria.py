@@ -3,25 +3,30 @@ are measured on.
 
 A criterion is one entry of CRITERIA."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from scipy.special import ndtr, ndtri
 
 from evaluator.deciding.thresholds import Thresholds
 from evaluator.metrics.columns import PERCENTAGE, POINTS, RATIO, SCORE, Kind
-from evaluator.metrics.fates import UNMEASURED, fates_of, floor_of
-from evaluator.metrics.inputs import ALL, Comparison, Inputs
+from evaluator.metrics.fates import fate_share, guesses
+from evaluator.metrics.inputs import Inputs, Subject
 from evaluator.metrics.intervals import ALPHA, Floats, ItemNumbers, Mean, Ratio
-from evaluator.metrics.measures import as_floats
+from evaluator.metrics.items import BASE, Array, Flags, Items, sides_of
+from evaluator.metrics.measures import Drop, Share, flip_rate
 
-Flags = npt.NDArray[np.bool_]
 Probe = Literal["open", "choice", "sample"]
+# the column that says whether an answer of the probe is right
+ANSWERS: Mapping[Probe, str] = {
+    "open": "produced",
+    "choice": "recognised",
+    "sample": "sampled",
+}
 # A loss beyond the tolerance: fewer answers are said, fewer are recognised, answers or
 # token probabilities change.
 Shows = Literal["saying", "recognising", "changing", "probabilities"]
@@ -34,123 +39,105 @@ _Z = float(ndtri(1 - ALPHA / 2))
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Paired:
-    """One entry per item: open (`said`) and choice answers (`picked`): 1.0 right,
-    0.0 wrong, NaN without a judgement.
-
-    The flags `open` and `choice` mark the items that this probe was to judge. Of
+    """The items that a verdict rests on. Their columns are `language`, `context`, those
+    of ANSWERS with the base's, and for each probe the items that it was to judge. Of
     several seeds, `sampled` is the share of right samples over all of them."""
 
-    languages: npt.NDArray[np.object_]
-    contexts: ItemNumbers
-    base_said: Floats
-    said: Floats
-    base_picked: Floats
-    picked: Floats
-    open: Flags
-    choice: Flags
-    base_sampled: Floats | None = None
-    sampled: Floats | None = None
-    sample: Flags | None = None
+    items: Items
     floor: float = 0.0  # the accuracy of guessing
     only_options: bool = False  # the task scores no open answer: a PASS needs none
 
-    def at(self, rows: ItemNumbers) -> "Paired":
-        """The items of these rows, in this order; rows may repeat."""
-        chosen: dict[str, Any] = {}
-        for name, values in vars(self).items():
-            if isinstance(values, np.ndarray):
-                chosen[name] = values[rows]
-        return replace(self, **chosen)
+    @classmethod
+    def of_answers(
+        cls,
+        languages: npt.ArrayLike,
+        contexts: ItemNumbers,
+        answers: Mapping[Probe, tuple[Floats, Floats, Flags]],
+        **more: Any,
+    ) -> "Paired":
+        """`answers`: for some probes the base's, the checkpoint's (1.0 right, 0.0
+        wrong, NaN without a judgement), and the items that were to be judged."""
+        unasked = np.full(len(contexts), np.nan)
+        columns: dict[str, Any] = {"language": languages, "context": contexts}
+        columns["item"] = np.arange(len(contexts))
+        for probe, name in ANSWERS.items():
+            base, own, due = answers.get(probe, (unasked, unasked, unasked > 0))
+            columns |= {f"{BASE}{name}": base, name: own, probe: due}
+        return cls(items=Items.of_columns(columns), **more)
 
     def of(self, language: str) -> "Paired":
-        if language == ALL:
-            return self
-        return self.at(np.flatnonzero(self.languages == language))
+        return replace(self, items=self.items.of(language))
 
-    def answers(self, probe: Probe) -> tuple[Floats, Floats, Flags]:
-        """The base's answers, the checkpoint's, and the flags of one probe."""
-        if probe == "open":
-            return self.base_said, self.said, self.open
-        if probe == "choice":
-            return self.base_picked, self.picked, self.choice
-        base, own, due = self.base_sampled, self.sampled, self.sample
-        if base is None or own is None or due is None:
-            nothing = np.full(len(self.contexts), np.nan)
-            return nothing, nothing, nothing > 0
-        return base, own, due
-
-    @cached_property
+    @property
     def spoken(self) -> list[str]:
         """The known languages, sorted."""
-        return sorted({str(each) for each in self.languages} - {UNKNOWN})
+        return [each for each in self.items.languages if each != UNKNOWN]
 
 
-def paired_of(
-    inputs: Inputs, comparison: Comparison, planned: int | None = None
-) -> Paired:
-    """Open-format outcomes of both. `planned`: how many items were to be judged;
-    None: those with any record."""
-    subject = comparison.subject
-    own = inputs.outcomes_of(subject.checkpoint, subject.task).set_index("item")
-    base = inputs.outcomes_of(subject.base or "", subject.task).set_index("item")
-    items = own.index.to_numpy(np.intp)
-    only_base = np.setdiff1d(base.index.to_numpy(np.intp), items)
-    unseen = len(only_base) if planned is None else max(0, planned - len(items))
-    if unseen >= len(only_base):
-        items, unseen = np.append(items, only_base), unseen - len(only_base)
-    own, base = own.reindex(items), base.reindex(items)
-    names = subject.base, subject.checkpoint
-    seeds = [len(inputs.seeds(name or "", subject.task)) for name in names]
-    asked = inputs.asked(subject.task).set_index("item").loc[items].reset_index()
-    languages = asked["language"].to_numpy(object)
-    contexts = asked["context"].to_numpy(np.intp)
-    new_contexts = contexts.max(initial=-1) + 1 + np.arange(unseen)
+def paired_of(inputs: Inputs, subject: Subject, planned: int | None = None) -> Paired:
+    """Open-format outcomes of a checkpoint and its base. `planned`: how many items were
+    to be judged; None: those with any record."""
+    items = inputs.of(subject)
+    own, of_base = int(items["asked"].sum()), len(items) - int(items["asked"].sum())
+    unseen = of_base if planned is None else max(0, planned - own)
+    if unseen >= of_base:
+        unseen -= of_base
+    else:
+        items = items.take(items["asked"])
+    contexts = items["context"]
+    new = contexts.max(initial=-1) + 1 + np.arange(unseen)
 
-    def answers(side: pd.DataFrame, column: str) -> Floats:
-        values = side[column].to_numpy(np.float64)
-        return np.append(values, np.full(unseen, np.nan))
+    def with_unseen(values: Array, of_unseen: object = np.nan) -> Array:
+        return np.append(values, np.full(unseen, of_unseen, dtype=values.dtype))
 
-    return Paired(
-        languages=np.append(languages, np.full(unseen, UNKNOWN, dtype=object)),
-        contexts=np.append(contexts, new_contexts),
-        base_said=answers(base, "produced"),
-        said=answers(own, "produced"),
-        base_picked=answers(base, "recognised"),
-        picked=answers(own, "recognised"),
-        open=_due(own["greedy_status"], base["greedy_status"], unseen),
-        choice=_due(own["choice_status"], base["choice_status"], unseen),
-        floor=floor_of(base[base["options"].notna()], "choice"),
-        **_sampled(own, base, unseen, seeds),
-    )
+    answers: dict[Probe, tuple[Floats, Floats, Flags]] = {}
+    asked: dict[Probe, str] = {"open": "greedy", "choice": "choice"}
+    for probe, status in asked.items():
+        theirs, ours = sides_of(items, ANSWERS[probe])
+        due = with_unseen(_due(items, status), True)
+        answers[probe] = with_unseen(theirs), with_unseen(ours), due
+    shares = _sampled(inputs, subject, items)
+    if shares is not None:
+        base, sampled, due = shares
+        answers["sample"] = (
+            with_unseen(base),
+            with_unseen(sampled),
+            with_unseen(due, bool(due.all())),
+        )
+    optional = items.take(items.has("base_options"))
+    floor = float(guesses(optional, "choice").mean()) if len(optional) else 0.0
+    languages = with_unseen(items["language"], UNKNOWN)
+    return Paired.of_answers(languages, np.append(contexts, new), answers, floor=floor)
 
 
 def _sampled(
-    own: pd.DataFrame, base: pd.DataFrame, unseen: int, seeds: Sequence[int]
-) -> dict[str, Any]:
-    """The shares of right samples; empty unless one draws under several `seeds`, the
-    numbers of base and checkpoint. An item that lacks one is missing. Items beyond the
-    first of a language have no samples."""
-    if max(seeds) < 2:
-        return {}
-    sides: list[Floats] = []
-    for side, number in zip((base, own), seeds, strict=True):
-        shares = as_floats(side["sample_hits"] / side["samples"])
-        shares = np.where(side["seeds"].fillna(1) >= number, shares, np.nan)
-        sides.append(np.append(shares, np.full(unseen, np.nan)))
-    statuses = own["sample_status"], base["sample_status"]
-    drawn = (statuses[0].notna() | statuses[1].notna()).to_numpy(bool)
-    drawn = np.append(drawn, np.full(unseen, drawn.all()))
-    due = _due(*statuses, unseen) & drawn
-    return {"base_sampled": sides[0], "sampled": sides[1], "sample": due}
+    inputs: Inputs, subject: Subject, items: Items
+) -> tuple[Floats, Floats, Flags] | None:
+    """The shares of right samples; None unless one side draws under several seeds. An
+    item that lacks one is missing. Items beyond the first of a language have no
+    samples."""
+    seeds = {
+        BASE: len(inputs.seeds(subject.base or "", subject.task)),
+        "": len(inputs.seeds(subject.checkpoint, subject.task)),
+    }
+    if max(seeds.values()) < 2:
+        return None
+    sides = []
+    for side, number in seeds.items():
+        shares = items[f"{side}sample_hits"] / items[f"{side}samples"]
+        drawn = np.nan_to_num(items[f"{side}seeds"], nan=1.0)
+        sides.append(np.where(drawn >= number, shares, np.nan))
+    drawn = items.has("sample_status") | items.has("base_sample_status")
+    return sides[0], sides[1], _due(items, "sample") & drawn
 
 
-def _due(own: pd.Series, base: pd.Series, unseen: int) -> Flags:
-    """The items that a probe with these statuses was to judge: all that not both
-    sides excluded; none if a side lacks the probe."""
-    if own.isna().all() or base.isna().all():
-        return np.zeros(len(own) + unseen, dtype=bool)
-    excluded = (own == "excluded") & (base == "excluded")
-    return np.append(~excluded.to_numpy(bool), np.ones(unseen, dtype=bool))
+def _due(items: Items, probe: str) -> Flags:
+    """The items that a probe was to judge: all that not both sides excluded; none if a
+    side lacks the probe."""
+    statuses = f"{BASE}{probe}_status", f"{probe}_status"
+    if not all(items.has(status).any() for status in statuses):
+        return np.zeros(len(items), dtype=np.bool_)
+    return ~items.having(statuses, "excluded")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +197,7 @@ class Criterion:
     bound: str
     kind: Kind
     shows: Shows
-    measure: Callable[[Paired, Absent], Measured] | None = None
+    measure: Callable[[Items, Absent], Measured] | None = None
     table: str = ""
     column: str = ""
     where: Mapping[str, str] = field(default_factory=dict)
@@ -229,32 +216,28 @@ class Criterion:
         return None if value is None else value / self.per
 
 
+def _share(share: Share, probe: Probe, items: Items, absent: Absent) -> Measured:
+    """The mean over the due items. A loss has the value 1, and a gain the lowest."""
+    return _mean(share, share.values(items), items[probe], items, absent)
+
+
 def _mean(
-    paired: Paired, values: Floats, due: Flags, absent: Absent, low: float = 0.0
+    share: Share, values: Floats, due: Flags, items: Items, absent: Absent
 ) -> Measured:
-    """The mean over the due items. A loss has the value 1, and a gain the value
-    `low`."""
     gone = due & np.isnan(values)
     if absent != "left out":
-        values = np.where(gone, 1.0 if absent == "loss" else low, values)
+        values = np.where(gone, 1.0 if absent == "loss" else share.low, values)
     kept = due & ~np.isnan(values)
-    mean = Mean(values[kept], paired.contexts[kept], low=low) if kept.any() else None
+    mean = None
+    if kept.any():
+        mean = Mean(values[kept], items["context"][kept], low=share.low)
     return Measured(mean, int(due.sum()), int(gone.sum()))
 
 
-def _drop(probe: Probe, paired: Paired, absent: Absent) -> Measured:
-    base, own, due = paired.answers(probe)
-    return _mean(paired, base - own, due, absent, low=-1.0)
-
-
-def _flips(probe: Probe, paired: Paired, absent: Absent) -> Measured:
-    base, own, due = paired.answers(probe)
-    return _mean(paired, np.abs(base - own), due, absent)
-
-
-def _recovery(probe: Probe, paired: Paired, absent: Absent) -> Measured:
+def _recovery(probe: Probe, items: Items, absent: Absent) -> Measured:
     """The checkpoint's right answers divided by the base's."""
-    base, own, due = paired.answers(probe)
+    name, due = ANSWERS[probe], items[probe]
+    base, own = items[f"{BASE}{name}"], items[name]
     gone = due & np.isnan(base + own)
     if absent != "left out":
         base = np.where(gone, 1.0, base)
@@ -262,18 +245,16 @@ def _recovery(probe: Probe, paired: Paired, absent: Absent) -> Measured:
     kept = due & ~np.isnan(base + own)
     ratio = None
     if base[kept].any():
-        ratio = Ratio(own[kept], base[kept], paired.contexts[kept])
+        ratio = Ratio(own[kept], base[kept], items["context"][kept])
     return Measured(ratio, int(due.sum()), int(gone.sum()))
 
 
-def _fate(fate: str, paired: Paired, absent: Absent) -> Measured:
-    """The share of known answers with this fate."""
-    unknown = (paired.base_said == 0) | (paired.base_picked == 0)
-    fates = fates_of(paired.base_said, paired.base_picked, paired.said, paired.picked)
-    values = np.where(fates == UNMEASURED, np.nan, fates == fate)
-    asked = paired.open & paired.choice
-    share = _mean(paired, values, asked & ~unknown, absent)
-    return replace(share, due=int(asked.sum()))
+def _fate(share: Share, items: Items, absent: Absent) -> Measured:
+    """The share of the known answers."""
+    unknown = (items["base_produced"] == 0) | (items["base_recognised"] == 0)
+    asked = items["open"] & items["choice"]
+    found = _mean(share, share.values(items), asked & ~unknown, items, absent)
+    return replace(found, due=int(asked.sum()))
 
 
 def _of_probes(
@@ -281,13 +262,13 @@ def _of_probes(
     text: str,
     bound: str,
     kind: Kind,
-    measure: Callable[..., Measured],
+    measure: Callable[[Probe], Callable[[Items, Absent], Measured]],
     **more: Any,
 ) -> Iterator[Criterion]:
     """The same criterion for open answers and for choices."""
     shown: dict[Probe, Shows] = {"open": "saying", "choice": "recognising"}
     for probe, shows in shown.items():
-        given = {"shows": shows, "measure": partial(measure, probe), **more}
+        given = {"shows": shows, "measure": measure(probe), **more}
         yield Criterion(f"{probe}_{name}", f"{probe} {text}", bound, kind, **given)
 
 
@@ -300,9 +281,17 @@ def _of_known(name: str, text: str, bound: str, shows: Shows) -> Criterion:
         bound,
         PERCENTAGE,
         shows,
-        partial(_fate, name),
+        partial(_fate, fate_share(name)),
         counted=counted,
     )
+
+
+def _drop(probe: Probe) -> Callable[[Items, Absent], Measured]:
+    return partial(_share, Drop(f"{probe}_drop", ANSWERS[probe]), probe)
+
+
+def _flips(probe: Probe) -> Callable[[Items, Absent], Measured]:
+    return partial(_share, flip_rate(ANSWERS[probe]), probe)
 
 
 _ALONG_BASE = {"along": "greedy answer", "group": "all"}
@@ -323,7 +312,7 @@ CRITERIA = (
         "max_sample_drop",
         POINTS,
         "saying",
-        partial(_drop, "sample"),
+        _drop("sample"),
         of_language="sample_drop_language",
         cancels=True,
     ),
@@ -334,7 +323,7 @@ CRITERIA = (
         "accuracy left",
         "min_recovery",
         PERCENTAGE,
-        _recovery,
+        lambda probe: partial(_recovery, probe),
         least=True,
         cancels=True,
     ),

@@ -34,8 +34,8 @@ from evaluator.deciding.criteria import (
     Paired,
 )
 from evaluator.deciding.thresholds import Thresholds
-from evaluator.metrics.inputs import ALL
 from evaluator.metrics.intervals import ALPHA
+from evaluator.metrics.items import ALL
 
 Outcome = Literal["PASS", "WARN", "ANOMALOUS", "BLOCK"]
 State = Literal["within", "beyond", "undecided", "unmeasured"]
@@ -227,14 +227,14 @@ def _measurements(
     tolerance and measurement."""
     parts = {}
     if thresholds.languages and len(paired.spoken) > 1:
-        parts = {language: paired.of(language) for language in paired.spoken}
+        parts = {language: paired.items.of(language) for language in paired.spoken}
     for criterion in CRITERIA:
         bound = criterion.threshold(thresholds)
         if bound is not None:
             report = reports.get((criterion.name, ALL))
-            measured = Measured(report, due=len(paired.contexts))
+            measured = Measured(report, due=len(paired.items))
             if criterion.measure is not None:
-                measured = criterion.measure(paired, absent)
+                measured = criterion.measure(paired.items, absent)
             yield criterion, ALL, bound, measured
         bound = criterion.threshold(thresholds, language=True)
         if bound is not None and criterion.measure is not None:

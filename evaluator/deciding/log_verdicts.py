@@ -285,18 +285,11 @@ def _paired(rows: pd.DataFrame, base: Floats, own: Floats) -> Paired:
     """Answers to options are picked, and all others are said."""
     options = as_floats(rows["options_a"].fillna(rows["options_b"]))
     picks = bool((options > 0).any())
-    every, none = np.ones(len(rows), bool), np.zeros(len(rows), bool)
-    unknown = np.full(len(rows), np.nan)
     clusters = rows["cluster_a"].fillna(rows["cluster_b"])
-    return Paired(
-        languages=rows["language"].to_numpy(object),
-        contexts=pd.factorize(clusters)[0].astype(np.intp),
-        base_said=unknown if picks else base,
-        said=unknown if picks else own,
-        base_picked=base if picks else unknown,
-        picked=own if picks else unknown,
-        open=none if picks else every,
-        choice=every if picks else none,
+    return Paired.of_answers(
+        rows["language"].to_numpy(object),
+        pd.factorize(clusters)[0].astype(np.intp),
+        {"choice" if picks else "open": (base, own, np.ones(len(rows), bool))},
         floor=float((1 / options[options > 1]).mean()) if (options > 1).any() else 0.0,
         only_options=picks,
     )

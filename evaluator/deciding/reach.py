@@ -7,9 +7,11 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 
 from evaluator.core.records import Item
-from evaluator.deciding.criteria import Paired
+from evaluator.deciding.criteria import Paired, Probe
 from evaluator.deciding.decision import FEWEST, Check, decide
 from evaluator.deciding.thresholds import Thresholds
+from evaluator.metrics.intervals import Floats
+from evaluator.metrics.items import Flags
 
 _MOST = 10**6  # contexts
 
@@ -26,19 +28,12 @@ def unreachable(
     languages, names = np.array(pairs, dtype=object).reshape(-1, 2).T
     _, contexts = np.unique(names, return_inverse=True)
     right = np.ones(len(pairs))
-    equal = Paired(
-        languages=languages,
-        contexts=contexts,
-        base_said=right,
-        said=right,
-        base_picked=right,
-        picked=right,
-        open=right == ("greedy" in probes),
-        choice=right == ("choice" in probes),
-        base_sampled=right,
-        sampled=right,
-        sample=np.array(drawn or right == 0, dtype=bool),
-    )
+    answers: dict[Probe, tuple[Floats, Floats, Flags]] = {
+        "open": (right, right, right == ("greedy" in probes)),
+        "choice": (right, right, right == ("choice" in probes)),
+        "sample": (right, right, np.array(drawn or right == 0, dtype=bool)),
+    }
+    equal = Paired.of_answers(languages, contexts, answers)
     checks = decide(equal, thresholds).checks
     undecided = [check for check in checks if check.state == "undecided"]
     if not undecided:

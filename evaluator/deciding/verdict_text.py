@@ -10,8 +10,8 @@ from evaluator.deciding.decision import FEWEST, OUTCOMES, Check, Outcome, Verdic
 from evaluator.deciding.policy import Policy
 from evaluator.metrics import TABLES
 from evaluator.metrics.columns import POINTS
-from evaluator.metrics.inputs import ALL
 from evaluator.metrics.intervals import ALPHA
+from evaluator.metrics.items import ALL
 from evaluator.store.run_json import Failure
 
 _MOST = 2  # reasons that a sentence names

@@ -9,6 +9,7 @@ import numpy as np
 from evaluator.core.controls import MARK
 from evaluator.core.errors import Document, Json, mapping_at, nearest
 from evaluator.deciding.criteria import (
+    ANSWERS,
     CRITERIA,
     EXTREMES,
     Criterion,
@@ -31,7 +32,8 @@ from evaluator.deciding.decision import (
 from evaluator.deciding.policy import Policy
 from evaluator.deciding.thresholds import Thresholds
 from evaluator.metrics.columns import Row, rows_with
-from evaluator.metrics.inputs import ALL, Inputs, Subject
+from evaluator.metrics.inputs import Inputs, Subject
+from evaluator.metrics.items import ALL
 from evaluator.metrics.tables import TABLES
 from evaluator.metrics.tables.recovery import SHARE, rows_of_seeds
 from evaluator.store.run_json import Failure, Served, failures_of, remarks, rows_as
@@ -47,25 +49,23 @@ def judge(inputs: Inputs, policy: Policy) -> list[Verdict]:
     noise = TABLES["noise"].rows(inputs) if inputs.once_more else []
     digests = {each.key: each.weights_digest for each in inputs.checkpoints}
     verdicts = []
-    for key, comparison in inputs.comparisons().items():
-        subject = comparison.subject
-        base = subject.task, subject.base or ""
+    for subject in inputs.compared:
+        key, base = subject.key, (subject.task, subject.base or "")
         verdict = Verdict(
             task=subject.task, checkpoint=subject.checkpoint, base=base[1]
         )
-        if comparison.reason is None:
+        alone = inputs.alone(subject)
+        if alone is None:
             planned = mapping_at(inputs.run, "planned", subject.checkpoint)
             due = planned.get(subject.task)
-            paired = paired_of(
-                inputs, comparison, due if isinstance(due, int) else None
-            )
+            paired = paired_of(inputs, subject, due if isinstance(due, int) else None)
             thresholds, different = policy.of(subject.task), inputs.incomparable
-            drawn = paired.sampled is not None
+            drawn = bool(paired.items["sample"].any())
             if drawn and thresholds.max_sample_drop is not None:
                 different = inputs.incomparable_drawn
             verdict = replace(
                 verdict,
-                planned=len(paired.contexts),
+                planned=len(paired.items),
                 incomparable=different.get(key),
                 identical=_identical(inputs, subject),
                 same_weights=subject.weights_digest == digests.get(base),
@@ -82,7 +82,7 @@ def judge(inputs: Inputs, policy: Policy) -> list[Verdict]:
                 verdict = _with_seeds(verdict, inputs, subject)
             verdict = settled(verdict, policy)
         elif subject.task in policy.required:
-            verdict = replace(verdict, outcome="BLOCK", unmet=comparison.reason)
+            verdict = replace(verdict, outcome="BLOCK", unmet=alone)
         verdicts.append(verdict)
     return [*verdicts, *_unmet(inputs, policy)]
 
@@ -117,12 +117,13 @@ def _identical(inputs: Inputs, subject: Subject) -> bool:
     a compression, some always differ."""
     if subject.re_run:
         return False
-    sides = []
-    for name in (subject.checkpoint, subject.base or ""):
-        outcomes = inputs.outcomes_of(name, subject.task)
-        answers = outcomes.set_index("item")[["answer_said", "answer_logprob"]]
-        sides.append(answers.dropna().astype(float).sort_index())
-    return len(sides[0]) > 0 and sides[0].equals(sides[1])
+    items = inputs.of(subject)
+    answers = []
+    for side in (items, items.of_base):
+        answered = side.has("answer_said") & side.has("answer_logprob")
+        columns = [side[name] for name in ("item", "answer_said", "answer_logprob")]
+        answers.append(np.stack(columns)[:, answered])
+    return answers[0].size > 0 and np.array_equal(answers[0], answers[1])
 
 
 def _stated(inputs: Inputs, checkpoint: str) -> tuple[str, ...]:
@@ -167,7 +168,7 @@ def decided(
     floors: Floors | None = None,
 ) -> Json:
     """The fields of a verdict that follow from its items."""
-    contexts = len(np.unique(paired.contexts))
+    contexts = len(np.unique(paired.items["context"]))
     how: Json = {"reports": {}, "floors": floors}
     for name, report in reports.items():
         how["reports"][name] = replace(report, contexts=min(report.contexts, contexts))
@@ -201,14 +202,14 @@ def _floors(inputs: Inputs, subject: Subject, noise: Sequence[Row]) -> Floors:
     floors: dict[str, list[Evidence]] = {}
     for checkpoint in (subject.base or "", subject.checkpoint):
         for control in inputs.controls_of.get((subject.task, checkpoint), ()):
-            if control.reason is not None:
+            if inputs.alone(control):
                 continue
-            paired = paired_of(inputs, control)
-            name = {"task": subject.task, "checkpoint": control.subject.checkpoint}
+            items = paired_of(inputs, control).items
+            name = {"task": subject.task, "checkpoint": control.checkpoint}
             for criterion in CRITERIA:
                 evidence: Evidence | None = None
                 if criterion.measure is not None:
-                    evidence = criterion.measure(paired, "left out").evidence
+                    evidence = criterion.measure(items, "left out").evidence
                 elif along := criterion.where.get("along"):
                     for row in rows_with(noise, {"along": along, **name}):
                         evidence = _report_of(row, criterion)
@@ -255,11 +256,11 @@ def _guessing(paired: Paired, checks: tuple[Check, ...]) -> str | None:
         ("choice", "recognising", "picks", paired.floor, _OPTIONS_FIRST),
     )
     for probe, shows, what, floor, first in probes:
-        right, _, due = paired.answers(probe)
-        judged = due & ~np.isnan(right)
+        right = paired.items[f"base_{ANSWERS[probe]}"]
+        judged = paired.items[probe] & ~np.isnan(right)
         if shows not in shown or beyond - {shows}:
             continue
-        if len(np.unique(paired.contexts[judged])) < FEWEST:
+        if len(np.unique(paired.items["context"][judged])) < FEWEST:
             continue
         accuracy = right[judged].mean()
         if accuracy <= floor:

@@ -24,7 +24,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from evaluator.metrics.intervals import ALPHA, FEWEST, Floats, Interval, too_few
-from evaluator.metrics.measures import Items, as_floats, contexts_of
+from evaluator.metrics.items import Items
+from evaluator.metrics.measures import Grouped, as_floats, contexts_of
 
 DRAWS = 2000
 NO_END = "the items do not bound the interval"
@@ -39,7 +40,7 @@ Kinds = Sequence[Sequence[float]]  # the values of an item of each kind
 
 
 def intervals(
-    statistic: Statistic, values: Sequence[Floats], items: Items, kinds: Kinds
+    statistic: Statistic, values: Sequence[Floats], items: Grouped, kinds: Kinds
 ) -> list[Interval | str]:
     """The 95 % interval of `statistic` of the means of `values`, or the reason why
     there is none.
@@ -99,7 +100,7 @@ def _drawn_sums(
 
 
 def language_intervals(
-    statistic: Statistic, values: Sequence[Floats], items: pd.DataFrame, kinds: Kinds
+    statistic: Statistic, values: Sequence[Floats], items: Items, kinds: Kinds
 ) -> list[Interval | str]:
     """The intervals of the unweighted mean over languages of a statistic."""
     codes, names = pd.factorize(items["language"])

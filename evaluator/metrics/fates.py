@@ -1,12 +1,11 @@
-"""The drop of an accuracy from dense to pruned, absolute and relative to headroom.
+"""The drop of an accuracy from base to checkpoint, absolute and relative to headroom.
 
-    normalised drop = (acc_dense - acc_pruned) / (acc_dense - floor)
+    normalised drop = (acc_base - acc) / (acc_base - floor)
 
 The floor is 0 for generated formats and 1/K for a choice among K options (The Benchmark
 Illusion, Eq. 1).
 
-Fates describe the answers that the dense model knew, that is both produced and
-recognised:
+Fates describe the answers that the base knew, that is both produced and recognised:
 
     kept            still produced (open, greedy) and still recognised (choice)
     mc_only         recognised, no longer produced: only multiple choice still finds it
@@ -15,96 +14,71 @@ recognised:
                     its rank may still find it
 """
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
 from evaluator.metrics.bootstrap import Kinds
 from evaluator.metrics.columns import PERCENTAGE, Column, Row
-from evaluator.metrics.exclusions import joined_reasons, why_left_out
-from evaluator.metrics.inputs import SIDES, Comparison, Part, in_language, statuses_of
 from evaluator.metrics.intervals import Floats
-from evaluator.metrics.measures import as_floats, paired_difference, rate
+from evaluator.metrics.items import Array, Flags, Items, sides_of
+from evaluator.metrics.measures import Measure, Share, as_floats
 
 # The outcome column that marks an item as right, for each probe with an accuracy.
 CORRECT = {"greedy": "produced", "choice": "recognised"}
 # The same for the probes that look for a gold answer in generated text.
 HIT = {"greedy": "produced", "beam": "beam_hit", "sample": "sample_hit"}
-UNPAIRED = "no item is measured in both the checkpoint and its base"
 
 
-def normalised(dense: Floats, pruned: Floats, floor: Floats) -> Floats:
+def normalised(base: Floats, own: Floats, floor: Floats) -> Floats:
     """The drop over the headroom, from both accuracies and the floor; NaN if the
     base is not above the floor."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(dense > floor, (dense - pruned) / (dense - floor), np.nan)
+        return np.where(base > floor, (base - own) / (base - floor), np.nan)
 
 
-def headroom(items: pd.DataFrame, probe: str) -> tuple[list[Floats], Kinds]:
+def headroom(items: Items, probe: str) -> tuple[list[Floats], Kinds]:
     """The arguments of `normalised`, as a number per item, and the possible kinds of
     items (`bootstrap.intervals`)."""
-    floors = np.zeros(len(items))
-    if probe != "greedy":
-        floors = 1 / as_floats(items["options_dense"])
+    floors = guesses(items, probe)
     floor = float(floors.mean())
     kinds = [(0, 0, floor), (0, 1, floor), (1, 0, floor), (1, 1, floor)]
     return [*sides_of(items, CORRECT[probe]), floors], kinds
 
 
-def paired_drop(comparison: Comparison, items: pd.DataFrame, column: str) -> Row:
-    """`n_paired` and an outcome's drop from the base, with its p, on `items`;
-    without any, 0 and a reason."""
-    if items.empty:
-        return {"n_paired": 0, "reason": comparison.reason or UNPAIRED}
-    drop = paired_difference("drop", sides_of(items, column), items)
-    return {"n_paired": len(items), **drop}
-
-
-def why_unpaired(comparison: Comparison, language: str, probe: str) -> str | None:
-    """Why items of a language (or of all) were not measured in the checkpoint or its
-    base."""
-    items = in_language(comparison.outcomes, language)
-    return why_left_out(items, *statuses_of(probe))
-
-
-def paired_row(part: Part, probe: str, nothing: str = UNPAIRED) -> Row:
-    """The first columns of a row about the items measured in both: how many there
-    are, how many others, and why. `nothing`: why there are none."""
-    comparison = part.compared
-    why = comparison.reason or nothing if part.items.empty else None
-    reason = joined_reasons(why, why_unpaired(comparison, part.language, probe))
-    row = part.row | comparison.counts(part.language, probe)
-    return row | {"n": len(part.items), "reason": reason}
-
-
-def sides_of(items: pd.DataFrame, column: str) -> tuple[Floats, Floats]:
-    """A column of a comparison's outcomes, in the dense and in the pruned
-    checkpoint; all values are measured."""
-    dense, pruned = (as_floats(items[f"{column}_{side}"]) for side in SIDES)
-    return dense, pruned
+def guesses(items: Items, probe: str) -> Floats:
+    """How often guessing is right about each item: 0 for a generated answer, 1/K for
+    a choice."""
+    if probe == "greedy":
+        return np.zeros(len(items))
+    return 1 / as_floats(items["base_options"])
 
 
 def over_headroom(
-    drop: float, dense: float, floor: float
+    drop: float, base: float, floor: float
 ) -> tuple[float | None, str | None]:
     """Headroom-normalised drop, or the reason why it is undefined."""
-    if dense <= floor:
-        return None, f"dense accuracy {dense:.3f} is not above the floor {floor:.3f}"
-    return drop / (dense - floor), None
+    if base <= floor:
+        return None, f"dense accuracy {base:.3f} is not above the floor {floor:.3f}"
+    return drop / (base - floor), None
 
 
-def floor_of(items: pd.DataFrame, probe: str) -> float:
-    """The accuracy of guessing: 0 for a generated answer, the mean of 1/K over the
-    items for choice."""
-    if probe == "greedy" or items.empty:
-        return 0.0
-    return float((1 / items["options"].astype("float64")).mean())
+class NormalisedDrop(Measure):
+    """`floor`, and `normalised_drop`: the drop over the headroom, of items that both
+    have measured."""
+
+    def __init__(self, probe: str) -> None:
+        self._probe = probe
+
+    def __call__(self, items: Items) -> Row:
+        values, _ = headroom(items, self._probe)
+        base, own, floor = (float(each.mean()) for each in values)
+        relative, reason = over_headroom(base - own, base, floor)
+        return {"floor": floor, "normalised_drop": relative, "reason": reason}
 
 
 FATES = ("kept", "mc_only", "produced_only", "lost")
-NOT_KNOWN = "not_known"  # the dense model failed to produce it or to recognise it
+NOT_KNOWN = "not_known"  # the base failed to produce it or to recognise it
 UNMEASURED = "unmeasured"
 RATES = tuple(
     Column(f"{fate}_rate", PERCENTAGE, f"{fate} rate", interval=True) for fate in FATES
@@ -112,14 +86,13 @@ RATES = tuple(
 BARS = {f"{fate}_rate": (fate, fate, 1.0) for fate in FATES}  # parts of a figure
 
 
-def fates_of(
-    base_said: Floats, base_picked: Floats, said: Floats, picked: Floats
-) -> npt.NDArray[Any]:
-    """The fate of each item, `not_known`, or `unmeasured`; of flags 0.0, 1.0 or NaN."""
-    known = (base_said == 1) & (base_picked == 1)
+def fates_of(items: Items) -> Array:
+    """The fate of each item, `not_known`, or `unmeasured`."""
+    base_said, said = sides_of(items, "produced")
+    base_picked, picked = sides_of(items, "recognised")
     conditions = {
         UNMEASURED: np.isnan(base_said + base_picked + said + picked),
-        NOT_KNOWN: ~known,
+        NOT_KNOWN: (base_said != 1) | (base_picked != 1),
         "kept": (said == 1) & (picked == 1),
         "mc_only": picked == 1,
         "produced_only": said == 1,
@@ -127,27 +100,37 @@ def fates_of(
     return np.select([*conditions.values()], [*conditions], default="lost")
 
 
-def item_fates(outcomes: pd.DataFrame) -> pd.Series:
-    """The fates of the rows of a comparison's outcomes."""
-    base_said, said = sides_of(outcomes, "produced")
-    base_picked, picked = sides_of(outcomes, "recognised")
-    fates = fates_of(base_said, base_picked, said, picked)
-    return pd.Series(fates, index=outcomes.index, dtype="object")
+def known(items: Items) -> Flags:
+    """Which items have a fate."""
+    return np.isin(fates_of(items), FATES)
 
 
-def known_share(outcomes: pd.DataFrame, fate: str) -> float | None:
+def has_fate(fate: str) -> Callable[[Items], Flags]:
+    return lambda items: fates_of(items) == fate
+
+
+def fate_share(fate: str) -> Share:
+    """The share of the items with this fate; unmeasured ones have no number."""
+
+    def flags(items: Items) -> Floats:
+        fates = fates_of(items)
+        return np.where(fates == UNMEASURED, np.nan, fates == fate)
+
+    return Share(f"{fate}_rate", flags)
+
+
+def known_share(items: Items, fate: str) -> float | None:
     """The share of a fate among the known answers; None without any."""
-    fates = item_fates(outcomes)
-    known = int(fates.isin(FATES).sum())
-    return int((fates == fate).sum()) / known if known else None
+    fates = fates_of(items.take(known(items)))
+    return float((fates == fate).mean()) if len(fates) else None
 
 
-def fate_rates(outcomes: pd.DataFrame) -> Row:
-    """`known`: how many of a comparison's outcomes have a fate; and the rate of each
-    fate among these."""
-    fates = item_fates(outcomes)
-    known = fates.isin(FATES)
-    row: Row = {"known": int(known.sum())}
-    for fate in FATES:
-        row |= rate(f"{fate}_rate", fates[known] == fate, outcomes[known])
-    return row
+class FateRates(Measure):
+    """`known`: how many items have a fate; and the rate of each fate among these."""
+
+    def __call__(self, items: Items) -> Row:
+        items = items.take(known(items))
+        row: Row = {"known": len(items)}
+        for fate in FATES:
+            row |= fate_share(fate)(items)
+        return row

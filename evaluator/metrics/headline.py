@@ -23,7 +23,7 @@ from evaluator.metrics.columns import (
     typed_frame,
 )
 from evaluator.metrics.fates import FATES
-from evaluator.metrics.inputs import ALL
+from evaluator.metrics.items import ALL
 
 _KNOWN = (
     "answers that the dense model wrote and picked; the next are % of these (counts"

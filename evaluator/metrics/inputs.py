@@ -1,21 +1,7 @@
-"""The inputs of every table: outcomes, the items' clusters, checkpoints, and their
-comparisons with their bases.
+"""The inputs of every table: checkpoints on tasks, their items (each beside its base's),
+and the controls."""
 
-The difference of a checkpoint and its base is damage only if nothing else differs.
-These must be equal on both sides (`difference`):
-
-- for each item: the engine, its version and dtype, and the length of the open prompt
-  (another template or tokenizer);
-- in run.json: the settings of the task, including the seed, and how each checkpoint's
-  options were scored;
-- for comparisons of beams or samples: how many there are, and how they were drawn.
-
-Checkpoints with quantised activations are comparable, but have their own noise floor. A
-note on their rows gives it.
-"""
-
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
@@ -24,9 +10,8 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from evaluator.checkpoints.quantisation import ROUNDED_ACTIVATIONS
 from evaluator.core.controls import MARK
-from evaluator.core.errors import Document, mapping_at, rows_at
+from evaluator.core.errors import Document, mapping_at
 from evaluator.core.records import (
     CONTEXT,
     FORMATS,
@@ -37,7 +22,8 @@ from evaluator.core.records import (
     Origin,
 )
 from evaluator.metrics.columns import Row
-from evaluator.metrics.exclusions import all_measured, left_out_of
+from evaluator.metrics.comparable import difference, settings_of
+from evaluator.metrics.items import ALL, BASE, OF_ITEM, Array, Items, at_rows
 from evaluator.probes import PROBES
 from evaluator.probes.base import Probe
 from evaluator.store.outcomes import (
@@ -49,19 +35,13 @@ from evaluator.store.outcomes import (
     outcome_types,
     over_seeds,
 )
-from evaluator.tasks.loading import NO_LANGUAGES
 
-# the row that pools the languages; the unweighted mean over them
-ALL, MEAN = NO_LANGUAGES
 Key = tuple[str, str]  # task, checkpoint
-SIDES = ("dense", "pruned")
 # An item's number within its task, and the number of its context: items of one
 # context depend on each other, across languages too.
 ITEM = ("language", "item_id", "item", "context")
 _HELD_ROWS = 600_000  # a kilobyte each: all tables pass over all checkpoints
-_HELD_PAIRS = 10_000  # rows of comparisons, kept in memory after their first use
-
-
+_HELD_PAIRS = 100_000  # joined with their base, which is quick
 _IDENTITY_OF = attrgetter(*IDENTITY)
 
 
@@ -92,18 +72,12 @@ class Subject(Origin, frozen=True):
 
 @dataclass(frozen=True)
 class Part:
-    """A checkpoint's outcomes in one language of a task, or in all of them."""
+    """A checkpoint's items in one language of a task, or in all of them."""
 
     subject: Subject
     language: str
-    items: pd.DataFrame
-    comparison: "Comparison | None" = None
-
-    @property
-    def compared(self) -> "Comparison":
-        """The comparison of a part that has one."""
-        assert self.comparison is not None
-        return self.comparison
+    items: Items
+    alone: str | None  # why nothing can be compared with the base
 
     @property
     def row(self) -> Row:
@@ -121,7 +95,8 @@ class Inputs:
 
     - `checkpoints`: every checkpoint on every task with questions, in display order.
       `readers`: the same for texts. `once_more`: the checkpoints that are controls
-      (`evaluator.core.controls`), which neither of the two has.
+      (`evaluator.core.controls`), which neither of the two has. The `base` of a control
+      is the checkpoint that it controls.
     - `formats`: the evaluated formats, in the protocol's order.
     - `notes`: on records that no table can count.
     """
@@ -157,7 +132,6 @@ class Inputs:
         self._asked = _asked_items(outcomes.asked, items)
         self._in_format = Recent(self._read, _HELD_ROWS)
         self._joined = Recent(self._join, _HELD_PAIRS)
-        self._comparisons: dict[str, dict[Key, Comparison]] = {}
 
     def all_outcomes_of(self, checkpoint: str, task: str) -> pd.DataFrame:
         """One checkpoint's outcomes on one task, all formats and seeds, with the
@@ -236,39 +210,50 @@ class Inputs:
     def languages(self, task: str) -> list[str]:
         return sorted(self._asked[task]["language"].unique())
 
-    def parts(self, *columns: str) -> Iterator[Part]:
-        """Every checkpoint on every task with a value in one of these columns: all
-        items, then those of each language."""
-        for subject in self.checkpoints:
-            items = self.outcomes_of(subject.checkpoint, subject.task)
-            if items[[*columns]].notna().any(axis=None):
-                yield from self.parts_of(subject, items)
+    def of(self, subject: Subject, format: str = "open") -> Items:
+        """The items that the checkpoint or its base has records of."""
+        key = (subject.checkpoint, subject.base or "", subject.task, format)
+        return self._joined[key]
 
-    def parts_of(
-        self, subject: Subject, items: pd.DataFrame, format: str = "open"
+    def parts(
+        self, subject: Subject, format: str = "open", *, where: Collection[str] = ()
     ) -> Iterator[Part]:
-        comparison = self.comparisons(format).get(subject.key)
-        for language, here in slices(items, self.languages(subject.task)):
-            yield Part(subject, language, here, comparison)
+        """All items of a checkpoint, then those of each language; none if no item has
+        a value in a column of `where`."""
+        items = self.of(subject, format)
+        if where and not any(items.has(name).any() for name in where):
+            return
+        alone = self.alone(subject, format) if subject.base else None
+        for language, here in items.slices(self.languages(subject.task)):
+            yield Part(subject, language, here, alone)
 
-    def comparisons(self, format: str = "open") -> "dict[Key, Comparison]":
-        """Every checkpoint with a base beside it, in one format; by task and
-        checkpoint, in display order."""
-        if format not in self._comparisons:
-            comparisons = self._comparisons[format] = {}
-            for each in self.checkpoints:
-                if each.base is not None:
-                    comparisons[each.key] = self._compared(each, each.base, format)
-        return self._comparisons[format]
+    def alone(self, subject: Subject, format: str = "open") -> str | None:
+        """Why a checkpoint cannot be compared with its base in this format: they have
+        no items in common."""
+        task, base = subject.task, subject.base
+        if (task, base) not in self._identity:
+            return (
+                f"base {base!r} has no records of task {task!r}: evaluate it into the"
+                " same run"
+            )
+        if not len(self.of(subject, format).both):
+            return (
+                f"no item in format {format!r} is common to {subject.checkpoint!r} and"
+                f" its base {base!r}"
+            )
+        return None
+
+    @property
+    def compared(self) -> list[Subject]:
+        """The checkpoints with a base, in display order."""
+        return [each for each in self.checkpoints if each.base is not None]
 
     @cached_property
-    def controls_of(self) -> Mapping[Key, "list[Comparison]"]:
-        """Each checkpoint's controls, compared with it; by task and checkpoint."""
-        controls: dict[Key, list[Comparison]] = {}
+    def controls_of(self) -> Mapping[Key, list[Subject]]:
+        """Each checkpoint's controls; by task and checkpoint."""
+        controls: dict[Key, list[Subject]] = {}
         for each in self.once_more:
-            of = each.base or ""
-            compared = self._compared(each, of, "open")
-            controls.setdefault((each.task, of), []).append(compared)
+            controls.setdefault((each.task, each.base or ""), []).append(each)
         return controls
 
     def could_differ(self, task: str, one: str, other: str | None) -> bool:
@@ -294,57 +279,61 @@ class Inputs:
 
     def _incomparable(self, *, drawn: bool) -> dict[Key, str]:
         reasons = {}
-        for key, comparison in self.comparisons().items():
-            if reason := difference(comparison, self.run, drawn=drawn):
-                reasons[key] = reason
+        for each in self.compared:
+            both = self.of(each).both
+            sides = each.checkpoint, each.base or "", each.task
+            if reason := difference(both, *sides, self.run, drawn=drawn):
+                reasons[each.key] = reason
         return reasons
 
-    def _join(self, key: tuple[str, str, str, str]) -> pd.DataFrame:
+    def _join(self, key: tuple[str, str, str, str]) -> Items:
         """A checkpoint's outcomes beside its base's."""
         name, base, task, format = key
-        pruned = self.outcomes_of(name, task, format)
-        dense = self.outcomes_of(base, task, format)
-        _, here, there = np.intersect1d(
-            pruned["item"], dense["item"], assume_unique=True, return_indices=True
-        )
-        pruned = pruned.take(here).reset_index(drop=True)
-        dense = dense.take(there).reset_index(drop=True)
-        asked = [
-            settings_of(self.run, side, task).get("seeds") for side in (base, name)
-        ]
-        if asked[0] is not None and asked[0] == asked[1]:
-            # a run that still grows by seeds: only equal ones are compared
-            uneven = pruned["seeds"].fillna(1) != dense["seeds"].fillna(1)
-            for probe in PROBES:
-                if probe.drawn:
-                    pruned.loc[uneven, _columns(probe)] = None
-                    dense.loc[uneven, _columns(probe)] = None
-        values = pruned.columns[len(ITEM) :]
-        sides = pruned[values].add_suffix("_pruned"), dense[values].add_suffix("_dense")
-        return pd.concat([pruned[[*ITEM]], *sides], axis=1)
+        own = self.outcomes_of(name, task, format)
+        theirs = self.outcomes_of(base, task, format)
+        if base:
+            theirs = self._alike_in_seeds(own, theirs, (base, name), task)
+        numbers = np.union1d(own["item"], theirs["item"]).astype(np.intp)
+        asked = self._asked[task]
+        sides = []
+        for frame in (own, theirs):
+            rows = np.full(len(asked), -1)  # the last of `values` below: a missing one
+            rows[frame["item"].to_numpy(np.intp)] = np.arange(len(frame))
+            sides.append((frame, rows[numbers]))
 
-    def _compared(self, subject: Subject, base: str, format: str) -> "Comparison":
-        task, name = subject.key
-        key = (name, base, task, format)
-        reason = None
-        if (task, base) not in self._identity:
-            reason = (
-                f"base {base!r} has no records of task {task!r}: evaluate it into the"
-                " same run"
-            )
-        elif self._joined[key].empty:
-            reason = (
-                f"no item in format {format!r} is common to {name!r} and its base"
-                f" {base!r}"
-            )
-        sides = [self.outcomes_of(side, task, format) for side in (base, name)]
-        unpaired: Counter[str] = Counter()
-        if all(map(len, sides)):
-            items = pd.concat([side[["item", "language"]] for side in sides])
-            alone = ~items["item"].duplicated(keep=False)
-            unpaired.update(items["language"][alone])
-        languages = [] if reason else self.languages(task)
-        return Comparison(subject, unpaired, languages, reason, self._joined, key)
+        def read(column: str) -> Array:
+            if column in OF_ITEM:
+                known: Array = asked[column].to_numpy()
+                return known[numbers]
+            frame, rows = sides[column.startswith(BASE)]
+            column = column.removeprefix(BASE)
+            if column == "asked":
+                return rows >= 0
+            values = frame[column].to_numpy()
+            if values.dtype == object:
+                values = values.copy()
+                values[pd.isna(values)] = None
+            return at_rows(values, rows)
+
+        return Items(read)
+
+    def _alike_in_seeds(
+        self, own: pd.DataFrame, theirs: pd.DataFrame, names: Key, task: str
+    ) -> pd.DataFrame:
+        """A base's outcomes to compare with. In a run that still grows by seeds, the
+        items that one side drew under fewer seeds have no drawn answers."""
+        asked = [settings_of(self.run, name, task).get("seeds") for name in names]
+        if asked[0] is None or asked[0] != asked[1]:
+            return theirs
+        seeds = theirs["item"].map(own.set_index("item")["seeds"].fillna(1))
+        uneven = seeds.notna() & (seeds != theirs["seeds"].fillna(1))
+        if not uneven.any():
+            return theirs
+        theirs = theirs.copy()
+        for probe in PROBES:
+            if probe.drawn:
+                theirs.loc[uneven, _columns(probe)] = None
+        return theirs
 
 
 def _columns(probe: Probe) -> list[str]:
@@ -408,66 +397,6 @@ def _subjects(first: Sequence[Document], planned: Sequence[str]) -> list[Subject
     )
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A row for each item evaluated on both, with columns `<name>_dense` and
-    `<name>_pruned`; or `reason` why none."""
-
-    subject: Subject
-    # per language: the items with outcomes of only one of the two
-    unpaired: "Counter[str]"
-    # with rows of their own in tables; none if there is a reason
-    languages: Sequence[str]
-    reason: str | None
-    frames: Recent[tuple[str, str, str, str]]
-    key: tuple[str, str, str, str]
-
-    @property
-    def outcomes(self) -> pd.DataFrame:
-        return self.frames[self.key]
-
-    def parts(self, items: pd.DataFrame) -> Iterator[Part]:
-        """Some of the items: all, then those of each language."""
-        for language, here in slices(items, self.languages):
-            yield Part(self.subject, language, here, self)
-
-    def measured(self, *probes: str, language: str = ALL) -> pd.DataFrame:
-        """The outcomes of the items on which these probes were measured in both
-        checkpoints."""
-        items = in_language(self.outcomes, language)
-        return all_measured(items, *statuses_of(*probes))
-
-    def tells_of(self, probe: str) -> bool:
-        """Whether the checkpoint ran the probe, or a reason prevents every
-        comparison."""
-        ran = self.outcomes[f"{probe}_status_pruned"].notna().any()
-        return self.reason is not None or bool(ran)
-
-    def counts(self, language: str, *probes: str) -> Row:
-        """How many items of a language (or of all) have one side only, or were
-        excluded or failed on either."""
-        items = in_language(self.outcomes, language)
-        unpaired = self.unpaired[language]
-        if language == ALL:
-            unpaired = self.unpaired.total()
-        return left_out_of(items, *statuses_of(*probes)) | {"unpaired": unpaired}
-
-
-def statuses_of(*probes: str) -> list[str]:
-    """The columns of a comparison with the statuses of these probes."""
-    return [f"{probe}_status_{side}" for probe in probes for side in SIDES]
-
-
-def in_language(frame: pd.DataFrame, language: str) -> pd.DataFrame:
-    if language == ALL:
-        return frame
-    rows = np.flatnonzero(frame["language"].to_numpy(dtype=object) == language)
-    # contiguous, as in outcomes: a view of a hundred columns
-    if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
-        return frame.iloc[rows[0] : rows[-1] + 1]
-    return frame.iloc[rows]
-
-
 def rows_where(frame: pd.DataFrame, equal: Mapping[str, object]) -> pd.DataFrame:
     """The rows that equal `equal` in every column that it names."""
     for name, value in equal.items():
@@ -475,103 +404,6 @@ def rows_where(frame: pd.DataFrame, equal: Mapping[str, object]) -> pd.DataFrame
     return frame
 
 
-def slices(
-    frame: pd.DataFrame, languages: Sequence[str]
-) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The pooled rows first, then each language's (may be empty)."""
-    for language in (ALL, *languages):
-        yield language, in_language(frame, language)
-
-
-# Outcome columns that must be equal on both sides of an item, and the name of a
-# difference for people.
-_ALIKE = {
-    **{name: name.replace("_", " ") for name in SERVING},
-    "greedy_prompt_tokens": "prompt tokens (another template or tokenizer)",
-    "greedy_prompt_digest": "prompts (another template, date or tokenizer)",
-}
-_ALIKE_DRAWN = {"beams": "beams", "samples": "samples"}
-# These settings select probes, formats and items; they do not change an answer.
-# `_DRAWN`: for drawn answers alone.
-SERVED = "endpoint"  # the engine of served models
-_WHAT = ("probes", "formats", "name", "languages", "items", "window")
-_DRAWN = ("beam_width", "samples", "seeds", "top_p", "temperature")
-# A model without such a template has none of these.
-_BY_TEMPLATE = ("date", "thought_format", "thought_limit")
-# Patterns of records whose scheme quantises activations: W8A8, W4A8, FP8; not FP8
-# W8A16.
-ROUNDED = (
-    "quantised activations: rounding alone moves an option's log-likelihood, by .9 nats"
-    " in a test"
-)
-
-
-def difference(compared: Comparison, run: Document, *, drawn: bool) -> str:
-    """How a checkpoint's evaluation differs from its base's; empty: it does not.
-    `drawn`: also for drawn answers."""
-    task, checkpoint = compared.subject.key
-    base, items = compared.subject.base, compared.outcomes
-    alike = _ALIKE | (_ALIKE_DRAWN if drawn else {})
-    # a server computes in its own way; its checkpoint's notes say so
-    served = bool((items["engine_pruned"] == SERVED).any())
-    if served:
-        alike = {name: words for name, words in alike.items() if name not in SERVING}
-    theirs, own = settings_of(run, base, task), settings_of(run, checkpoint, task)
-    differing = _differing_columns(items, alike)
-    ignored = _WHAT if drawn else (*_WHAT, *_DRAWN)
-    for name in sorted(theirs.keys() & own.keys() - {*ignored}):
-        unset = name in _BY_TEMPLATE and not (theirs[name] and own[name])
-        if theirs[name] != own[name] and not unset:
-            differing.append(_against(name, theirs[name], own[name]))
-    ways = scoring_of(run, base), scoring_of(run, checkpoint)
-    if all(ways) and ways[0] != ways[1] and not served:
-        differing.append(_against("scoring", *map(" and ".join, ways)))
-    return f"not comparable with the base: {', '.join(differing)}" if differing else ""
-
-
-def _differing_columns(items: pd.DataFrame, alike: Mapping[str, str]) -> list[str]:
-    differing = []
-    for name, words in alike.items():
-        dense, pruned = items[f"{name}_dense"], items[f"{name}_pruned"]
-        differ = dense.notna() & pruned.notna() & (dense != pruned)
-        if differ.any():
-            first = int(np.flatnonzero(differ)[0])
-            text = _against(words, dense.iloc[first], pruned.iloc[first])
-            if not differ.all():
-                text += f" on {int(differ.sum())} of {len(items)} items"
-            differing.append(text)
-    return differing
-
-
-def _against(words: str, *values: object) -> str:
-    """`beams 5 against 4`: floats without a trailing zero."""
-    base, own = (f"{each:g}" if isinstance(each, float) else each for each in values)
-    return f"{words} {base} against {own}"
-
-
-def rounded_activations(pattern: str | None) -> str | None:
-    """The note on quantised activations, by the `pattern` of a checkpoint's records;
-    None for any other."""
-    return (
-        ROUNDED if pattern is not None and ROUNDED_ACTIVATIONS.search(pattern) else None
-    )
-
-
-def settings_of(run: Document, checkpoint: str | None, task: str) -> Document:
-    """The settings in run.json under which a checkpoint was evaluated on a task; empty
-    if there are none."""
-    found = mapping_at(run, "identity", "task_settings", checkpoint, task)
-    if "seeds" not in found:
-        return found
-    asked = mapping_at(run, "seeds", checkpoint).get(task)  # by the last call
-    seeds = asked or found["seeds"] or [found.get("seed")]
-    return {**found, "seeds": sorted(seeds)}
-
-
-def scoring_of(run: Document, checkpoint: str | None) -> list[str]:
-    """How engines scored this checkpoint's options: the names of all methods."""
-    methods = set()
-    for row in rows_at(run, "engine_stats"):
-        if row.get("checkpoint") == checkpoint and row.get("scoring"):
-            methods.add(str(row["scoring"]))
-    return sorted(methods)
+def in_language(frame: pd.DataFrame, language: str) -> pd.DataFrame:
+    """The rows of a language, or all of them."""
+    return frame if language == ALL else frame[frame["language"] == language]

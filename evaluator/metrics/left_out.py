@@ -5,13 +5,14 @@ Every other table counts its exclusions and failures; this one names them. The r
 is the record's own text.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 import pandas as pd
 
 from evaluator.metrics.columns import COUNT, REASON, TEXT, Row, typed_frame
-from evaluator.metrics.exclusions import NO_REASON, STATUSES
 from evaluator.metrics.inputs import Inputs, Part
+from evaluator.metrics.items import NO_REASON, STATUSES
 from evaluator.probes import PROBES
 from evaluator.probes.base import EVIDENCE
 
@@ -36,22 +37,22 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
     probes = sorted(PROBES, key=lambda probe: EVIDENCE.index(probe.evidence))
     for subject in (*inputs.checkpoints, *inputs.readers):
         for format in inputs.formats:
-            answers = inputs.outcomes_of(subject.checkpoint, subject.task, format)
+            items = inputs.of(subject, format)
             for probe in probes:
-                asked = answers[answers[f"{probe.name}_status"].notna()]
-                if asked[f"{probe.name}_status"].isin(STATUSES).any():
-                    for part in inputs.parts_of(subject, asked):
+                if any(items.left_out(f"{probe.name}_status").values()):
+                    for part in inputs.parts(subject, format):
                         for row in _reasons(part, probe.name):
                             yield row | {"format": format, "probe": probe.name}
 
 
 def _reasons(part: Part, probe: str) -> list[Row]:
     rows: list[Row] = []
+    asked = int(part.items.has(f"{probe}_status").sum())
     for status in STATUSES:
-        out = part.items[part.items[f"{probe}_status"] == status]
-        reasons = out[f"{probe}_why"].fillna(NO_REASON).value_counts()
-        for reason in sorted(reasons.index):
+        whys = part.items[f"{probe}_why"][part.items[f"{probe}_status"] == status]
+        reasons = Counter(why or NO_REASON for why in whys)
+        for reason in sorted(reasons):
             row = {name: part.row[name] for name in ("task", "checkpoint", "language")}
             row |= {"status": status, "n": reasons[reason], "reason": reason}
-            rows.append(row | {"asked": len(part.items)})
+            rows.append(row | {"asked": asked})
     return sorted(rows, key=lambda row: -row["n"])

@@ -2,19 +2,23 @@
 languages.
 
 Most functions return a part of a row: the value under `name`, its interval under
-`<name>_low` and `<name>_high`. `values` has one number an item. `items` is their frame
-of outcomes, or the number of each item's context: items of one context depend on each
+`<name>_low` and `<name>_high`. `values` has one number an item. `items` are the items
+themselves, or the number of each item's context: items of one context depend on each
 other.
+
+A `Measure` is a function from items to such a part of a row: of a column, or of a
+function that gives a number an item.
+
+    Share("accuracy", "produced")(items)      # accuracy, accuracy_low, accuracy_high
 """
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from scipy.special import stdtr, stdtrit
 
 from evaluator.metrics.columns import WHY, Row
@@ -25,10 +29,12 @@ from evaluator.metrics.intervals import (
     Interval,
     ItemNumbers,
     Mean,
+    Ratio,
     holm,
     mcnemar_p,
     too_few,
 )
+from evaluator.metrics.items import Items, sides_of
 
 ALIKE = "all values are alike, which bounds no interval"
 
@@ -38,19 +44,18 @@ def as_floats(column: npt.ArrayLike) -> Floats:
     return np.asarray(column, dtype=np.float64)
 
 
-Items = pd.DataFrame | ItemNumbers
+Grouped = Items | ItemNumbers  # items, or the contexts of some
+Of = str | Callable[[Items], npt.ArrayLike]  # a column, or a number an item
 
 
-def contexts_of(items: Items) -> ItemNumbers:
+def contexts_of(items: Grouped) -> ItemNumbers:
     """The number of each item's context."""
-    if isinstance(items, pd.DataFrame):
-        return items["context"].to_numpy(np.intp)
-    return items
+    return items["context"] if isinstance(items, Items) else items
 
 
 def mean_of(
     values: npt.ArrayLike,
-    items: Items,
+    items: Grouped,
     *,
     low: float = 0.0,
     high: float = 1.0,
@@ -79,7 +84,7 @@ def of_mean(name: str, mean: Mean, level: float = ALPHA) -> Row:
     return {name: mean.value, **bounds(name, mean.interval(level))}
 
 
-def rate(name: str, values: npt.ArrayLike, items: Items) -> Row:
+def rate(name: str, values: npt.ArrayLike, items: Grouped) -> Row:
     """A rate with its interval; the values are from 0 to 1."""
     return of_mean(name, mean_of(values, items)) if len(items) else {}
 
@@ -87,7 +92,7 @@ def rate(name: str, values: npt.ArrayLike, items: Items) -> Row:
 def difference(
     name: str,
     values: npt.ArrayLike,
-    items: Items,
+    items: Grouped,
     *,
     low: float = -1.0,
     high: float = 1.0,
@@ -101,14 +106,16 @@ def difference(
 
 
 def language_mean(
-    name: str, values: npt.ArrayLike, items: pd.DataFrame, low: float = 0.0
+    name: str, values: npt.ArrayLike, items: Items, low: float = 0.0
 ) -> Row:
-    """The unweighted mean over languages of one number per row, from `low` to 1;
-    empty without rows."""
-    if items.empty:
+    """The unweighted mean over languages of a number an item, from `low` to 1; empty
+    without items."""
+    if not len(items):
         return {}
-    languages = items["language"]
-    weights = 1 / as_floats(languages.map(languages.value_counts()))
+    codes, sizes = np.unique(
+        items["language"], return_inverse=True, return_counts=True
+    )[1:]
+    weights = 1 / sizes[codes]
     return of_mean(
         name, mean_of(values, items, low=low, weights=weights / weights.sum())
     )
@@ -153,7 +160,7 @@ class Unbounded:
 
     @classmethod
     def ratio(
-        cls, over: npt.ArrayLike, under: npt.ArrayLike, items: Items
+        cls, over: npt.ArrayLike, under: npt.ArrayLike, items: Grouped
     ) -> "Unbounded":
         over, under = as_floats(over), as_floats(under)
         value = float(over.sum() / under.sum())
@@ -212,12 +219,154 @@ def exp(value: float) -> float:
 
 
 def paired_difference(
-    name: str, sides: tuple[Floats, Floats], items: Items, p: str = "mcnemar_p"
+    name: str, sides: tuple[Floats, Floats], items: Grouped, p: str = "mcnemar_p"
 ) -> Row:
     """`difference` of the first minus the second of two outcomes (0.0 or 1.0 per
     item); `p` names its p's column."""
     first, second = sides
     return difference(name, first - second, items) | {p: mcnemar_p(first, second)}
+
+
+class Measure:
+    """A function from items to a part of a row."""
+
+    def __call__(self, items: Items) -> Row:
+        raise NotImplementedError
+
+    def over_languages(self, items: Items) -> Row:
+        """The same as an unweighted mean over languages; empty: it has none."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Share(Measure):
+    """The mean over the items that have a number, from `low` to `high` each, with its
+    interval."""
+
+    name: str
+    of: Of
+    low: float = 0.0
+    high: float = 1.0
+
+    def values(self, items: Items) -> Floats:
+        """A number an item; NaN: it has none."""
+        return values_of(items, self.of)
+
+    def __call__(self, items: Items) -> Row:
+        values, items = known(items, self.values)
+        return difference(self.name, values, items, low=self.low, high=self.high)
+
+    def over_languages(self, items: Items) -> Row:
+        values, items = known(items, self.values)
+        return language_mean(self.name, values, items, self.low)
+
+
+@dataclass(frozen=True)
+class Drop(Share):
+    """How much more of an outcome the base has than the checkpoint, with McNemar's p
+    in column `p`."""
+
+    low: float = -1.0
+    p: str = "mcnemar_p"
+
+    def values(self, items: Items) -> Floats:
+        return values_of(items.of_base, self.of) - values_of(items, self.of)
+
+    def __call__(self, items: Items) -> Row:
+        base, own = (values_of(side, self.of) for side in (items.of_base, items))
+        return super().__call__(items) | {self.p: mcnemar_p(base, own)}
+
+
+def flip_rate(column: str) -> Share:
+    """The share of items that one side has right, and the other has not."""
+
+    def flipped(items: Items) -> Floats:
+        base, own = sides_of(items, column)
+        return np.abs(base - own)
+
+    return Share("flip_rate", flipped)
+
+
+@dataclass(frozen=True)
+class Lengthening(Measure):
+    """The mean of a length over the base's mean, of items that both have measured. No
+    length exceeds `limit`, or else the longest."""
+
+    name: str
+    of: str
+    limit: float
+    nothing: str = "the base's are all empty"
+
+    def __call__(self, items: Items) -> Row:
+        base, own = sides_of(items, self.of)
+        if not base.any():
+            return {"reason": self.nothing if len(items) else None}
+        most = max(self.limit, base.max(), own.max())
+        return of_mean(self.name, Ratio(own / most, base / most, contexts_of(items)))
+
+
+@dataclass(frozen=True)
+class Average(Measure):
+    """The mean over the items that have a number, without an interval."""
+
+    name: str
+    of: Of
+
+    def __call__(self, items: Items) -> Row:
+        values, _ = known(items, self.of)
+        return {self.name: float(values.mean()) if len(values) else None}
+
+    def over_languages(self, items: Items) -> Row:
+        values, items = known(items, self.of)
+        if not len(values):
+            return {}
+        means = [values[items["language"] == each].mean() for each in items.languages]
+        return {self.name: float(np.mean(means))}
+
+
+@dataclass(frozen=True)
+class Count(Measure):
+    """The sum of a whole number an item."""
+
+    name: str
+    of: Of
+
+    def __call__(self, items: Items) -> Row:
+        return {self.name: int(known(items, self.of)[0].sum())}
+
+
+@dataclass(frozen=True)
+class Custom(Measure):
+    """Any other function of items."""
+
+    of: Callable[[Items], Row]
+
+    def __call__(self, items: Items) -> Row:
+        return self.of(items)
+
+
+def values_of(items: Items, of: Of) -> Floats:
+    return as_floats(items[of] if isinstance(of, str) else of(items))
+
+
+def known(items: Items, of: Of) -> tuple[Floats, Items]:
+    """The numbers of the items that have one, and these items."""
+    values = values_of(items, of)
+    some = ~np.isnan(values)
+    return (values, items) if some.all() else (values[some], items.take(some))
+
+
+def defined_in(
+    measure: Measure, name: str, items: Items
+) -> tuple[Items, list[Row], str | None]:
+    """The items of the languages in which `measure` gives a number `name`, its row in
+    each of these, and a remark on the others."""
+    rows = {each: measure(items.of(each)) for each in items.languages}
+    rows = {each: row for each, row in rows.items() if row.get(name) is not None}
+    undefined = [each for each in items.languages if each not in rows]
+    why = f"{name} is undefined in: {', '.join(undefined)}" if undefined else None
+    some = np.isin(items["language"].astype(str), [*rows])
+    return items.take(some), [*rows.values()], why
 
 
 def correct_for_many(

@@ -16,7 +16,8 @@ import yaml
 
 from evaluator.core.errors import Document, Json, rows_at
 from evaluator.metrics.columns import COUNT, TEXT, Kind, Row, rows_with, typed_frame
-from evaluator.metrics.inputs import ALL, MEAN, settings_of
+from evaluator.metrics.comparable import settings_of
+from evaluator.metrics.items import ALL, MEAN
 
 # Each row has its own kind: that of the column `quantity` in the table `table` (see
 # `report.cells`).

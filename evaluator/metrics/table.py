@@ -40,8 +40,9 @@ from evaluator.metrics.columns import (
     rounded,
     typed_frame,
 )
-from evaluator.metrics.exclusions import joined_reasons
-from evaluator.metrics.inputs import Inputs, rounded_activations
+from evaluator.metrics.comparable import rounded_activations
+from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.items import joined_reasons
 from evaluator.metrics.measures import correct_for_many
 from evaluator.store.schema import NUMBER_TYPES as NUMBERS
 

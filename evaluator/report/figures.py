@@ -11,7 +11,8 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
 
-from evaluator.metrics.inputs import ALL, MEAN, rows_where
+from evaluator.metrics.inputs import rows_where
+from evaluator.metrics.items import ALL, MEAN
 from evaluator.metrics.table import Bars, Dots, Heat, Note, Panel, Scatter, Table
 from evaluator.report import theme
 

@@ -14,7 +14,7 @@ import pandas as pd
 from evaluator.core.errors import Json, json_text, one_line, printable
 from evaluator.deciding.decision import OUTCOMES, Check, Verdict
 from evaluator.deciding.policy import Policy, spelled
-from evaluator.metrics.fates import item_fates
+from evaluator.metrics.fates import fates_of
 from evaluator.report.notebook import OpenRun
 
 MARKS = {"beyond": "!", "undecided": "?"}
@@ -25,11 +25,7 @@ _ANSWER = 200  # of an answer
 _ALIKE = str.maketrans("`|<>@", "\u02cb\u00a6\u2039\u203a\uff20")
 # The clearest loss first: neither said nor picked, then few words of the gold answer,
 # where the base gave all of them.
-_CLEAREST = {
-    "recognised_pruned": True,
-    "token_f1_pruned": True,
-    "token_f1_dense": False,
-}
+_CLEAREST = {"recognised": True, "token_f1": True, "base_token_f1": False}
 _SIDES = ("base", "checkpoint")
 _ITEM = ["task", "language", "item_id"]
 
@@ -159,18 +155,15 @@ def _plain(text: object) -> str:
 def lost_answers(run: OpenRun) -> list[list[str]]:
     """The clearest open answers that a base says and its checkpoint does not, each
     question once: the columns LOST."""
-    columns = [*_ITEM, *_SIDES, "fate", *_CLEAREST]
-    parts = [pd.DataFrame(columns=columns)]
-    for (task, checkpoint), comparison in run.inputs.comparisons().items():
-        items = comparison.outcomes
-        gone = items["produced_dense"].eq(1) & items["produced_pruned"].eq(0)
-        lost = items[gone].assign(
-            task=task,
-            checkpoint=checkpoint,
-            base=comparison.subject.base,
-            fate=item_fates(items)[gone],
+    parts = [pd.DataFrame(columns=[*_ITEM, *_SIDES, "fate", *_CLEAREST])]
+    for subject in run.inputs.compared:
+        items = run.inputs.of(subject)
+        gone = items.take((items["base_produced"] == 1) & (items["produced"] == 0))
+        columns = {name: gone[name] for name in ("language", "item_id", *_CLEAREST)}
+        lost = pd.DataFrame(columns | {"fate": fates_of(gone)}).assign(
+            task=subject.task, checkpoint=subject.checkpoint, base=subject.base
         )
-        parts.append(_clearest(lost[columns]))
+        parts.append(_clearest(lost))
     rows = []
     for row in _clearest(pd.concat(parts)).to_dict("records"):
         records = run.item(*(row[name] for name in ("task", "item_id", "language")))

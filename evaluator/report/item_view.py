@@ -36,7 +36,7 @@ import pandas as pd
 from evaluator.core.errors import Json, json_text
 from evaluator.core.records import FORMATS
 from evaluator.core.reducing import by_its_rule
-from evaluator.metrics.fates import item_fates
+from evaluator.metrics.fates import fates_of
 from evaluator.metrics.inputs import Inputs
 from evaluator.probes import PROBES
 from evaluator.probes.base import Probe, View
@@ -220,14 +220,12 @@ class ItemView:
         """The first letter of the fate, per item and pruned checkpoint; '.' for an
         item without records."""
         letters: dict[str, list[str]] = {}
-        for (task, checkpoint), comparison in inputs.comparisons().items():
-            line = letters.setdefault(checkpoint, ["."] * len(self.numbers))
-            outcomes = comparison.outcomes
-            keys = zip(outcomes["language"], outcomes["item_id"], strict=True)
-            for (language, item_id), fate in zip(
-                keys, item_fates(outcomes), strict=True
-            ):
-                line[self.numbers[task, str(language), str(item_id)]] = fate[0]
+        for subject in inputs.compared:
+            line = letters.setdefault(subject.checkpoint, ["."] * len(self.numbers))
+            both = inputs.of(subject).both
+            keys = zip(both["language"], both["item_id"], fates_of(both), strict=True)
+            for language, item_id, fate in keys:
+                line[self.numbers[subject.task, str(language), str(item_id)]] = fate[0]
         return {name: "".join(line) for name, line in letters.items()}
 
 

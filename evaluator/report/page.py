@@ -26,7 +26,7 @@ from evaluator.deciding.verdict_text import summary, usable, why
 from evaluator.metrics import TABLES, FilledTable
 from evaluator.metrics.columns import COUNT, FEW, LAST, TEXT, Column, names_of, rows_of
 from evaluator.metrics.headline import WITH_INTERVALS as HEADLINE
-from evaluator.metrics.inputs import ALL, MEAN
+from evaluator.metrics.items import ALL, MEAN
 from evaluator.metrics.left_out import COLUMNS as LEFT_OUT
 from evaluator.report.figures import draw_each
 from evaluator.report.results import Page, Results

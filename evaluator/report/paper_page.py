@@ -23,7 +23,7 @@ from evaluator.core.errors import Document, InputError
 from evaluator.core.files import write_atomically
 from evaluator.metrics import TABLES
 from evaluator.metrics.columns import Column, Row, rows_with
-from evaluator.metrics.inputs import ALL
+from evaluator.metrics.items import ALL
 from evaluator.metrics.published import is_paper_setting, paper
 from evaluator.metrics.table import Axis, Bars, Dots, Panel, Scatter, Series
 from evaluator.report.figures import draw_panels

@@ -173,7 +173,7 @@ def _headline(results: Results) -> None:
 def _left_out(table: pd.DataFrame) -> None:
     """Print the unmeasured items, a line per reason. Each language counts the most
     items of any checkpoint."""
-    from evaluator.metrics.inputs import ALL
+    from evaluator.metrics.items import ALL
 
     keys = ["task", "status", "reason", "format", "probe"]
     most = (

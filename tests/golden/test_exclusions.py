@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import binomtest
 
 from evaluator.metrics import Inputs, reduce_records
-from evaluator.metrics.exclusions import NO_REASON
+from evaluator.metrics.items import NO_REASON
 from evaluator.metrics.left_out import left_out
 from tests.support.records import Seen, numbered, records
 from tests.support.tables import has, only, pair, select, tables

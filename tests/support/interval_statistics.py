@@ -8,12 +8,12 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from scipy.special import ndtr, ndtri
 
 from evaluator.metrics.bootstrap import intervals, language_intervals
 from evaluator.metrics.columns import Row
 from evaluator.metrics.intervals import Floats, ItemNumbers
+from evaluator.metrics.items import Items
 from evaluator.metrics.measures import Unbounded, bounds, difference
 from evaluator.metrics.tables.pr_gap import delta_pr_of
 from evaluator.metrics.tables.prompts import extremes
@@ -49,16 +49,17 @@ def _right(normals: Floats, *rates: float) -> Values:
     ]
 
 
-def _languages(contexts: ItemNumbers) -> pd.DataFrame:
+def _languages(contexts: ItemNumbers) -> Items:
     """Two languages; one has a fifth of the contexts."""
     languages = np.where(contexts % 5 == 0, "b", "a")
-    return pd.DataFrame({"language": languages, "context": contexts})
+    columns = {"language": languages, "context": contexts, "item": contexts}
+    return Items.of_columns(columns)
 
 
 def _language_value(
     contexts: ItemNumbers, *values: Floats, of: Callable[..., Floats]
 ) -> float:
-    languages = _languages(contexts)["language"].to_numpy()
+    languages = _languages(contexts)["language"]
     parts = []
     for name in "ab":
         means = (np.asarray(each[languages == name].mean()) for each in values)

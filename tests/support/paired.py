@@ -4,23 +4,18 @@ from typing import Any
 
 import numpy as np
 
-from evaluator.deciding.criteria import Paired
+from evaluator.deciding.criteria import Paired, Probe
 from evaluator.metrics.intervals import Floats
 
 
 def paired(base: Floats, own: Floats, **more: Any) -> Paired:
     """The open answers of a base and of a checkpoint to the same items, each of a
-    context of its own; nothing else was asked."""
+    context of its own. `answers`: of other probes."""
     count = len(base)
-    unasked, every = np.full(count, np.nan), np.ones(count, dtype=bool)
     values: dict[str, Any] = {
         "languages": np.full(count, "english", dtype=object),
         "contexts": np.arange(count),
-        "base_said": base,
-        "said": own,
-        "base_picked": unasked,
-        "picked": unasked,
-        "open": every,
-        "choice": ~every,
     }
-    return Paired(**values | more)
+    answers: dict[Probe, Any] = {"open": (base, own, np.ones(count, dtype=bool))}
+    answers |= more.pop("answers", {})
+    return Paired.of_answers(**values | more, answers=answers)

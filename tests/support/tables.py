@@ -11,7 +11,8 @@ from evaluator.core.records import Format
 from evaluator.metrics import TABLES, FilledTable, Inputs, headline_of, reduce_records
 from evaluator.metrics.columns import Row
 from evaluator.metrics.headline import SUMMED
-from evaluator.metrics.inputs import ALL, rows_where
+from evaluator.metrics.inputs import rows_where
+from evaluator.metrics.items import ALL
 from tests.support.records import Seen, judged, records
 
 FORMS: tuple[Format, ...] = (

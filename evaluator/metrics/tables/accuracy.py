@@ -10,8 +10,6 @@ accuracies and drops, each with the interval of that mean.
 
 from collections.abc import Iterator
 
-import pandas as pd
-
 from evaluator.metrics.columns import (
     COUNT,
     DROP,
@@ -24,16 +22,10 @@ from evaluator.metrics.columns import (
     TEXT,
     Row,
 )
-from evaluator.metrics.exclusions import all_measured, joined_reasons, measured
-from evaluator.metrics.fates import (
-    CORRECT,
-    headroom,
-    over_headroom,
-    paired_drop,
-    sides_of,
-)
-from evaluator.metrics.inputs import MEAN, Comparison, Inputs, Part
-from evaluator.metrics.measures import language_mean, rate
+from evaluator.metrics.cuts import Cut, walk
+from evaluator.metrics.fates import CORRECT, NormalisedDrop
+from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.measures import Average, Count, Drop, Share
 from evaluator.metrics.table import (
     LACKS,
     Dots,
@@ -59,80 +51,32 @@ _RATES = {
         "truncation": "truncated",
     },
 }
-_IDENTITY = (*SUBJECT, *TEXT("format", "probe"), LANGUAGE)
-_COUNTED = ("n", "excluded", "engine_error")
+
+
+def _cut(probe: str) -> Cut:
+    rates = [Share(name, column) for name, column in _RATES[probe].items()]
+    overlap = [Average("token_f1", "token_f1")] if probe == "greedy" else []
+    right = CORRECT[probe]
+    return Cut(
+        keys={"probe": probe},
+        probes=(probe,),
+        measures=(Count("truncated", "truncated"), *rates, *overlap),
+        paired=(
+            Average("dense_accuracy", f"base_{right}"),
+            Drop("drop", right),
+            NormalisedDrop(probe),
+        ),
+        mean=True,
+    )
+
+
+_CUTS = [_cut(probe) for probe in CORRECT]
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
     for format in inputs.formats:
-        for subject in inputs.checkpoints:
-            items = inputs.outcomes_of(subject.checkpoint, subject.task, format)
-            for probe in CORRECT:
-                if items[f"{probe}_status"].notna().any():
-                    parts = list(inputs.parts_of(subject, items, format))
-                    for row in _probe_rows(parts, probe):
-                        yield row | {"format": format, "probe": probe}
-
-
-def _probe_rows(parts: list[Part], probe: str) -> Iterator[Row]:
-    """Pooled, the mean over languages, then by language."""
-    whole, *by_language = parts
-    pooled = _row(whole, probe)
-    yield pooled
-    done = all_measured(whole.items, f"{probe}_status")
-    if not done.empty:
-        row = {name: pooled[name] for name in (*_COUNTED, "truncated")}
-        row["n_paired"] = pooled.get("n_paired")
-        languages = f"{done['language'].nunique()} of {len(by_language)} languages"
-        row |= {"language": MEAN, "reason": f"unweighted mean over {languages}"}
-        yield whole.subject.row | row | _means(done, whole.comparison, probe)
-    for part in by_language:
-        yield _row(part, probe)
-
-
-def _row(part: Part, probe: str) -> Row:
-    done, counts = measured(part.items, probe)
-    row = part.row | counts | {"truncated": int(done["truncated"].sum())}
-    for name, column in _RATES[probe].items():
-        filled = done[done[column].notna()]
-        row |= rate(name, filled[column], filled)
-    if probe == "greedy" and len(done):
-        row["token_f1"] = float(done["token_f1"].dropna().mean())
-    if part.comparison is not None:
-        drop = _paired(part.comparison, part.language, probe)
-        row |= drop | {"reason": joined_reasons(row["reason"], drop["reason"])}
-    return row
-
-
-def _means(done: pd.DataFrame, comparison: Comparison | None, probe: str) -> Row:
-    """Means over the languages with measured items. The mean drop is over the
-    languages with items measured in both."""
-    row: Row = {}
-    for name, column in _RATES[probe].items():
-        filled = done[done[column].notna()]
-        row |= language_mean(name, filled[column], filled)
-    if probe == "greedy":
-        by_language = done.groupby("language")["token_f1"].mean()
-        row["token_f1"] = float(by_language.mean())
-    if comparison is not None:
-        both = comparison.measured(probe)
-        dense, pruned = sides_of(both, CORRECT[probe])
-        by_language = pd.Series(dense).groupby(both["language"].to_numpy()).mean()
-        row["dense_accuracy"] = float(by_language.mean())
-        row |= language_mean("drop", dense - pruned, both, low=-1.0)
-    return row
-
-
-def _paired(comparison: Comparison, language: str, probe: str) -> Row:
-    """The drop on the items that the probe measured in both checkpoints."""
-    items = comparison.measured(probe, language=language)
-    row = paired_drop(comparison, items, CORRECT[probe])
-    if not items.empty:
-        dense, _, floor = (float(each.mean()) for each in headroom(items, probe)[0])
-        relative, reason = over_headroom(row["drop"], dense, floor)
-        row |= {"dense_accuracy": dense, "floor": floor}
-        row |= {"normalised_drop": relative, "reason": reason}
-    return row
+        for row in walk(inputs, _CUTS, format):
+            yield row | {"format": format}
 
 
 _POOLED = (
@@ -152,8 +96,10 @@ TABLE = Table(
     ),
     needs="the probe greedy or choice on any checkpoint",
     columns=(
-        *_IDENTITY,
-        *COUNT(*_COUNTED, "truncated"),
+        *SUBJECT,
+        *TEXT("format", "probe"),
+        LANGUAGE,
+        *COUNT("n", "excluded", "engine_error", "truncated"),
         *PERCENTAGE.estimates(
             "accuracy", "exact_match", "per_token", "per_byte", "truncation"
         ),

@@ -17,7 +17,7 @@ from the checkpoint that was calibrated on that language.
 import re
 from collections.abc import Iterator, Sequence
 
-import pandas as pd
+import numpy as np
 from msgspec.structs import replace
 
 from evaluator.core.text import code_of
@@ -31,13 +31,30 @@ from evaluator.metrics.columns import (
     Column,
     Row,
 )
-from evaluator.metrics.exclusions import measured
-from evaluator.metrics.inputs import MEAN, Inputs, Part, Subject, in_language
+from evaluator.metrics.cuts import Cut
+from evaluator.metrics.inputs import Inputs, Subject
 from evaluator.metrics.intervals import Floats
-from evaluator.metrics.measures import as_floats, difference, language_mean
+from evaluator.metrics.items import MEAN, Items
+from evaluator.metrics.measures import Share
 from evaluator.metrics.table import Dots, Series, Table
 
 _NAMED = ("wikipedia", "balanced", "gazetteer")  # sources that may name languages
+
+
+def _gap(items: Items) -> Floats:
+    return items["recognised"] - items["produced"]
+
+
+_CUT = Cut(
+    probes=("greedy", "choice"),
+    measures=(
+        Share("open_accuracy", "produced"),
+        Share("choice_accuracy", "recognised"),
+        Share("choice_minus_open", _gap, low=-1.0),
+    ),
+    mean=True,
+    nothing="no item was measured with both greedy and choice",
+)
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
@@ -47,8 +64,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
     for subject in inputs.checkpoints:
         if subject.base is None or subject.calibration is None:
             continue
-        items = inputs.outcomes_of(subject.checkpoint, subject.task)
-        yield from _calibrated(inputs, subject, kind_of(subject.calibration), items)
+        yield from _calibrated(inputs, subject, kind_of(subject.calibration))
         if _single_language(subject.calibration) is not None:
             setting = subject.method, subject.pattern, subject.requested
             key = subject.task, subject.base, *setting
@@ -59,25 +75,30 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
             yield from _calibrated(inputs, together, "per_language", items)
 
 
-def _combined(
-    inputs: Inputs, subjects: Sequence[Subject]
-) -> tuple[Subject, pd.DataFrame]:
+def _calibrated(
+    inputs: Inputs, subject: Subject, kind: str, items: Items | None = None
+) -> Iterator[Row]:
+    rows = [*_CUT.rows(inputs, subject, items=items)]
+    for row in rows if rows and rows[0]["n"] else ():
+        yield row | {"kind": kind}
+
+
+def _combined(inputs: Inputs, subjects: Sequence[Subject]) -> tuple[Subject, Items]:
     """Each language's items from the checkpoint that was calibrated on that
     language."""
-    first, task = subjects[0], subjects[0].task
-    calibrated = {}
-    for subject in subjects:
-        calibrated[_single_language(subject.calibration or "")] = subject.checkpoint
-    items = [inputs.outcomes_of("", task)]
-    for language in inputs.languages(task):
-        if checkpoint := calibrated.get(code_of(language)):
-            items.append(in_language(inputs.outcomes_of(checkpoint, task), language))
+    first = subjects[0]
+    calibrated = {_single_language(each.calibration or ""): each for each in subjects}
+    parts = [inputs.of(first).take(slice(0, 0))]
+    for language in inputs.languages(first.task):
+        if subject := calibrated.get(code_of(language)):
+            parts.append(inputs.of(subject).of(language))
+    items = Items(lambda name: np.concatenate([part[name] for part in parts]))
     by_share = first.pattern in ("unstructured", "layers", "experts")
     setting = f"{first.method}-{first.requested if by_share else first.pattern}"
     together = replace(
         first, checkpoint=f"{setting} per language", calibration="each language's own"
     )
-    return together, pd.concat(items[1:] or items)
+    return together, items
 
 
 def kind_of(source: str) -> str:
@@ -100,46 +121,6 @@ def _single_language(source: str) -> str | None:
     if family not in _NAMED or len(languages) != 1 or not languages[0]:
         return None
     return code_of(languages[0])
-
-
-def _calibrated(
-    inputs: Inputs, subject: Subject, kind: str, items: pd.DataFrame
-) -> list[Row]:
-    pooled, *by_language = inputs.parts_of(subject, items)
-    rows = [_row(pooled)]
-    if not rows[0]["n"]:
-        return []
-    done, counts = _measured(items)
-    counts["reason"] = (
-        f"unweighted mean over {done['language'].nunique()} of {len(by_language)}"
-        " languages"
-    )
-    mean = {**subject.row, "language": MEAN, **counts}
-    for name, values, low in _accuracies(done):
-        mean |= language_mean(name, values, done, low=low)
-    rows += [mean, *map(_row, by_language)]
-    return [row | {"kind": kind} for row in rows]
-
-
-def _row(part: Part) -> Row:
-    done, counts = _measured(part.items)
-    row = part.row | counts
-    for name, values, low in _accuracies(done):
-        row |= difference(name, values, done, low=low)
-    return row
-
-
-def _measured(items: pd.DataFrame) -> tuple[pd.DataFrame, Row]:
-    nothing = "no item was measured with both greedy and choice"
-    return measured(items, "greedy", "choice", nothing=nothing)
-
-
-def _accuracies(done: pd.DataFrame) -> Iterator[tuple[str, Floats, float]]:
-    """Each number's name, its value for each item, and the lowest possible value."""
-    said, picked = as_floats(done["produced"]), as_floats(done["recognised"])
-    yield "open_accuracy", said, 0.0
-    yield "choice_accuracy", picked, 0.0
-    yield "choice_minus_open", picked - said, -1.0
 
 
 _BOTH = (

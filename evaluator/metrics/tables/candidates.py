@@ -6,8 +6,9 @@ from `open`, paired.
 """
 
 from collections.abc import Iterator
+from functools import reduce
 
-import pandas as pd
+import numpy as np
 
 from evaluator.metrics.columns import (
     BY_LANGUAGE,
@@ -18,9 +19,10 @@ from evaluator.metrics.columns import (
     TEXT,
     Row,
 )
-from evaluator.metrics.exclusions import all_measured, joined_reasons, measured
-from evaluator.metrics.inputs import ALL, Inputs, in_language
-from evaluator.metrics.measures import as_floats, paired_difference, rate
+from evaluator.metrics.cuts import Cut
+from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.items import Items, within
+from evaluator.metrics.measures import Custom, Share, paired_difference
 from evaluator.metrics.table import Dots, Holm, Lack, Series, Table
 
 # formats, in the order of the table
@@ -29,42 +31,31 @@ COMPARED = ("open", "distractors_only", "unrelated", "shown")
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
     for subject in inputs.checkpoints:
-        asked: dict[str, pd.DataFrame] = {}
+        asked: dict[str, Items] = {}
         for format in COMPARED:
-            items = inputs.outcomes_of(subject.checkpoint, subject.task, format)
-            if items["greedy_status"].notna().any():
+            items = inputs.of(subject, format)
+            if items.any_ran("greedy"):
                 asked[format] = items
         if len(asked) < 2 or "open" not in asked:
             continue
-        common = _common(asked)
-        for language in (ALL, *inputs.languages(subject.task)):
-            opened = in_language(common["open"], language)
-            for format, items in asked.items():
-                _, counts = measured(in_language(items, language), "greedy")
-                listed = common[format].loc[opened.index]
-                row = counts | _accuracy(listed, opened, format)
-                if listed.empty:
-                    nothing = "no item was measured in every format"
-                    row["reason"] = joined_reasons(nothing, row["reason"])
-                yield subject.row | {"language": language, "format": format} | row
+        numbers = [items.measured("greedy")["item"] for items in asked.values()]
+        common = reduce(np.intersect1d, numbers)
+        for format, items in asked.items():
+            gap = [] if format == "open" else [Custom(_difference)]
+            cut = Cut(
+                keys={"format": format},
+                probes=("greedy",),
+                where=within(common),
+                measures=(Share("accuracy", "produced"), *gap),
+                nothing="no item was measured in every format",
+            )
+            beside = items.beside("open_", asked["open"])
+            yield from cut.rows(inputs, subject, format, beside)
 
 
-def _common(asked: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """The items that were measured in every format, by their numbers."""
-    done = {}
-    for format, items in asked.items():
-        measured_items = all_measured(items, "greedy_status")
-        done[format] = measured_items.set_index("item", drop=False)
-    numbers = sorted(set.intersection(*(set(items.index) for items in done.values())))
-    return {format: items.loc[numbers] for format, items in done.items()}
-
-
-def _accuracy(listed: pd.DataFrame, opened: pd.DataFrame, format: str) -> Row:
-    sides = as_floats(listed["produced"]), as_floats(opened["produced"])
-    row: Row = {"n": len(listed), **rate("accuracy", sides[0], listed)}
-    if format != "open":
-        row |= paired_difference("difference", sides, listed)
-    return row
+def _difference(items: Items) -> Row:
+    sides = items["produced"], items["open_produced"]
+    return paired_difference("difference", sides, items)
 
 
 _LISTED = (

@@ -17,9 +17,9 @@ kinds of distractors. Differences are hard minus standard; `known` is n of the
 dissociation rates.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-import pandas as pd
+import numpy as np
 
 from evaluator.metrics.columns import (
     BY_LANGUAGE,
@@ -33,51 +33,48 @@ from evaluator.metrics.columns import (
     Column,
     Row,
 )
-from evaluator.metrics.exclusions import joined_reasons, measured
-from evaluator.metrics.fates import sides_of
-from evaluator.metrics.inputs import Comparison, Inputs, Part, statuses_of
-from evaluator.metrics.measures import as_floats, difference, paired_difference, rate
+from evaluator.metrics.cuts import Cut, add
+from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.items import Flags, Items, joined_reasons
+from evaluator.metrics.measures import (
+    Average,
+    Custom,
+    Drop,
+    Share,
+    difference,
+    paired_difference,
+    rate,
+)
 from evaluator.metrics.table import Dots, Holm, Lack, Series, Table
+
+# of an item's distractors, how many are of the gold option's kind
+_KINDS: dict[str, Callable[[Items], Flags]] = {
+    "all": lambda items: items["same_kind"] == items["options"] - 1,
+    "some": lambda items: (
+        (items["same_kind"] > 0) & (items["same_kind"] < items["options"] - 1)
+    ),
+    "none": lambda items: items["same_kind"] == 0,
+}
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
     for subject in inputs.checkpoints:
-        items = inputs.outcomes_of(subject.checkpoint, subject.task)
-        found = set(_kind_of(items))
-        kinds = [kind for kind in ("all", "some", "none") if kind in found]
-        if len(kinds) > 1:
-            for part in inputs.parts_of(subject, items):
-                for kind in kinds:
-                    yield from _of_kind(part, kind)
-
-
-def _of_kind(part: Part, kind: str) -> Iterator[Row]:
-    done, counts = measured(part.items, "choice")
-    here = done[_kind_of(done) == kind]
-    if here.empty:
-        return
-    row = part.row | counts | {"same_kind": kind, "n": len(here)}
-    row |= rate("accuracy", here["recognised"], here)
-    if part.comparison is not None:
-        both = part.comparison.measured("choice", language=part.language)
-        both = both[_kind_of(both, "_pruned") == kind]
-        reason = joined_reasons(part.comparison.reason, row["reason"])
-        row |= {"n_paired": len(both), "reason": reason}
-        if len(both):
-            sides = sides_of(both, "recognised")
-            row["base_accuracy"] = float(sides[0].mean())
-            row |= paired_difference("drop", sides, both)
-    yield row
-
-
-def _kind_of(items: pd.DataFrame, side: str = "") -> pd.Series:
-    """How many of an item's distractors are of the gold option's kind, in a word;
-    null if nothing was scored."""
-    same, options = items[f"same_kind{side}"], items[f"options{side}"]
-    kinds = pd.Series("some", index=items.index, dtype=object)
-    kinds[same == options - 1] = "all"
-    kinds[same == 0] = "none"
-    return kinds.where(same.notna())
+        items = inputs.of(subject)
+        kinds = {name: of for name, of in _KINDS.items() if of(items).any()}
+        for name, of in kinds.items() if len(kinds) > 1 else ():
+            cut = Cut(
+                keys={"same_kind": name},
+                probes=("choice",),
+                where=of,
+                measures=(Share("accuracy", "recognised"),),
+                paired=(
+                    Average("base_accuracy", "base_recognised"),
+                    Drop("drop", "recognised"),
+                ),
+            )
+            for row in cut.rows(inputs, subject):
+                if row["n"]:
+                    yield row
 
 
 DISTRACTORS = Table(
@@ -111,38 +108,51 @@ _RECOGNISED = {"standard": "recognised", "hard": "hard_recognised"}
 _GREEDY = "the probe greedy on a checkpoint and its base (for the dissociation rates)"
 
 
+def _difference(items: Items) -> Row:
+    sides = items["hard_recognised"], items["recognised"]
+    return paired_difference("difference", sides, items)
+
+
+def _dissociations(items: Items) -> Row:
+    """Of the answers that the base says and picks from both kinds of options."""
+    right = ("base_produced", "base_recognised", "base_hard_recognised")
+    items = items.measured("greedy", "choice", "hard_choice", both=True)
+    items = items.take(np.logical_and.reduce([items[name] == 1 for name in right]))
+    silent = items["produced"] == 0
+    shares = {kind: silent * items[name] for kind, name in _RECOGNISED.items()}
+    row: Row = {"known": len(items)}
+    for kind, values in shares.items():
+        row |= rate(f"{kind}_dissociation", values, items)
+    gap = shares["hard"] - shares["standard"]
+    return row | difference("dissociation_difference", gap, items)
+
+
+_HARD = Cut(
+    probes=("choice", "hard_choice"),
+    measures=(
+        *(Share(f"{kind}_accuracy", name) for kind, name in _RECOGNISED.items()),
+        Custom(_difference),
+    ),
+    nothing="no item was measured with both choice and hard_choice",
+)
+
+
 def _hard_rows(inputs: Inputs) -> Iterator[Row]:
-    for part in inputs.parts("hard_choice_status"):
-        nothing = "no item was measured with both choice and hard_choice"
-        done, row = measured(part.items, "choice", "hard_choice", nothing=nothing)
-        for kind, column in _RECOGNISED.items():
-            row |= rate(f"{kind}_accuracy", done[column], done)
-        sides = as_floats(done["hard_recognised"]), as_floats(done["recognised"])
-        row |= paired_difference("difference", sides, done)
-        comparison = part.comparison
-        if comparison is not None:
-            statuses = comparison.outcomes[statuses_of("greedy")]
+    for subject in inputs.checkpoints:
+        items = inputs.of(subject)
+        if not items.any_ran("hard_choice"):
+            continue
+        alone = inputs.alone(subject) if subject.base else None
+        unsaid = None
+        said = items.has("base_greedy_status") & items.has("greedy_status")
+        if not alone and not said.any():
             unsaid = f"needs {_GREEDY}"
-            if comparison.reason or statuses.notna().all(axis=1).any():
-                unsaid = ""
-            row |= _dissociations(comparison, part.language)
-            row["reason"] = joined_reasons(comparison.reason, unsaid, row["reason"])
-        yield part.row | row
-
-
-def _dissociations(comparison: Comparison, language: str) -> Row:
-    items = comparison.measured("greedy", "choice", "hard_choice", language=language)
-    right = items[["produced_dense", "recognised_dense", "hard_recognised_dense"]] == 1
-    known = items[right.all(axis=1)]
-    silent = as_floats(known["produced_pruned"]) == 0
-    standard = silent * as_floats(known["recognised_pruned"])
-    hard = silent * as_floats(known["hard_recognised_pruned"])
-    return {
-        "known": len(known),
-        **rate("standard_dissociation", standard, known),
-        **rate("hard_dissociation", hard, known),
-        **difference("dissociation_difference", hard - standard, known),
-    }
+        for row in _HARD.rows(inputs, subject):
+            if subject.base:
+                here = items.of(row["language"])
+                add(row, _dissociations(here))
+                add(row, {"reason": joined_reasons(alone, unsaid)})
+            yield row
 
 
 def _both_kinds(column: str) -> tuple[Series, ...]:

@@ -10,6 +10,7 @@ measurement, the `noise_floor` in the rows of the pruned checkpoints of that bas
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from evaluator.metrics.columns import (
     COUNT,
@@ -20,65 +21,65 @@ from evaluator.metrics.columns import (
     Column,
     Row,
 )
-from evaluator.metrics.fates import BARS, FATES, RATES, UNMEASURED, item_fates
-from evaluator.metrics.inputs import Inputs, Part
-from evaluator.metrics.measures import as_floats, difference, rate
+from evaluator.metrics.cuts import Cut, walk
+from evaluator.metrics.fates import BARS, FATES, RATES, fate_share, has_fate, known
+from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.items import Items
+from evaluator.metrics.measures import Count, Custom, Share
 from evaluator.metrics.table import Bars, Heat, Note, Table
 
 
+def _corrected(items: Items) -> Row:
+    """mc_only without lucky guesses."""
+    guesses = 1 / (items["options"] - 1)
+    mc_only, lost = has_fate("mc_only")(items), has_fate("lost")(items)
+    low = -float(guesses.max(initial=0.0))
+    return Share("mc_only_corrected", lambda _: mc_only - lost * guesses, low)(items)
+
+
+_MEASURES = (
+    *(Count(fate, has_fate(fate)) for fate in FATES),
+    *(fate_share(fate) for fate in FATES),
+    replace(fate_share("mc_only"), name="dissociation_rate"),
+    Custom(_corrected),
+)
+
+
+def _of_known(items: Items) -> Row:
+    """`n` counts the known answers among the measured `items`."""
+    of_known = items.take(known(items))
+    row: Row = {"items": len(items), "n": len(of_known)}
+    if len(items) and not len(of_known):
+        row["reason"] = "the dense model both produced and recognised none of the items"
+    for measure in _MEASURES:
+        row |= measure(of_known)
+    return row
+
+
+_CUT = Cut(
+    probes=("greedy", "choice"),
+    both=True,
+    measures=(Custom(_of_known),),
+    nothing=(
+        "no item was measured with both probes greedy and choice in both checkpoints"
+    ),
+)
+
+
 def _rows(inputs: Inputs) -> Iterator[Row]:
-    """One row per checkpoint with a base, task and language, and a pooled row `all`."""
-    rows, floors = [], {}
-    for comparison in inputs.comparisons().values():
-        outcomes = comparison.outcomes
-        for part in comparison.parts(outcomes.assign(fate=item_fates(outcomes))):
-            row = _row(part)
-            rows.append(row)
-            if row["re_run"]:
-                floors[_place(row)] = row.get("dissociation_rate")
+    rows, floors = list(walk(inputs, [_CUT])), {}
+    re_runs = {each.key for each in inputs.compared if each.re_run}
     for row in rows:
-        floor = None if row["re_run"] else floors.get(_place(row))
-        yield row | {"noise_floor": floor}
+        if (row["task"], row["checkpoint"]) in re_runs:
+            floors[_place(row)] = row.get("dissociation_rate")
+    for row in rows:
+        again = (row["task"], row["checkpoint"]) in re_runs
+        floor = None if again else floors.get(_place(row))
+        yield row | {"re_run": again, "noise_floor": floor}
 
 
 def _place(row: Row) -> tuple[str, str, str]:
     return row["task"], row["base"], row["language"]
-
-
-def _row(part: Part) -> Row:
-    items, comparison = part.items, part.compared
-    known = items[items["fate"].isin(FATES)]
-    measured = int((items["fate"] != UNMEASURED).sum())
-    row: Row = {
-        **part.row,
-        "re_run": part.subject.re_run,
-        "n": len(known),
-        "items": measured,
-        **comparison.counts(part.language, "greedy", "choice"),
-        "reason": comparison.reason,
-    }
-    if not row["reason"] and known.empty:
-        row["reason"] = _why_unknown(len(items), measured)
-    for fate in FATES:
-        flags = known["fate"] == fate
-        row |= {fate: int(flags.sum()), **rate(f"{fate}_rate", flags, known)}
-    mc_only = as_floats(known["fate"] == "mc_only")
-    row |= rate("dissociation_rate", mc_only, known)
-    guesses = 1 / (as_floats(known["options_pruned"]) - 1)
-    corrected = mc_only - as_floats(known["fate"] == "lost") * guesses
-    low = -float(guesses.max(initial=0.0))
-    return row | difference("mc_only_corrected", corrected, known, low=low)
-
-
-def _why_unknown(items: int, measured: int) -> str:
-    if not items:
-        return "no item of this language is common to the checkpoint and its base"
-    if not measured:
-        return (
-            "no item was measured with both probes greedy and choice in both"
-            " checkpoints"
-        )
-    return "the dense model both produced and recognised none of the items"
 
 
 TABLE = Table(

@@ -9,6 +9,7 @@ their fertility is higher than that of running text, in all languages alike. Row
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pandas as pd
 
 from evaluator.core.text import without_spaces
@@ -22,10 +23,10 @@ from evaluator.metrics.columns import (
     Column,
     Row,
 )
-from evaluator.metrics.exclusions import measured
-from evaluator.metrics.fates import CORRECT, over_headroom, sides_of
-from evaluator.metrics.inputs import MEAN, Comparison, Inputs, Part
-from evaluator.metrics.measures import Unbounded, language_mean
+from evaluator.metrics.fates import over_headroom
+from evaluator.metrics.inputs import Inputs, Part
+from evaluator.metrics.items import MEAN, Items, joined_reasons
+from evaluator.metrics.measures import Drop, Unbounded
 from evaluator.metrics.table import Lack, Scatter, Table
 
 _SUMMED = ("n", "excluded", "engine_error", "tokens", "units")
@@ -35,24 +36,25 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
     """A mean for each unit and a row per language; drops if the checkpoint has a
     base."""
     for subject in inputs.checkpoints:
-        items = inputs.outcomes_of(subject.checkpoint, subject.task)
-        if items["choice_status"].isna().all():
-            continue
-        _, *parts = inputs.parts_of(subject, items)
-        comparison = parts[0].comparison
+        parts = [*inputs.parts(subject, where=["choice_status"])][1:]
         rows: dict[str, list[Row]] = {}
         ratios: dict[str, list[Unbounded | None]] = {}
         by_language = []
         for part in parts:
             row, ratio = _fertility(part)
-            row |= _drops(comparison, part.language)
+            if subject.base:
+                row |= _drops(part.items)
             by_language.append(row)
             rows.setdefault(row["unit"], []).append(row)
             ratios.setdefault(row["unit"], []).append(ratio)
         for unit, of_unit in rows.items():
             mean = subject.row | {"language": MEAN, "unit": unit}
             mean |= _mean(of_unit, ratios[unit], unit)
-            mean |= _drops(comparison, *(row["language"] for row in of_unit))
+            if subject.base:
+                languages = [row["language"] for row in of_unit]
+                items = inputs.of(subject)
+                here = np.isin(items["language"].astype(str), languages)
+                mean |= _drops(items.take(here))
             drops = [row.get("open_normalised_drop") for row in of_unit]
             known = [drop for drop in drops if drop is not None]
             mean["open_normalised_drop"] = sum(known) / len(known) if known else None
@@ -72,32 +74,31 @@ def _mean(rows: Sequence[Row], ratios: Sequence[Unbounded | None], unit: str) ->
 
 
 def _fertility(part: Part) -> tuple[Row, Unbounded | None]:
-    done, counts = measured(part.items, "choice", nothing="no option was scored")
-    done = done[done["option_tokens"].notna()]
+    done = part.items.measured("choice")
+    done = done.take(done.has("option_tokens"))
     unit = "character" if without_spaces(part.language) else "word"
-    row = part.row | counts | {"n": len(done), "unit": unit}
-    row["tokens"] = int(done["option_tokens"].sum())
-    row["units"] = int(done[f"option_{unit}s"].sum())
+    nothing = None if len(done) else "no option was scored"
+    why = part.items.why_left_out("choice_status")
+    row = part.row | {"n": len(done), **part.items.left_out("choice_status")}
+    row |= {"unit": unit, "reason": joined_reasons(nothing, why)}
+    tokens, units = done["option_tokens"], done[f"option_{unit}s"]
+    row |= {"tokens": int(tokens.sum()), "units": int(units.sum())}
     if not row["units"]:
         return row, None
-    ratio = Unbounded.ratio(done["option_tokens"], done[f"option_{unit}s"], done)
+    ratio = Unbounded.ratio(tokens, units, done)
     return row | ratio.row("fertility", "log"), ratio
 
 
-def _drops(comparison: Comparison | None, *languages: str) -> Row:
+def _drops(items: Items) -> Row:
     """The drops on the items that both probes measured in both checkpoints, as the
-    mean over these languages."""
-    if comparison is None:
-        return {}
-    both = comparison.measured("greedy", "choice")
-    both = both[both["language"].isin(languages)]
+    mean over their languages."""
+    both = items.measured("greedy", "choice", both=True)
     row: Row = {"n_paired": len(both)}
-    if both.empty:
+    if not len(both):
         return row
-    for name, probe in (("open_drop", "greedy"), ("choice_drop", "choice")):
-        dense, pruned = sides_of(both, CORRECT[probe])
-        row |= language_mean(name, dense - pruned, both, low=-1.0)
-    accuracy = float(both["produced_dense"].mean())
+    row |= Drop("open_drop", "produced").over_languages(both)
+    row |= Drop("choice_drop", "recognised").over_languages(both)
+    accuracy = float(both["base_produced"].mean())
     row["open_normalised_drop"], _ = over_headroom(row["open_drop"], accuracy, 0.0)
     return row
 

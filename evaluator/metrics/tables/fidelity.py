@@ -23,11 +23,12 @@ from evaluator.metrics.columns import (
     TEXT,
     Row,
 )
-from evaluator.metrics.exclusions import joined_reasons, left_out_of, why_left_out
-from evaluator.metrics.fates import FATES, item_fates, known_share
-from evaluator.metrics.inputs import ALL, Inputs, Subject, settings_of
+from evaluator.metrics.comparable import settings_of
+from evaluator.metrics.fates import FATES, has_fate, known_share
+from evaluator.metrics.inputs import Inputs, Subject
 from evaluator.metrics.intervals import Floats
-from evaluator.metrics.measures import Unbounded, as_floats, mean_of, of_mean
+from evaluator.metrics.items import ALL, Items, joined_reasons
+from evaluator.metrics.measures import Average, Unbounded, as_floats, mean_of, of_mean
 from evaluator.metrics.table import Scatter, Table
 
 PERCENTILES = {
@@ -48,8 +49,8 @@ class Along(NamedTuple):
     probe: str
     prefix: str
 
-    def done(self, items: pd.DataFrame) -> pd.DataFrame:
-        return items[items[f"{self.prefix}_positions"] > 0]
+    def done(self, items: Items) -> Items:
+        return items.take(items[f"{self.prefix}_positions"] > 0)
 
 
 ALONG = (
@@ -77,9 +78,9 @@ BOUND = "kld is a lower bound, acceptance an upper one"
 def _rows(inputs: Inputs) -> list[Row]:
     rows: list[Row] = []
     for subject in (*inputs.checkpoints, *inputs.readers):
-        items = inputs.outcomes_of(subject.checkpoint, subject.task)
+        items = inputs.of(subject)
         for along in ALONG:
-            if items[f"{along.probe}_status"].notna().any():
+            if items.any_ran(along.probe):
                 own = subject.row | {"along": along.name, "floor": subject.base is None}
                 own |= {"group": ALL, "language": ALL}
                 groups = list(_groups(inputs, subject, items, along))
@@ -109,32 +110,27 @@ def _whole(inputs: Inputs, subject: Subject, reason: str | None) -> Row:
         reason = joined_reasons(reason, bound)
     row: Row = {"reason": reason}
     if subject in inputs.checkpoints:
-        items = inputs.outcomes_of(subject.checkpoint, subject.task)
-        row["accuracy"] = float(items["produced"].dropna().mean())
-        comparison = inputs.comparisons().get(subject.key)
-        if comparison is not None:
-            row["mc_only_rate"] = known_share(comparison.outcomes, "mc_only")
+        items = inputs.of(subject)
+        row |= Average("accuracy", "produced")(items)
+        if subject.base:
+            row["mc_only_rate"] = known_share(items, "mc_only")
     return row
 
 
 def _groups(
-    inputs: Inputs, subject: Subject, items: pd.DataFrame, along: Along
+    inputs: Inputs, subject: Subject, items: Items, along: Along
 ) -> Iterator[Row]:
     """All positions, by language, by the base's confidence, and by the items' fate."""
-    for part in inputs.parts_of(subject, items):
+    for part in inputs.parts(subject):
         yield {"language": part.language, **divergence_of(part.items, along)}
     yield from _bands(along.done(items), along)
-    comparison = inputs.comparisons().get(subject.key)
-    if comparison is None or comparison.reason or along.probe != "fidelity":
-        return
-    fates = item_fates(comparison.outcomes).set_axis(comparison.outcomes["item"])
-    fate_of = items["item"].map(fates)
-    for fate in FATES:
-        if (fate_of == fate).any():
-            yield {"group": fate, **divergence_of(items[fate_of == fate], along)}
+    for fate in FATES if subject.base and along.probe == "fidelity" else ():
+        here = items.take(has_fate(fate)(items))
+        if len(here):
+            yield {"group": fate, **divergence_of(here, along)}
 
 
-def _bands(done: pd.DataFrame, along: Along) -> Iterator[Row]:
+def _bands(done: Items, along: Along) -> Iterator[Row]:
     """The positions by the base's confidence in its likeliest token."""
     positions = unpack(done[f"{along.prefix}_packed"])
     ends = (*BANDS, 1.0)
@@ -155,33 +151,33 @@ def _bands(done: pd.DataFrame, along: Along) -> Iterator[Row]:
         yield row
 
 
-def _sums(passages: np.ndarray, values: Floats, done: pd.DataFrame) -> Floats:
+def _sums(passages: np.ndarray, values: Floats, done: Items) -> Floats:
     """The sum of each item's values, which belong to these passages."""
     return np.bincount(passages, values, len(done)).astype(np.float64)
 
 
-def divergence_of(items: pd.DataFrame, along: Along) -> Row:
+def divergence_of(items: Items, along: Along) -> Row:
     """The measures of a checkpoint's items: means over positions, and percentiles."""
     done, status = along.done(items), f"{along.probe}_status"
-    why = why_left_out(items, status)
-    row: Row = {"n": len(done), **left_out_of(items, status), "reason": why}
-    if done.empty:
+    why = items.why_left_out(status)
+    row: Row = {"n": len(done), **items.left_out(status), "reason": why}
+    if not len(done):
         return row | {"positions": 0, "reason": joined_reasons(NOTHING, why)}
-    counts = as_floats(done[f"{along.prefix}_positions"])
-    squares = as_floats(done[f"{along.prefix}_delta_p_squared"])
-    sums = {name: as_floats(done[f"{along.prefix}_{name}"]) for name in _MEANS}
+    counts = done[f"{along.prefix}_positions"]
+    squares = done[f"{along.prefix}_delta_p_squared"]
+    sums = {name: done[f"{along.prefix}_{name}"] for name in _MEANS}
     row["positions"] = int(counts.sum())
     row["delta_p_rms"] = float(np.sqrt(squares.sum() / counts.sum()))
     row |= _means(done, counts, sums)
     return row | percentiles(unpack(done[f"{along.prefix}_packed"]).kld)
 
 
-def _means(items: pd.DataFrame, counts: Floats, sums: Mapping[str, Floats]) -> Row:
+def _means(items: Items, counts: Floats, sums: Mapping[str, Floats]) -> Row:
     """The mean over positions of each measure, with its interval, from each item's
     sum and number of positions."""
     row: Row = {}
     some = counts > 0
-    items, under = items[some], counts[some]
+    items, under = items.take(some), counts[some]
     for name, each in sums.items():
         over = each[some]
         if name in _BOUNDED:

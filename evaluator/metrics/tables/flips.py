@@ -9,10 +9,9 @@ log-probability of a greedy answer's tokens, or the score of the gold option min
 best other one's.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
-import pandas as pd
 
 from evaluator.metrics.columns import (
     BY_LANGUAGE,
@@ -24,10 +23,12 @@ from evaluator.metrics.columns import (
     Column,
     Row,
 )
-from evaluator.metrics.fates import CORRECT, paired_row, sides_of
-from evaluator.metrics.inputs import ALL, Comparison, Inputs, Part
+from evaluator.metrics.cuts import Cut, walk
+from evaluator.metrics.fates import CORRECT
+from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.intervals import Floats, mcnemar_p
-from evaluator.metrics.measures import as_floats, rate
+from evaluator.metrics.items import ALL, Flags, Items, sides_of
+from evaluator.metrics.measures import Custom, Measure, flip_rate, rate
 from evaluator.metrics.table import LACKS, Bars, Holm, Table
 
 THIRDS = ("lowest", "middle", "highest")
@@ -35,67 +36,81 @@ KINDS = ("right_to_wrong", "wrong_to_right", "wrong_to_other")
 ANSWER = {"greedy": "answer_said", "choice": "picked"}  # columns that identify it
 
 
-def _rows(inputs: Inputs) -> Iterator[Row]:
-    """Per checkpoint with a base and probe: pooled, in thirds by the base's margin,
-    and by language."""
-    for comparison in inputs.comparisons().values():
-        for probe in CORRECT:
-            if comparison.tells_of(probe):
-                pooled, *by_language = comparison.parts(comparison.measured(probe))
-                yield _row(pooled, probe)
-                for third in _thirds(comparison, probe):
-                    yield pooled.row | {"probe": probe} | third
-                for part in by_language:
-                    yield _row(part, probe)
+class Changes(Measure):
+    """How many answers of a probe changed, and how; all are measured in both."""
+
+    def __init__(self, probe: str) -> None:
+        self._right, self._answer = CORRECT[probe], ANSWER[probe]
+
+    def __call__(self, items: Items) -> Row:
+        base, own = sides_of(items, self._right)
+        before, after = sides_of(items, self._answer)
+        row: Row = {
+            "flips": int((base != own).sum()),
+            "mcnemar_p": mcnemar_p(base, own),
+        }
+        row |= flip_rate(self._right)(items)
+        kinds = (base > own, base < own, (base + own == 0) & (before != after))
+        for name, flags in zip(KINDS, kinds, strict=True):
+            row |= {name: int(flags.sum()), **rate(f"{name}_rate", flags, items)}
+        return row
 
 
-def _row(part: Part, probe: str) -> Row:
-    row = paired_row(part, probe) | {"probe": probe, "margin": ALL}
-    return row | changes_in(part.items, probe)
-
-
-def _thirds(comparison: Comparison, probe: str) -> Iterator[Row]:
-    items = comparison.measured(probe)
-    margins = _margins(items, probe)
-    items, margins = items[~np.isnan(margins)], margins[~np.isnan(margins)]
-    if len(items) >= len(THIRDS):
-        order = np.argsort(margins, kind="stable")
-        for name, third in zip(THIRDS, np.array_split(order, 3), strict=True):
-            here = np.sort(third)
-            yield {
-                "margin": name,
-                "n": len(here),
-                "margin_from": margins[here].min(),
-                "margin_to": margins[here].max(),
-                **changes_in(items.iloc[here], probe),
-            }
-
-
-def _margins(items: pd.DataFrame, probe: str) -> Floats:
+def margins(items: Items, probe: str) -> Floats:
     """The base's confidence in its answer to each item, in nats."""
     if probe == "choice":
-        return np.abs(as_floats(items["choice_margin_dense"]))
-    tokens = as_floats(items["answer_tokens_dense"])
-    return as_floats(items["answer_logprob_dense"]) / tokens
+        return np.abs(items["base_choice_margin"])
+    return items["base_answer_logprob"] / items["base_answer_tokens"]
 
 
-def changes_in(items: pd.DataFrame, probe: str) -> Row:
-    """How many answers of a probe changed, and how; all are measured."""
-    dense, pruned = sides_of(items, CORRECT[probe])
-    before, after = sides_of(items, ANSWER[probe])
-    row: Row = {
-        "flips": int((dense != pruned).sum()),
-        "mcnemar_p": mcnemar_p(dense, pruned),
-        **rate("flip_rate", dense != pruned, items),
-    }
-    changes = {
-        "right_to_wrong": dense > pruned,
-        "wrong_to_right": dense < pruned,
-        "wrong_to_other": (dense + pruned == 0) & (before != after),
-    }
-    for name, flags in changes.items():
-        row |= {name: int(flags.sum()), **rate(f"{name}_rate", flags, items)}
-    return row
+def _third(probe: str, number: int) -> Callable[[Items], Flags]:
+    """Which items are in one of the thirds by margin."""
+
+    def is_in(items: Items) -> Flags:
+        found = margins(items, probe)
+        some = np.flatnonzero(~np.isnan(found))
+        flags = np.zeros(len(items), dtype=np.bool_)
+        if len(some) >= len(THIRDS):
+            order = some[np.argsort(found[some], kind="stable")]
+            flags[np.array_split(order, len(THIRDS))[number]] = True
+        return flags
+
+    return is_in
+
+
+def _ends(probe: str) -> Custom:
+    def ends(items: Items) -> Row:
+        if not len(items):
+            return {}
+        found = margins(items, probe)
+        return {"margin_from": found.min(), "margin_to": found.max()}
+
+    return Custom(ends)
+
+
+def _cuts(probe: str) -> Iterator[Cut]:
+    """All items, then the thirds of the pooled ones by the base's margin."""
+    probes, changes = (probe,), Changes(probe)
+    keys = {"probe": probe, "margin": ALL}
+    yield Cut(keys=keys, probes=probes, both=True, measures=(changes,))
+    for number, name in enumerate(THIRDS):
+        yield Cut(
+            keys=keys | {"margin": name},
+            probes=probes,
+            both=True,
+            where=_third(probe, number),
+            measures=(changes, _ends(probe)),
+            pooled=True,
+        )
+
+
+_CUTS = [cut for probe in CORRECT for cut in _cuts(probe)]
+
+
+def _rows(inputs: Inputs) -> Iterator[Row]:
+    for row in walk(inputs, _CUTS):
+        if row["margin"] == ALL or row["n"]:
+            yield row
 
 
 _PAINTS = {

@@ -12,8 +12,8 @@ import pandas as pd
 
 from evaluator.core.errors import one_line
 from evaluator.metrics.columns import COUNT, PERCENTAGE, TEXT, WORDS, Column, Row
-from evaluator.metrics.exclusions import left_out_of
 from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.items import Array, Items
 from evaluator.metrics.measures import rate
 from evaluator.metrics.table import Table
 from evaluator.store.outcomes import GRADED
@@ -24,27 +24,27 @@ _CHARACTERS = 40  # of an example
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
     for subject in inputs.checkpoints:
-        items = inputs.outcomes_of(subject.checkpoint, subject.task)
+        items = inputs.of(subject)
         for probe in GRADED:
-            done = items[items[f"{probe}_graded"] > 0]
+            done = items.take(items[f"{probe}_graded"] > 0)
             if len(done):
                 row = {"task": subject.task, "checkpoint": subject.checkpoint}
-                row |= left_out_of(items, f"{probe}_status")
+                row |= items.left_out(f"{probe}_status")
                 yield row | {"probe": probe} | _graded(done, probe)
 
 
-def _graded(done: pd.DataFrame, probe: str) -> Row:
+def _graded(done: Items, probe: str) -> Row:
     graded = done[f"{probe}_graded"]
     row: Row = {"n": int(graded.sum())}
     for name in ("strict", "paper", "only_paper"):
         row[name] = int(done[f"{probe}_{name}"].sum())
     row["examples"] = _examples(done[f"{probe}_example"])
-    row["paper_rate"] = float((done[f"{probe}_paper"] / graded).to_numpy().mean())
+    row["paper_rate"] = float((done[f"{probe}_paper"] / graded).mean())
     return row | rate("rate", done[f"{probe}_strict"] / graded, done)
 
 
-def _examples(texts: pd.Series) -> str | None:
-    short = dict.fromkeys(one_line(text, _CHARACTERS) for text in texts.dropna())
+def _examples(texts: Array) -> str | None:
+    short = dict.fromkeys(one_line(text, _CHARACTERS) for text in texts if text)
     return " | ".join([*short][:_EXAMPLES]) or None
 
 

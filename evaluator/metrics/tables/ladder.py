@@ -5,8 +5,9 @@ The rows also have the perplexity on the first task of text by name, because thi
 metric may hide the drop."""
 
 from collections.abc import Iterator
+from functools import reduce
 
-import pandas as pd
+import numpy as np
 
 from evaluator.metrics.bootstrap import intervals, language_intervals
 from evaluator.metrics.columns import (
@@ -19,9 +20,11 @@ from evaluator.metrics.columns import (
     WORDS,
     Row,
 )
-from evaluator.metrics.fates import headroom, normalised, over_headroom
-from evaluator.metrics.inputs import ALL, MEAN, Comparison, Inputs
-from evaluator.metrics.measures import bounds, language_mean, paired_difference
+from evaluator.metrics.cuts import Cut
+from evaluator.metrics.fates import CORRECT, headroom, normalised, over_headroom
+from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.items import ALL, Items, within
+from evaluator.metrics.measures import Average, Drop, Measure, bounds, defined_in
 from evaluator.metrics.table import Dots, Holm, Lack, Series, Table, amount
 from evaluator.metrics.tables.perplexity import PERPLEXITY, first_readings
 
@@ -35,76 +38,73 @@ RUNGS = {
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
     readings = first_readings(inputs)
-    for key, opened in inputs.comparisons("open").items():
-        subject = opened.subject
-        measured: dict[str, tuple[Comparison, str, pd.DataFrame]] = {}
+    for subject in inputs.compared:
+        measured: dict[str, Items] = {}
         for rung, (format, probe) in RUNGS.items():
-            comparison = inputs.comparisons(format)[key]
-            if comparison.outcomes[f"{probe}_status_pruned"].notna().any():
-                measured[rung] = comparison, probe, comparison.measured(probe)
+            both = inputs.of(subject, format).both
+            if both.any_ran(probe):
+                measured[rung] = both.measured(probe, both=True)
         if not measured:
-            none = {"n": 0, "reason": opened.reason or "no format was asked"}
-            yield subject.row | {"language": ALL} | none
+            reason = inputs.alone(subject) or "no format was asked"
+            yield subject.row | {"language": ALL, "n": 0, "reason": reason}
             continue
-        numbers = [set(items["item"]) for *_, items in measured.values()]
-        common = set.intersection(*numbers)
-        for rung, (comparison, probe, items) in measured.items():
-            counts = comparison.counts(ALL, probe)
-            counts |= readings.get(subject.checkpoint, {})
-            items = items[items["item"].isin(common)]
-            for row in _rung_rows(comparison, items, probe):
-                yield {**subject.row, "rung": rung, **row, **counts}
+        common = reduce(np.intersect1d, [each["item"] for each in measured.values()])
+        for rung in measured:
+            format, probe = RUNGS[rung]
+            cut = Cut(
+                keys={"rung": rung},
+                probes=(probe,),
+                both=True,
+                where=within(common),
+                measures=(
+                    Average("dense", f"base_{CORRECT[probe]}"),
+                    Average("pruned", CORRECT[probe]),
+                    Drop("drop", CORRECT[probe]),
+                    _Normalised(probe),
+                ),
+                mean=True,
+                pooled=True,
+                nothing="no item is measured in every rung",
+            )
+            for row in cut.rows(inputs, subject, format):
+                yield row | readings.get(subject.checkpoint, {})
 
 
-def _rung_rows(
-    comparison: Comparison, items: pd.DataFrame, probe: str
-) -> Iterator[Row]:
-    counts = {"n": len(items), "languages": int(items["language"].nunique())}
-    if items.empty:
-        none = comparison.reason or "no item is measured in every rung"
-        yield counts | {"language": ALL, "reason": none}
-        return
-    values, kinds = headroom(items, probe)
-    dense, pruned, floor = (float(each.mean()) for each in values)
-    drop = float((values[0] - values[1]).mean())
-    relative, reason = over_headroom(drop, dense, floor)
-    pooled: Row = {
-        **counts,
-        "language": ALL,
-        "dense": dense,
-        "pruned": pruned,
-        **paired_difference("drop", (values[0], values[1]), items),
-        "normalised_drop": relative,
-        "reason": reason and f"{probe}: {reason}",
-    }
-    if relative is not None:
-        found = intervals(normalised, values, items, kinds)
-        pooled |= bounds("normalised_drop", *found)
-    yield pooled
-    yield counts | _language_means(items, probe)
+class _Normalised(Measure):
+    """The drop relative to its headroom, and the number of languages."""
 
+    def __init__(self, probe: str) -> None:
+        self._probe = probe
 
-def _language_means(items: pd.DataFrame, probe: str) -> Row:
-    """The unweighted mean of the languages' drops; for the normalised drop, of the
-    languages with a defined one."""
-    values, kinds = headroom(items, probe)
-    by_item = pd.DataFrame(dict(zip(("dense", "pruned", "floor"), values, strict=True)))
-    means = by_item.groupby(items["language"].to_numpy()).mean()
-    row: Row = {"language": MEAN, **means[["dense", "pruned"]].mean()}
-    row |= language_mean("drop", values[0] - values[1], items, low=-1.0)
-    relative = pd.Series(normalised(*means.to_numpy().T), means.index).dropna()
-    if len(relative) < len(means):
-        row["reason"] = (
-            f"normalised over the {len(relative)} of {len(means)} languages where it is"
-            " defined"
-        )
-    if len(relative):
-        here = items["language"].isin(relative.index).to_numpy()
-        values = [each[here] for each in values]
-        found = language_intervals(normalised, values, items[here], kinds)
-        row["normalised_drop"] = float(relative.mean())
-        row |= bounds("normalised_drop", *found)
-    return row
+    def __call__(self, items: Items) -> Row:
+        row: Row = {"languages": len(items.languages)}
+        if not len(items):
+            return row
+        values, kinds = headroom(items, self._probe)
+        base, own, floor = (float(each.mean()) for each in values)
+        relative, reason = over_headroom(base - own, base, floor)
+        row |= {
+            "normalised_drop": relative,
+            "reason": reason and f"{self._probe}: {reason}",
+        }
+        if relative is not None:
+            row |= bounds(
+                "normalised_drop", *intervals(normalised, values, items, kinds)
+            )
+        return row
+
+    def over_languages(self, items: Items) -> Row:
+        """Of the languages with a defined one."""
+        defined, rows, why = defined_in(self, "normalised_drop", items)
+        row: Row = {"reason": why}
+        if rows:
+            values, kinds = headroom(defined, self._probe)
+            found = language_intervals(normalised, values, defined, kinds)
+            row["normalised_drop"] = float(
+                np.mean([each["normalised_drop"] for each in rows])
+            )
+            row |= bounds("normalised_drop", *found)
+        return row
 
 
 _PAINTS = {"open": "greedy", "shown": "shown", "choice": "choice"}

@@ -10,9 +10,9 @@ the limit was cut off, unless it ends in one of these. The limit is that of run.
 or else the length of the pair's longest answer."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from evaluator.metrics.columns import (
     AMOUNT,
@@ -24,58 +24,67 @@ from evaluator.metrics.columns import (
     POINTS,
     Row,
 )
-from evaluator.metrics.fates import paired_row, sides_of
-from evaluator.metrics.inputs import Inputs, Part, settings_of
-from evaluator.metrics.intervals import Ratio
-from evaluator.metrics.measures import contexts_of, difference, of_mean, rate
+from evaluator.metrics.comparable import settings_of
+from evaluator.metrics.cuts import Cut
+from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.intervals import Floats
+from evaluator.metrics.items import BASE, Array, Flags, Items, sides_of
+from evaluator.metrics.measures import Average, Lengthening, Share, as_floats
 from evaluator.metrics.table import Dots, Series, Table
 
 
+@dataclass(frozen=True)
+class _Limit:
+    """The limit of a pair's answers, and the tokens that end shorter ones."""
+
+    most: float
+    ends: Array
+
+    @classmethod
+    def of(cls, items: Items, limit: int) -> "_Limit":
+        """`limit`: 0 is unknown."""
+        lengths = np.concatenate(sides_of(items, "answer_tokens"))
+        lasts = np.concatenate(sides_of(items, "last_token"))
+        most = limit or lengths.max(initial=0)
+        return cls(most, np.unique(lasts[lengths < most]))
+
+    def cut(self, items: Items, side: str = "") -> Floats:
+        """Which answers the limit cut off."""
+        lengths, lasts = items[f"{side}answer_tokens"], items[f"{side}last_token"]
+        return as_floats((lengths >= self.most) & ~np.isin(lasts, self.ends))
+
+    def cut_base(self, items: Items) -> Floats:
+        return self.cut(items, BASE)
+
+    def cut_more(self, items: Items) -> Floats:
+        return self.cut(items) - self.cut_base(items)
+
+
+def _has_tokens(items: Items) -> Flags:
+    return items.has("base_answer_tokens") & items.has("answer_tokens")
+
+
 def _rows(inputs: Inputs) -> Iterator[Row]:
-    """One row per checkpoint with a base, pooled and by language."""
-    for comparison in inputs.comparisons().values():
-        if comparison.tells_of("greedy"):
-            task, checkpoint = comparison.subject.key
-            settings = settings_of(inputs.run, checkpoint, task)
-            limit = settings.get("max_new_tokens") or 0
-            items = _with_ends(comparison.measured("greedy"), limit)
-            for part in comparison.parts(items):
-                yield _row(part, limit)
-
-
-def _row(part: Part, limit: int) -> Row:
-    items = part.items
-    nothing = "no greedy answer with its tokens in both checkpoints"
-    row = paired_row(part, "greedy", nothing)
-    if items.empty:
-        return row
-    dense, pruned = sides_of(items, "answer_tokens")
-    most = max(limit, dense.max(), pruned.max())
-    ratio = Ratio(pruned / most, dense / most, contexts_of(items))
-    before, after = sides_of(items, "at_limit")
-    return {
-        **row,
-        "base_tokens": float(dense.mean()),
-        "tokens": float(pruned.mean()),
-        **of_mean("ratio", ratio),
-        **rate("base_at_limit", before, items),
-        **rate("at_limit", after, items),
-        **difference("more_at_limit", after - before, items),
-    }
-
-
-def _with_ends(items: pd.DataFrame, limit: int) -> pd.DataFrame:
-    """The items whose answers have tokens, with `at_limit_dense` and
-    `at_limit_pruned`; a `limit` of 0 is unknown."""
-    known = items[["answer_tokens_dense", "answer_tokens_pruned"]].notna().all(axis=1)
-    items = items[known]
-    lengths = np.concatenate(sides_of(items, "answer_tokens"))
-    lasts = np.concatenate(sides_of(items, "last_token"))
-    most = limit or lengths.max(initial=0)
-    ends = np.unique(lasts[lengths < most])
-    limited = (lengths >= most) & ~np.isin(lasts, ends)
-    dense, pruned = np.split(limited.astype(np.float64), 2)
-    return items.assign(at_limit_dense=dense, at_limit_pruned=pruned)
+    for subject in inputs.compared:
+        settings = settings_of(inputs.run, subject.checkpoint, subject.task)
+        limit = settings.get("max_new_tokens") or 0
+        both = inputs.of(subject).measured("greedy", both=True)
+        answers = _Limit.of(both.take(_has_tokens(both)), limit)
+        cut = Cut(
+            probes=("greedy",),
+            both=True,
+            where=_has_tokens,
+            nothing="no greedy answer with its tokens in both checkpoints",
+            measures=(
+                Average("base_tokens", "base_answer_tokens"),
+                Average("tokens", "answer_tokens"),
+                Lengthening("ratio", "answer_tokens", limit),
+                Share("base_at_limit", answers.cut_base),
+                Share("at_limit", answers.cut),
+                Share("more_at_limit", answers.cut_more, low=-1.0),
+            ),
+        )
+        yield from cut.rows(inputs, subject, "open")
 
 
 _OF_BASE = "Tokens of an answer, in multiples of the base's"

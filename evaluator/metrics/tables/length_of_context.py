@@ -13,6 +13,7 @@ base's greedy answer (`fidelity`).
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -28,75 +29,65 @@ from evaluator.metrics.columns import (
     Column,
     Row,
 )
-from evaluator.metrics.exclusions import (
-    all_measured,
-    joined_reasons,
-    left_out_of,
-    why_left_out,
-)
-from evaluator.metrics.fates import FATES, fate_rates, paired_drop
-from evaluator.metrics.inputs import ALL, Comparison, Inputs
-from evaluator.metrics.measures import Unbounded, as_floats, rate
+from evaluator.metrics.cuts import Cut
+from evaluator.metrics.fates import FATES, FateRates
+from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.items import ALL, Flags, Items
+from evaluator.metrics.measures import Average, Drop, Share, Unbounded
 from evaluator.metrics.table import Dots, Holm, Series, Table
 from evaluator.tasks.base import plain_task
 
 THIRDS = ("first", "middle", "last")
 _LEAST = 1e-3  # nats, on a logarithmic axis
-_NOTHING = "no item was measured"
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
     tokens: dict[tuple[str, str], int] = {}
     for subject in inputs.checkpoints:
-        items = inputs.outcomes_of(subject.checkpoint, subject.task)
-        lengths = items["context_tokens"].dropna()
-        tokens[subject.key] = int(lengths.iloc[0]) if len(lengths) else 0
+        lengths = inputs.of(subject)["context_tokens"]
+        tokens[subject.key] = int(np.nanmax(lengths, initial=0))
     lengthened = {plain_task(task) for (task, _), length in tokens.items() if length}
     for subject in sorted(
         inputs.checkpoints, key=lambda each: (plain_task(each.task), tokens[each.key])
     ):
         if plain_task(subject.task) not in lengthened:
             continue
-        length = tokens[subject.key]
-        items = inputs.outcomes_of(subject.checkpoint, subject.task)
-        ran = items[["greedy_status", "fidelity_status"]].notna().any(axis=1)
-        for part in inputs.parts_of(subject, items[ran]):
-            row = part.row | {"context_tokens": length}
-            yield row | {"depth": ALL} | _measured(part.items, part.comparison)
-            if length:
-                depths = part.items["context_depth"]
-                third = np.digitize(as_floats(depths), [1 / 3, 2 / 3])
-                for at, name in enumerate(THIRDS):
-                    here = part.items[(third == at) & depths.notna()]
-                    yield row | {"depth": name} | _measured(here, part.comparison)
+        length, items = tokens[subject.key], inputs.of(subject)
+        items = items.take(items.has("greedy_status") | items.has("fidelity_status"))
+        depths = {ALL: items}
+        for number, name in enumerate(THIRDS if length else ()):
+            depths[name] = items.take(_in_third(items, number))
+        for name, here in depths.items():
+            keys = {"context_tokens": length, "depth": name}
+            for row in replace(_CUT, keys=keys).rows(inputs, subject, items=here):
+                in_language = here.of(row["language"])
+                row |= _divergence(in_language)
+                if subject.base:
+                    row |= FateRates()(in_language)
+                yield row
 
 
-def _measured(items: pd.DataFrame, comparison: Comparison | None) -> Row:
-    """The numbers of some items of one language, or of all."""
-    done = all_measured(items, "greedy_status")
-    compared = items[items["fidelity_greedy_positions"] > 0]
-    row: Row = {
-        "n": len(done),
-        **left_out_of(items, "greedy_status"),
-        "kld_n": len(compared),
-        **rate("accuracy", done["produced"], done),
-    }
-    nothing = None if len(done) else _NOTHING
-    row["reason"] = joined_reasons(nothing, why_left_out(items, "greedy_status"))
-    if len(compared):
-        sums = compared["fidelity_greedy_kld"]
-        positions = compared["fidelity_greedy_positions"]
-        row |= Unbounded.ratio(sums, positions, compared).row("kld", "log")
-    if comparison is None:
+def _in_third(items: Items, number: int) -> Flags:
+    thirds = np.digitize(items["context_depth"], [1 / 3, 2 / 3])
+    here: Flags = items.has("context_depth") & (thirds == number)
+    return here
+
+
+_CUT = Cut(
+    probes=("greedy",),
+    measures=(Share("accuracy", "produced"),),
+    paired=(Drop("drop", "produced"), Average("dense_accuracy", "base_produced")),
+)
+
+
+def _divergence(items: Items) -> Row:
+    """Along the base's greedy answer."""
+    done = items.take(items["fidelity_greedy_positions"] > 0)
+    row: Row = {"kld_n": len(done)}
+    if not len(done):
         return row
-    both = comparison.measured("greedy")
-    both = both[both["item"].isin(items["item"])]
-    drop = paired_drop(comparison, both, "produced")
-    reason = joined_reasons(row["reason"], drop.get("reason"))
-    row |= drop | {"dense_accuracy": float(both["produced_dense"].mean())}
-    joined = comparison.outcomes
-    row |= fate_rates(joined[joined["item"].isin(items["item"])])
-    return row | {"reason": reason}
+    sums, positions = done["fidelity_greedy_kld"], done["fidelity_greedy_positions"]
+    return row | Unbounded.ratio(sums, positions, done).row("kld", "log")
 
 
 def _drawn(frame: pd.DataFrame) -> pd.DataFrame:

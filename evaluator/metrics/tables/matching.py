@@ -31,12 +31,12 @@ from evaluator.metrics.columns import (
     WORDS,
     Row,
 )
-from evaluator.metrics.exclusions import all_measured, joined_reasons, left_out_of
 from evaluator.metrics.fates import HIT
-from evaluator.metrics.inputs import ITEM, Inputs, Subject, rows_where, slices
+from evaluator.metrics.inputs import ITEM, Inputs, Subject, rows_where
+from evaluator.metrics.items import Items, joined_reasons
 from evaluator.metrics.measures import as_floats, rate
 from evaluator.metrics.table import Dots, Series, Table
-from evaluator.store.outcomes import chosen_seed
+from evaluator.store.outcomes import MEASURED, chosen_seed
 
 CONTAINMENT, MAJORITY = "containment", "majority"
 # by matcher, with a row for each item: how many responses it accepted (`yes`), and
@@ -61,10 +61,11 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
                 if not tallies:
                     continue
                 own = subject.row | {"format": format, "probe": probe}
-                languages = inputs.languages(subject.task)
-                for language, here in slices(items, languages):
-                    row = own | {"language": language, **left_out_of(here, "status")}
-                    for graded in _graded(all_measured(here, "status"), tallies):
+                every = Items.of_frame(items.assign(**_columns(tallies)))
+                for language, here in every.slices(inputs.languages(subject.task)):
+                    row = own | {"language": language, **here.left_out("status")}
+                    done = here.take(here.having(["status"], *MEASURED))
+                    for graded in _graded(done, [*tallies]):
                         controls = passed.get(graded["grader"])
                         yield row | graded | {"controls": controls}
 
@@ -110,20 +111,27 @@ def _tallies(
     return tallies
 
 
-def _graded(items: pd.DataFrame, tallies: Tallies) -> Iterator[Row]:
+def _columns(tallies: Tallies) -> dict[str, pd.Series]:
+    return {
+        f"{matcher} {name}": tally[name]
+        for matcher, tally in tallies.items()
+        for name in ("yes", "whole")
+    }
+
+
+def _graded(items: Items, matchers: Sequence[str]) -> Iterator[Row]:
     """A row per grader, on the items that all graders can decide."""
-    here = {name: tally.loc[items.index] for name, tally in tallies.items()}
-    contained = (items["contained"] == 1).to_numpy()
+    contained = items["contained"] == 1
     right = {CONTAINMENT: contained}
     done = np.ones(len(items), dtype=bool)
-    for name, tally in here.items():
-        right[name] = contained | (tally["yes"] > 0).to_numpy()
-        done &= right[name] | tally["whole"].to_numpy()
-    if len(here) > 1:
-        votes = np.sum([right[name] for name in here], axis=0)
-        right[MAJORITY] = 2 * votes > len(here)
+    for name in matchers:
+        right[name] = contained | (items[f"{name} yes"] > 0)
+        done &= right[name] | items[f"{name} whole"]
+    if len(matchers) > 1:
+        votes = np.sum([right[name] for name in matchers], axis=0)
+        right[MAJORITY] = 2 * votes > len(matchers)
     unjudged = int((~done).sum())
-    why = "no item was judged" if items.empty else None
+    why = None if len(items) else "no item was judged"
     if unjudged:
         why = (
             f"{unjudged} items lack a verdict, as a response is too long or the engine"
@@ -131,18 +139,18 @@ def _graded(items: pd.DataFrame, tallies: Tallies) -> Iterator[Row]:
         )
     for grader, yes in right.items():
         row: Row = {"grader": grader, "n": int(done.sum()), "unjudged": unjudged}
-        row |= {"yes": int(yes[done].sum()), **rate("accuracy", yes[done], items[done])}
+        row |= {"yes": int(yes[done].sum())}
+        row |= rate("accuracy", yes[done], items.take(done))
         needs = None
-        if grader in here:
-            tally = here[grader]
-            whole = (tally["whole"] & items["contained"].notna()).to_numpy()
+        if grader in matchers:
+            whole = items[f"{grader} whole"] & items.has("contained")
             # verdicts on answers without a gold answer alone would compare the
             # matcher with itself
             if contained.any() and not (contained & whole).any():
                 needs = "agreement needs all verdicts: resurface match --all"
             else:
-                equal = contained[whole] == (tally["yes"][whole] > 0)
-                row |= rate("agreement", equal, items[whole])
+                equal = contained[whole] == (items[f"{grader} yes"][whole] > 0)
+                row |= rate("agreement", equal, items.take(whole))
         yield row | {"reason": joined_reasons(why, needs, row.get("reason"))}
 
 

@@ -7,7 +7,6 @@ choice or of the ranked token, or that of a text's window moves: the mean and th
 over items, without a sign."""
 
 from collections.abc import Collection, Iterator
-from itertools import chain
 
 import numpy as np
 
@@ -23,12 +22,14 @@ from evaluator.metrics.columns import (
     WHY,
     Row,
 )
-from evaluator.metrics.fates import CORRECT, paired_row, sides_of
-from evaluator.metrics.inputs import Comparison, Inputs
-from evaluator.metrics.measures import Unbounded, rate
+from evaluator.metrics.cuts import Cut
+from evaluator.metrics.fates import CORRECT
+from evaluator.metrics.inputs import Inputs, Subject
+from evaluator.metrics.items import Items, sides_of
+from evaluator.metrics.measures import Custom, Unbounded, rate
 from evaluator.metrics.table import Table
 from evaluator.metrics.tables.fidelity import ALONG, divergence_of
-from evaluator.metrics.tables.flips import ANSWER, changes_in
+from evaluator.metrics.tables.flips import ANSWER, Changes
 
 _MOVED = {
     "greedy": "answer_logprob",
@@ -46,57 +47,62 @@ for _name in ("kld", "acceptance", "same_top"):
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
-    for comparison in chain.from_iterable(inputs.controls_of.values()):
-        if comparison.reason is not None:
-            yield _own(comparison) | {"n": 0, "reason": comparison.reason}
+    for subject in inputs.once_more:
+        own = subject.row | {"control": change_of(subject.checkpoint)}
+        if reason := inputs.alone(subject):
+            yield own | {"n": 0, "reason": reason}
             continue
         for probe in _MOVED:
-            if comparison.tells_of(probe):
-                yield _of_probe(comparison, probe)
-        yield from _of_distributions(inputs, comparison)
+            for row in _cut(probe).rows(inputs, subject):
+                del row["language"]
+                yield row | own
+        for row in _of_distributions(inputs, subject):
+            yield own | row
 
 
-def _of_probe(comparison: Comparison, probe: str) -> Row:
+def _cut(probe: str) -> Cut:
     """The changed answers of one probe, and how far its numbers moved."""
-    items = comparison.measured(probe)
-    row = _own(comparison) | paired_row(next(comparison.parts(items)), probe)
-    row |= {"probe": probe}
-    del row["language"]
-    if items.empty:
-        return row
-    same = np.ones(len(items), bool)
-    if probe in CORRECT:
-        row |= _some(changes_in(items, probe), _CHANGES)
-        before, after = sides_of(items, ANSWER[probe])
-        row |= rate("changed_rate", before != after, items)
-    if probe == "greedy":
-        lengths = sides_of(items, "answer_tokens")
-        same = (before == after) & (lengths[0] == lengths[1])
-    dense, control = sides_of(items[same], _MOVED[probe])
-    if not len(dense):
-        return row
-    moved = np.abs(dense - control)
-    mean = Unbounded.ratio(moved, np.ones(len(moved)), items[same])
-    return row | mean.row("distance", "log") | {"distance_max": float(moved.max())}
+
+    def moved(items: Items) -> Row:
+        if not len(items):
+            return {}
+        same, row = np.ones(len(items), bool), Row()
+        if probe in CORRECT:
+            row |= _some(Changes(probe)(items), _CHANGES)
+            before, after = sides_of(items, ANSWER[probe])
+            row |= rate("changed_rate", before != after, items)
+        if probe == "greedy":
+            lengths = sides_of(items, "answer_tokens")
+            same = (before == after) & (lengths[0] == lengths[1])
+        items = items.take(same)
+        if not len(items):
+            return row
+        base, own = sides_of(items, _MOVED[probe])
+        distance = np.abs(base - own)
+        mean = Unbounded.ratio(distance, np.ones(len(items)), items)
+        row |= mean.row("distance", "log")
+        return row | {"distance_max": float(distance.max())}
+
+    return Cut(
+        keys={"probe": probe},
+        probes=(probe,),
+        both=True,
+        measures=(Custom(moved),),
+        pooled=True,
+    )
 
 
-def _of_distributions(inputs: Inputs, comparison: Comparison) -> Iterator[Row]:
+def _of_distributions(inputs: Inputs, subject: Subject) -> Iterator[Row]:
     """The divergences of its next-token distributions, where probes compare them."""
-    subject = comparison.subject
-    items = inputs.outcomes_of(subject.checkpoint, subject.task)
+    items = inputs.of(subject)
     for along in ALONG:
-        if items[f"{along.probe}_status"].notna().any():
-            row = _own(comparison) | {"probe": along.probe, "along": along.name}
-            yield row | _some(divergence_of(items, along), _DIVERGENCES)
+        if items.any_ran(along.probe):
+            row = _some(divergence_of(items, along), _DIVERGENCES)
+            yield row | {"probe": along.probe, "along": along.name}
 
 
 def _some(row: Row, names: Collection[str]) -> Row:
     return {name: value for name, value in row.items() if name in names}
-
-
-def _own(comparison: Comparison) -> Row:
-    subject = comparison.subject
-    return subject.row | {"control": change_of(subject.checkpoint)}
 
 
 TABLE = Table(

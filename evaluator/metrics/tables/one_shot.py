@@ -18,44 +18,58 @@ from evaluator.metrics.columns import (
     WORDS,
     Row,
 )
-from evaluator.metrics.fates import paired_row
-from evaluator.metrics.inputs import ITEM, SIDES, Inputs, Part
-from evaluator.metrics.measures import as_floats, difference, paired_difference, rate
+from evaluator.metrics.cuts import Cut
+from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.items import Flags, Items
+from evaluator.metrics.measures import Custom, difference, paired_difference, rate
 from evaluator.metrics.table import Dots, Heat, Holm, Lack, Series, Table
+from evaluator.store.outcomes import MEASURED
 
-SHOTS = ("zero", "one")
+SHOTS = {"zero": "zero_", "one": ""}  # and the prefix of its columns
+_SIDES = ("dense", "pruned")
+
+
+def _measured_too(items: Items) -> Flags:
+    """Which items both sides measured without the example too."""
+    statuses = ("zero_base_greedy_status", "zero_greedy_status")
+    return items.having(statuses, *MEASURED)
+
+
+def _gaps(items: Items) -> Row:
+    if not len(items):
+        return {}
+    row, gaps = Row(), []
+    for shot, prefix in SHOTS.items():
+        sides = items[f"{prefix}base_produced"], items[f"{prefix}produced"]
+        gaps.append(sides[0] - sides[1])
+        for side, right in zip(_SIDES, sides, strict=True):
+            row |= rate(f"{shot}_shot_{side}", right, items)
+        p = f"{shot}_shot_mcnemar_p"
+        row |= paired_difference(f"{shot}_shot_gap", sides, items, p)
+    repaired = gaps[0] - gaps[1]
+    return row | difference("repaired", repaired, items, low=-2.0, high=2.0)
+
+
+_CUT = Cut(
+    probes=("greedy",),
+    both=True,
+    where=_measured_too,
+    measures=(Custom(_gaps),),
+    nothing="no item is measured in both formats and both checkpoints",
+)
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
-    for key, one in inputs.comparisons("one_shot").items():
-        if one.outcomes.empty:
+    for subject in inputs.compared:
+        one = inputs.of(subject, "one_shot")
+        if not len(one.both):
             continue
-        zero, format = inputs.comparisons("open_capped")[key], "open_capped"
-        if zero.outcomes.empty:
-            zero, format = inputs.comparisons("open")[key], "open"
-        both = zero.measured("greedy").merge(
-            one.measured("greedy"), on=[*ITEM], suffixes=("_zero", "_one")
-        )
-        for part in inputs.parts_of(one.subject, both, "one_shot"):
-            yield _row(part) | {"zero_shot_format": format}
-
-
-def _row(part: Part) -> Row:
-    items = part.items
-    nothing = "no item is measured in both formats and both checkpoints"
-    row = paired_row(part, "greedy", nothing)
-    if items.empty:
-        return row
-    gaps = []
-    for shot in SHOTS:
-        dense, pruned = (as_floats(items[f"produced_{side}_{shot}"]) for side in SIDES)
-        gaps.append(dense - pruned)
-        p = f"{shot}_shot_mcnemar_p"
-        row |= rate(f"{shot}_shot_dense", dense, items)
-        row |= rate(f"{shot}_shot_pruned", pruned, items)
-        row |= paired_difference(f"{shot}_shot_gap", (dense, pruned), items, p)
-    repaired = gaps[0] - gaps[1]
-    return row | difference("repaired", repaired, items, low=-2.0, high=2.0)
+        zero, format = inputs.of(subject, "open_capped"), "open_capped"
+        if not len(zero.both):
+            zero, format = inputs.of(subject), "open"
+        items = one.beside("zero_", zero)
+        for row in _CUT.rows(inputs, subject, "one_shot", items):
+            yield row | {"zero_shot_format": format}
 
 
 _CAPPED = (
@@ -83,7 +97,7 @@ TABLE = Table(
         *COUNT("unpaired"),
         *WORDS("zero_shot_format"),
         *PERCENTAGE.estimates(
-            *(f"{shot}_shot_{side}" for shot in SHOTS for side in SIDES)
+            *(f"{shot}_shot_{side}" for shot in SHOTS for side in _SIDES)
         ),
         *POINTS.estimates("zero_shot_gap", p="zero_shot_mcnemar_p"),
         *P_VALUE("zero_shot_mcnemar_p", "zero_shot_holm_p"),

@@ -10,11 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 
 from evaluator.metrics.columns import AMOUNT, BY_LANGUAGE, COUNT, FACTOR, SUBJECT, Row
-from evaluator.metrics.exclusions import joined_reasons, left_out_of, why_left_out
-from evaluator.metrics.inputs import ALL, ITEM, MEAN, Inputs, Subject
+from evaluator.metrics.inputs import Inputs, Subject
+from evaluator.metrics.items import ALL, MEAN, Items, joined_reasons
 from evaluator.metrics.measures import Unbounded, bounds, exp
 from evaluator.metrics.table import Dots, Lack, Series, Table, amount
 
@@ -61,17 +60,16 @@ def first_readings(inputs: Inputs) -> dict[str, Row]:
 
 def _readings(inputs: Inputs) -> Iterator[_Reading]:
     for subject in inputs.readers:
-        windows = _windows(inputs, subject.checkpoint, subject.task)
-        if not windows.empty:
-            yield _reading(inputs, subject, windows)
+        if inputs.of(subject).any_ran("perplexity"):
+            yield _reading(subject, inputs.of(subject))
 
 
-def _reading(inputs: Inputs, subject: Subject, windows: pd.DataFrame) -> _Reading:
-    done = windows[windows["nll"].notna()]
-    why = why_left_out(windows, "perplexity_status")
+def _reading(subject: Subject, windows: Items) -> _Reading:
+    done = windows.take(windows.has("nll"))
+    why = windows.why_left_out("perplexity_status")
     row = subject.row | {"language": ALL, "n": len(done), "reason": why}
-    row |= left_out_of(windows, "perplexity_status")
-    if done.empty:
+    row |= windows.left_out("perplexity_status")
+    if not len(done):
         reason = joined_reasons("no window was measured", why)
         return _Reading(row | {"reason": reason})
     logs = _log_perplexity(done)
@@ -80,17 +78,14 @@ def _reading(inputs: Inputs, subject: Subject, windows: pd.DataFrame) -> _Readin
     row |= bounds("perplexity", logs.interval("exp"))
     if subject.base is None:
         return _Reading(row, logs)
-    base = _windows(inputs, subject.base, subject.task)
-    both = done.merge(base[base["nll"].notna()], on=[*ITEM], suffixes=("", "_dense"))
-    if both.empty:
+    both = done.take(done.has("base_nll"))
+    if not len(both):
         missing = f"base {subject.base!r} was not measured on this text"
         return _Reading(row | {"reason": joined_reasons(missing, why)}, logs)
-    own, dense = _log_perplexity(both), _log_perplexity(both, "_dense")
+    own, base = _log_perplexity(both), _log_perplexity(both.of_base)
     with np.errstate(invalid="ignore"):  # of two infinite ones
-        ratio = Unbounded(
-            own.value - dense.value, own.moves - dense.moves, own.contexts
-        )
-    row |= {"perplexity_dense": exp(dense.value), "perplexity_ratio": exp(ratio.value)}
+        ratio = Unbounded(own.value - base.value, own.moves - base.moves, own.contexts)
+    row |= {"perplexity_dense": exp(base.value), "perplexity_ratio": exp(ratio.value)}
     row |= bounds("perplexity_ratio", ratio.interval("exp"))
     return _Reading(row, logs, ratio)
 
@@ -127,17 +122,8 @@ def _mean_bounds(name: str, texts: Sequence[Unbounded | None]) -> Row:
     return bounds(name, Unbounded.mean(apart).interval("exp"))
 
 
-def _windows(inputs: Inputs, checkpoint: str, task: str) -> pd.DataFrame:
-    every = inputs.all_outcomes_of(checkpoint, task)
-    asked = every[every["perplexity_status"].notna()]
-    return asked[
-        [*ITEM, "perplexity_status", "perplexity_why", "nll", "predicted_tokens"]
-    ].drop_duplicates("item")
-
-
-def _log_perplexity(windows: pd.DataFrame, side: str = "") -> Unbounded:
-    tokens = windows[f"predicted_tokens{side}"]
-    return Unbounded.ratio(windows[f"nll{side}"], tokens, windows)
+def _log_perplexity(windows: Items) -> Unbounded:
+    return Unbounded.ratio(windows["nll"], windows["predicted_tokens"], windows)
 
 
 TABLE = Table(

@@ -7,10 +7,9 @@
 probes measured in both checkpoints. If dense accuracy is at or under the floor,
 Delta_PR is undefined, with the reason."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
-import pandas as pd
 
 from evaluator.metrics.bootstrap import Kinds, intervals, language_intervals
 from evaluator.metrics.columns import (
@@ -24,11 +23,12 @@ from evaluator.metrics.columns import (
     Column,
     Row,
 )
-from evaluator.metrics.exclusions import joined_reasons
+from evaluator.metrics.cuts import Cut
 from evaluator.metrics.fates import headroom, normalised, over_headroom
-from evaluator.metrics.inputs import ALL, MEAN, Comparison, Inputs, Part, statuses_of
+from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.intervals import Floats
-from evaluator.metrics.measures import bounds
+from evaluator.metrics.items import ALL, MEAN, Items, joined_reasons, statuses_of
+from evaluator.metrics.measures import Measure, bounds, defined_in
 from evaluator.metrics.table import Dots, Heat, Series, Table
 
 _PROBES = ("greedy", "choice")
@@ -44,31 +44,13 @@ _AVERAGED = (
 )
 
 
-def _rows(inputs: Inputs) -> Iterator[Row]:
-    """Per checkpoint: pooled over items (`all`), as the mean over languages
-    (`mean`), and for each language."""
-    for comparison in inputs.comparisons().values():
-        ran = comparison.outcomes[statuses_of(*_PROBES)].notna().any(axis=0)
-        if not comparison.reason and not ran.all():
-            reason = "needs the probes greedy and choice"
-            row = {"language": ALL, "n": 0, "reason": reason}
-            yield comparison.subject.row | row
-            continue
-        parts = comparison.parts(comparison.measured(*_PROBES))
-        pooled, *by_language = [_gap(part) for part in parts]
-        yield pooled
-        if by_language:
-            yield _mean_gap(comparison, pooled, by_language)
-        yield from by_language
-
-
 def delta_pr_of(*means: Floats) -> Floats:
     """Delta_PR from the means: both accuracies and the floor of open, then of
     choice."""
     return np.asarray(normalised(*means[:3]) - normalised(*means[3:]))
 
 
-def _values(items: pd.DataFrame) -> tuple[list[Floats], Kinds]:
+def _values(items: Items) -> tuple[list[Floats], Kinds]:
     """The arguments of `delta_pr_of`, as a number per item, and the possible kinds
     of items."""
     said, kinds_of_said = headroom(items, "greedy")
@@ -77,58 +59,59 @@ def _values(items: pd.DataFrame) -> tuple[list[Floats], Kinds]:
     return [*said, *picked], kinds
 
 
-def _gap(part: Part) -> Row:
-    items, comparison = part.items, part.compared
-    row = part.row | {"n": len(items)} | comparison.counts(part.language, *_PROBES)
-    if items.empty:
-        none = "no item is measured with both probes in both checkpoints"
-        return row | {"reason": comparison.reason or none}
-    values, kinds = _values(items)
-    means = [float(each.mean()) for each in values]
-    row["languages"] = int(items["language"].nunique())
-    row["open_dense"], row["open_pruned"], _ = means[:3]  # the floor is 0
-    row["choice_dense"], row["choice_pruned"], row["choice_floor"] = means[3:]
-    reasons = []
-    for name, probe, (dense, pruned, floor) in (
-        ("d_open", "greedy", means[:3]),
-        ("d_choice", "choice", means[3:]),
-    ):
-        row[name], reason = over_headroom(dense - pruned, dense, floor)
-        reasons.append(reason and f"{probe}: {reason}")
-    row["reason"] = joined_reasons(*reasons)
-    if not row["reason"]:
-        row["delta_pr"] = row["d_open"] - row["d_choice"]
-        row |= bounds("delta_pr", *intervals(delta_pr_of, values, items, kinds))
-    return row
+class _DeltaPR(Measure):
+    def __call__(self, items: Items) -> Row:
+        if not len(items):
+            return {}
+        values, kinds = _values(items)
+        means = [float(each.mean()) for each in values]
+        row: Row = {"languages": len(items.languages)}
+        row["open_dense"], row["open_pruned"], _ = means[:3]  # the floor is 0
+        row["choice_dense"], row["choice_pruned"], row["choice_floor"] = means[3:]
+        reasons = []
+        for name, probe, (base, own, floor) in (
+            ("d_open", "greedy", means[:3]),
+            ("d_choice", "choice", means[3:]),
+        ):
+            row[name], reason = over_headroom(base - own, base, floor)
+            reasons.append(reason and f"{probe}: {reason}")
+        row["reason"] = joined_reasons(*reasons)
+        if not row["reason"]:
+            row["delta_pr"] = row["d_open"] - row["d_choice"]
+            row |= bounds("delta_pr", *intervals(delta_pr_of, values, items, kinds))
+        return row
+
+    def over_languages(self, items: Items) -> Row:
+        """Delta_PR as the unweighted mean of the languages with a defined one."""
+        defined, rows, why = defined_in(self, "delta_pr", items)
+        mean: Row = {"n": len(defined), "languages": len(rows), "reason": why}
+        if not rows:
+            return mean
+        for name in _AVERAGED:
+            mean[name] = float(np.mean([each[name] for each in rows]))
+        values, kinds = _values(defined)
+        found = language_intervals(delta_pr_of, values, defined, kinds)
+        return mean | bounds("delta_pr", *found)
 
 
-def _mean_gap(comparison: Comparison, pooled: Row, by_language: Sequence[Row]) -> Row:
-    """Delta_PR as the unweighted mean of the languages with a defined one."""
-    defined, undefined = [], []
-    for row in by_language:
-        if row.get("delta_pr") is None:
-            undefined.append(row["language"])
+_CUT = Cut(
+    probes=_PROBES,
+    both=True,
+    measures=(_DeltaPR(),),
+    mean=True,
+    nothing="no item is measured with both probes in both checkpoints",
+)
+
+
+def _rows(inputs: Inputs) -> Iterator[Row]:
+    for subject in inputs.compared:
+        both = inputs.of(subject).both
+        ran = [both.has(name).any() for name in statuses_of(_PROBES, both=True)]
+        if len(both) and not all(ran):
+            reason = "needs the probes greedy and choice"
+            yield subject.row | {"language": ALL, "n": 0, "reason": reason}
         else:
-            defined.append(row)
-    reason = f"undefined in: {', '.join(undefined)}" if undefined else None
-    mean: Row = {
-        **comparison.subject.row,
-        "language": MEAN,
-        "languages": len(defined),
-        "n": sum(each["n"] for each in defined),
-        "reason": joined_reasons(comparison.reason, reason),
-    }
-    for name in ("excluded", "engine_error", "unpaired"):
-        mean[name] = pooled[name]
-    if not defined:
-        return mean
-    for name in _AVERAGED:
-        mean[name] = float(np.mean([each[name] for each in defined]))
-    items = comparison.measured(*_PROBES)
-    items = items[~items["language"].isin(undefined)]
-    values, kinds = _values(items)
-    found = language_intervals(delta_pr_of, values, items, kinds)
-    return mean | bounds("delta_pr", *found)
+            yield from _CUT.rows(inputs, subject)
 
 
 _TWICE = (

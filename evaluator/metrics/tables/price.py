@@ -71,10 +71,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
 
 
 def _kept(inputs: Inputs, subject: Subject) -> Row:
-    comparison = inputs.comparisons().get(subject.key)
-    kept = None if subject.base else 1.0
-    if comparison is not None:
-        kept = known_share(comparison.outcomes, "kept")
+    kept = known_share(inputs.of(subject), "kept") if subject.base else 1.0
     return {
         "of_base": subject.base or subject.checkpoint,
         "is_base": subject.base is None,

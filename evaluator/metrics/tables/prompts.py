@@ -31,14 +31,8 @@ from evaluator.metrics.columns import (
     Column,
     Row,
 )
-from evaluator.metrics.exclusions import (
-    all_measured,
-    joined_reasons,
-    left_out_of,
-    why_left_out,
-)
 from evaluator.metrics.fates import CORRECT
-from evaluator.metrics.inputs import ALL, Inputs, Subject, in_language
+from evaluator.metrics.inputs import Inputs, Subject
 from evaluator.metrics.intervals import (
     ALPHA,
     FEWEST,
@@ -47,8 +41,10 @@ from evaluator.metrics.intervals import (
     Mean,
     too_few,
 )
+from evaluator.metrics.items import ALL, joined_reasons
 from evaluator.metrics.measures import bounds, rate
 from evaluator.metrics.table import Dots, Series, Table
+from evaluator.store.outcomes import MEASURED
 from evaluator.tasks.base import PAPER, task_and_prompt
 
 
@@ -118,7 +114,7 @@ def _answers(
     measured = {}
     for prompt, task in tasks.items():
         items = inputs.outcomes_of(checkpoint, task, format)
-        items = all_measured(items, f"{probe}_status")
+        items = items[items[f"{probe}_status"].isin(MEASURED)]
         if not items.empty:
             measured[prompt] = items.set_index(["language", "item_id"])
     if len(measured) < 2:
@@ -160,16 +156,17 @@ def _of_language(
     yield whole | (_over_prompts(here) if own["n"] else {})
     for prompt, right in zip(here.prompts, here.right_PI, strict=True):
         task, checkpoint = tasks[prompt], own["checkpoint"]
-        items = in_language(
-            inputs.outcomes_of(checkpoint, task, own["format"]), language
+        subject = next(
+            each for each in inputs.checkpoints if each.key == (task, checkpoint)
         )
+        items = inputs.of(subject, own["format"]).of(language)
         why = inputs.incomparable.get((task, checkpoint))
         yield {
             **own,
             "prompt": prompt,
-            **left_out_of(items, status),
+            **items.left_out(status),
             **rate("accuracy", right, here.contexts),
-            "reason": joined_reasons(why, why_left_out(items, status)),
+            "reason": joined_reasons(why, items.why_left_out(status)),
         }
 
 

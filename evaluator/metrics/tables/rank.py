@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from evaluator.metrics.columns import (
     BY_LANGUAGE,
@@ -25,13 +24,11 @@ from evaluator.metrics.columns import (
     TEXT,
     Row,
 )
-from evaluator.metrics.exclusions import left_out_of
-from evaluator.metrics.fates import UNMEASURED, item_fates
-from evaluator.metrics.inputs import Comparison, Inputs, Subject, slices
-from evaluator.metrics.intervals import Floats, ItemNumbers
-from evaluator.metrics.measures import as_floats, contexts_of, median, rate
+from evaluator.metrics.fates import UNMEASURED, fates_of
+from evaluator.metrics.inputs import Inputs, Subject
+from evaluator.metrics.items import Items
+from evaluator.metrics.measures import known, median, rate
 from evaluator.metrics.table import Bars, Lack, Note, Table
-from evaluator.store.outcomes import MEASURED
 
 _NEEDS = {
     "mc_only": (
@@ -52,18 +49,13 @@ _BANDS = {
 
 @dataclass(frozen=True)
 class _Group:
-    """Items with a row of rank statistics; `suffix`: of a side's columns;
-    `why_empty`: the reason for an n of 0."""
+    """Items with a row of rank statistics; `why_empty`: the reason for an n of 0."""
 
     name: str
-    items: pd.DataFrame
+    items: Items
     side: str = "own"
-    suffix: str = ""
     why_empty: str | None = None
     pooled_only: bool = False  # without rows by language
-
-    def column(self, items: pd.DataFrame, name: str) -> pd.Series:
-        return items[f"{name}{self.suffix}"]
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
@@ -72,7 +64,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
     for subject in sorted(inputs.checkpoints, key=lambda each: each.base is not None):
         for group in _groups(inputs, subject):
             languages = [] if group.pooled_only else inputs.languages(subject.task)
-            for language, items in slices(group.items, languages):
+            for language, items in group.items.slices(languages):
                 own = {"language": language, "group": group.name, "side": group.side}
                 yield subject.row | own | _statistics(items, group)
 
@@ -80,75 +72,65 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
 def _groups(inputs: Inputs, subject: Subject) -> Iterator[_Group]:
     """The groups of a checkpoint, and with a base the base's too; without common
     items, its own ranks on all."""
-    own = inputs.outcomes_of(subject.checkpoint, subject.task)
-    comparison = inputs.comparisons().get(subject.key)
-    if comparison is not None:
-        yield from _compared_groups(comparison, own)
-    elif _asked(own):
-        why = None if own["produced"].notna().any() else _NEEDS["dense_failures"]
+    own = inputs.of(subject)
+    if subject.base is not None:
+        yield from _compared_groups(own, inputs.alone(subject))
+    elif own.any_ran("rank", "aligned_rank"):
+        why = None if own.has("produced").any() else _NEEDS["dense_failures"]
         yield _Group("all", own)
-        yield _Group("dense_failures", own[own["produced"] == 0], why_empty=why)
+        failures = own.take(own["produced"] == 0)
+        yield _Group("dense_failures", failures, why_empty=why)
 
 
-def _compared_groups(comparison: Comparison, own: pd.DataFrame) -> Iterator[_Group]:
-    items, reason = comparison.outcomes, comparison.reason
-    both = (("own", "_pruned"), ("base", "_dense"))
-    if reason and _asked(own):
+def _compared_groups(own: Items, alone: str | None) -> Iterator[_Group]:
+    items = own.both
+    if alone and own.any_ran("rank", "aligned_rank"):
         yield _Group("all", own)
-    if not reason:
-        if not _asked(items, "_pruned"):
+    if not alone:
+        if not items.any_ran("rank", "aligned_rank"):
             return
-        for side, suffix in both:
-            yield _Group("all", items, side, suffix)
-    fates, produced = item_fates(items), items["produced_dense"]
-    for name, here, unknown in (
+        yield _Group("all", items)
+        yield _Group("all", items.of_base, "base")
+    fates, produced = fates_of(items), items["base_produced"]
+    for name, flags, unknown in (
         ("mc_only", fates == "mc_only", (fates == UNMEASURED).all()),
-        ("dense_failures", produced == 0, produced.isna().all()),
+        ("dense_failures", produced == 0, np.isnan(produced).all()),
     ):
-        why = reason or (_NEEDS[name] if unknown else None)
-        for side, suffix in both:
-            yield _Group(name, items[here], side, suffix, why, reason is not None)
+        why = alone or (_NEEDS[name] if unknown else None)
+        here, apart = items.take(flags), alone is not None
+        yield _Group(name, here, "own", why, apart)
+        yield _Group(name, here.of_base, "base", why, apart)
 
 
-def _asked(items: pd.DataFrame, suffix: str = "") -> bool:
-    statuses = items[[f"rank_status{suffix}", f"aligned_rank_status{suffix}"]]
-    return bool(statuses.notna().any(axis=None))
-
-
-def _statistics(items: pd.DataFrame, group: _Group) -> Row:
-    status = group.column(items, "rank_status")
-    rank = as_floats(group.column(items, "rank"))
-    margin = as_floats(group.column(items, "margin"))
-    contexts = contexts_of(items)
-    done = status.isin(MEASURED).to_numpy() & ~np.isnan(rank)
-    row: Row = {"n": int(done.sum()), **left_out_of(items, str(status.name))}
+def _statistics(items: Items, group: _Group) -> Row:
+    ranked = items.measured("rank")
+    done = ranked.take(ranked.has("rank"))
+    row: Row = {"n": len(done), **items.left_out("rank_status")}
     if not row["n"]:
         nothing = "no item of this group has a measured rank"
         row["reason"] = group.why_empty or nothing
-    row |= _ranks("rank", rank, contexts)
-    done &= ~np.isnan(margin)
-    if done.any():
-        row |= median("margin_median", margin[done], contexts[done])
-    if group.column(items, "aligned_rank_status").notna().any():
-        aligned = as_floats(group.column(items, "aligned_rank"))
-        row["aligned_n"] = int((~np.isnan(aligned)).sum())
-        row |= _ranks("aligned_rank", aligned, contexts)
+    row |= _ranks("rank", items)
+    margins, far = known(done, "margin")
+    if len(margins):
+        row |= median("margin_median", margins, far["context"])
+    if items.any_ran("aligned_rank"):
+        row["aligned_n"] = int(items.has("aligned_rank").sum())
+        row |= _ranks("aligned_rank", items)
     return row
 
 
-def _ranks(name: str, ranks: Floats, contexts: ItemNumbers) -> Row:
-    """Median, quartiles and bands of the ranks of some items; NaN ranks do not
-    count. Empty without any rank."""
-    known = ~np.isnan(ranks)
-    contexts, ranks = contexts[known], ranks[known]
+def _ranks(name: str, items: Items) -> Row:
+    """Median, quartiles and bands of the ranks of items that have one; empty without
+    any."""
+    ranks, items = known(items, name)
     if not len(ranks):
         return {}
     low, high = np.percentile(ranks, [25, 75]).tolist()
     row: Row = {f"{name}_q1": low, f"{name}_q3": high}
-    row |= median(f"{name}_median", ranks, contexts)
+    row |= median(f"{name}_median", ranks, items["context"])
     for band, (first, last) in _BANDS.items():
         inside = (ranks >= first) & (ranks <= (last or np.inf))
-        row |= rate(band.replace("rank", name), inside, contexts)
+        row |= rate(band.replace("rank", name), inside, items)
     return row
 
 

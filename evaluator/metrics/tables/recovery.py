@@ -20,7 +20,7 @@ is. An item with all its seeds is one observation. `lowest`, `highest` and `seed
 (the standard deviation, with n - 1) are over the seeds' own rates. `drop` is paired by
 item and seed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -36,19 +36,12 @@ from evaluator.metrics.columns import (
     TEXT,
     Row,
 )
-from evaluator.metrics.exclusions import STATUSES, all_measured, left_out_of
-from evaluator.metrics.fates import HIT, UNPAIRED, paired_drop
-from evaluator.metrics.inputs import (
-    ITEM,
-    Inputs,
-    Part,
-    Subject,
-    in_language,
-    slices,
-    statuses_of,
-)
+from evaluator.metrics.cuts import Cut
+from evaluator.metrics.fates import HIT
+from evaluator.metrics.inputs import ITEM, Inputs, Subject, in_language
 from evaluator.metrics.intervals import Floats, ItemNumbers
-from evaluator.metrics.measures import as_floats, difference, rate
+from evaluator.metrics.items import ALL, BASE, STATUSES, Flags, Items
+from evaluator.metrics.measures import Custom, Drop, Share, as_floats, difference, rate
 from evaluator.metrics.table import Dots, Holm, Lack, Note, Series, Table, whole_percent
 
 EVERYTHING, FAILURES = "all_items", "greedy_failures"
@@ -60,34 +53,53 @@ _TRIES = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
     """Greedy, beam and sample over all items; beam and sample among the checkpoint's
-    own greedy failures."""
-    broad = ("beam_status", "sample_status")
-    for part in inputs.parts(*broad):
-        items = part.items[part.items[[*broad]].notna().any(axis=1)]
-        for probe in HIT:
-            row = _measured(items, items, probe, "no item was measured")
-            row |= _drop(part, probe) | {"probe": probe, "population": EVERYTHING}
-            yield part.row | row
+    own greedy failures; then the samples in other ways."""
+    for subject in inputs.checkpoints:
+        items = inputs.of(subject)
+        items = items.take(_broad_ran(items))
+        if not len(items):
+            continue
         why = "greedy missed none of the items"
-        if not items["produced"].notna().any():
+        if not items.has("produced").any():
             why = "greedy was not measured"
-        failures = items[items["produced"] == 0]
+        cuts = [_cut(probe, HIT[probe]) for probe in HIT]
         for probe in BROAD:
-            row = _measured(items, failures, probe, why)
-            yield part.row | row | {"probe": probe, "population": FAILURES}
-        for row in _of_samples(part, items):
-            yield part.row | row | {"population": EVERYTHING}
+            cut = replace(_cut(probe, HIT[probe]), paired=(), nothing=why)
+            keys = {"probe": probe, "population": FAILURES}
+            cuts.append(replace(cut, keys=keys, where=_missed))
+        for cut in (*cuts, *_of_samples(items)):
+            yield from cut.rows(inputs, subject, items=items)
 
 
-def _drop(part: Part, probe: str) -> Row:
-    """The drop from the base, on the items with this and a broader probe in both."""
-    if part.comparison is None:
-        return {}
-    both = part.comparison.measured(probe, language=part.language)
-    if probe == "greedy":
-        ran = [both[statuses_of(name)].notna().all(axis=1) for name in BROAD]
-        both = both[ran[0] | ran[1]]
-    return paired_drop(part.comparison, both, HIT[probe])
+def _broad_ran(items: Items, side: str = "") -> Flags:
+    beam, sample = (items.has(f"{side}{probe}_status") for probe in BROAD)
+    return beam | sample
+
+
+def _missed(items: Items) -> Flags:
+    missed: Flags = items["produced"] == 0
+    return missed
+
+
+def _cut(probe: str, right: str) -> Cut:
+    """All items that a probe measured; the drop of greedy is of the items on which
+    the base has a broader probe too."""
+
+    def answers(items: Items) -> Row:
+        hits, tries = items[right], None
+        whole = np.isin(hits, (0, 1)).all()
+        if len(items):
+            tries = _tries(items, probe)
+        return {"hits": int(hits.sum()) if whole else None, "tries": tries}
+
+    drop = Drop("drop", right)
+    return Cut(
+        keys={"probe": probe, "population": EVERYTHING},
+        probes=(probe,),
+        measures=(Custom(answers), Share("rate", right)),
+        paired=(drop,),
+        paired_where=lambda items: _broad_ran(items, BASE),
+    )
 
 
 def pass_at(k: int, samples: Floats, right: Floats) -> Floats:
@@ -110,63 +122,49 @@ def pass_at(k: int, samples: Floats, right: Floats) -> Floats:
     )
 
 
-def _of_samples(part: Part, items: pd.DataFrame) -> Iterator[Row]:
+def _of_samples(items: Items) -> Iterator[Cut]:
     """The rows of pass@K and of the majority: the checkpoint's own rate, and its
     drop on the items measured in both."""
-    done = all_measured(items, "sample_status")
-    if done.empty:
+    done, both = items.measured("sample"), items.measured("sample", both=True)
+    if not len(done):
         return
-    counts = [done["samples"].min()]
-    comparison = part.comparison
-    if comparison is not None:
-        both = comparison.measured("sample", language=part.language)
-        counts += [both["samples_dense"].min(), both["samples_pruned"].min()]
-    fewest = np.nanmin(counts)
+    counts = [done["samples"], both["samples"], both["base_samples"]]
+    fewest = min(each.min(initial=np.inf) for each in counts)
     for k in (*(k for k in _TRIES if k < fewest), 0):
-        row: Row = {
-            "probe": f"pass@{k}" if k else MAJORITY,
-            "tries": k or _tries(done, "sample"),
-            "n": len(done),
-            **left_out_of(items, "sample_status"),
-            **rate("rate", _judged(done, k), done),
-        }
-        if comparison is not None:
-            drops = _judged(both, k, "_dense") - _judged(both, k, "_pruned")
-            row |= {"n_paired": len(both), **difference("drop", drops, both)}
-            if both.empty:
-                row["reason"] = comparison.reason or UNPAIRED
-        yield row
+        yield Cut(
+            keys={
+                "probe": f"pass@{k}" if k else MAJORITY,
+                "tries": k or _tries(done, "sample"),
+                "population": EVERYTHING,
+            },
+            probes=("sample",),
+            measures=(Share("rate", _judged(k)),),
+            paired=(Share("drop", _fewer(k), low=-1.0),),
+        )
 
 
-def _judged(items: pd.DataFrame, k: int, side: str = "") -> Floats:
+def _judged(k: int, side: str = "") -> Callable[[Items], Floats]:
     """Of each item, pass@k, or for 0 how often a majority is right: numbers from 0
     to 1."""
-    if not k:
-        return as_floats(items[f"sample_majority{side}"])
-    samples, hits = items[f"samples{side}"], items[f"sample_hits{side}"]
-    return pass_at(k, as_floats(samples), as_floats(hits))
+
+    def judge(items: Items) -> Floats:
+        if not k:
+            return as_floats(items[f"{side}sample_majority"])
+        return pass_at(k, items[f"{side}samples"], items[f"{side}sample_hits"])
+
+    return judge
 
 
-def _measured(
-    items: pd.DataFrame, population: pd.DataFrame, probe: str, why_none: str
-) -> Row:
-    done = all_measured(population, f"{probe}_status")
-    right = done[HIT[probe]]
-    return {
-        "n": len(done),
-        **left_out_of(items, f"{probe}_status"),
-        "hits": int(right.sum()) if right.isin((0, 1)).all() else None,
-        "tries": None if done.empty else _tries(done, probe),
-        **rate("rate", right, done),
-        "reason": why_none if done.empty else None,
-    }
+def _fewer(k: int) -> Callable[[Items], Floats]:
+    """How much less than in the base."""
+    return lambda items: _judged(k, BASE)(items) - _judged(k)(items)
 
 
-def _tries(done: pd.DataFrame, probe: str) -> int:
+def _tries(done: Items, probe: str) -> int:
     """The answers to an item, under one seed."""
     if probe not in BROAD:
         return 1
-    seeds = done["seeds"].fillna(1) if probe == "sample" else 1
+    seeds = np.nan_to_num(done["seeds"], nan=1.0) if probe == "sample" else 1
     return int((done[f"{probe}s"] / seeds).max())
 
 
@@ -237,10 +235,12 @@ def _recovery_seeds_rows(inputs: Inputs) -> Iterator[Row]:
         seeds = int(ours["seed"].nunique())
         if seeds < 2:
             continue
-        greedy = inputs.outcomes_of(subject.checkpoint, subject.task)
-        failures = ours[ours["item"].isin(greedy.loc[greedy["produced"] == 0, "item"])]
-        for part in inputs.parts_of(subject, failures):
-            yield part.row | {"seeds": seeds} | _over_seeds(part.items)
+        items = inputs.of(subject)
+        missed = items["item"][items["produced"] == 0]
+        failures = ours[ours["item"].isin(missed)]
+        for language in (ALL, *inputs.languages(subject.task)):
+            row = subject.row | {"language": language, "seeds": seeds}
+            yield row | _over_seeds(in_language(failures, language))
 
 
 def _over_seeds(items: pd.DataFrame) -> Row:
@@ -251,11 +251,11 @@ def _over_seeds(items: pd.DataFrame) -> Row:
     if done.empty:
         return row | {"reason": "no greedy failure with samples"}
     by_seed = done.groupby("seed")["sample_hit"].agg(["mean", "size"])
-    by_item = done.groupby(["item", "context"])["sample_hit"].mean().reset_index()
+    by_item = done.groupby(["item", "context"])["sample_hit"].mean()
     sizes, rates = by_seed["size"], by_seed["mean"]
     return {
         **row,
-        **rate("mean", by_item["sample_hit"], by_item),
+        **rate("mean", by_item, _contexts(by_item)),
         "n_min": int(sizes.min()),
         "n_max": int(sizes.max()),
         "mean": float(rates.mean()),
@@ -276,11 +276,9 @@ def rows_of_seeds(inputs: Inputs, subject: Subject) -> Iterator[Row]:
     if seeds < 2:
         return
     base = _drawn(inputs, subject.base or "", subject.task)
-    asked = inputs.outcomes_of(subject.checkpoint, subject.task)
-    for language, items in slices(asked, inputs.languages(subject.task)):
-        here, there = in_language(own, language), in_language(base, language)
-        row = subject.row | {"language": language, "seeds": seeds}
-        row |= left_out_of(items, "sample_status")
+    for part in inputs.parts(subject):
+        here, there = (in_language(each, part.language) for each in (own, base))
+        row = part.row | {"seeds": seeds} | part.items.left_out("sample_status")
         for measure in (SHARE, "sample", MAJORITY):
             sides = _by_seed(here, measure), _by_seed(there, measure)
             yield row | {"probe": measure} | _spread(*sides)
@@ -323,7 +321,7 @@ def _spread(own: pd.DataFrame, base: pd.DataFrame) -> Row:
     }
 
 
-def _contexts(items: pd.DataFrame) -> ItemNumbers:
+def _contexts(items: pd.DataFrame | pd.Series) -> ItemNumbers:
     return items.index.get_level_values("context").to_numpy(np.intp)
 
 

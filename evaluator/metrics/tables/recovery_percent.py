@@ -8,97 +8,86 @@ So `above_guessing` counts only the part above the floor of 1/K: (compressed - f
 of the base.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
-import pandas as pd
 
 from evaluator.metrics.bootstrap import Kinds, intervals, language_intervals
 from evaluator.metrics.columns import BY_LANGUAGE, COUNT, COUNTED, PERCENTAGE, TEXT, Row
-from evaluator.metrics.exclusions import joined_reasons
-from evaluator.metrics.fates import CORRECT, headroom, normalised, paired_row
-from evaluator.metrics.inputs import MEAN, Comparison, Inputs, Part
+from evaluator.metrics.cuts import Cut, walk
+from evaluator.metrics.fates import CORRECT, headroom, normalised
+from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.intervals import Floats
-from evaluator.metrics.measures import bounds
+from evaluator.metrics.items import Items
+from evaluator.metrics.measures import Average, Measure, bounds, defined_in
 from evaluator.metrics.table import LACKS, Dots, Heat, Table, of_probes, whole_percent
 
-_NUMBERS = ("recovery", "above_guessing")
+
+def _kept(base: Floats, own: Floats, floor: Floats) -> Floats:
+    return np.asarray(1 - normalised(base, own, floor))
+
+
+class _Recovered(Measure):
+    """How much of the base's accuracy above a floor is left: above 0, or above
+    guessing."""
+
+    def __init__(self, name: str, probe: str) -> None:
+        self._name, self._probe = name, probe
+
+    def _values(self, items: Items) -> tuple[list[Floats], Kinds]:
+        """The arguments of `_kept`, as a number per item, and the possible kinds of
+        items."""
+        values, kinds = headroom(items, self._probe)
+        if self._name == "recovery":
+            values[2] = np.zeros(len(items))
+            kinds = [(before, after, 0.0) for before, after, _ in kinds]
+        return values, kinds
+
+    def __call__(self, items: Items) -> Row:
+        if not len(items):
+            return {}
+        values, kinds = self._values(items)
+        base, own, floor = (float(each.mean()) for each in values)
+        if base > floor:
+            row = {self._name: (own - floor) / (base - floor)}
+            return row | bounds(self._name, *intervals(_kept, values, items, kinds))
+        right = f"the base is right for {base:.3f}, not above {floor:g}"
+        return {"reason": f"{self._name.replace('_', ' ')}: {right}"}
+
+    def over_languages(self, items: Items) -> Row:
+        defined, by_language, why = defined_in(self, self._name, items)
+        row: Row = {"reason": why}
+        if self._name == "recovery":
+            row["n"] = len(defined)
+        if not by_language:
+            return row
+        row[self._name] = float(np.mean([each[self._name] for each in by_language]))
+        values, kinds = self._values(defined)
+        found = language_intervals(_kept, values, defined, kinds)
+        return row | bounds(self._name, *found)
+
+
+def _cut(probe: str) -> Cut:
+    right = CORRECT[probe]
+    names = ["recovery"] if probe == "greedy" else ["recovery", "above_guessing"]
+    return Cut(
+        keys={"probe": probe},
+        probes=(probe,),
+        both=True,
+        measures=(
+            Average("base_accuracy", f"base_{right}"),
+            Average("accuracy", right),
+            *(_Recovered(name, probe) for name in names),
+        ),
+        mean=True,
+    )
+
+
+_CUTS = [_cut(probe) for probe in CORRECT]
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
-    """Per checkpoint with a base and probe: pooled (`all`), the mean over languages
-    (`mean`), and by language."""
-    for comparison in inputs.comparisons().values():
-        for probe in CORRECT:
-            if comparison.tells_of(probe):
-                parts = comparison.parts(comparison.measured(probe))
-                pooled, *by_language = [_recovered(part, probe) for part in parts]
-                yield pooled
-                if len(by_language) > 1:
-                    yield _mean_recovered(comparison, probe, by_language)
-                yield from by_language
-
-
-def _kept(dense: Floats, pruned: Floats, floor: Floats) -> Floats:
-    return np.asarray(1 - normalised(dense, pruned, floor))
-
-
-def _values(items: pd.DataFrame, probe: str, name: str) -> tuple[list[Floats], Kinds]:
-    """The arguments of `_kept`, as a number per item, and the possible kinds of
-    items."""
-    values, kinds = headroom(items, probe)
-    if name == "recovery":
-        values[2] = np.zeros(len(items))
-        kinds = [(before, after, 0.0) for before, after, _ in kinds]
-    return values, kinds
-
-
-def _recovered(part: Part, probe: str) -> Row:
-    items = part.items
-    row = paired_row(part, probe) | {"probe": probe}
-    if items.empty:
-        return row
-    means = [float(each.mean()) for each in headroom(items, probe)[0]]
-    dense, pruned, guessed = means
-    row |= {"base_accuracy": dense, "accuracy": pruned}
-    for name in _NUMBERS if guessed else ("recovery",):
-        floor = guessed if name == "above_guessing" else 0.0
-        if dense > floor:
-            row[name] = (pruned - floor) / (dense - floor)
-            values, kinds = _values(items, probe, name)
-            row |= bounds(name, *intervals(_kept, values, items, kinds))
-        else:
-            what = name.replace("_", " ")
-            right = f"the base is right for {dense:.3f}, not above {floor:g}"
-            row["reason"] = joined_reasons(row["reason"], f"{what}: {right}")
-    return row
-
-
-def _mean_recovered(
-    comparison: Comparison, probe: str, by_language: Sequence[Row]
-) -> Row:
-    defined = [row for row in by_language if row.get("recovery") is not None]
-    mean: Row = {
-        **comparison.subject.row,
-        "probe": probe,
-        "language": MEAN,
-        "n": sum(row["n"] for row in defined),
-        "reason": (
-            f"unweighted mean over {len(defined)} of {len(by_language)} languages"
-        ),
-    }
-    for name in _NUMBERS:
-        here = {}
-        for row in defined:
-            if row.get(name) is not None:
-                here[row["language"]] = row[name]
-        if here:
-            mean[name] = float(np.mean([*here.values()]))
-            items = comparison.measured(probe)
-            items = items[items["language"].isin(here)]
-            values, kinds = _values(items, probe, name)
-            mean |= bounds(name, *language_intervals(_kept, values, items, kinds))
-    return mean
+    return walk(inputs, _CUTS)
 
 
 TABLE = Table(

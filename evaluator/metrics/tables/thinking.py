@@ -17,7 +17,7 @@ greedy answers to the open prompt.
 from collections.abc import Iterator
 from dataclasses import replace
 
-import pandas as pd
+import numpy as np
 
 from evaluator.metrics.columns import (
     AMOUNT,
@@ -28,11 +28,13 @@ from evaluator.metrics.columns import (
     REASON,
     Row,
 )
-from evaluator.metrics.exclusions import joined_reasons, measured
-from evaluator.metrics.fates import BARS, RATES, fate_rates, sides_of, why_unpaired
-from evaluator.metrics.inputs import Comparison, Inputs, settings_of
-from evaluator.metrics.intervals import Ratio
-from evaluator.metrics.measures import contexts_of, of_mean, rate
+from evaluator.metrics.comparable import settings_of
+from evaluator.metrics.cuts import Cut
+from evaluator.metrics.fates import BARS, RATES, FateRates
+from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.intervals import Floats
+from evaluator.metrics.items import Items
+from evaluator.metrics.measures import Average, Lengthening, Share
 from evaluator.metrics.table import Bars, Dots, Lack, Series, Table
 
 _RATES = {"cut": "thought_cut", "loops": "thought_loops", "accuracy": "produced"}
@@ -40,47 +42,40 @@ _RATIO = (Series("ratio", "rank", "tokens"),)
 _ACCURACY = (Series("accuracy", "greedy", "after a thought"),)
 
 
+def _or_none(column: str) -> Share:
+    """The share of all measured items: a missing thought is neither cut nor loops."""
+
+    def numbers(items: Items) -> Floats:
+        return np.nan_to_num(items[column])
+
+    return Share(column, numbers)
+
+
 def _rows(inputs: Inputs) -> Iterator[Row]:
-    for part in inputs.parts("thought_tokens"):
-        row = part.row | _own(part.items)
-        if part.comparison is not None:
-            task, checkpoint = part.subject.key
-            limit = settings_of(inputs.run, checkpoint, task).get("thought_limit", 0)
-            paired = _paired(part.comparison, part.language, limit)
-            reason = joined_reasons(row["reason"], paired["reason"])
-            row |= paired | {"reason": reason}
-        yield row
-
-
-def _own(items: pd.DataFrame) -> Row:
-    """What a checkpoint thinks, and says after it."""
-    done, row = measured(items, "greedy", nothing="no greedy answer was measured")
-    if done.empty:
-        return row
-    row["thought_tokens"] = float(done["thought_tokens"].mean())
-    for name, column in _RATES.items():
-        row |= rate(name, done[column].fillna(0.0), done)
-    return row
-
-
-def _paired(comparison: Comparison, language: str, limit: int) -> Row:
-    """The thoughts beside the base's, and what became of the answers that the base
-    knew."""
-    items = comparison.measured("greedy", language=language)
-    why = comparison.reason or why_unpaired(comparison, language, "greedy")
-    row: Row = {"n_paired": len(items), "reason": why}
-    if items.empty:
-        return row
-    dense, pruned = sides_of(items, "thought_tokens")
-    row["base_thought_tokens"] = float(dense.mean())
-    if dense.any():
-        most = max(limit, dense.max(), pruned.max())
-        ratio = Ratio(pruned / most, dense / most, contexts_of(items))
-        row |= of_mean("ratio", ratio)
-    else:
-        reason = "the base thought about none of these items"
-        row["reason"] = joined_reasons(why, reason)
-    return row | fate_rates(items)
+    for subject in inputs.checkpoints:
+        if not inputs.of(subject).has("thought_tokens").any():
+            continue
+        settings = settings_of(inputs.run, subject.checkpoint, subject.task)
+        longer = Lengthening(
+            "ratio",
+            "thought_tokens",
+            settings.get("thought_limit", 0),
+            "the base thought about none of these items",
+        )
+        cut = Cut(
+            probes=("greedy",),
+            nothing="no greedy answer was measured",
+            measures=(
+                Average("thought_tokens", "thought_tokens"),
+                *(replace(_or_none(of), name=name) for name, of in _RATES.items()),
+            ),
+            paired=(
+                Average("base_thought_tokens", "base_thought_tokens"),
+                longer,
+                FateRates(),
+            ),
+        )
+        yield from cut.rows(inputs, subject, "open")
 
 
 TABLE = Table(

@@ -297,10 +297,10 @@ def test_divergence_blocks_by_interval():
 def test_missing_items_as_losses_and_gains(name, values):
     """Of 11 due items 3 are lost; the base lacks one and the checkpoint another. Two
     more items are not due."""
-    sides = losing(13, 3)
-    sides.base_said[9] = np.nan
-    sides.said[10:] = np.nan, np.nan, 0
-    sides.open[11:] = False
+    sides = losing(13, 3).items
+    sides["base_produced"][9] = np.nan
+    sides["produced"][10:] = np.nan, np.nan, 0
+    sides["open"][11:] = False
     (criterion,) = (each for each in CRITERIA if each.name == name)
     found = [criterion.measure(sides, absent) for absent in ("left out", *EXTREMES)]
     assert [each.evidence.value for each in found] == pytest.approx(values)
@@ -310,7 +310,7 @@ def test_missing_items_as_losses_and_gains(name, values):
 def losing(items: int, lost: int) -> Paired:
     base, own = np.ones(items), (np.arange(items) >= lost).astype(float)
     due = np.ones(items, dtype=bool)
-    return paired(base, own, base_picked=base, picked=own, choice=due)
+    return paired(base, own, answers={"choice": (base, own, due)})
 
 
 def test_what_engines_noticed_stands_in_each_verdict():

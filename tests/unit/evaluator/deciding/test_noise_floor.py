@@ -37,7 +37,7 @@ def share_of(verdict, thresholds, noise, *, control, flips=0.0, loss=0.0):
         base, again = (flipped(answers, noise / 2, rng) for _ in range(2))
         own = flipped(flipped(answers, noise / 2, rng), flips, rng)
         own = np.where(rng.random(ITEMS) < loss / 0.7, 0.0, own)
-        some = paired(base, again).at(np.arange(control))
+        some = paired(base, again).items.take(slice(control))
         floors = {}
         for criterion in CRITERIA:
             if control and criterion.measure is not None:
@@ -87,7 +87,7 @@ def test_loss_above_the_floor_is_judged(lost, outcome):
     base = np.ones(200)
     own = (np.arange(200) >= 200 * lost).astype(float)
     asked = Thresholds(max_drop=100, max_flips=5, **OFF)
-    again = paired(base[:9], base[:9])
+    again = paired(base[:9], base[:9]).items
     (floor,) = [
         criterion.measure(again, "left out").evidence
         for criterion in CRITERIA

@@ -32,9 +32,11 @@ def lost_whole(rng):
 def of_seeds(losses, contexts):
     """A base that is always right, and a checkpoint that loses so much of each item."""
     nothing, due = np.full(len(losses), np.nan), np.ones(len(losses), bool)
-    sampled = {"base_sampled": np.ones(len(losses)), "sampled": 1 - losses}
-    asked = {"contexts": contexts, "open": ~due, "sample": due}
-    return paired(nothing, nothing, **asked, **sampled)
+    answers = {
+        "open": (nothing, nothing, ~due),
+        "sample": (np.ones(len(losses)), 1 - losses, due),
+    }
+    return paired(nothing, nothing, contexts=contexts, answers=answers)
 
 
 def test_correlated_seeds_seldom_pass():

@@ -2,7 +2,6 @@
 loops and special cases."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +20,7 @@ from evaluator.metrics.intervals import (
     mcnemar_p,
     too_few,
 )
+from evaluator.metrics.items import Items
 
 
 def flags(count: int, n: int) -> np.ndarray:
@@ -187,7 +187,8 @@ def test_bootstrap_without_an_interval():
 
 
 def test_bootstrap_weighs_languages_alike():
-    items = pd.DataFrame({"language": ["a"] * 90 + ["b"] * 10, "context": range(100)})
+    languages = np.repeat(["a", "b"], [90, 10])
+    items = Items.of_columns({"language": languages, "context": np.arange(100)})
     values = np.repeat([1.0, 0.0, 1.0], [90, 5, 5])
     ((low, high),) = language_intervals(rate, [values], items, RATE)
     assert 0.5 < low < (1 + 0.5) / 2 < high < 1

@@ -3,10 +3,10 @@
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy.stats import binom, ttest_1samp
 
+from evaluator.metrics.items import Items
 from evaluator.metrics.measures import (
     ALIKE,
     Unbounded,
@@ -51,7 +51,8 @@ def test_rates_and_language_means():
     # 160, 60 and 20 items that are right in 80, 50 and 20 %: the mean of rates is 50 %,
     # the rate of all is 67.5 %.
     languages = np.repeat(["a", "b", "c"], [160, 60, 20])
-    items = pd.DataFrame({"language": languages, "context": range(240)})
+    columns = {"language": languages, "context": np.arange(240)}
+    items = Items.of_columns(columns | {"item": columns["context"]})
     values = np.repeat([1.0, 0, 1, 0, 1, 0], [128, 32, 30, 30, 4, 16])
     row = language_mean("x", values, items)
     has(row, x=0.5)

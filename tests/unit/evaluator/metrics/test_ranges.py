@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import product
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +15,7 @@ from evaluator.metrics import TABLES
 from evaluator.metrics.bootstrap import intervals, language_intervals
 from evaluator.metrics.fates import normalised
 from evaluator.metrics.intervals import ALPHA, Mean, Ratio
+from evaluator.metrics.items import Items
 from evaluator.metrics.measures import Unbounded
 from evaluator.metrics.tables.pr_gap import delta_pr_of
 from tests.support.records import Seen
@@ -75,16 +75,16 @@ def test_intervals_of_statistics(items):
     """What guessing gives is a quarter."""
     before, after, chosen, still, contexts = items
     floor = np.full(len(before), 0.25)
-    frame = pd.DataFrame({"language": np.array(["a", "b"])[contexts % 2]})
-    frame["context"] = contexts
+    languages = np.array(["a", "b"])[contexts % 2]
+    asked = Items.of_columns({"language": languages, "context": contexts})
     kinds = [(*pair, 0.25) for pair in product((0, 1), repeat=2)]
     values = [before, after, floor]
     for found in (intervals, language_intervals):
-        for interval in found(normalised, values, frame, kinds):
+        for interval in found(normalised, values, asked, kinds):
             holds(interval)
     pairs = [(*one, *other) for one, other in product(kinds, kinds)]
     for interval in intervals(
-        delta_pr_of, [*values, chosen, still, floor], frame, pairs
+        delta_pr_of, [*values, chosen, still, floor], asked, pairs
     ):
         holds(interval)
 
