@@ -478,8 +478,11 @@ class EngineWorker(Worker):
 
     def reading(self) -> EngineStats | None:
         """What the engine has counted since its last load, as it last told; asks it
-        again. None: it has not told yet. Returns at once."""
+        again. None: it has not told yet, or starts: the time of a start is nobody's
+        rate. Returns at once."""
         actor = self._actor
+        if self._held == (None, None):
+            return None
         try:
             if self._asked is None and actor is not None:
                 self._asked = actor.stats.remote()

@@ -246,3 +246,18 @@ def test_ray_start_is_repeated(
     ):
         assert tries == 2
     assert (len(told), len(again)) == (tries, tries - 1)
+
+
+def test_start_of_an_engine_is_not_measured(board, told, monkeypatch) -> None:
+    """Nor the start of its next process: it does nothing meanwhile."""
+    ray = SimpleNamespace(
+        wait=lambda pending, **_: (pending, []), get=lambda asked: asked, kill=print
+    )
+    monkeypatch.setattr(workers, "ray", ray)
+    worker, counted = _worker(board, told), EngineStats(steps=9)
+    for _ in range(2):
+        worker._actor = SimpleNamespace(stats=SimpleNamespace(remote=lambda: counted))
+        assert [worker.reading() for _ in range(3)] == [None] * 3
+        worker._held = "digest", "keys"  # a checkpoint was loaded
+        assert [worker.reading() for _ in range(3)] == [None, counted, counted]
+        worker._kill()
