@@ -42,7 +42,7 @@ NUMPY = import numpy._core._multiarray_umath as m; print(*(n for n in m.__cpu_di
 OTHER = OPENBLAS_CORETYPE=Haswell NPY_DISABLE_CPU_FEATURES="$$($(BIN)/python -c '$(NUMPY)')"
 test-more: install  ## what must hold besides: the GPU's model runner, other arithmetic, and rehearsals that take minutes
 	$(PYTEST) -m more
-	$(PYTEST) --runner V2 tests/integration tests/unit/evaluator/engine
+	$(PYTEST) --runner V2 -m "more or not more" tests/integration tests/unit/evaluator/engine
 	$(OTHER) ATEN_CPU_CAPABILITY=avx2 $(PYTEST) -m "not slow" tests/golden $(addprefix tests/unit/evaluator/,deciding engine metrics probes) \
 		tests/unit/pruning tests/unit/quantising
 	ATEN_CPU_CAPABILITY=default $(PYTEST) -m "not slow" tests/unit/pruning tests/unit/quantising tests/unit/evaluator/engine

@@ -1,10 +1,10 @@
-"""How many items a second do 1, 2, 3 and 4 engines of one GPU evaluate, with Ray, and
-with a setting changed?
+"""How many engines of one GPU does a run keep, and what does a setting change?
 
-python -m tests.gpu.engines MODEL OUT --items 200 [--only 1,2]
+python -m tests.gpu.engines MODEL OUT [--only auto,256-rows] [--seconds 20]
 
-Each row is a run of its own, from its first finished shard to its last: the starts of
-engines do not count."""
+Each row is a run of its own, with more work than it gets time for. `auto` ends with
+the run's decision; its figures are in `decisions`. Another row is measured for some
+seconds from its first finished shard on: starts do not count."""
 
 import argparse
 import json
@@ -13,14 +13,18 @@ import subprocess
 import time
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from benchmarks.harness import environment, module_command
 from evaluator.core.errors import Json
+from launch.run.directory.lock import STOP
 
-_ROWS: dict[str, tuple[int, Json, dict[str, str]]] = {
-    **{str(number): (number, {}, {}) for number in (1, 2, 3, 4)},
+_COPIES = 8  # of 2,700 items: without MPS, a trial needs work for ten starts
+_POLL_SECONDS = 0.5
+_ROWS: dict[str, tuple[int | str, Json, dict[str, str]]] = {
+    "auto": ("auto", {}, {}),
     "256-rows": (1, {"max_num_seqs": 256}, {}),
     "1024-rows": (1, {"max_num_seqs": 1024}, {}),
     "BLNHC": (1, {}, {"VLLM_KV_CACHE_LAYOUT": "BLNHC"}),
@@ -28,60 +32,77 @@ _ROWS: dict[str, tuple[int, Json, dict[str, str]]] = {
 }
 
 
-def row_of(name: str, model: Path, out: Path, items: int) -> Json:
-    """Items a second, and the engines' shares of their time."""
+def row_of(name: str, model: Path, out: Path, seconds: float) -> Json:
+    """Items a second, decisions on the number of engines, and the engines' shares of
+    their time."""
     engines, settings, variables = _ROWS[name]
-    run = out / f"engines-{name}"
+    run, sweep = out / f"engines-{name}", out / f"engines-{name}.yaml"
     document = {
-        "models": {"dense": str(model)},
-        "tasks": [{"task": "gazetteer", "items": items}],
+        "models": {f"copy-{number}": str(model) for number in range(_COPIES)},
+        "tasks": [{"task": "gazetteer"}],
         "engine": {"dtype": "bfloat16", **settings},
         "resources": {"engines_per_gpu": engines, "shard_items": 5},
         "controls": "none",
     }
-    sweep = out / f"engines-{name}.yaml"
     sweep.write_text(yaml.safe_dump(document), encoding="utf-8")
     command = module_command("launch.commands.cli", "sweep", sweep, "--out", run)
-    began = time.monotonic()
-    done = subprocess.run(
-        command,
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    row: Json = {
-        "row": name,
-        "seconds": time.monotonic() - began,
-        "rc": done.returncode,
-    }
-    if done.returncode:
-        return row | {"error": done.stderr[-300:]}
-    events = [
-        json.loads(line)
-        for line in (run / "logs" / "events.jsonl").read_text().splitlines()
-    ]
+    with sweep.with_suffix(".log").open("wb") as log:
+        driver = subprocess.Popen(
+            command, env=environment(**variables), stdout=log, stderr=log
+        )
+        while driver.poll() is None:
+            time.sleep(_POLL_SECONDS)
+            times, items, decisions = _so_far(run)
+            # "auto: 1: ..." where there is nothing to try
+            tries = engines == "auto" and not any(": 1: " in each for each in decisions)
+            settled = any("on each GPU" in each for each in decisions)
+            measured = len(times) > 1 and times[-1] - times[0] > seconds
+            if settled if tries else measured:
+                (run / STOP).touch()
+                driver.wait()
+    times, items, decisions = _so_far(run)
+    row: Json = {"row": name, "decisions": decisions, "items_a_second": None}
+    if len(times) > 1:
+        row["items_a_second"] = sum(items[1:]) / (times[-1] - times[0])
+        served = json.loads((run / "run.json").read_text())["engine_stats"]
+        row["waiting_and_idle"] = [
+            [each["waiting_share"], each["idle_share"]] for each in served
+        ]
+    else:
+        row["error"] = sweep.with_suffix(".log").read_text()[-300:]
+    return row
+
+
+def _so_far(run: Path) -> tuple[list[float], list[int], list[str]]:
+    """When its shards ended, their items, and what the run has decided."""
+    file = run / "logs" / "events.jsonl"
+    # the last line may be half written
+    lines = file.read_text().split("\n")[:-1] if file.exists() else []
+    events: list[dict[str, Any]] = [json.loads(line) for line in lines]
     shards = [event for event in events if event["event"] == "advanced"]
-    times = [datetime.fromisoformat(event["time"]).timestamp() for event in shards]
-    finished = sum(event["items"] for event in shards[1:])
-    served = json.loads((run / "run.json").read_text())["engine_stats"]
-    shares = [[each["waiting_share"], each["idle_share"]] for each in served]
-    rate = finished / (times[-1] - times[0]) if len(times) > 1 else None
-    return row | {"items_a_second": rate, "waiting_and_idle": shares}
+    return (
+        [datetime.fromisoformat(event["time"]).timestamp() for event in shards],
+        [event["items"] for event in shards],
+        [
+            event["text"]
+            for event in events
+            if "engines_per_gpu: " in event.get("text", "")
+        ],
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--items", type=int, default=200)
     parser.add_argument("--only", default=",".join(_ROWS))
+    parser.add_argument("--seconds", type=float, default=20.0)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     failed = 0
     for name in options.only.split(","):
-        row = row_of(name, options.model.absolute(), options.out, options.items)
-        failed += bool(row["rc"])
+        row = row_of(name, options.model.absolute(), options.out, options.seconds)
+        failed += row["items_a_second"] is None
         print(json.dumps(row), flush=True)
     raise SystemExit(failed)
 

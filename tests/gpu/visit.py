@@ -124,12 +124,10 @@ def steps(out: Path, scratch: Path, *, gpu: bool) -> list[Step]:
     add("profile", 90, libraries("profile", model, items), after="model", timed=True)
     engines = partial(module_command, "tests.gpu.engines", model, out)
     for name, rows, seconds in (
-        ("engines", "1,2,3,4", 240),
+        ("engines", "auto", 240),
         ("changes", "256-rows,1024-rows,BLNHC,sync-check", 240),
     ):
-        if not gpu:
-            rows = rows.split(",")[0]
-        command = engines("--items", items, "--only", rows)
+        command = engines("--only", rows if gpu else "256-rows")
         add(name, seconds, command, after="model", timed=True)
     add("demo", 200, resurface("demo", "--out", out / "demo"), timed=True)
     return listed

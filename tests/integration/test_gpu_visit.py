@@ -9,7 +9,7 @@ from benchmarks.harness import environment, module_command
 from tests.support.engines import needs_vllm
 
 pytestmark = [*needs_vllm, pytest.mark.long]
-STEPS = "imports,plain,window-full,prune,two-runs,pass"
+STEPS = "imports,plain,window-full,prune,two-runs,pass,changes"
 
 
 def test_steps_run_on_a_cpu(tmp_path):
