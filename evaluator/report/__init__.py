@@ -26,6 +26,7 @@ from evaluator.deciding.policy import policy_for
 from evaluator.deciding.verdict_text import document
 from evaluator.deciding.verdicts import not_judged
 from evaluator.metrics import Inputs, Outcomes
+from evaluator.metrics.tables import Tell, untold
 from evaluator.probes import PROBES
 from evaluator.report.item_view import ItemView
 from evaluator.report.page import render_page
@@ -54,18 +55,20 @@ class Report:
     notes: Sequence[str] = ()  # on what it does not count or write
 
 
-def write_report(run_dir: Path) -> Report:
+def write_report(run_dir: Path, tell: Tell = untold) -> Report:
     """Rebuild RUN/tables and RUN/report from RUN/records. Raises InputError if there
     are no readable records, or a folder is a link to one outside the run.
+
+    `tell` gets the name of each step before it begins.
 
     The function reads records some checkpoints and tasks at a time and writes their
     outcomes to RUN/outcomes, where the tables read them. Packed outputs and rows of
     tables stay in memory."""
     need_own_folders(run_dir)
     view = ItemView()
-    inputs = read_inputs(run_dir, view, outcomes=run_dir / "outcomes")
+    inputs = read_inputs(run_dir, view, outcomes=run_dir / "outcomes", tell=tell)
     run = inputs.run
-    results = compute(inputs, policy_for(run_dir, run))
+    results = compute(inputs, policy_for(run_dir, run), tell)
     tables, failures = results.files, failures_of(run)
     if failures:
         tables["failures"] = failure_frame(failures)
@@ -88,6 +91,7 @@ def write_report(run_dir: Path) -> Report:
         {*(run_dir / "tables").glob("*.csv")}.difference(written.values())
     ):
         notes.append(f"{file}: is stale: no table {file.stem!r} is installed")
+    tell("page")
     page = _write_pages(run_dir, inputs, results, view)
     return Report(page, written, results, notes)
 
@@ -137,7 +141,11 @@ def _remove_others(
 
 
 def read_inputs(
-    run_dir: Path, view: ItemView | None = None, *, outcomes: Path | None = None
+    run_dir: Path,
+    view: ItemView | None = None,
+    *,
+    outcomes: Path | None = None,
+    tell: Tell = untold,
 ) -> Inputs:
     """The inputs of a run's tables. Raises InputError like `write_report`.
 
@@ -150,6 +158,7 @@ def read_inputs(
     def records() -> Iterator[tuple[str, pd.DataFrame]]:
         asked = Asked(items, run)
         for paths in record_parts(run_dir):
+            tell(f"records of {paths[0].parent.parent.name}")
             part = asked.only(read_records(paths))
             strange.update({*map(str, part["probe"].unique())}.difference(PROBES.names))
             if view is not None and len(part):

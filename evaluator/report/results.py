@@ -22,7 +22,7 @@ from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.left_out import left_out
 from evaluator.metrics.published import published
 from evaluator.metrics.table import FilledTable, numbers_of
-from evaluator.metrics.tables import TABLES, compute_tables
+from evaluator.metrics.tables import TABLES, Tell, compute_tables, untold
 from evaluator.store.run_json import Failure
 
 MOST = 24  # checkpoints on a page, without their base
@@ -95,10 +95,13 @@ class Results:
         return {name: table.note for name, table in self.tables.items() if table.failed}
 
 
-def compute(inputs: Inputs, policy: Policy | None = None) -> Results:
+def compute(
+    inputs: Inputs, policy: Policy | None = None, tell: Tell = untold
+) -> Results:
     """All results. `policy`: of the verdicts; None: the default one."""
     policy = policy or Policy()
-    tables = compute_tables(inputs)
+    tables = compute_tables(inputs, tell)
+    tell("verdicts")
     rows = {name: table.rows for name, table in tables.items()}
     return Results(
         tables,

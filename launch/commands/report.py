@@ -3,6 +3,8 @@ headline, or another tool's format."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +32,7 @@ from launch.commands.terminal import (
 )
 
 _EXPORTS = ("card",)
+_SILENCE = 3.0  # seconds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,7 +103,7 @@ def finish(
     if a plugin's table failed."""
     from evaluator.report import write_report
 
-    report = write_report(run_dir)
+    report = write_report(run_dir, _seldom())
     for note in report.notes:
         warn(note, errors)
     if outcome is not None and (run_dir / "gate.json").is_file():
@@ -120,6 +123,19 @@ def finish(
             f"{'; '.join(results.failures.values())}; the report has the other tables"
         )
     return results
+
+
+def _seldom() -> Callable[[str], None]:
+    """Prints the name of a step if nothing was printed for some seconds."""
+    told = time.monotonic()
+
+    def tell(step: str) -> None:
+        nonlocal told
+        if time.monotonic() - told >= _SILENCE:
+            errors.print(escape(f"report: {step}"))
+            told = time.monotonic()
+
+    return tell
 
 
 def _judge_again(run_dir: Path) -> None:
