@@ -167,6 +167,10 @@ class Verdict:
         return [check for check in self.checks if check.criterion.name == name]
 
 
+def worst_first(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    return sorted(verdicts, key=lambda each: -OUTCOMES.index(each.outcome))
+
+
 @dataclass(frozen=True)
 class Decision:
     """The outcome of a checkpoint's checks, before the search for anomalies."""

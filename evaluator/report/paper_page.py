@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 import evaluator.metrics.columns as col
 from evaluator.core.errors import Document, InputError
-from evaluator.core.files import write_atomically
+from evaluator.core.files import csv_bytes, write_atomically
 from evaluator.metrics import TABLES
 from evaluator.metrics.columns import Column, Row, rows_with
 from evaluator.metrics.items import ALL
@@ -134,12 +134,39 @@ def render_paper_page(name: str, results: Results, run: Document) -> str:
 
 
 def write_paper_page(run_dir: Path, results: Results) -> Path:
-    """Write RUN/report/paper.html and return its path. Raises InputError as
+    """Write RUN/report/paper.html and paper.csv; return the page's path. Raises InputError as
     `render_paper_page` does."""
-    page = run_dir / "report" / "paper.html"
-    html = render_paper_page(run_dir.resolve().name, results, read_run(run_dir))
+    page, run = run_dir / "report" / "paper.html", read_run(run_dir)
+    html = render_paper_page(run_dir.resolve().name, results, run)
     write_atomically(page, html.encode())
+    write_atomically(page.with_suffix(".csv"), csv_bytes(paper_table(results, run)))
     return page
+
+
+def paper_table(results: Results, run: Document) -> pd.DataFrame:
+    """The numbers of the page: a row for each quantity in each row of a place. Raises
+    InputError as `render_paper_page` does."""
+    tables = {key: filled.rows for key, filled in results.tables.items()}
+    pair = main_pair(tables, run)
+    rows: list[Row] = []
+    for place in places():
+        for value in values_of(place, tables, pair):
+            column, row = value.quantity.column, value.row or {}
+            numbers = {"paper": value.published, "ours": value.ours}
+            for end in ("low", "high"):
+                numbers[end] = row.get(f"{column}_{end}")
+            if value.published is not None or value.ours is not None:
+                rows.append(
+                    {
+                        "place": place.name,
+                        "row": value.label,
+                        "quantity": value.quantity.label,
+                        "table": value.quantity.table,
+                        "measure": column,
+                        **numbers,
+                    }
+                )
+    return pd.DataFrame(rows)
 
 
 def main_pair(tables: Tables, run: Document) -> Pair:

@@ -46,7 +46,7 @@ def report(
     paper: Annotated[
         bool,
         typer.Option(
-            "--paper", help="also write report/paper.html: the paper's figures"
+            "--paper", help="also write report/paper.html and .csv: the paper's figures"
         ),
     ] = False,
     as_json: AsJson = False,

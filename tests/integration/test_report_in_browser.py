@@ -99,6 +99,26 @@ def test_item_view_opens_on_loss(opened):
     assert ("rank", "") in sections
 
 
+def test_a_heading_sorts_the_headline(page, tmp_path):
+    """A second click turns the order round; missing values stay last."""
+    text = re.sub(r'<meta http-equiv="Content-Security[^>]*>', "", page.read_text())
+    for clicks, order in ((1, 1), (2, -1)):
+        click = "document.querySelectorAll('#headline .sort')[2].click();" * clicks
+        sorted_page = tmp_path / f"{clicks}.html"
+        sorted_page.write_text(
+            text.replace("</body>", f"<script>{click}</script></body>")
+        )
+        dom = dom_of(sorted_page.as_uri(), tmp_path / "profile")
+        headline = dom.split('<section id="headline"')[1].split("</table>")[0]
+        assert f'aria-sort="{"descending" if order == 1 else "ascending"}"' in headline
+        values = re.findall(
+            r'<tr>(?:<td[^>]*>.*?</td>){2}<td[^>]*data-value="([^"]*)"', headline
+        )
+        numbers = [float(each) for each in values]
+        assert numbers == sorted(numbers, reverse=order == 1)
+        assert len(set(numbers)) > 1
+
+
 @pytest.mark.parametrize(
     ("address", "here"),
     [

@@ -8,6 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -105,6 +106,7 @@ class RunDirectory:
             "config": _hidden(config),
             "provenance": _hidden(provenance()),
             "state": "running",
+            "started": datetime.now(UTC).isoformat(timespec="minutes"),
         }
         self._lock = lock
         self.mended: tuple[str, ...] = ()
@@ -121,7 +123,14 @@ class RunDirectory:
         self.earlier_served = rows_as(before, "engine_stats", Served)
         self.earlier_failures = failures_of(before)
         self.was_ended = before.get("state") == "finished_with_failures"
-        for name in ("planned", "seeds", "differences", "checkpoints", "reused"):
+        for name in (
+            "started",
+            "planned",
+            "seeds",
+            "differences",
+            "checkpoints",
+            "reused",
+        ):
             if name in before:
                 self._document[name] = before[name]
         settings = mapping_at(before, "config")
