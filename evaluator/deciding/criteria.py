@@ -18,7 +18,7 @@ from evaluator.metrics.fates import fate_share, guesses
 from evaluator.metrics.inputs import Inputs, Subject
 from evaluator.metrics.intervals import ALPHA, Floats, ItemNumbers, Mean, Ratio
 from evaluator.metrics.items import BASE, Array, Flags, Items, sides_of
-from evaluator.metrics.measures import Drop, Share, flip_rate
+from evaluator.metrics.measures import Share, drop, flip_rate
 
 Probe = Literal["open", "choice", "sample"]
 # the column that says whether an answer of the probe is right
@@ -287,7 +287,7 @@ def _of_known(name: str, text: str, bound: str, shows: Shows) -> Criterion:
 
 
 def _drop(probe: Probe) -> Callable[[Items, Absent], Measured]:
-    return partial(_share, Drop(f"{probe}_drop", ANSWERS[probe]), probe)
+    return partial(_share, drop(f"{probe}_drop", ANSWERS[probe]), probe)
 
 
 def _flips(probe: Probe) -> Callable[[Items, Absent], Measured]:

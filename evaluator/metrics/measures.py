@@ -34,7 +34,7 @@ from evaluator.metrics.intervals import (
     mcnemar_p,
     too_few,
 )
-from evaluator.metrics.items import Items, sides_of
+from evaluator.metrics.items import BASE, Items, sides_of
 
 ALIKE = "all values are alike, which bounds no interval"
 
@@ -218,15 +218,6 @@ def exp(value: float) -> float:
         return float(np.exp(value))
 
 
-def paired_difference(
-    name: str, sides: tuple[Floats, Floats], items: Grouped, p: str = "mcnemar_p"
-) -> Row:
-    """`difference` of the first minus the second of two outcomes (0.0 or 1.0 per
-    item); `p` names its p's column."""
-    first, second = sides
-    return difference(name, first - second, items) | {p: mcnemar_p(first, second)}
-
-
 class Measure:
     """A function from items to a part of a row."""
 
@@ -262,19 +253,25 @@ class Share(Measure):
 
 
 @dataclass(frozen=True)
-class Drop(Share):
-    """How much more of an outcome the base has than the checkpoint, with McNemar's p
-    in column `p`."""
+class Gap(Share):
+    """How much more one outcome is right than another, paired, with McNemar's p in
+    column `p`."""
 
+    less: Of = ""
     low: float = -1.0
     p: str = "mcnemar_p"
 
     def values(self, items: Items) -> Floats:
-        return values_of(items.of_base, self.of) - values_of(items, self.of)
+        return values_of(items, self.of) - values_of(items, self.less)
 
     def __call__(self, items: Items) -> Row:
-        base, own = (values_of(side, self.of) for side in (items.of_base, items))
-        return super().__call__(items) | {self.p: mcnemar_p(base, own)}
+        sides = values_of(items, self.of), values_of(items, self.less)
+        return super().__call__(items) | {self.p: mcnemar_p(*sides)}
+
+
+def drop(name: str, column: str) -> Gap:
+    """How much more of an outcome the base has than the checkpoint."""
+    return Gap(name, f"{BASE}{column}", less=column)
 
 
 def flip_rate(column: str) -> Share:

@@ -25,7 +25,7 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.cuts import Cut, walk
 from evaluator.metrics.fates import CORRECT, NormalisedDrop
 from evaluator.metrics.inputs import Inputs
-from evaluator.metrics.measures import Average, Count, Drop, Share
+from evaluator.metrics.measures import Average, Count, Share, drop
 from evaluator.metrics.table import (
     LACKS,
     Dots,
@@ -63,7 +63,7 @@ def _cut(probe: str) -> Cut:
         measures=(Count("truncated", "truncated"), *rates, *overlap),
         paired=(
             Average("dense_accuracy", f"base_{right}"),
-            Drop("drop", right),
+            drop("drop", right),
             NormalisedDrop(probe),
         ),
         mean=True,

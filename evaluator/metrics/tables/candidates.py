@@ -22,11 +22,14 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.cuts import Cut
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.items import Items, within
-from evaluator.metrics.measures import Custom, Share, paired_difference
+from evaluator.metrics.measures import Gap, Share
 from evaluator.metrics.table import Dots, Holm, Lack, Series, Table
 
 # formats, in the order of the table
 COMPARED = ("open", "distractors_only", "unrelated", "shown")
+
+
+_GAP = Gap("difference", "produced", less="open_produced")
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
@@ -41,7 +44,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
         numbers = [items.measured("greedy")["item"] for items in asked.values()]
         common = reduce(np.intersect1d, numbers)
         for format, items in asked.items():
-            gap = [] if format == "open" else [Custom(_difference)]
+            gap = [] if format == "open" else [_GAP]
             cut = Cut(
                 keys={"format": format},
                 probes=("greedy",),
@@ -51,11 +54,6 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
             )
             beside = items.beside("open_", asked["open"])
             yield from cut.rows(inputs, subject, format, beside)
-
-
-def _difference(items: Items) -> Row:
-    sides = items["produced"], items["open_produced"]
-    return paired_difference("difference", sides, items)
 
 
 _LISTED = (

@@ -36,15 +36,7 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.cuts import Cut, add
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.items import Flags, Items, joined_reasons
-from evaluator.metrics.measures import (
-    Average,
-    Custom,
-    Drop,
-    Share,
-    difference,
-    paired_difference,
-    rate,
-)
+from evaluator.metrics.measures import Average, Gap, Share, difference, drop, rate
 from evaluator.metrics.table import Dots, Holm, Lack, Series, Table
 
 # of an item's distractors, how many are of the gold option's kind
@@ -69,7 +61,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
                 measures=(Share("accuracy", "recognised"),),
                 paired=(
                     Average("base_accuracy", "base_recognised"),
-                    Drop("drop", "recognised"),
+                    drop("drop", "recognised"),
                 ),
             )
             for row in cut.rows(inputs, subject):
@@ -108,11 +100,6 @@ _RECOGNISED = {"standard": "recognised", "hard": "hard_recognised"}
 _GREEDY = "the probe greedy on a checkpoint and its base (for the dissociation rates)"
 
 
-def _difference(items: Items) -> Row:
-    sides = items["hard_recognised"], items["recognised"]
-    return paired_difference("difference", sides, items)
-
-
 def _dissociations(items: Items) -> Row:
     """Of the answers that the base says and picks from both kinds of options."""
     right = ("base_produced", "base_recognised", "base_hard_recognised")
@@ -131,7 +118,7 @@ _HARD = Cut(
     probes=("choice", "hard_choice"),
     measures=(
         *(Share(f"{kind}_accuracy", name) for kind, name in _RECOGNISED.items()),
-        Custom(_difference),
+        Gap("difference", "hard_recognised", less="recognised"),
     ),
     nothing="no item was measured with both choice and hard_choice",
 )

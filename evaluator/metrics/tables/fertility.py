@@ -26,7 +26,7 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.fates import over_headroom
 from evaluator.metrics.inputs import Inputs, Part
 from evaluator.metrics.items import MEAN, Items, joined_reasons
-from evaluator.metrics.measures import Drop, Unbounded
+from evaluator.metrics.measures import Unbounded, drop
 from evaluator.metrics.table import Lack, Scatter, Table
 
 _SUMMED = ("n", "excluded", "engine_error", "tokens", "units")
@@ -96,8 +96,8 @@ def _drops(items: Items) -> Row:
     row: Row = {"n_paired": len(both)}
     if not len(both):
         return row
-    row |= Drop("open_drop", "produced").over_languages(both)
-    row |= Drop("choice_drop", "recognised").over_languages(both)
+    row |= drop("open_drop", "produced").over_languages(both)
+    row |= drop("choice_drop", "recognised").over_languages(both)
     accuracy = float(both["base_produced"].mean())
     row["open_normalised_drop"], _ = over_headroom(row["open_drop"], accuracy, 0.0)
     return row

@@ -24,7 +24,7 @@ from evaluator.metrics.cuts import Cut
 from evaluator.metrics.fates import CORRECT, headroom, normalised, over_headroom
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.items import ALL, Items, within
-from evaluator.metrics.measures import Average, Drop, Measure, bounds, defined_in
+from evaluator.metrics.measures import Average, Measure, bounds, defined_in, drop
 from evaluator.metrics.table import Dots, Holm, Lack, Series, Table, amount
 from evaluator.metrics.tables.perplexity import PERPLEXITY, first_readings
 
@@ -59,7 +59,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
                 measures=(
                     Average("dense", f"base_{CORRECT[probe]}"),
                     Average("pruned", CORRECT[probe]),
-                    Drop("drop", CORRECT[probe]),
+                    drop("drop", CORRECT[probe]),
                     _Normalised(probe),
                 ),
                 mean=True,

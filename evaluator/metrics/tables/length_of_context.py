@@ -33,7 +33,7 @@ from evaluator.metrics.cuts import Cut
 from evaluator.metrics.fates import FATES, FateRates
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.items import ALL, Flags, Items
-from evaluator.metrics.measures import Average, Drop, Share, Unbounded
+from evaluator.metrics.measures import Average, Share, Unbounded, drop
 from evaluator.metrics.table import Dots, Holm, Series, Table
 from evaluator.tasks.base import plain_task
 
@@ -76,7 +76,7 @@ def _in_third(items: Items, number: int) -> Flags:
 _CUT = Cut(
     probes=("greedy",),
     measures=(Share("accuracy", "produced"),),
-    paired=(Drop("drop", "produced"), Average("dense_accuracy", "base_produced")),
+    paired=(drop("drop", "produced"), Average("dense_accuracy", "base_produced")),
 )
 
 

@@ -20,8 +20,9 @@ from evaluator.metrics.columns import (
 )
 from evaluator.metrics.cuts import Cut
 from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.intervals import Floats
 from evaluator.metrics.items import Flags, Items
-from evaluator.metrics.measures import Custom, difference, paired_difference, rate
+from evaluator.metrics.measures import Gap, Share, as_floats
 from evaluator.metrics.table import Dots, Heat, Holm, Lack, Series, Table
 from evaluator.store.outcomes import MEASURED
 
@@ -35,26 +36,30 @@ def _measured_too(items: Items) -> Flags:
     return items.having(statuses, *MEASURED)
 
 
-def _gaps(items: Items) -> Row:
-    if not len(items):
-        return {}
-    row, gaps = Row(), []
-    for shot, prefix in SHOTS.items():
-        sides = items[f"{prefix}base_produced"], items[f"{prefix}produced"]
-        gaps.append(sides[0] - sides[1])
-        for side, right in zip(_SIDES, sides, strict=True):
-            row |= rate(f"{shot}_shot_{side}", right, items)
-        p = f"{shot}_shot_mcnemar_p"
-        row |= paired_difference(f"{shot}_shot_gap", sides, items, p)
-    repaired = gaps[0] - gaps[1]
-    return row | difference("repaired", repaired, items, low=-2.0, high=2.0)
+def _repaired(items: Items) -> Floats:
+    """The gap without the example minus the gap with it."""
+    zero = items["zero_base_produced"] - items["zero_produced"]
+    one = items["base_produced"] - items["produced"]
+    return as_floats(zero - one)
+
+
+def _measures(shot: str, prefix: str) -> tuple[Share, ...]:
+    base, own = f"{prefix}base_produced", f"{prefix}produced"
+    return (
+        Share(f"{shot}_shot_dense", base),
+        Share(f"{shot}_shot_pruned", own),
+        Gap(f"{shot}_shot_gap", base, less=own, p=f"{shot}_shot_mcnemar_p"),
+    )
 
 
 _CUT = Cut(
     probes=("greedy",),
     both=True,
     where=_measured_too,
-    measures=(Custom(_gaps),),
+    measures=(
+        *(each for shot in SHOTS.items() for each in _measures(*shot)),
+        Share("repaired", _repaired, low=-2.0, high=2.0),
+    ),
     nothing="no item is measured in both formats and both checkpoints",
 )
 

@@ -41,7 +41,7 @@ from evaluator.metrics.fates import HIT
 from evaluator.metrics.inputs import ITEM, Inputs, Subject, in_language
 from evaluator.metrics.intervals import Floats, ItemNumbers
 from evaluator.metrics.items import ALL, BASE, STATUSES, Flags, Items
-from evaluator.metrics.measures import Custom, Drop, Share, as_floats, difference, rate
+from evaluator.metrics.measures import Custom, Share, as_floats, difference, drop, rate
 from evaluator.metrics.table import Dots, Holm, Lack, Note, Series, Table, whole_percent
 
 EVERYTHING, FAILURES = "all_items", "greedy_failures"
@@ -92,12 +92,11 @@ def _cut(probe: str, right: str) -> Cut:
             tries = _tries(items, probe)
         return {"hits": int(hits.sum()) if whole else None, "tries": tries}
 
-    drop = Drop("drop", right)
     return Cut(
         keys={"probe": probe, "population": EVERYTHING},
         probes=(probe,),
         measures=(Custom(answers), Share("rate", right)),
-        paired=(drop,),
+        paired=(drop("drop", right),),
         paired_where=lambda items: _broad_ran(items, BASE),
     )
 
