@@ -25,7 +25,7 @@ The index names the probes in this order; those without a view are left out."""
 
 import base64
 import gzip
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
@@ -43,13 +43,10 @@ from evaluator.probes.base import Probe, View
 from evaluator.store.outcomes import chosen_seed, context_is_cut
 
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
-_TEXTS = [
-    *("item_id", "probe", "format", "status"),
-    *("text", "option_text", "thought", "thought_state"),
-]
 # The columns that the item view shows or sorts by.
 _READ = [
-    *(*_TEXTS, "index", "truncated", "contains", "is_gold"),
+    *("item_id", "probe", "format", "status", "index", "truncated"),
+    *("text", "option_text", "thought", "thought_state", "contains", "is_gold"),
     *("token_ids", "logprob", "rank", "margin"),
 ]
 _FAILED = {"excluded": -1, "engine_error": -2}
@@ -89,12 +86,17 @@ class ItemView:
     def add(self, records: pd.DataFrame) -> None:
         """Pack the records of one checkpoint and one task, with the run's own seed.
         Probes of texts have no items."""
-        shown = [probe.name for probe in _shown()]
-        records = _of_one_seed(records[records["probe"].isin(shown)])
+        probes = [probe.name for probe in _shown()]
+        records = _of_one_seed(records[records["probe"].isin(probes)])
         if records.empty:
             return
         checkpoint, task = map(str, records[["checkpoint", "task"]].iloc[0])
-        for language, part in records.groupby("language", sort=True):
+        shown = by_its_rule(records)[["language", *_READ]]
+        shown["truncated"] = context_is_cut(shown)
+        shown = shown.sort_values(["language", "item_id", "index"], kind="stable")
+        plain = shown.astype(object)  # nullable values are slow to take one by one
+        rows = plain.where(plain.notna(), None).itertuples(index=False)
+        for language, part in groupby(rows, key=attrgetter("language")):
             chunk = self._chunk(task, str(language), part)
             self._keep(checkpoint, task, str(language), chunk)
 
@@ -104,29 +106,22 @@ class ItemView:
         tasks = self.where.setdefault(checkpoint, {})
         tasks.setdefault(task, {})[language] = name
 
-    def _chunk(self, task: str, language: str, records: pd.DataFrame) -> Json:
+    def _chunk(self, task: str, language: str, records: Iterable[Any]) -> Json:
+        """`records`: with the columns _READ, None for a missing value."""
         strings: dict[str, int] = {}
         numbers, rows = [], []
-        ordered = by_its_rule(records)[_READ]
-        ordered = ordered.sort_values(["item_id", "index"], kind="stable")
-        # texts of Arrow are slow to take one by one
-        ordered = ordered.astype(dict.fromkeys(_TEXTS, object))
-        ordered["truncated"] = context_is_cut(ordered).to_numpy(bool)
-        for item_id, of_item in groupby(
-            ordered.itertuples(index=False), key=attrgetter("item_id")
-        ):
+        for item_id, of_item in groupby(records, key=attrgetter("item_id")):
             key = task, language, str(item_id)
             number = self.numbers.setdefault(key, len(self.numbers))
             cut = False
             entries: dict[str, list[list[Any]]] = {probe.name: [] for probe in _shown()}
-            record: Any
             for record in of_item:
                 view = PROBES[record.probe].view
-                cut |= bool(record.truncated)
+                cut |= record.truncated
                 entry = _entry(view, record, strings)
                 if entry is not None:
                     entries[record.probe].append(entry)
-                    if view == "options" and _is(record.is_gold):
+                    if view == "options" and record.is_gold:
                         self.gold.setdefault(number, [str(record.option_text)])
             numbers.append(number)
             rows.append([int(cut), *entries.values()])
@@ -245,38 +240,33 @@ def _of_one_seed(records: pd.DataFrame) -> pd.DataFrame:
 def _entry(view: View | None, record: Any, strings: dict[str, int]) -> list[Any] | None:
     """The entry of one record; None if it has nothing to show."""
 
-    def number_of(text: object) -> int:
-        return strings.setdefault(text if isinstance(text, str) else "", len(strings))
+    def number_of(text: str | None) -> int:
+        return strings.setdefault(text or "", len(strings))
 
     if view == "answer":
-        thought = [number_of(record.thought)] if isinstance(record.thought, str) else []
+        thought = [] if record.thought is None else [number_of(record.thought)]
         said = number_of(record.text)
         return [said, _hit(record), FORMATS.index(record.format), *thought]
     if view == "answers":
-        logprob = _number(record.logprob, 2)
+        logprob = _rounded(record.logprob, 2)
         scores = [] if logprob is None else [logprob]
         return [number_of(record.text), _hit(record), *scores]
-    if view == "options" and isinstance(record.option_text, str):
+    if view == "options" and record.option_text is not None:
         tokens = None if record.token_ids is None else len(record.token_ids)
-        gold, logprob = int(_is(record.is_gold)), _number(record.logprob, 3)
+        gold, logprob = int(record.is_gold or False), _rounded(record.logprob, 3)
         return [number_of(record.option_text), gold, logprob, tokens]
-    if view in ("rank", "aligned") and not pd.isna(record.rank):
-        entry = [int(record.rank), _number(record.margin, 2)]
+    if view in ("rank", "aligned") and record.rank is not None:
+        entry = [int(record.rank), _rounded(record.margin, 2)]
         if view == "aligned":
             entry += [number_of(record.text), number_of(record.option_text)]
-            entry.append(_number(record.logprob, 2))
+            entry.append(_rounded(record.logprob, 2))
         return entry
     return None
 
 
 def _hit(record: Any) -> int:
-    return _FAILED.get(record.status) or int(_is(record.contains))
+    return _FAILED.get(record.status) or int(record.contains or False)
 
 
-def _is(value: object) -> bool:
-    """True only for a true boolean: null is not true."""
-    return bool(value) if value is not None and not pd.isna(value) else False  # type: ignore[call-overload]
-
-
-def _number(value: float | None, digits: int) -> float | None:
-    return None if value is None or pd.isna(value) else round(float(value), digits)
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
