@@ -5,7 +5,7 @@ with the name for users. This folder's `__init__.py` fills `ENGINES`, one line f
 kind. Options, YAML validation and "did you mean" read it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -126,10 +126,8 @@ class EngineKind:
     check_quantisation: Callable[[EngineConfig, str, Quantisation, bool], None] = (
         lambda *_: None
     )
-    # Tries checkpoints before anything starts; as `check_served`.
-    rehearse: Callable[[EngineConfig, Sequence[CheckpointInfo]], tuple[str, ...]] = (
-        lambda *_: ()
-    )
+    # Tries a checkpoint before anything starts; as `check_served`.
+    rehearse: Callable[[EngineConfig, CheckpointInfo], tuple[str, ...]] = lambda *_: ()
     # The values of EngineConfig.kv_cache that it serves; `here`: on this machine.
     # Imports nothing heavy.
     cache_dtypes: Callable[[bool], tuple[str, ...]] = lambda here: (AUTO_CACHE,)
@@ -172,17 +170,16 @@ def engine_under(change: str | None, config: EngineConfig) -> EngineConfig:
 
 
 def check_served(
-    config: EngineConfig, checkpoints: Sequence[CheckpointInfo], *, here: bool
+    config: EngineConfig, info: CheckpointInfo, *, here: bool
 ) -> tuple[str, ...]:
-    """Notes on how an engine serves checkpoints, on this machine if `here`. Raises
+    """Notes on how an engine serves a checkpoint, on this machine if `here`. Raises
     InputError if it cannot."""
     kind = ENGINES[config.kind]
-    for info in checkpoints:
-        if info.quantisation is not None:
-            kind.check_quantisation(
-                config, f"checkpoint {info.path}", info.quantisation, here
-            )
-    return kind.rehearse(config, checkpoints) if here else ()
+    if info.quantisation is not None:
+        kind.check_quantisation(
+            config, f"checkpoint {info.path}", info.quantisation, here
+        )
+    return kind.rehearse(config, info) if here else ()
 
 
 def build_engine(config: EngineConfig) -> Engine:

@@ -422,23 +422,19 @@ def _turning_point(model: Any) -> float:
     return math.inf
 
 
-def _rehearse(
-    config: EngineConfig, checkpoints: Sequence[CheckpointInfo]
-) -> tuple[str, ...]:
-    """Loads one checkpoint of each architecture. A note on each that has no cache.
-    Raises InputError as a load does."""
-    notes = []
-    for info in {each.engine_keys[1]: each for each in checkpoints}.values():
-        engine = TorchEngine(
-            config.model_copy(update={"kv_cache": info.kv_cache}), gpu=False
-        )
-        engine.load(info.path)
-        if not engine.cached:
-            notes.append(
-                f"{info.name}: engine torch computes each token from the whole text,"
-                " without a cache"
-            )
-    return tuple(notes)
+def _rehearse(config: EngineConfig, info: CheckpointInfo) -> tuple[str, ...]:
+    """Loads a checkpoint. A note if it has no cache. Raises InputError as a load
+    does."""
+    engine = TorchEngine(
+        config.model_copy(update={"kv_cache": info.kv_cache}), gpu=False
+    )
+    engine.load(info.path)
+    if engine.cached:
+        return ()
+    return (
+        f"{info.name}: engine torch computes each token from the whole text,"
+        " without a cache",
+    )
 
 
 TORCH = EngineKind(

@@ -41,6 +41,7 @@ from launch.commands.options import (
     Notify,
     Out,
     Prompts,
+    Strict,
     TaskName,
     Track,
     dtype_names,
@@ -148,7 +149,7 @@ def run_and_report(
             bus.report(TookOver(lock.taken_from))
         held.push(lambda _, error, __: bus.report(_end_of(error)))
 
-        call = Call(lock, log, bus, tracker, output.reuse)
+        call = Call(lock, log, bus, tracker, output)
         if watched is None:
             call.run(config)
         else:
@@ -233,21 +234,23 @@ class Call:
     log: EventLog
     bus: Bus
     tracker: Tracker | None
-    reuse: Sequence[Path]
+    output: Output
     given_up: set[str] = field(default_factory=set)  # not tried again by this call
 
     def run(self, config: SweepConfig, fresh: Collection[str] = ()) -> None:
         """Run a sweep, then report. What is made of the `fresh` models is tried again.
         Raises InputError, ResurfaceError if it failed, typer.Exit(3) if a part did."""
-        from launch.run.work.progress import Progress
+        from launch.run.work.progress import Progress, Steps
 
         out, bus = self.lock.directory, self.bus
         with Progress(console) as progress:
             bus.listeners += [progress.on, _import_report]
             bus.report(Phase("checking models, tasks and settings"))
-            from launch.sweep.preflight import prepare
+            with Steps(lambda text: bus.report(Checked(text))) as step:
+                from launch.sweep.preflight import prepare
 
-            prepared = prepare(config, out)
+                strict = self.output.strict
+                prepared = prepare(config, out, strict=strict, step=step)
             self.given_up.difference_update(prepared.made_of(fresh))
             for note, doubtful in prepared.notes():
                 bus.report(Checked(note, warning=doubtful))
@@ -257,9 +260,8 @@ class Call:
 
             directory = open_run(prepared, out, self.lock)
             self.log.accepted = True
-            outcome = run_sweep(
-                prepared, directory, bus, console, self.reuse, self.given_up
-            )
+            reuse = self.output.reuse
+            outcome = run_sweep(prepared, directory, bus, console, reuse, self.given_up)
             bus.report(Phase("writing tables and page"))
         results = finish(out, outcome)
         bus.report(Judged(results.verdicts))
@@ -476,13 +478,11 @@ def evaluate(
     ] = 20,
     keep_references: Annotated[
         bool,
-        running(
-            "--keep-references",
-            help="keep the distributions of probe fidelity after the run",
-        ),
+        running("--keep-references", help="keep the distributions of probe fidelity"),
     ] = False,
     out: Out = None,
     dry_run: DryRun = False,
+    strict: Strict = False,
     track: Track = None,
     notify: Notify = None,
     detach: Detach = False,
@@ -494,16 +494,10 @@ def evaluate(
     The same command resumes."""
     config = eval_sweep(checkpoints, locals())
     for value in config.models.values():
-        if is_served(value):
-            continue
-        directory = local_directory(str(value))
-        if directory is None:  # of the hub
-            continue
-        if not directory.is_dir():
+        directory = None if is_served(value) else local_directory(str(value))
+        if directory is not None and not directory.exists():  # mistyped
             raise no_directory(str(value))
-        if not (directory / "config.json").exists():
-            raise InputError(f"CHECKPOINT {value}: is no checkpoint: no config.json")
-    output = Output(out, track, notify, detach=detach, as_json=as_json)
+    output = Output(out, track, notify, strict=strict, detach=detach, as_json=as_json)
     start(config, output, dry_run=dry_run)
 
 
@@ -527,6 +521,7 @@ def sweep(
         ),
     ] = None,
     dry_run: DryRun = False,
+    strict: Strict = False,
     explain: Annotated[
         bool,
         typer.Option(
@@ -577,7 +572,9 @@ def sweep(
         config = config.model_copy(update={"only": tuple(listed("only", only))})
     runs = [] if reuse is None else [Path(each) for each in listed("reuse", reuse)]
     need_reusable(runs, out)
-    output = Output(out, track, notify, runs, detach=detach, as_json=as_json)
+    output = Output(
+        out, track, notify, runs, strict=strict, detach=detach, as_json=as_json
+    )
     if not watch and (newest_first or idle_hours is not None):
         raise InputError("--newest-first, --idle-hours: they go with --watch")
     from launch.sweep.watching import Watch, patterns_of
@@ -602,6 +599,7 @@ class Output:
     track: str | None = None
     notify: str | None = None
     reuse: Sequence[Path] = ()
+    strict: bool = False
     detach: bool = False
     as_json: bool = False
 
@@ -614,7 +612,7 @@ def start(config: SweepConfig, output: Output, *, dry_run: bool) -> None:
         return
     if output.detach:
         raise InputError("--detach: with --dry-run, nothing is started")
-    from launch.sweep.preflight import jobs_here, prepare
+    from launch.run.work.progress import Steps
 
     place = output.out
     out = place or Path("RUN")
@@ -622,18 +620,24 @@ def start(config: SweepConfig, output: Output, *, dry_run: bool) -> None:
     if not os.environ.get("RAY_ADDRESS"):
         ENGINES[config.engine.kind].check_here(config.engine)
         check_places(config, count_gpus())
-    jobs, absent = jobs_here(config, out)
-    notes, unusable = [], 0
-    if jobs:  # imports pandas and torch
-        prepared = prepare(config, out, jobs)
+    notes, refused = list[str](), dict[str, str]()
+    with Steps(print_plain) as step:
+        from launch.sweep.preflight import jobs_here, prepare
+
+        jobs, absent = jobs_here(config, out, refused)
+        if jobs:  # imports pandas and torch
+            prepared = prepare(config, out, jobs, strict=output.strict, step=step)
+            refused |= {each.checkpoint: each.reason for each in prepared.unusable}
+    for name, reason in refused.items():
+        if output.strict:
+            raise InputError(f"{name}: {reason}")
+        notes.append(f"would be set aside: {name}: {reason}")
+    if jobs:
         if place is not None and not absent:
             from launch.run.directory.rundir import open_run
 
             open_run(prepared, place)
         notes += [note for note, _ in prepared.notes()]
-        unusable = len(prepared.unusable)
-        for failure in prepared.unusable:
-            notes.append(f"cannot be used: {failure.checkpoint}: {failure.reason}")
     if absent:
         notes.append(
             f"not checked, as a start fetches or serves it: {', '.join(absent)}"
@@ -642,7 +646,7 @@ def start(config: SweepConfig, output: Output, *, dry_run: bool) -> None:
     if (out / "run.json").is_file():
         run = parse(read_bytes(out / "run.json"), str(out / "run.json"))
     print_estimate(config, run, notes, as_json=output.as_json)
-    if unusable:  # as the run would end
+    if refused:  # as the run would end
         raise typer.Exit(WITH_FAILURES)
 
 

@@ -104,6 +104,9 @@ Out = Annotated[
     output("--out", help="the run directory; the same command resumes there"),
 ]
 DryRun = Annotated[bool, running("--dry-run", help="check and estimate; start nothing")]
+Strict = Annotated[
+    bool, running("--strict", help="start only if every checkpoint can be used")
+]
 Track = Annotated[
     str | None,
     output(

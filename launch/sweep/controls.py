@@ -123,10 +123,14 @@ def _quantisation(job: CheckpointJob) -> Quantisation | None:
 
 def _need_base(job: CheckpointJob, change: str) -> None:
     """Raises InputError for a compressed checkpoint without its base."""
-    if job.base is None and job.path.is_dir():
-        stored = Checkpoint(job.path)
-        if stored.pruned is not None or stored.quantisation is not None:
-            raise InputError(
-                f"control {change}: {job.name!r} is compressed, and its base is not part"
-                " of this run: name it with --base (base: in a sweep file)"
-            )
+    if job.base is None and (_quantisation(job) is not None or _is_pruned(job)):
+        raise InputError(
+            f"control {change}: {job.name!r} is compressed, and its base is not part"
+            " of this run: name it with --base (base: in a sweep file)"
+        )
+
+
+def _is_pruned(job: CheckpointJob) -> bool:
+    with suppress(InputError):  # as above
+        return Checkpoint(job.path).pruned is not None
+    return False

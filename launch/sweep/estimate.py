@@ -116,7 +116,7 @@ def estimate(config: SweepConfig) -> list[JobEstimate]:
     work_once = cache(work_of)  # several checkpoints have one task
     estimates = []
     on_gpus = "RAY_ADDRESS" in os.environ or count_gpus() != 0
-    jobs = with_controls(expand(config, fetch=False), config, on_gpus=on_gpus)
+    jobs = with_controls(expand(config), config, on_gpus=on_gpus)
     for job in jobs:
         works = {}
         for name, task in job.tasks.items():

@@ -5,7 +5,7 @@ one job with merged tasks. Tasks that differ only in formats, probes and seeds
 become one task with the union of each list. So no prompt is computed twice. A joined
 sweep may run a little more than its parts, but never less."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -24,13 +24,7 @@ from evaluator.tasks import Source, task_name
 from evaluator.tasks.base import AT, PAPER, PLUS
 from launch.sweep.compress import given, prunings, quantisations, spelled_source
 from launch.sweep.config import SweepConfig
-from launch.sweep.models import (
-    ModelValue,
-    is_served,
-    local_directory,
-    resolve_model,
-    resolve_served,
-)
+from launch.sweep.models import ModelValue, is_served, local_directory
 from launch.sweep.prompts import names_for
 from pruning.config import PruneConfig
 from quantising.config import QuantiseConfig
@@ -117,25 +111,29 @@ class CheckpointJob:
 Jobs = Sequence[CheckpointJob]
 
 
+def unfetched(name: str, value: ModelValue, base: Path | None) -> Path:
+    """A model's directory as far as it is here; of a served one its base's."""
+    return base or local_directory(str(value)) or Path(str(value))
+
+
 def expand(
-    config: SweepConfig, run_dir: Path = Path("RUN"), *, fetch: bool = True
+    config: SweepConfig,
+    run_dir: Path = Path("RUN"),
+    fetch: Callable[[str, ModelValue, Path | None], Path] = unfetched,
 ) -> tuple[CheckpointJob, ...]:
     """Each model, of `only` if given, and its compressed versions, with complete
-    tasks. Without `fetch`, needs no network. Raises InputError, also if joined sweeps
-    disagree."""
+    tasks. `fetch`: the directory of a model, by name, value, and the base of a served
+    one. Raises InputError, also if joined sweeps disagree."""
     grids = list(_grids(config))
     values = _wanted(config, grids)
     bases = _served_bases(grids)
     sources = {}
     for name, value in values.items():
         if not isinstance(value, Endpoint) and name not in bases:
-            here = None if fetch else local_directory(value) or Path(value)
-            sources[name] = here or resolve_model(value)
+            sources[name] = fetch(name, value, None)
     for name, base in bases.items():
         if name in values:
-            sources[name] = sources[base]
-            if fetch:
-                sources[name] = resolve_served(values[name], sources[base])
+            sources[name] = fetch(name, values[name], sources[base])
     jobs: dict[str, CheckpointJob] = {}
     for grid in grids:
         tasks = list(_posed_tasks(grid))
@@ -401,7 +399,7 @@ def _check_bases(jobs: Iterable[CheckpointJob]) -> None:
 def parts_of(config: SweepConfig) -> tuple[tuple[str, ...], ...]:
     """The parts of a sweep whose models share bases, by first model. Fetches
     nothing. Raises InputError as `expand`."""
-    jobs = expand(config, fetch=False)
+    jobs = expand(config)
     model_of = {job.name: job.model for job in jobs}
     part = {model: model for model in model_of.values()}  # by the first of its models
     order = list(part)

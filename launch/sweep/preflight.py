@@ -4,9 +4,9 @@ import importlib
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from multiprocessing.pool import AsyncResult, ThreadPool
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from evaluator.core.records import Item
 from evaluator.core.text import UNKNOWN, is_known
 from evaluator.deciding.policy import as_policy
 from evaluator.engine.config import EngineConfig
-from evaluator.store.run_json import Failure, Stage
+from evaluator.store.run_json import Failure
 from evaluator.tasks.loading import is_here
 from launch.provenance import count_gpus
 from launch.sweep import preflight_checks as checks
@@ -31,12 +31,19 @@ from launch.sweep.config import SweepConfig
 from launch.sweep.controls import with_controls
 from launch.sweep.jobs import CheckpointJob, Jobs, expand, models_of
 from launch.sweep.models import check_gguf, is_served, local_directory
-from launch.sweep.preflight_checks import Infos, keeps_references, reference_bytes
+from launch.sweep.preflight_checks import (
+    Check,
+    Findings,
+    Infos,
+    keeps_references,
+    reference_bytes,
+)
 from launch.sweep.prepared_tasks import (
     Asked,
     PreparedTask,
     TaskPreparation,
     Tokenizers,
+    lengths,
     today,
 )
 from pruning.calibration import text_digest
@@ -230,20 +237,24 @@ class Inspections(AbstractContextManager["Inspections"]):
 
 
 def jobs_here(
-    config: SweepConfig, run_dir: Path
+    config: SweepConfig, run_dir: Path, refused: dict[str, str]
 ) -> tuple[list[CheckpointJob], list[str]]:
     """The jobs that can be checked without the network, each with the tasks that can,
-    and the models and tasks that cannot. Raises InputError as `expand` does."""
+    and the models and tasks that cannot; adds to `refused` why a GGUF file cannot be
+    used. Raises InputError as `expand` does."""
     models, jobs = models_of(config), []
     absent: dict[str, None] = {}
-    for job in expand(config, run_dir, fetch=False):
+    for job in expand(config, run_dir):
         away = []
         for name in {job.model, job.base or job.model}:
             value = models[name]
             if isinstance(value, Endpoint):
                 away.append(name)
             elif is_served(value):
-                check_gguf(value)
+                try:
+                    check_gguf(value)
+                except InputError as error:
+                    refused[name] = str(error)
                 away.append(value)
             elif local_directory(value) is None:
                 away.append(value)
@@ -257,53 +268,59 @@ def jobs_here(
     return jobs, list(absent)
 
 
-def prepare(config: SweepConfig, run_dir: Path, dry: Jobs = ()) -> Prepared:
-    """Read and check all inputs, set damaged checkpoints aside. May fetch a model.
-    `dry`: check these jobs only, and start nothing. Raises InputError."""
+def prepare(
+    config: SweepConfig,
+    run_dir: Path,
+    dry: Jobs = (),
+    *,
+    strict: bool = False,
+    step: checks.Step = lambda text, aloud: None,
+) -> Prepared:
+    """Read and check all inputs. Sets checkpoints aside that cannot be used; if
+    `strict`, they refuse the sweep. May fetch a model. `dry`: check these jobs only,
+    and start nothing. Raises InputError for what concerns the sweep or a base, or if
+    nothing is left."""
     # a cluster has other machines
     here = not os.environ.get("RAY_ADDRESS")
-    trust = config.engine.trust_remote_code
-    jobs = tuple(dry) or expand(config, run_dir)
-    jobs = with_controls(jobs, config, on_gpus=not here or count_gpus() != 0)
-    existing = [job for job in jobs if not job.is_made and not job.is_variant]
-    refused = checks.check_files(existing)
-    _sound(jobs, refused)
-    whole = [job for job in jobs if not job.is_variant and job.name not in refused]
-    engine, dtype_notes = checks.engine_of(config.engine, whole, here=here)
+    found = Findings(step, strict)
+    every: Jobs = tuple(dry) or expand(config, run_dir, found.fetched)
+    every = with_controls(every, config, on_gpus=not here or count_gpus() != 0)
+    found.check("files", _existing(found.left(every)), checks.check_files)
+    plain = [job for job in found.left(every) if not job.is_variant]
+    serve = partial(checks.check_engine, config.engine, here=here)
+    quantised = found.check("quantisation", plain, serve)
+    engine = checks.one_dtype(config.engine, quantised, found)
     config = config.model_copy(update={"engine": engine})
-    dense, tokenizers, damage, stated_notes = _read_checkpoints(existing, trust=trust)
-    positions = _fewest_positions(existing, dense)
-    refused |= damage
-    refused |= checks.damaged(
-        [job for job in jobs if job.is_made and job.model not in refused]
-    )
-    every, (jobs, _) = jobs, _sound(jobs, refused)
-    config, asked, task_notes = _asked_of(config, jobs, positions, tokenizers, run_dir)
-    strange, token_notes = checks.refused_by_tokens(dense, tokenizers, asked)
-    jobs, unusable = _sound(every, refused | strange)
-    dense = {name: info for name, info in dense.items() if name not in strange}
-    asked = {job.name: asked[job.name] for job in jobs}
-    differences = checks.differences_of(jobs, dense, tokenizers)
-    by_key = {task.key: task for tasks in asked.values() for task in tasks}
-    tasks = tuple(by_key.values())
-    held_out = _contexts(tasks)
-    checks.check_jobs(engine, jobs, dense, tasks, held_out)
-    for job in jobs:
+    dense, tokenizers = _read_checkpoints(found, every, config)
+    made = [job for job in found.left(every) if job.is_made]
+    found.check("files", made, checks.check_made)
+    positions = _fewest_positions(found, every)
+    config, asked = _asked_of(found, every, config, run_dir, tokenizers, positions)
+    held_out = _contexts(_tasks_of(asked))
+    checks.check_references(engine, _tasks_of(asked))
+    for job in found.left(every):
         if job.change:
-            checks.check_control(engine, job, asked[job.name], here=here)
+            checks.check_change(engine, job.change, asked[job.name], here=here)
+    independent = independent_checks(
+        engine, dense, tokenizers, asked, held_out, here=here, dry=bool(dry)
+    )
+    for what, check in independent.items():
+        found.note(*found.check(what, found.left(every), check).values())
+    jobs, unusable = found.sound(every)
+    dense = {job.name: dense[job.name] for job in _existing(jobs)}
+    asked = {job.name: asked[job.name] for job in jobs}
+    tasks = _tasks_of(asked)
     requests = [task.longest_request for task in tasks]
     longest = min(positions, max(requests, default=positions))
     # longer requests are refused one by one
     if "max_model_len" in engine.model_fields_set:
         longest = min(longest, engine.max_model_len)
-    served_notes: tuple[str, ...] = ()
-    if not dry:  # these may take minutes, so they come last
-        served_notes = checks.served_here(engine, jobs, dense, here=here)
-        served_notes += tuple(checks.other_tokens(dense, asked))
-        checks.check_environments(jobs)
-    remarks = [*checks.remarks(engine, dense.values(), longest)]
-    remarks += [*token_notes, *checks.calibration_notes(jobs)]
-    remarks += checks.difference_notes(differences)
+    differences = checks.differences_of(jobs, dense, tokenizers)
+    found.note(
+        checks.remarks(engine, dense.values(), longest),
+        checks.calibration_notes(jobs),
+        checks.difference_notes(differences),
+    )
     return Prepared(
         config=config,
         jobs=jobs,
@@ -314,35 +331,75 @@ def prepare(config: SweepConfig, run_dir: Path, dry: Jobs = ()) -> Prepared:
         engine=engine.model_copy(update={"max_model_len": longest}),
         identity=_identity(config, jobs, dense, asked),
         disk_bytes=_disk_bytes(jobs, dense, asked, engine.dtype),
-        served=(*dtype_notes, *stated_notes, *task_notes, *served_notes, *remarks),
+        served=found.notes,
         unusable=unusable,
         differences=differences,
         other_tokenizer=_with_other_tokenizer(jobs, tokenizers),
     )
 
 
-def _asked_of(
-    config: SweepConfig,
-    jobs: Jobs,
-    positions: int,
+def independent_checks(
+    engine: EngineConfig,
+    dense: Infos,
     tokenizers: Tokenizers,
+    asked: Asked,
+    held_out: Mapping[str, str],
+    *,
+    here: bool,
+    dry: bool,
+) -> dict[str, Check]:
+    """Checks of one checkpoint each, in words. Their order decides which of its faults
+    is told; the last ones, not for `dry`, may take minutes."""
+    quick: dict[str, Check] = {
+        "tokens": partial(checks.check_tokens, tokenizers, asked),
+        "compression": partial(checks.check_compression, dense, held_out),
+        "sparsity": partial(checks.check_distinct, {}),
+        "heads": partial(checks.check_divided, engine),
+        "dtype": partial(checks.check_dtype, engine, dense),
+        "control": partial(checks.check_control, engine, here=here),
+    }
+    slow: dict[str, Check] = {
+        "load": partial(checks.check_architecture, engine, dense, set(), here=here),
+        "tokenizer": partial(checks.other_tokens, dense, asked),
+        "environment": partial(checks.check_environment, {}),
+    }
+    return quick if dry else quick | slow
+
+
+def _existing(jobs: Jobs) -> list[CheckpointJob]:
+    return [job for job in jobs if not job.is_made and not job.is_variant]
+
+
+def _tasks_of(asked: Asked) -> tuple[PreparedTask, ...]:
+    """Each once."""
+    by_key = {task.key: task for tasks in asked.values() for task in tasks}
+    return tuple(by_key.values())
+
+
+def _asked_of(
+    found: Findings,
+    every: Jobs,
+    config: SweepConfig,
     run_dir: Path,
-) -> tuple[SweepConfig, dict[str, tuple[PreparedTask, ...]], list[str]]:
-    """The sweep with the date of its prompts, if one reads it; the tasks by job name;
-    and notes. Raises InputError."""
+    tokenizers: Tokenizers,
+    positions: int,
+) -> tuple[SweepConfig, dict[str, tuple[PreparedTask, ...]]]:
+    """The sweep with the date of its prompts, if one reads it; the tasks by job name.
+    Raises InputError."""
     # pandas: earlier errors must not wait for it
     from evaluator.store.reading import day_of
 
     day = config.date or day_of(run_dir) or today()
     preparation = TaskPreparation(positions, tokenizers, day)
-    asked = {job.name: preparation.tasks_of(job) for job in jobs}
-    notes = []
+    found.check("chat template", found.left(every), preparation.check_templates)
+    asked = {job.name: preparation.tasks_of(job) for job in found.left(every)}
     if any(task.config.date for tasks in asked.values() for task in tasks):
         config = config.model_copy(update={"date": day})
-        notes.append(f"date: the chat template takes {day} for today")
+        found.note([f"date: the chat template takes {day} for today"])
     elif config.date is not None:
-        notes.append(f"date: {day}: no prompt of this run reads it")
-    return config, asked, [*notes, *preparation.notes]
+        found.note([f"date: {day}: no prompt of this run reads it"])
+    found.note(preparation.notes)
+    return config, asked
 
 
 def _with_other_tokenizer(jobs: Jobs, tokenizers: Tokenizers) -> frozenset[str]:
@@ -362,64 +419,41 @@ def _with_other_tokenizer(jobs: Jobs, tokenizers: Tokenizers) -> frozenset[str]:
 
 
 def _read_checkpoints(
-    existing: Jobs, *, trust: bool
-) -> tuple[dict[str, CheckpointInfo], Json, dict[str, str], list[str]]:
-    """The checkpoints that are sound, the tokenizers, why the others are refused,
-    each by name; and notes."""
-    sound: dict[str, CheckpointInfo] = {}
-    tokenizers: dict[str, Any] = {}
-    refused: dict[str, str] = {}
-    notes: list[str] = []
+    found: Findings, every: Jobs, config: SweepConfig
+) -> tuple[dict[str, CheckpointInfo], dict[str, Any]]:
+    """The checkpoints that exist and are sound, and their tokenizers, by name."""
+    existing, tokenizers = _existing(found.left(every)), dict[str, Any]()
+    trust = config.engine.trust_remote_code
     with Inspections(existing, trust=trust) as inspections:
-        for job in existing:
-            try:
-                info = inspections.result(job.name)
-                tokenizers[job.name] = load_tokenizer(job.path, trust_remote_code=trust)
-                for note in generation_notes(job.path, tokenizers[job.name]):
-                    notes.append(f"{job.name}: {note}")
-                sound[job.name] = info
-            except InputError as error:
-                refused[job.name] = str(error)
-    return sound, tokenizers, refused, notes
+
+        def read(job: CheckpointJob) -> CheckpointInfo:
+            info = inspections.result(job.name)
+            tokenizer = load_tokenizer(job.path, trust_remote_code=trust)
+            Checkpoint(job.path).positions(unknown=_NO_LIMIT)
+            notes = generation_notes(job.path, tokenizer)
+            found.note(f"{job.name}: {note}" for note in notes)
+            tokenizers[job.name] = tokenizer
+            return info
+
+        return found.check("weights", existing, read, aloud=True), tokenizers
 
 
-def _fewest_positions(existing: Jobs, sound: Collection[str]) -> int:
-    """The fewest positions of any checkpoint. A refused one counts too: its repair
-    must not change windows."""
-    fewest = _NO_LIMIT
-    for job in existing:
-        try:
-            positions = Checkpoint(job.path).positions(unknown=_NO_LIMIT)
-        except (InputError, ValueError):
-            if job.name in sound:
-                raise
-        else:
-            fewest = min(fewest, positions)
-    return fewest
-
-
-def _sound(
-    jobs: Jobs, refused: Mapping[str, str]
-) -> tuple[tuple[CheckpointJob, ...], tuple[Failure, ...]]:
-    """The jobs that remain, and the refused checkpoints and those made from them.
-    Raises InputError if none remains or one lacks its base."""
-    failures: dict[str, Failure] = {}
-    for job in jobs:
-        stage: Stage = "load"
-        reason = refused.get(job.name, "")
-        lost = [name for name in (job.model, job.after) if name in failures]
-        if lost and not reason and (job.is_made or job.is_variant):
-            stage, reason = "prune", f"{lost[0]}, its source, cannot be used"
-        if reason:
-            failures[job.name] = Failure(
-                checkpoint=job.name, stage=stage, reason=reason, mendable=True
-            )
-    left = tuple(job for job in jobs if job.name not in failures)
-    needed = {job.base for job in left}
-    for name, reason in refused.items():
-        if name in needed or not left:
-            raise InputError(reason)
-    return left, tuple(failures.values())
+def _fewest_positions(found: Findings, every: Jobs) -> int:
+    """The fewest positions of any checkpoint with room for its tasks. A damaged one
+    counts too: its repair must not change windows."""
+    known = {}
+    for job in _existing(every):
+        with suppress(InputError, ValueError):
+            known[job.name] = Checkpoint(job.path).positions(unknown=_NO_LIMIT)
+    jobs = found.left(every)
+    roomy = found.check(
+        "room",
+        jobs,
+        lambda job: [lengths(task, known[job.model]) for task in job.tasks.values()],
+    )
+    short = {job.name for job in jobs} - roomy.keys()
+    found.left(every)
+    return min(count for name, count in known.items() if name not in short)
 
 
 def _identity(config: SweepConfig, jobs: Jobs, dense: Infos, asked: Asked) -> Document:

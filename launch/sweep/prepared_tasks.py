@@ -122,6 +122,45 @@ def _longest_prompt(config: EvalConfig) -> int:
     return max(config.prompt_tokens, config.one_shot_prompt_tokens * capped)
 
 
+def lengths(settings: EvalConfig, positions: int) -> Json:
+    """The lengths that fit a model's positions. Raises InputError."""
+    room = positions - settings.max_new_tokens
+    if settings.length and settings.length + SHORTEST_PROMPT > room:
+        raise InputError(
+            f"context_tokens: {settings.length}: with a question and max_new_tokens"
+            f" {settings.max_new_tokens} it exceeds the model's {positions} positions"
+        )
+    if room < SHORTEST_PROMPT:
+        raise InputError(
+            f"max_new_tokens: {settings.max_new_tokens}: leaves no room for a prompt"
+            f" within {positions} positions"
+        )
+    fitted: Json = {
+        "window": min(settings.window, positions),
+        "prompt_tokens": min(settings.prompt_tokens + settings.length, room),
+        "one_shot_prompt_tokens": min(settings.one_shot_prompt_tokens, room),
+    }
+    if settings.thinks:
+        longest = _longest_prompt(settings.model_copy(update=fitted))
+        fitted["thought_limit"] = _thought_limit(settings, positions, longest)
+    return fitted
+
+
+def _thought_limit(settings: EvalConfig, positions: int, prompt: int) -> int:
+    """The tokens that a thought may have after a prompt of so many."""
+    room = positions - prompt - max(settings.max_new_tokens, _OPTION)
+    budget = max(1, room)
+    if isinstance(settings.thinking, Budget):
+        budget = settings.thinking.budget
+    if budget > room:
+        asked = settings.thinking if settings.thinking == "on" else budget
+        raise InputError(
+            f"thinking: {asked}: leaves no room for a prompt and an answer"
+            f" within {positions} positions; a thought may have {max(room, 0)} tokens"
+        )
+    return budget
+
+
 def today() -> date:
     """The day in UTC, so that a machine's time zone changes no prompt."""
     return datetime.now(UTC).date()
@@ -143,7 +182,7 @@ class TaskPreparation:
         do not fit."""
         tasks = []
         for name, settings in job.tasks.items():
-            fitted = self._lengths(settings)
+            fitted = lengths(settings, self._positions)
             if settings.chat:
                 fitted |= self._of_template(settings, job.model)
             else:
@@ -159,6 +198,13 @@ class TaskPreparation:
                 self._tasks[key] = self._prepared(data, config, job.model)
             tasks.append(_of_control(self._tasks[key], job))
         return tuple(tasks)
+
+    def check_templates(self, job: CheckpointJob) -> None:
+        """Raises InputError for a chat template that a task of this checkpoint cannot
+        use."""
+        for settings in job.tasks.values():
+            if settings.chat:
+                self._of_template(settings, job.model)
 
     def _note_template(self, job: CheckpointJob, *, is_text: bool) -> None:
         """Notes an instruct model that is asked without its template, and what plain
@@ -178,46 +224,6 @@ class TaskPreparation:
                 " (chat: true in a sweep file) asks an instruct model as it was trained"
             )
             self.notes[note] = None
-
-    def _lengths(self, settings: EvalConfig) -> Json:
-        """The lengths that fit every model's positions. Raises InputError."""
-        room = self._positions - settings.max_new_tokens
-        if settings.length and settings.length + SHORTEST_PROMPT > room:
-            raise InputError(
-                f"context_tokens: {settings.length}: with a question and max_new_tokens"
-                f" {settings.max_new_tokens} it exceeds the model's"
-                f" {self._positions} positions"
-            )
-        if room < SHORTEST_PROMPT:
-            raise InputError(
-                f"max_new_tokens: {settings.max_new_tokens}: leaves no room for a"
-                f" prompt within {self._positions} positions"
-            )
-        lengths = {
-            "window": min(settings.window, self._positions),
-            "prompt_tokens": min(settings.prompt_tokens + settings.length, room),
-            "one_shot_prompt_tokens": min(settings.one_shot_prompt_tokens, room),
-        }
-        if settings.thinks:
-            longest = _longest_prompt(settings.model_copy(update=lengths))
-            lengths["thought_limit"] = self._thought_limit(settings, longest)
-        return lengths
-
-    def _thought_limit(self, settings: EvalConfig, prompt: int) -> int:
-        """The tokens that a thought may have after a prompt of so many."""
-        answer = max(settings.max_new_tokens, _OPTION)
-        room = self._positions - prompt - answer
-        budget = max(1, room)
-        if isinstance(settings.thinking, Budget):
-            budget = settings.thinking.budget
-        if budget > room:
-            asked = settings.thinking if settings.thinking == "on" else budget
-            raise InputError(
-                f"thinking: {asked}: leaves no room for a prompt and an answer"
-                f" within {self._positions} positions; a thought may have"
-                f" {max(room, 0)} tokens"
-            )
-        return budget
 
     def _of_template(self, settings: EvalConfig, model: str) -> Json:
         """What the chat template decides: the form of thoughts, and the date if

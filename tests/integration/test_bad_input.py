@@ -132,6 +132,16 @@ def test_damaged_checkpoints_are_refused(desk, damage, named):
     assert all(part in error for part in named), error
 
 
+def test_strict_refuses_any_fault(desk):
+    """Without it, the run sets the checkpoint aside, and goes on until Ray starts."""
+    shutil.copytree(desk.model, "half")
+    (desk.directory / "half" / "tokenizer.json").unlink()
+    faulty = desk.eval("half", "--base", str(desk.model))
+    assert "half: " in desk.refused(*faulty, "--strict")
+    code, error = desk.type(*faulty)
+    assert (code, "Ray was started" in error) == (1, True)
+
+
 @pytest.mark.more
 def test_unknown_architecture_is_one_line(desk):
     """In a process of its own, where transformers would warn of it too."""
@@ -204,7 +214,7 @@ def test_items_need_gold_answers(desk, more):
         (
             "eval dense half --base dense --task jsonl:questions.jsonl --dry-run",
             3,
-            "cannot be used: half: ",
+            "would be set aside: half: ",
         ),
         (
             "eval dense org/name --base dense --task jsonl:questions.jsonl --dry-run",

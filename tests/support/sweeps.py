@@ -18,8 +18,7 @@ RUN = Path("run")
 def expanded(document: dict[str, Any]) -> dict[str, CheckpointJob]:
     """The jobs of a sweep by name, without the hub."""
     return {
-        job.name: job
-        for job in expand(validated(SweepConfig, document, "s.yaml"), RUN, fetch=False)
+        job.name: job for job in expand(validated(SweepConfig, document, "s.yaml"), RUN)
     }
 
 

@@ -68,7 +68,8 @@ def judge_run(
         info = inspect_checkpoint(resolve_model(path), name, trust_remote_code=trust)
         checked.append(_checked(info, engine, day))
     infos = [info for info, _ in checked]
-    check_served(engine, infos, here=not os.environ.get("RAY_ADDRESS"))
+    for info in infos:
+        check_served(engine, info, here=not os.environ.get("RAY_ADDRESS"))
     with ExitStack() as stack:
         stack.callback(Lease(run_dir).release)
         wanted = control_pairs()

@@ -2,6 +2,7 @@
 elsewhere."""
 
 import threading
+import time
 from typing import Self
 
 from rich.console import Console
@@ -12,11 +13,12 @@ from rich.progress import Progress as Bars
 from evaluator.core.errors import counted, lasting
 from launch.run import events
 from launch.run.directory.event_log import time_of_day
-from launch.run.events import Event, OfEngine
+from launch.run.events import Event, OfEngine, Tell
 from launch.run.state import RunState
 
 # between two lines of an engine's work, where there is no terminal
 _SECONDS, _PART = 60, 0.1
+_SILENCE = 4.0  # seconds without a line of what is checked
 _WARNINGS = events.Warned, events.GaveUp, events.Retried, events.Unplaced, events.Died
 
 
@@ -107,6 +109,39 @@ class Progress:
         self._bars.update(self._compress, completed=done)
         if done == total:
             self._bars.remove_task(self._compress)
+
+
+class Steps:
+    """Tells what a check does: some steps at once, each one that lasts now and then.
+    A context manager around it."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell, self._text = tell, "models, tasks and settings"
+        self._told = time.monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._repeat, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def __call__(self, text: str, aloud: bool) -> None:
+        self._text = text
+        if aloud:
+            self._say()
+
+    def _say(self) -> None:
+        self._told = time.monotonic()
+        self._tell(f"checking {self._text}")
+
+    def _repeat(self) -> None:
+        while not self._ended.wait(_SILENCE / 8):
+            if time.monotonic() - self._told >= _SILENCE:
+                self._say()
 
 
 def _line(event: Event) -> str:

@@ -139,7 +139,7 @@ def test_each_architecture_is_right_or_refused(kind, tmp_path, tokenizer_files):
 
 def served(folder, kv_cache="auto"):
     info = inspect_checkpoint(folder, "m").with_cache("m", kv_cache)
-    return check_served(EngineConfig(kind="torch"), [info], here=True)
+    return check_served(EngineConfig(kind="torch"), info, here=True)
 
 
 def test_preflight_loads_each_architecture(tmp_path, tokenizer_files):

@@ -180,7 +180,7 @@ def test_dry_run_checks_its_directory(tmp_path, capsys):
         "engine": {"kind": "torch"},
     }
     config = SweepConfig.model_validate(settings)
-    jobs, _ = jobs_here(config, tmp_path)
+    jobs, _ = jobs_here(config, tmp_path, {})
     with hold(tmp_path) as lock:
         open_run(prepare(config, tmp_path, jobs), tmp_path, lock).mark("finished")
     part = tmp_path / "records" / "dense" / "gazetteer" / "00000.parquet"
@@ -194,3 +194,27 @@ def test_dry_run_checks_its_directory(tmp_path, capsys):
     told = refused(call.start, other, output, dry_run=True)
     assert "dense, task gazetteer: max_new_tokens is 32 there, 9 here" in told
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_dry_run_names_what_would_be_set_aside(tmp_path, capsys):
+    """With the run's exit code; `strict` refuses it as the run would."""
+    (tmp_path / "q4.gguf").write_bytes(b"no")
+    settings = {
+        "models": {"dense": "bundled", "q4": str(tmp_path / "q4.gguf")},
+        "compress": [
+            {"checkpoint": str(tmp_path / "gone"), "label": "gone", "base": "dense"}
+        ],
+        "tasks": [{"task": "gazetteer", "items": 2, "languages": ["english"]}],
+        "engine": {"kind": "torch"},
+    }
+    config = SweepConfig.model_validate(settings)
+    with pytest.raises(typer.Exit) as ended:
+        call.start(config, call.Output(None), dry_run=True)
+    assert ended.value.exit_code == 3
+    written = capsys.readouterr().out
+    for named in (f"q4: {tmp_path}/q4.gguf: ", "gone: checkpoint "):
+        assert f"would be set aside: {named}" in written
+    strict = call.Output(None, strict=True)
+    assert "gone: checkpoint " in refused(call.start, config, strict, dry_run=True)
+    config = config.model_copy(update={"compress": ()})
+    assert "q4.gguf: " in refused(call.start, config, strict, dry_run=True)

@@ -98,7 +98,7 @@ TYPED = [
     ("eval bundled --out x --task table.csv", "did you mean 'hf:table.csv'?"),
     (f"{PRUNE} --calibration text.txt", "'text.txt' is unknown; did you mean 'text:text.txt'?"),
     (f"{PRUNE} --calibration questions.jsonl", "did you mean 'jsonl:questions.jsonl'?"),
-    ("eval done --out x --task gazetteer", "is no checkpoint: no config.json"),
+    ("eval done --out x --task gazetteer", "checkpoint done: config.json is missing"),
     ("eval bundled --engine endpoint --task gazetteer --out x", "a served model has it by itself"),
     ("compress bundled", "Missing option '--method': "),
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,34 @@ def test_prunings_and_controls_grow(models, tmp_path, monkeypatch) -> None:
     names = ["", "-magnitude-0.5", "~order"]
     assert sorted(asked) == [model + name for model in "ab" for name in names]
     assert_same(run, at_once)
+
+
+def test_mended_checkpoint_joins_later(models, whole, tmp_path, monkeypatch) -> None:
+    """It is set aside at the start, with its reason, and checked again by each call;
+    what is measured meanwhile stays, also if it is spoiled again."""
+    run, copies = tmp_path / "run", tmp_path / "models"
+    shutil.copytree(models, copies)
+    file = copies / "b" / "config.json"
+    sound = file.read_text()
+    spoiled = json.dumps(json.loads(sound) | {"max_position_embeddings": 20})
+    document = sweep(copies, FULL)
+
+    def failures(text: str) -> list[tuple[str, str]]:
+        file.write_text(text)
+        engine = run_here(monkeypatch, document, run)
+        rows = json.loads((run / "run.json").read_text())["failures"]
+        assert {row[0] for row in engine.asked} <= {"a", "b"} - {
+            row["checkpoint"] for row in rows
+        }
+        return [(row["checkpoint"], row["stage"]) for row in rows]
+
+    aside = [("b", "load")]
+    assert failures(spoiled) == failures(spoiled) == aside
+    assert set(records(run)["checkpoint"]) == {"a"}
+    assert failures(sound) == []
+    assert_same(run, whole)
+    assert failures(spoiled) == aside
+    pd.testing.assert_frame_equal(records(run), records(whole))
 
 
 def test_fewer_items_delete_nothing(models, tmp_path, monkeypatch) -> None:

@@ -172,11 +172,11 @@ def test_recipe_names_its_scheme(tmp_path):
     (tmp_path / "my gptq.yaml").write_text(yaml.safe_dump(recipe))
     sweep = {**MAIN, "compress": [{"method": "recipe", "recipe": "my gptq.yaml"}]}
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep))
-    *_, job = expand(load_sweep(tmp_path / "sweep.yaml"), RUN, fetch=False)
+    *_, job = expand(load_sweep(tmp_path / "sweep.yaml"), RUN)
     assert (job.name, job.quantise.scheme) == ("my_gptq", "W4A16")
     modifier["QuantizationModifier"] = {"scheme": "W8A8"}
     (tmp_path / "my gptq.yaml").write_text(yaml.safe_dump(recipe))
-    told = refused(expand, load_sweep(tmp_path / "sweep.yaml"), RUN, fetch=False)
+    told = refused(expand, load_sweep(tmp_path / "sweep.yaml"), RUN)
     assert "its schemes are W4A16, W8A8: choose the one to serve" in told
 
 
@@ -186,8 +186,11 @@ def test_removed_experts_are_prepared(tmp_path, monkeypatch):
     build("olmoe", tmp_path / "olmoe", clip_qkv=None, hidden_size=128)
     plan = prepared(tmp_path / "olmoe", tmp_path, line)
     assert [job.name for job in plan.jobs if job.quantise] == ["reap-0.25"]
-    told = refused(prepared, tmp_path / "olmoe", tmp_path, line | {"experts": 0.9})
-    assert told.startswith("reap-0.9: experts: 0.9 removes 7 of 8 experts")
+    plan = prepared(tmp_path / "olmoe", tmp_path, line | {"experts": 0.9})
+    (failure,) = plan.unusable
+    assert failure.text.startswith(
+        "reap-0.9 could not be made: experts: 0.9 removes 7 of 8 experts"
+    )
 
 
 def test_damaged_checkpoint_is_set_aside(model, tmp_path):

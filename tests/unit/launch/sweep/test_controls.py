@@ -33,7 +33,7 @@ SERVED = {"dense": "bundled", "api": {"url": "http://localhost:1", "dialect": "v
 
 def jobs(more, *, on_gpus=False):
     config = validated(SweepConfig, MAIN | more, "s.yaml")
-    plain = expand(config, RUN, fetch=False)
+    plain = expand(config, RUN)
     return with_controls(plain, config, on_gpus=on_gpus)
 
 

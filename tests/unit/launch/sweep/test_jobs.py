@@ -9,7 +9,7 @@ import yaml
 
 from evaluator.core.config import validated
 from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep
-from launch.sweep.jobs import expand, parts_of
+from launch.sweep.jobs import expand, parts_of, unfetched
 from tests.support.sweeps import RUN, refused
 from tests.support.sweeps import expanded as jobs
 
@@ -200,12 +200,12 @@ def sweep(**changes):
 
 def part_of(config):
     asked = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "launch.sweep.jobs.resolve_model",
-            lambda value: asked.append(value) or Path(value),
-        )
-        expanded = expand(config, RUN)
+
+    def fetch(name, value, base):
+        asked.append(value)
+        return unfetched(name, value, base)
+
+    expanded = expand(config, RUN, fetch)
     return {job.name: job for job in expanded}, asked
 
 
@@ -236,9 +236,9 @@ def test_policy_of_a_sweep():
     flat = grouped(gate={"max_drop": 3})
     assert flat.model_dump(mode="json")["gate"] == {"max_drop": 3}
     policy = {"default": {"max_drop": 3}, "tasks": {"gazetteer": {"max_drop": 1}}}
-    assert expand(grouped(gate={**policy, "required": ["later"]}), RUN, fetch=False)
+    assert expand(grouped(gate={**policy, "required": ["later"]}), RUN)
     policy["tasks"]["gazeteer"] = {}
-    told = refused(expand, grouped(gate=policy), RUN, fetch=False)
+    told = refused(expand, grouped(gate=policy), RUN)
     assert told.startswith("gate: unknown task of `tasks` 'gazeteer'; did you mean")
 
 
@@ -294,9 +294,7 @@ PAPER = (
 
 
 def recipe_jobs(name):
-    return {
-        job.name: job for job in expand(load_sweep(find_recipe(name)), RUN, fetch=False)
-    }
+    return {job.name: job for job in expand(load_sweep(find_recipe(name)), RUN)}
 
 
 @pytest.mark.parametrize("folder", ["", "small/"])

@@ -1,6 +1,7 @@
 """What a sweep is checked for before anything starts, and what it is prepared to."""
 
 import json
+import random
 import shutil
 import sys
 from dataclasses import replace
@@ -13,6 +14,7 @@ import yaml
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.checkpoints.served import ServedModel
 from evaluator.core.config import validated
+from evaluator.core.errors import InputError
 from evaluator.engine import processor
 from evaluator.engine.vllm import engine, quantised
 from launch.sweep import preflight
@@ -22,6 +24,7 @@ from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Inspections, prepare
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.run import prune
+from quantising.methods import llm_compressor
 from tests.support.models import VOCABULARY, save_tiny_model
 from tests.support.quantised import LAYOUTS, with_quantisation
 from tests.support.run_directories import opened
@@ -45,9 +48,15 @@ def models(tmp_path_factory):
     return folder
 
 
-def prepared(tmp_path, text):
+def prepared(tmp_path, text, **how):
     document = yaml.safe_load(text)
-    return prepare(validated(SweepConfig, document, "s.yaml"), tmp_path / "run")
+    config = validated(SweepConfig, document, "s.yaml")
+    return prepare(config, tmp_path / "run", **how)
+
+
+def aside(plan):
+    """Why checkpoints are set aside, by name."""
+    return {failure.checkpoint: failure.reason for failure in plan.unusable}
 
 
 def dated(tmp_path, more=""):
@@ -140,7 +149,7 @@ def test_prompts_need_room(tmp_path):
     assert longest("max_new_tokens: 2000") == 512 + 2000 + 1024
     told = refused(longest, "max_new_tokens: 4065")
     assert told.startswith(
-        "max_new_tokens: 4065: leaves no room for a prompt within 4096 positions"
+        "a: max_new_tokens: 4065: leaves no room for a prompt within 4096 positions"
     )
     caps = "prompt_tokens: 100, one_shot_prompt_tokens: 400, formats: [open{}]".format
     plain = longest(caps(""))
@@ -188,8 +197,8 @@ calibration: {{source: "text:{text}", samples: 2, sequence_length: 16}}
     assert len(prepared(tmp_path, sweep).held_out) == 2
     text.write_text("Karo.\ntiro lies  on the Sana\n")
     same = "is also the context of item 'i2' of task 'items'"
-    told = refused(prepared, tmp_path, sweep)
-    assert told.startswith("wanda-0.5: calibration.source: passage 1 of ")
+    told = aside(prepared(tmp_path, sweep))["wanda-0.5"]
+    assert told.startswith("calibration.source: passage 1 of ")
     assert same in told
     # nor can a checkpoint be asked that has seen it
     made = PruneConfig(
@@ -302,7 +311,8 @@ def test_cut_contexts_are_told(models, tmp_path, cap, cut):
         )
 
 
-def test_all_unserved_are_named(models, tmp_path, monkeypatch):
+def test_unserved_are_set_aside_alone(models, tmp_path, monkeypatch):
+    """`strict` refuses the sweep, and names all."""
     monkeypatch.setattr(processor, "instruction_sets", lambda: ("avx2",))
     for module in (quantised, engine):
         monkeypatch.setattr(module, "serves_cpus", lambda: True)
@@ -310,10 +320,145 @@ def test_all_unserved_are_named(models, tmp_path, monkeypatch):
     models: {{a: {models}/a}}
     compress: [{{method: rtn, scheme: [FP8_DYNAMIC, W4A16, W8A8]}}]
     tasks: [{{task: gazetteer, items: 2}}]
+    controls: none
+    """
+    plan = prepared(tmp_path, sweep)
+    assert {job.name for job in plan.jobs if job.is_made} == {"rtn-fp8_dynamic"}
+    assert {each.stage for each in plan.unusable} == {"prune"}
+    assert set(aside(plan)) == {"rtn-w4a16", "rtn-w8a8"}
+    assert aside(plan)["rtn-w4a16"].startswith("compress: W4A16")
+    told = refused(prepared, tmp_path, sweep, strict=True)
+    assert told.startswith("rtn-w4a16: compress: W4A16")
+    assert told.endswith("; refused too: rtn-w8a8")
+
+
+@pytest.fixture(scope="module")
+def faulty(models, tmp_path_factory):
+    """A sweep with one checkpoint of each fault that a single checkpoint can have, and
+    words of each reason."""
+    folder = tmp_path_factory.mktemp("faulty")
+    tasks, files = "tasks: [{task: gazetteer, items: 2, probes: [greedy]}]", {}
+    for name in ("dtype", "heads", "tokens", "damaged"):
+        files[name] = shutil.copytree(models / "a", folder / name)
+    rewrite(files["dtype"] / "config.json", dtype="float16")
+    heads = {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 64}
+    rewrite(files["heads"] / "config.json", **heads)
+    short = save_tiny_model(folder / "short", max_position_embeddings=40)
+    document = json.loads((files["tokens"] / "tokenizer.json").read_text())
+    rows = json.loads((models / "a" / "config.json").read_text())["vocab_size"]
+    document["added_tokens"].append(
+        document["added_tokens"][0] | {"id": rows, "content": "Question"}
+    )
+    rewrite(files["tokens"] / "tokenizer.json", **document)
+    (files["damaged"] / "model.safetensors").write_bytes(b"short")
+    given = [f"{{checkpoint: {path}, label: {name}}}" for name, path in files.items()]
+    given += [f"{{checkpoint: {short}, label: short}}"]
+    given += [f"{{checkpoint: {folder}/gone, label: gone}}"]
+    given += ["{checkpoint: org/none, label: hub}", "{method: gptq, scheme: W4A16}"]
+    sweep = f"""
+    models: {{a: {models}/a}}
+    prune: [{{method: layers, sparsity: [0.1, 0.5, 0.55]}},
+            {{method: magnitude, sparsity: 0.5}}]
+    calibration: {{source: gazetteer, samples: 2}}
+    compress: [{", ".join(given)}]
+    engine: {{tensor_parallel: 2}}
+    controls: none
+    {tasks}
+    """
+    return sweep, {
+        "dtype": "dtype auto would compute it in float16, and its base a in float32",
+        "heads": "has 1 attention heads, which engine.tensor_parallel 2",
+        "tokens": "is beyond the",
+        "damaged": "truncated",
+        "short": "leaves no room for a prompt within 40 positions",
+        "gone": "no such directory",
+        "hub": "the hub does not give it",
+        "layers-0.1": "none would go",
+        "layers-0.55": "removes as many layers as layers-0.5",
+        "gptq-w4a16": "no network",
+    }
+
+
+def rewrite(file, **changes):
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+@pytest.fixture
+def on_a_cluster(monkeypatch):
+    """Of GPUs, without a hub and without packages."""
+
+    def nothing(*_, **__):
+        raise InputError("no network")
+
+    monkeypatch.setattr(engine, "serves_cpus", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", nothing)
+    tried = []
+    monkeypatch.setattr(
+        llm_compressor, "environment", lambda: tried.append(1) or nothing()
+    )
+    return tried
+
+
+@pytest.mark.usefixtures("any_tensors")
+def test_each_fault_costs_its_checkpoint(faulty, tmp_path, on_a_cluster):
+    """Nothing else: they are told with their names, and the rest is prepared."""
+    sweep, reasons = faulty
+    steps = []
+    plan = prepared(tmp_path, sweep, step=lambda text, aloud: steps.append(text))
+    found = aside(plan)
+    assert found.keys() == reasons.keys()
+    for name, words in reasons.items():
+        assert words in found[name], (name, found[name])
+    assert {job.name for job in plan.jobs} == {"a", "layers-0.5", "magnitude-0.5"}
+    assert plan.asked.keys() == {"a", "layers-0.5", "magnitude-0.5"}
+    assert (plan.dense.keys(), len(on_a_cluster)) == ({"a"}, 1)
+    named = {step.partition(":")[0] for step in steps if ":" in step}
+    assert named == {"a", "layers-0.5", "magnitude-0.5", *reasons}
+    told = refused(prepared, tmp_path, sweep, strict=True)
+    assert told.startswith("hub: checkpoint org/none: no such directory")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("any_tensors", "on_a_cluster")
+@pytest.mark.parametrize("seed", range(4))
+def test_independent_checks_have_any_order(faulty, tmp_path, monkeypatch, seed):
+    def found():
+        plan = prepared(tmp_path, faulty[0])
+        return {*plan.unusable}, sorted(plan.served), plan.identity
+
+    expected, listed = found(), preflight.independent_checks
+
+    def shuffled(*of, **how):
+        made = [*listed(*of, **how).items()]
+        return dict(random.Random(seed).sample(made, len(made)))
+
+    monkeypatch.setattr(preflight, "independent_checks", shuffled)
+    assert found() == expected
+
+
+def test_base_refuses_the_sweep(models, tmp_path):
+    """By a check of a checkpoint, with the names of the others."""
+    sweep = f"""
+    models: {{a: {models}/a}}
+    compress: [{{checkpoint: {tmp_path}/gone, label: gone}}]
+    tasks: [{{task: gazetteer, items: 2, chat: true}}]
     """
     told = refused(prepared, tmp_path, sweep)
-    assert told.startswith("compress: rtn-w4a16: W4A16")
-    assert told.endswith("; refused too: rtn-w8a8")
+    assert "chat: the tokenizer has no chat template; refused too: gone" in told
+
+
+def test_missing_template_costs_its_checkpoint(models, tmp_path):
+    shutil.copytree(models / "a", tmp_path / "chat")
+    template = tmp_path / "chat" / "chat_template.jinja"
+    template.write_text("{{ messages[0].content }}", encoding="utf-8")
+    sweep = f"""
+    models: {{chat: {tmp_path}/chat, a: {models}/a}}
+    tasks: [{{task: gazetteer, items: 2, chat: true}}]
+    """
+    plan = prepared(tmp_path, sweep)
+    assert [job.name for job in plan.jobs] == ["chat"]
+    assert "the tokenizer has no chat template" in aside(plan)["a"]
 
 
 # ---- checkpoints are inspected several at a time, each as it is alone
@@ -392,7 +537,7 @@ def test_tokens_beyond_the_model(models, tmp_path, question, prompt, refused_for
     if prompt:
         sweep += f"\nprompts: {{mine: '{prompt}'}}"
     plan = prepared(tmp_path, f"{sweep}\ntasks: [{{task: 'jsonl:{file}', items: 0}}]")
-    reasons = [failure.reason for failure in plan.unusable]
+    reasons = [*aside(plan).values()]
     note = f"b: no prompt has 1 token of its tokenizer beyond the model's {rows} rows, as '<new>'"
     assert [note in plan.served, len(reasons)] == [not refused_for, bool(refused_for)]
     if refused_for:

@@ -1,6 +1,7 @@
 """Where dtype `auto` is a checkpoint's own, it must be its base's too, unless a run
 says that it need not be."""
 
+import re
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from launch.sweep.preflight import prepare
 from launch.sweep.preflight_checks import (
     check_distinct,
     check_divided,
-    check_dtypes,
+    check_dtype,
     other_tokens,
     remarks,
 )
@@ -47,7 +48,8 @@ def check(tmp_path: Path, config: EngineConfig, base: str | None = "dense") -> N
     infos: dict[str, CheckpointInfo] = {
         name: inspect_checkpoint(path, name) for name, path in paths.items()
     }
-    check_dtypes(config, jobs, infos)
+    for job in jobs:
+        check_dtype(config, infos, job)
 
 
 @pytest.mark.parametrize(("longest", "factors"), [(511, "short"), (512, "long")])
@@ -127,7 +129,9 @@ def test_removing_nothing_is_refused(dense, tmp_path):
         InputError,
         match=r"^layers-0.1: sparsity: 0.1: of the 3 layers of .* none would go$",
     ):
-        prepare(config, tmp_path / "run")
+        prepare(config, tmp_path / "run", strict=True)
+    (failure,) = prepare(config, tmp_path / "run").unusable
+    assert (failure.checkpoint, failure.stage) == ("layers-0.1", "prune")
     assert not (tmp_path / "run").exists()
     other = {"calibration": {"source": "gazetteer", "samples": 5}, "label": "more"}
     config = sweep(
@@ -136,7 +140,9 @@ def test_removing_nothing_is_refused(dense, tmp_path):
         {"method": "layers", "sparsity": 0.45, **other},
     )
     jobs = expand(config, tmp_path / "run")
-    check_distinct(jobs)
+    first: dict[str, str] = {}
+    for job in jobs:
+        check_distinct(first, job)
     assert [job.name for job in jobs] == ["dense", "layers-0.4", "layers-0.45-more"]
 
 
@@ -154,9 +160,10 @@ def test_removing_nothing_is_refused(dense, tmp_path):
 def test_gpus_divide_heads(dense, gpus, left, tmp_path):
     config = sweep(dense, engine={"kind": "vllm", "tensor_parallel": gpus})
     jobs = expand(config, tmp_path / "run")
-    check_divided(config.engine.model_copy(update={"kind": "torch"}), jobs)
+    (job,) = jobs
+    check_divided(config.engine.model_copy(update={"kind": "torch"}), job)
     with nullcontext() if left is None else pytest.raises(InputError, match=left):
-        check_divided(config.engine, jobs)
+        check_divided(config.engine, job)
 
 
 def test_served_files_tokenise_the_questions(tmp_path, monkeypatch):
@@ -168,7 +175,8 @@ def test_served_files_tokenise_the_questions(tmp_path, monkeypatch):
         "engine": {"kind": "torch"},
     }
     prepared = prepare(validated(SweepConfig, document, "s.yaml"), tmp_path / "run")
-    info, asked = prepared.dense["dense"], {"dense": prepared.tasks}
+    (job,), info = prepared.jobs, prepared.dense["dense"]
+    asked = {"dense": prepared.tasks}
     given = []
 
     def other_texts(checkpoint, texts):
@@ -176,9 +184,9 @@ def test_served_files_tokenise_the_questions(tmp_path, monkeypatch):
         return "2 differ"
 
     monkeypatch.setattr(endpoint, "other_texts", other_texts)
-    assert [*other_tokens({"dense": info}, asked)] == []
+    assert other_tokens({"dense": info}, asked, job) == []
     served = {"dense": replace(info, served="file")}
-    assert [*other_tokens(served, asked)] == ["dense: 2 differ"]
+    assert other_tokens(served, asked, job) == ["dense: 2 differ"]
     assert len(given) == len({*given})
     questions = prepared.tasks[0].questions
     assert len(questions) == 2
@@ -186,8 +194,8 @@ def test_served_files_tokenise_the_questions(tmp_path, monkeypatch):
         assert {each.item.question, *each.options.texts} <= {*given}
 
 
-def test_small_contexts_are_refused(tmp_path, monkeypatch):
-    """Of one slot of the server: nothing starts."""
+def test_small_contexts_are_set_aside(tmp_path, monkeypatch):
+    """Of one slot of the server: the windows of the others do not shrink to it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     server = FakeServer("llama")
     server.context = 60
@@ -196,6 +204,9 @@ def test_small_contexts_are_refused(tmp_path, monkeypatch):
         document = {"models": models, "tasks": [gazetteer(max_new_tokens=32)]}
         document["engine"] = {"kind": "torch"}
         config = validated(SweepConfig, document, "s.yaml")
-        with pytest.raises(InputError, match=r"no room for a prompt within (59|60) "):
-            prepare(config, tmp_path / "run")
+        plan = prepare(config, tmp_path / "run")
+    (failure,) = [each for each in plan.unusable if each.checkpoint == "api"]
+    assert re.search(r"no room for a prompt within (59|60) ", failure.reason)
+    assert {job.model for job in plan.jobs} == {"dense"}
+    assert plan.tasks[0].config.prompt_tokens > 60
     assert not (tmp_path / "run").exists()

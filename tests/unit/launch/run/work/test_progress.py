@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,8 @@ from evaluator.store.run_json import Failure
 from launch.process import captured
 from launch.run.events import Began, Checked, Died, GaveUp, Loaded, Made
 from launch.run.state import Bus
-from launch.run.work.progress import Progress
+from launch.run.work import progress
+from launch.run.work.progress import Progress, Steps
 
 BEGAN = Began(engine=0, checkpoint="[bold]dense", task="gazetteer", items=40)
 
@@ -33,13 +36,29 @@ BEGAN = Began(engine=0, checkpoint="[bold]dense", task="gazetteer", items=40)
 )  # fmt: skip
 def test_line_of_an_event(event, line) -> None:
     written = io.StringIO()
-    with Progress(Console(file=written, width=100)) as progress:
-        bus = Bus(progress.on)
+    with Progress(Console(file=written, width=100)) as shown:
+        bus = Bus(shown.on)
         bus.report(event)
     bus.report(event)  # an engine's thread may still speak when all is over
     time, _, text = written.getvalue().partition(" ")
     assert text.removesuffix("\n") == line
     assert bool(re.fullmatch(r"\d\d:\d\d:\d\d", time)) == bool(line)
+
+
+def test_steps_are_never_silent_for_long(monkeypatch) -> None:
+    """A step aloud is told at once, another only where it lasts."""
+    monkeypatch.setattr(progress, "_SILENCE", 0.2)
+    told: list[tuple[float, str]] = []
+    with Steps(lambda text: told.append((time.monotonic(), text))) as step:
+        step("a: weights", True)
+        step("b: files", False)
+        time.sleep(0.5)
+        step("b: heads", False)
+    ended = time.monotonic()
+    first, *lasting = [text for _, text in told]
+    assert (first, {*lasting}) == ("checking a: weights", {"checking b: files"})
+    times = [at for at, _ in told] + [ended]
+    assert max(late - early for early, late in pairwise(times)) < 0.4
 
 
 def test_library_output_goes_to_log(

@@ -35,11 +35,10 @@ def checked(tmp_path, monkeypatch) -> Callable[..., tuple[str, ...]]:
     ) -> tuple[str, ...]:
         monkeypatch.setattr(processor, "instruction_sets", lambda: instructions)
         monkeypatch.setattr(quantised, "serves_cpus", lambda: True)
-        dense = inspect_checkpoint(write(tmp_path / "base"))
         config = LAYOUTS[layout].config if isinstance(layout, str) else layout
         small = with_quantisation(write(tmp_path / "small"), config)
-        models = [dense, inspect_checkpoint(small)]
-        return check_served(EngineConfig.model_validate(settings), models, here=here)
+        info = inspect_checkpoint(small)
+        return check_served(EngineConfig.model_validate(settings), info, here=here)
 
     return check
 
