@@ -39,7 +39,7 @@ Statistics other than means: `bootstrap`.
 import math
 from collections.abc import Sequence
 from copy import copy
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Self
 
 import numpy as np
@@ -57,6 +57,8 @@ _UNIT, _FINE = np.linspace(0.0, 1.0, 128), np.linspace(0.0, 1.0, 256)
 # A longer integral needs the fine nodes where it is small: its error was .7 % at 7.
 # Bounds do not need them.
 _LONG, _SMALL = 6.25, 0.01
+# where the integral may end
+_ENDS = np.arange(1.0, 40.0, 0.25), np.sinh(np.arange(1.0, 40.0, 0.25))
 _NEGLIGIBLE = 30.0  # -log of the part that the integral leaves out
 _CLOSE = 1e-4  # standard errors: after a Newton step this small the error is 1e-8
 _STEPS = 100
@@ -152,22 +154,34 @@ class Mean:
             return too_few(self.contexts)
         return self.lower(level / 2), self.upper(level / 2)
 
+    @cached_property
+    def _kinds(self) -> tuple[Floats, Floats, Floats]:
+        """The sum and the size of the contexts of each kind, and their number."""
+        pairs = np.round(self._sums + 1j * self._sizes, _DIGITS) + 0.0
+        kinds, counts = np.unique(pairs, return_counts=True)
+        return kinds.real, kinds.imag, counts.astype(np.float64)
+
     def _alike(self, sign: float) -> _Alike:
         """The contexts and one more, the worst for an upper bound of `sign` times
         the mean."""
         low, high = (self._low, self._high) if sign > 0 else (-self._high, -self._low)
-        sums = sign * self._sums
-        worst_sum, worst_size = self._worst(sums, low, high)
-        pairs = np.append(sums, worst_sum) + 1j * np.append(self._sizes, worst_size)
-        alike, place = np.unique(np.round(pairs, _DIGITS) + 0.0, return_inverse=True)
-        counts = np.bincount(place, np.append(np.full(len(sums), self._times), 1.0))
-        return tuple(
-            zip(alike.real.tolist(), alike.imag.tolist(), counts.tolist(), strict=True)
+        sums, sizes, counts = self._kinds
+        sums = sign * sums + 0.0
+        worst = np.round(self._worst(sums, low, high), _DIGITS) + 0.0
+        alike = dict(
+            zip(
+                zip(sums.tolist(), sizes.tolist(), strict=True),
+                (self._times * counts).tolist(),
+                strict=True,
+            )
         )
+        pair = worst[0].item(), worst[1].item()
+        alike[pair] = alike.get(pair, 0.0) + 1.0
+        return tuple((*kind, count) for kind, count in sorted(alike.items()))
 
     def _worst(self, sums: Floats, low: float, high: float) -> tuple[float, float]:
         """The sum and the size of one more context: a context of usual size with the
-        worst plausible values.
+        worst plausible values. `sums`: of each kind.
 
         The usual size is weighted by size: large contexts decide how far the mean may
         move. A single item may be as bad as `high`; in a context of several, all rarely
@@ -175,10 +189,12 @@ class Mean:
         and the mean share with each share as its own weight, after adding a context of
         share 1.
         """
+        _, sizes, counts = self._kinds
         usual = 0.0 if low < 0 < high else low
-        shown = np.clip((sums / self._sizes - usual) / (high - usual), 0.0, 1.0)
-        share = max(float(shown.max()), float((shown @ shown + 1) / (shown.sum() + 1)))
-        size = float(self._sizes @ self._sizes / self._sizes.sum())
+        shown = np.clip((sums / sizes - usual) / (high - usual), 0.0, 1.0)
+        total = float((counts * shown @ shown + 1) / (counts @ shown + 1))
+        share = max(float(shown.max()), total)
+        size = float(counts * sizes @ sizes / (counts @ sizes))
         return (usual + share * (high - usual)) * size, size
 
 
@@ -287,10 +303,10 @@ def _line(terms: Floats, counts: Floats) -> tuple[float, float, float]:
     width = 1 / math.sqrt(counts @ (terms / (1 - terms * saddle)) ** 2)
     crossing = max(saddle, min(width, 1 / float(terms.max())) / 2)
     slopes = terms / (1 - terms * crossing)
-    end = 1.0
-    while counts @ np.log1p((slopes * (width * math.sinh(end))) ** 2) < 2 * _NEGLIGIBLE:
-        end += 0.25
-    return crossing, width, end
+    ends, beside = _ENDS
+    decays = np.log1p((np.outer(beside * width, slopes)) ** 2) @ counts
+    end = ends[np.argmax(decays >= 2 * _NEGLIGIBLE)]
+    return crossing, width, float(end)
 
 
 def _integral(
