@@ -32,12 +32,12 @@ ANSWERS = [
     (
         "eval bundled --base no/where --task gazetteer --out x",
         2,
-        "error: checkpoint no/where: no such directory, and the hub does not give it (",
+        "error: where: checkpoint no/where: no such directory, and the hub does not give it (",
     ),
     (
         "eval w8a16 --task gazetteer --out x",
         2,
-        "error: checkpoint w8a16: W8A16 (gptq): vLLM has no kernel for this scheme",
+        "error: w8a16: checkpoint w8a16: W8A16 (gptq): vLLM has no kernel for this scheme",
     ),
     (
         "eval bundled --task gazetteer --items x --out x",
