@@ -17,7 +17,7 @@ from evaluator.metrics.columns import PERCENTAGE, POINTS, RATIO, SCORE, Kind
 from evaluator.metrics.fates import fate_share, guesses
 from evaluator.metrics.inputs import Inputs, Subject
 from evaluator.metrics.intervals import ALPHA, Floats, ItemNumbers, Mean, Ratio
-from evaluator.metrics.items import BASE, Array, Flags, Items, sides_of
+from evaluator.metrics.items import BASE, Flags, Items, at_rows, sides_of
 from evaluator.metrics.measures import Share, drop, flip_rate
 
 Probe = Literal["open", "choice", "sample"]
@@ -84,30 +84,22 @@ def paired_of(inputs: Inputs, subject: Subject, planned: int | None = None) -> P
         unseen -= of_base
     else:
         items = items.take(items["asked"])
-    contexts = items["context"]
-    new = contexts.max(initial=-1) + 1 + np.arange(unseen)
-
-    def with_unseen(values: Array, of_unseen: object = np.nan) -> Array:
-        return np.append(values, np.full(unseen, of_unseen, dtype=values.dtype))
-
+    rows = np.append(np.arange(len(items)), np.full(unseen, -1))
+    seen = items
+    items = Items(lambda name: at_rows(seen[name], rows))
+    new = seen["context"].max(initial=-1) + 1 + np.arange(unseen)
     answers: dict[Probe, tuple[Floats, Floats, Flags]] = {}
     asked: dict[Probe, str] = {"open": "greedy", "choice": "choice"}
     for probe, status in asked.items():
-        theirs, ours = sides_of(items, ANSWERS[probe])
-        due = with_unseen(_due(items, status), True)
-        answers[probe] = with_unseen(theirs), with_unseen(ours), due
+        answers[probe] = *sides_of(items, ANSWERS[probe]), _due(items, status)
     shares = _sampled(inputs, subject, items)
     if shares is not None:
-        base, sampled, due = shares
-        answers["sample"] = (
-            with_unseen(base),
-            with_unseen(sampled),
-            with_unseen(due, bool(due.all())),
-        )
-    optional = items.take(items.has("base_options"))
+        answers["sample"] = shares
+    optional = seen.take(seen.has("base_options"))
     floor = float(guesses(optional, "choice").mean()) if len(optional) else 0.0
-    languages = with_unseen(items["language"], UNKNOWN)
-    return Paired.of_answers(languages, np.append(contexts, new), answers, floor=floor)
+    languages = np.where(rows < 0, UNKNOWN, items["language"])
+    contexts = np.append(seen["context"], new)
+    return Paired.of_answers(languages, contexts, answers, floor=floor)
 
 
 def _sampled(
@@ -127,7 +119,9 @@ def _sampled(
         shares = items[f"{side}sample_hits"] / items[f"{side}samples"]
         drawn = np.nan_to_num(items[f"{side}seeds"], nan=1.0)
         sides.append(np.where(drawn >= number, shares, np.nan))
-    drawn = items.has("sample_status") | items.has("base_sample_status")
+    drawn, seen = items.has("sample_status"), items.has("item")
+    drawn |= items.has("base_sample_status")
+    drawn |= ~seen & drawn[seen].all()
     return sides[0], sides[1], _due(items, "sample") & drawn
 
 

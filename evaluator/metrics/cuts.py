@@ -36,7 +36,7 @@ class Cut:
     paired_where: Callable[[Items], Flags] | None = None
     mean: bool = False
     pooled: bool = False
-    nothing: str = "no item was measured"
+    nothing: str | None = None
 
     def rows(
         self,
@@ -89,7 +89,7 @@ class Cut:
             return None
         if self.both and not len(compared):
             return alone or NOT_COMMON
-        return self.nothing
+        return self.nothing or (UNPAIRED if self.both else "no item was measured")
 
     def _mean(self, items: Items, pooled: Row, languages: int) -> Row:
         """The row `mean`, with the counts of the pooled one."""

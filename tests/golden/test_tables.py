@@ -113,7 +113,7 @@ def test_recovery_of_all_and_of_failures():
     has(own.loc[("greedy_failures", "beam")], hits=1, n=3)
     has(own.loc[("greedy_failures", "sample")], rate=2 / 3)
     none = only(found, checkpoint="dense", population="greedy_failures", probe="beam")
-    has(none, n=0, rate=None, reason="greedy missed none of the items")
+    has(none, n=0, rate=None, reason="greedy missed no item")
 
 
 def test_length_of_context_by_depth():

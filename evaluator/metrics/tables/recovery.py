@@ -59,9 +59,8 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
         items = items.take(_broad_ran(items))
         if not len(items):
             continue
-        why = "greedy missed none of the items"
-        if not items.has("produced").any():
-            why = "greedy was not measured"
+        ran = items.has("produced").any()
+        why = "greedy missed no item" if ran else "greedy was not measured"
         cuts = [_cut(probe, HIT[probe]) for probe in HIT]
         for probe in BROAD:
             cut = replace(_cut(probe, HIT[probe]), paired=(), nothing=why)

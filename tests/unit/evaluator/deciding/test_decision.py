@@ -261,6 +261,9 @@ def test_missing_items_may_undo_verdict():
     strict = Thresholds(max_mc_only=None, max_drop=0.2)
     gone = judged(alike(300), own, strict, **planned(300))
     assert (gone.outcome, gone.unjudged) == ("WARN", 10)
+    open_only = alike(250, replace(RIGHT, choice=None))
+    (choice,) = judged(open_only, open_only, **planned(300)).of("choice_drop")
+    assert (choice.state, choice.n, choice.missing) == ("unmeasured", 0, 0)
 
 
 def test_reported_intervals():
