@@ -17,7 +17,7 @@ from evaluator.metrics.columns import PERCENTAGE, POINTS, RATIO, SCORE, Kind
 from evaluator.metrics.fates import fate_share, guesses
 from evaluator.metrics.inputs import Inputs, Subject
 from evaluator.metrics.intervals import ALPHA, Floats, ItemNumbers, Mean, Ratio
-from evaluator.metrics.items import BASE, Flags, Items, at_rows, sides_of
+from evaluator.metrics.items import BASE, Flags, Items, at_rows, sides_of, statuses_of
 from evaluator.metrics.measures import Share, drop, flip_rate
 
 Probe = Literal["open", "choice", "sample"]
@@ -91,7 +91,8 @@ def paired_of(inputs: Inputs, subject: Subject, planned: int | None = None) -> P
     answers: dict[Probe, tuple[Floats, Floats, Flags]] = {}
     asked: dict[Probe, str] = {"open": "greedy", "choice": "choice"}
     for probe, status in asked.items():
-        answers[probe] = *sides_of(items, ANSWERS[probe]), _due(items, status)
+        due = _due(inputs, subject, items, status)
+        answers[probe] = *sides_of(items, ANSWERS[probe]), due
     shares = _sampled(inputs, subject, items)
     if shares is not None:
         answers["sample"] = shares
@@ -122,16 +123,17 @@ def _sampled(
     drawn, seen = items.has("sample_status"), items.has("item")
     drawn |= items.has("base_sample_status")
     drawn |= ~seen & drawn[seen].all()
-    return sides[0], sides[1], _due(items, "sample") & drawn
+    return sides[0], sides[1], drawn & _due(inputs, subject, items, "sample")
 
 
-def _due(items: Items, probe: str) -> Flags:
+def _due(inputs: Inputs, subject: Subject, items: Items, probe: str) -> Flags:
     """The items that a probe was to judge: all that not both sides excluded; none if a
     side lacks the probe."""
-    statuses = f"{BASE}{probe}_status", f"{probe}_status"
-    if not all(items.has(status).any() for status in statuses):
-        return np.zeros(len(items), dtype=np.bool_)
-    return ~items.having(statuses, "excluded")
+    for name in (subject.base or "", subject.checkpoint):
+        records = inputs.outcomes_of(name, subject.task)
+        if records[f"{probe}_status"].isna().all():
+            return np.zeros(len(items), dtype=np.bool_)
+    return ~items.having(statuses_of([probe], both=True), "excluded")
 
 
 @dataclass(frozen=True, kw_only=True)
