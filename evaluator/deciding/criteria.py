@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
 from evaluator.deciding.thresholds import Thresholds
-from evaluator.metrics.columns import PERCENTAGE, POINTS, RATIO, SCORE, Kind
+from evaluator.metrics.columns import PERCENTAGE, POINTS, RATIO, SCORE, Kind, worded
 from evaluator.metrics.fates import fate_share, guesses
 from evaluator.metrics.inputs import Inputs, Subject
 from evaluator.metrics.intervals import ALPHA, Floats, ItemNumbers, Mean, Ratio
@@ -189,7 +189,7 @@ class Criterion:
     `bound` of `Thresholds` over `per`."""
 
     name: str
-    text: str  # in a sentence: "open accuracy lost"
+    text: str  # in a sentence: "said accuracy lost"
     bound: str
     kind: Kind
     shows: Shows
@@ -265,7 +265,9 @@ def _of_probes(
     shown: dict[Probe, Shows] = {"open": "saying", "choice": "recognising"}
     for probe, shows in shown.items():
         given = {"shows": shows, "measure": measure(probe), **more}
-        yield Criterion(f"{probe}_{name}", f"{probe} {text}", bound, kind, **given)
+        yield Criterion(
+            f"{probe}_{name}", worded(f"{probe} {text}"), bound, kind, **given
+        )
 
 
 def _of_known(name: str, text: str, bound: str, shows: Shows) -> Criterion:
@@ -312,8 +314,8 @@ CRITERIA = (
         of_language="sample_drop_language",
         cancels=True,
     ),
-    _of_known("mc_only", "picked and no longer said", "max_mc_only", "saying"),
-    _of_known("lost", "neither said nor picked", "max_lost", "recognising"),
+    _of_known("mc_only", "picked only", "max_mc_only", "saying"),
+    _of_known("lost", "lost", "max_lost", "recognising"),
     *_of_probes(
         "recovery",
         "accuracy left",

@@ -31,7 +31,7 @@ class Tolerances(Frozen):
 
     max_drop: Percent = Field(
         2.0,
-        description="percentage points of accuracy that it may lose, open and choice",
+        description="percentage points of accuracy that it may lose, said and picked",
     )
     max_drop_language: Percent = Field(
         5.0,
@@ -44,29 +44,29 @@ class Tolerances(Frozen):
         ),
     )
     max_mc_only: Percent = Field(
-        5.0,
-        description="percent of the known answers that it may pick but no longer say",
+        5.0, description="percent of the known answers that may be picked only"
     )
     max_lost: Percent = Field(
-        2.0, description="percent of the known answers that it may neither say nor pick"
+        2.0,
+        description="percent of the known answers that may be neither said nor picked",
     )
     min_recovery: Percent = Field(
         None,
         description=(
-            "percent of the base's accuracy, open and choice, that must be left"
+            "percent of the base's accuracy, said and picked, that must be left"
         ),
     )
     max_flips: Percent = Field(
         None,
         description=(
-            "percent of the items that may go from right to wrong or back, open and"
-            " choice"
+            "percent of the items that may go from right to wrong or back, said and"
+            " picked"
         ),
     )
     max_delta_pr: Amount = Field(
         None,
         description=(
-            "how much more open may fall than choice, as shares above guessing"
+            "how much more said may fall than picked, as shares above guessing"
             " (Delta_PR)"
         ),
     )

@@ -9,7 +9,7 @@ from evaluator.core.errors import Json, counted
 from evaluator.deciding.decision import FEWEST, OUTCOMES, Check, Outcome, Verdict
 from evaluator.deciding.policy import Policy
 from evaluator.metrics import TABLES
-from evaluator.metrics.columns import POINTS
+from evaluator.metrics.columns import POINTS, worded
 from evaluator.metrics.intervals import ALPHA
 from evaluator.metrics.items import ALL
 from evaluator.store.run_json import Failure
@@ -53,7 +53,7 @@ def usable(verdict: Verdict) -> str:
     if "saying" in shown:
         choices = verdict.of("choice_drop")
         picks = any(check.pooled and check.state == "within" for check in choices)
-        return "usable for recognition only" if picks else "not usable for open answers"
+        return "usable for picking only" if picks else "not usable for saying answers"
     if "changing" in shown:
         return "right about as often, on other questions"
     return "usable by its answers, not by its probabilities"
@@ -104,12 +104,14 @@ def _reason(verdict: Verdict, most: int) -> str:
 
 
 def better(verdict: Verdict) -> str:
-    """The certain gains: "better by 3.0 pp (open)"; empty if there are none."""
+    """The certain gains: "better by 3.0 pp (said)"; empty if there are none."""
     gains = []
     for check in verdict.checks:
         if check.pooled and check.gain:
             gain = check.criterion.kind.shown(-(check.value or 0))
-            gains.append(f"{gain} ({check.criterion.name.removesuffix('_drop')})")
+            gains.append(
+                f"{gain} ({worded(check.criterion.name.removesuffix('_drop'))})"
+            )
     return f"better by {' and '.join(gains)}" if gains else ""
 
 
@@ -154,8 +156,8 @@ def _lacking(verdict: Verdict) -> str:
         return "no item was measured in both it and its base"
     if not undecided:
         if any(check.criterion.shows == "saying" for check in verdict.checks):
-            return "open answers were not measured"
-        return "no tolerance judges open answers: a PASS needs one"
+            return "said answers were not measured"
+        return "no tolerance judges said answers: a PASS needs one"
     for check in undecided:
         if check.noisy:
             return _undecided(check)
@@ -235,7 +237,7 @@ def _in_languages(beyond: Sequence[Check]) -> str:
         clauses.append(f"not usable in {_named([*gone])}")
     silent_only = [language for language in silent if language not in gone]
     if silent_only:
-        clauses.append(f"usable for recognition only in {_named(silent_only)}")
+        clauses.append(f"usable for picking only in {_named(silent_only)}")
     return "; ".join(clauses)
 
 
@@ -254,7 +256,7 @@ def _excess(check: Check) -> float:
 
 
 def _measured(check: Check) -> str:
-    """A check as "open accuracy lost 12.3 pp (8.0 to 16.1; at most 2.0)"."""
+    """A check as "said accuracy lost 12.3 pp (8.0 to 16.1; at most 2.0)"."""
     kind = check.criterion.kind
     low, high = kind.shown(check.low, unit=False), kind.shown(check.high, unit=False)
     side = "at least" if check.criterion.least else "at most"

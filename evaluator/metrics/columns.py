@@ -108,6 +108,24 @@ AMOUNT = Kind("amount", partial(rounded, digits=2))
 FACTOR = Kind("factor", partial(rounded, digits=3))  # how many times as large
 
 
+# Part of a stored name -> the word that people read. A compressed checkpoint may be
+# quantised.
+_READ_AS = {
+    "pruned": "compressed",
+    "mc_only": "picked only",
+    "produced_only": "said only",
+    "open": "said",
+    "choice": "picked",
+}
+
+
+def worded(name: str) -> str:
+    """A stored name as people read it: `mc_only_rate` is "picked only rate"."""
+    for stored, word in _READ_AS.items():
+        name = name.replace(stored, word)
+    return name.replace("_", " ")
+
+
 @dataclass(frozen=True)
 class Column:
     """One column of a table, or one value with its interval. Raises TypeError for a
@@ -155,9 +173,7 @@ class Column:
 
     @property
     def heading(self) -> str:
-        # stored names stay as they are; a compressed checkpoint may be quantised
-        name = self.name.replace("_", " ").replace("pruned", "compressed")
-        return self.title or name
+        return self.title or worded(self.name)
 
     def shown(self, row: Mapping[str, Any], *, narrow: bool = False) -> str:
         """The row's value for people: with its unit, or as a count ("3 of 9") if it

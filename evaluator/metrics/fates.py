@@ -5,11 +5,11 @@
 The floor is 0 for generated formats and 1/K for a choice among K options (The Benchmark
 Illusion, Eq. 1).
 
-Fates describe the answers that the base knew, that is both produced and recognised:
+Fates describe the answers that the base knew, that is both said and picked:
 
-    kept            still produced (open, greedy) and still recognised (choice)
-    mc_only         recognised, no longer produced: only multiple choice still finds it
-    produced_only   produced, no longer recognised
+    kept            still said (greedy) and still picked (choice)
+    mc_only         picked only: multiple choice still finds it
+    produced_only   said only
     lost            neither; it may not be erased from the weights: beams, samples or
                     its rank may still find it
 """
@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 from evaluator.metrics.bootstrap import Kinds
-from evaluator.metrics.columns import PERCENTAGE, Column, Row
+from evaluator.metrics.columns import PERCENTAGE, Row, worded
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.items import Array, Flags, Items, sides_of
 from evaluator.metrics.measures import Measure, Share, as_floats
@@ -78,12 +78,11 @@ class NormalisedDrop(Measure):
 
 
 FATES = ("kept", "mc_only", "produced_only", "lost")
-NOT_KNOWN = "not_known"  # the base failed to produce it or to recognise it
+NOT_KNOWN = "not_known"  # the base failed to say it or to pick it
 UNMEASURED = "unmeasured"
-RATES = tuple(
-    Column(f"{fate}_rate", PERCENTAGE, f"{fate} rate", interval=True) for fate in FATES
-)
-BARS = {f"{fate}_rate": (fate, fate, 1.0) for fate in FATES}  # parts of a figure
+RATES = PERCENTAGE.estimates(*(f"{fate}_rate" for fate in FATES))
+# parts of a figure
+BARS = {f"{fate}_rate": (worded(fate), fate, 1.0) for fate in FATES}
 
 
 def fates_of(items: Items) -> Array:

@@ -1,5 +1,5 @@
 """The headline: per checkpoint and task, the numbers that show whether answers are
-gone or only no longer produced."""
+gone or only no longer said."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,11 +26,11 @@ from evaluator.metrics.fates import FATES
 from evaluator.metrics.items import ALL
 
 _KNOWN = (
-    "answers that the dense model wrote and picked; the next are % of these (counts"
+    "answers that the dense model said and picked; the next are % of these (counts"
     f" below {FEW}):"
 )
-_RANK = "mc_only: median rank of the answer's first token (1: likeliest)"
-_ALIGNED = "mc_only: the same after the dense model's own lead-in"
+_RANK = "picked only: median rank of the answer's first token (1: likeliest)"
+_ALIGNED = "picked only: the same after the dense model's own lead-in"
 COLUMNS = (
     *TEXT("task", "checkpoint"),
     Column("base", TEXT, csv_only=True),
@@ -39,21 +39,23 @@ COLUMNS = (
     Column(
         "open_accuracy",
         PERCENTAGE,
-        short="open",
-        meaning="% right when the model writes the answer",
+        "said",
+        short="said",
+        meaning="% right when the model says the answer",
     ),
     Column(
         "choice_accuracy",
         PERCENTAGE,
-        short="choice",
+        "picked",
+        short="picked",
         meaning="% right when it picks the answer from options",
     ),
     Column(
         "hard_accuracy",
         PERCENTAGE,
-        "hard choice accuracy",
+        "picked, hard options",
         short="hard",
-        meaning="% right among the options most like the answer",
+        meaning="% picked among the options most like the answer",
     ),
     *PERCENTAGE("open_base", "open_paired", csv_only=True),
     *PERCENTAGE("choice_base", "choice_paired", csv_only=True),
@@ -64,23 +66,22 @@ COLUMNS = (
         PERCENTAGE,
         short="kept",
         of="known",
-        meaning="still written and still picked",
+        meaning="still said and still picked",
     ),
     Column(
         "mc_only",
         PERCENTAGE,
-        "mc_only",
-        short="mc_only",
+        short="picked only",
         of="known",
-        meaning="still picked, no longer written (the rest: the reverse)",
+        meaning="no longer said (the rest: said only)",
     ),
-    Column("produced_only", PERCENTAGE, "produced_only", of="known"),
+    Column("produced_only", PERCENTAGE, of="known"),
     Column(
         "lost",
         PERCENTAGE,
         short="lost",
         of="known",
-        meaning="neither written nor picked, which does not mean erased",
+        meaning="neither said nor picked, which does not mean erased",
     ),
     Column("recovery_n", COUNT, csv_only=True),
     Column(
@@ -103,14 +104,14 @@ COLUMNS = (
     Column(
         "mc_only_median_rank",
         RANK,
-        "median rank of mc_only",
+        "median rank of picked only",
         short="rank",
         meaning=_RANK,
     ),
     Column(
         "mc_only_median_aligned_rank",
         RANK,
-        "median aligned rank of mc_only",
+        "median aligned rank of picked only",
         short="aligned",
         meaning=_ALIGNED,
     ),
@@ -172,8 +173,8 @@ def headline_with_intervals(tables: Mapping[str, Sequence[Row]]) -> pd.DataFrame
     """The headline from the rows of the tables that SUMMED names, languages pooled.
 
     `open_base` and `open_paired` are both accuracies on the `open_n_paired` items
-    measured in both. `known` counts the items that the base both produced and
-    recognised, null if none was measured in both; fates are shares of it.
+    measured in both. `known` counts the items that the base both said and
+    picked, null if none was measured in both; fates are shares of it.
     Recoverability is over all items with beams or samples, `*_recovered` over the
     checkpoint's own greedy failures.
     """
@@ -239,7 +240,7 @@ def headline_sentence(headline: pd.DataFrame) -> str:
     dense = "the dense model" if fated["base"].nunique() == 1 else str(row["base"])
     where = f" on {row['task']}" if headline["task"].nunique() > 1 else ""
     name = f"{row['checkpoint']}{where}"
-    known = f"{_answers(row['known'])} that {dense} produced and recognised"
+    known = f"{_answers(row['known'])} that {dense} said and picked"
     if pruned.empty:
         changed = _part(1 - row["kept"], row["known"])
         its = "its" if changed == "1" else "their"
@@ -247,7 +248,7 @@ def headline_sentence(headline: pd.DataFrame) -> str:
             f"{name} has the weights of its base: of {known}, {changed} changed {its}"
             " fate, which is the noise of the measurement."
         )
-    changes = f"open accuracy {_change(row, 'open')}, choice {_change(row, 'choice')}"
+    changes = f"said {_change(row, 'open')}, picked {_change(row, 'choice')}"
     return f"{name}: {changes}. Of {known}, {_fates(row)}{_sampled(row)}."
 
 
@@ -265,8 +266,8 @@ def _sampled(row: pd.Series) -> str:
 def _why_no_fates(headline: pd.DataFrame) -> str:
     if headline["known"].notna().any():
         return (
-            "The dense model both produced and recognised none of the items: no answer"
-            " has a fate."
+            "The dense model both said and picked none of the items: no answer has a"
+            " fate."
         )
     if headline["base"].notna().any():
         return (
@@ -291,12 +292,12 @@ def _change(row: pd.Series, probe: str) -> str:
 
 def _fates(row: pd.Series) -> str:
     if row["kept"] == 1:
-        return "every one is still said and recognised"
+        return "every one is kept"
     silent, lost = _are(row, "mc_only"), _are(row, "lost")
-    text = f"{silent} still recognised but no longer said, and {lost} lost"
+    text = f"{silent} picked only, and {lost} lost"
     if row["produced_only"] > max(row["mc_only"], row["lost"]):
         reverse = _are(row, "produced_only")
-        text += f"; {reverse} still said but no longer recognised"
+        text += f"; {reverse} said only"
     return text
 
 

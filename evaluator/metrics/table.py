@@ -82,8 +82,8 @@ class Series:
 def of_probes(column: str, **where: str) -> tuple[Series, Series]:
     """A series for each probe with an accuracy."""
     return (
-        Series(column, "greedy", "open", where | {"probe": "greedy"}),
-        Series(column, "choice", "choice", where | {"probe": "choice"}),
+        Series(column, "greedy", "said", where | {"probe": "greedy"}),
+        Series(column, "choice", "picked", where | {"probe": "choice"}),
     )
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 from evaluator.core.errors import Json, json_text, one_line, printable
 from evaluator.deciding.decision import OUTCOMES, Check, Verdict, worst_first
 from evaluator.deciding.policy import Policy, spelled
+from evaluator.metrics.columns import worded
 from evaluator.metrics.fates import fates_of
 from evaluator.report.notebook import OpenRun
 
@@ -66,7 +67,7 @@ def table_of(verdicts: Sequence[Verdict]) -> tuple[list[str], list[list[str]]]:
         name = verdict.checkpoint + (f" ({verdict.subject})" if several else "")
         numbers = [values.get(each, "") for each in names]
         rows.append([name, verdict.outcome, *numbers, _worst(verdict)])
-    headings = [name.removesuffix("_drop") for name in names]
+    headings = [worded(name.removesuffix("_drop")) for name in names]
     return ["checkpoint", "verdict", *headings, "worst"], rows
 
 
@@ -174,7 +175,8 @@ def lost_answers(run: OpenRun) -> list[list[str]]:
         item, *_ = records.attrs.get("items") or [unknown]
         rows.append(
             [
-                *(row["checkpoint"], row["item_id"], row["fate"], item["question"]),
+                *(row["checkpoint"], row["item_id"], worded(row["fate"])),
+                item["question"],
                 " / ".join(item["answers"]),
                 *(one_line(answers[row[side]], _ANSWER) for side in _SIDES),
             ]

@@ -3,7 +3,7 @@
 "use strict";
 (() => {
   const index = JSON.parse(document.getElementById("index").textContent);
-  const FATES = { k: "kept", m: "mc_only", p: "produced_only", l: "lost", n: "not known", u: "unmeasured" };
+  const FATES = { k: "kept", m: "picked only", p: "said only", l: "lost", n: "not known", u: "unmeasured" };
   const $ = (id) => document.getElementById(id);
   const controls = {
     checkpoint: $("filter-checkpoint"), fate: $("filter-fate"), task: $("filter-task"),
@@ -216,15 +216,15 @@
   function summary(rows) {
     const fates = rows.map((row) => row.fate).filter((fate) => fate && fate !== "unmeasured");
     if (!fates.length) return "No checkpoint here has a fate for this item.";
-    if (fates.every((fate) => fate === "not known")) return "The dense model did not both say and recognise this answer.";
+    if (fates.every((fate) => fate === "not known")) return "The dense model did not both say and pick this answer.";
     const count = (fate) => fates.filter((each) => each === fate).length;
     const parts = [
-      [count("kept"), "still says it", "still say it"],
-      [count("mc_only"), "recognises it but no longer says it", "recognise it but no longer say it"],
-      [count("produced_only"), "says it but no longer picks it", "say it but no longer pick it"],
-      [count("lost"), "does neither", "do neither"],
+      [count("kept"), "keeps it", "keep it"],
+      [count("picked only"), "only picks it", "only pick it"],
+      [count("said only"), "only says it", "only say it"],
+      [count("lost"), "lost it", "lost it"],
     ].filter(([n]) => n).map(([n, one, many]) => `${n} ${n === 1 ? one : many}`);
-    const silent = rows.filter((row) => ["mc_only", "lost"].includes(row.fate) && row.answers);
+    const silent = rows.filter((row) => ["picked only", "lost"].includes(row.fate) && row.answers);
     const reachable = silent.filter((row) => row.answers.several.some((each) => hits(each.answers))).length;
     const asked = several.filter((title) => silent.some((row) => severalOf(row.answers, title).length));
     const tail = asked.length ? ` Where it is no longer said, ${reachable} of ${silent.length} still reach it in their ${asked.join(" or ")}.` : "";

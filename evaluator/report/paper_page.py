@@ -22,7 +22,7 @@ import evaluator.metrics.columns as col
 from evaluator.core.errors import Document, InputError
 from evaluator.core.files import csv_bytes, write_atomically
 from evaluator.metrics import TABLES
-from evaluator.metrics.columns import Column, Row, rows_with
+from evaluator.metrics.columns import Column, Row, rows_with, worded
 from evaluator.metrics.items import ALL
 from evaluator.metrics.published import is_paper_setting, paper
 from evaluator.metrics.table import Axis, Bars, Dots, Panel, Scatter, Series
@@ -311,7 +311,7 @@ def _panels(place: Place) -> list[Panel]:
     if place.bars:
         parts = {}
         for quantity in drawn:
-            parts[_key(quantity)] = quantity.label, quantity.colour, 1.0
+            parts[_key(quantity)] = worded(quantity.label), quantity.colour, 1.0
         return [Bars("", parts)]
     if place.by_size:
         return [_over_parameters(quantity) for quantity in drawn]
@@ -320,7 +320,7 @@ def _panels(place: Place) -> list[Panel]:
         together = [quantity for quantity in drawn if quantity.panel == title]
         series: list[Series] = []
         for number, quantity in enumerate(together):
-            key, colour, label = _key(quantity), quantity.colour, quantity.label
+            key, colour, label = _key(quantity), quantity.colour, worded(quantity.label)
             shift = 0.16 * (number - (len(together) - 1) / 2)
             series.append(Series(key, colour, label, shift=shift))
             # matplotlib's legend leaves out a label with an underscore
@@ -360,7 +360,7 @@ def _grid(place: Place, values: Sequence[Value]) -> Grid:
         rows.append(
             (
                 words(value.label),
-                words(value.quantity.label),
+                words(worded(value.quantity.label)),
                 Cell(kind.shown(value.published)),
                 Cell(kind.shown(value.ours), interval),
                 Cell(_difference(value)),

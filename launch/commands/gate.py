@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 BLOCKED = 4  # exit code
 _STYLES = {"PASS": "green", "WARN": "yellow", "ANOMALOUS": "magenta", "BLOCK": "red"}
 _LEGEND = (
-    "open, choice, sample: accuracy lost, in points; mc_only, lost: % of the known"
+    "said, picked, sample: accuracy lost, in points; picked only, lost: % of the known"
     " answers; all languages together. worst: the language that lost most.\n! beyond"
     " its tolerance; ? undecided; + what exceeds the noise floor; ~ its tolerance is"
     " below that."

@@ -177,7 +177,7 @@ def _headline(results: Results) -> None:
     for remark in filter(None, (results.missed, results.noise)):
         print_plain(remark)
     for column in shown:
-        print_plain(f"{column.short:<8} {column.meaning}")
+        print_plain(f"{column.short:<11} {column.meaning}")
     print_plain(f"\n{results.sentence}")
     if results.verdicts:
         used = spelled(results.policy)

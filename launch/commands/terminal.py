@@ -93,14 +93,14 @@ def empty_table(
     columns: Iterable[str], texts: Collection[str], between: int = 0
 ) -> Table:
     """An empty table of 80 characters: columns in `texts` may wrap, others are
-    numbers on one line."""
+    numbers on one line, under a heading with a word a line."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     made = Table(box=SIMPLE_HEAD, padding=(0, between), pad_edge=False)
     for name in columns:
         made.add_column(
-            name,
+            name if name in texts else name.replace(" ", "\n"),
             overflow="fold",
             justify="left" if name in texts else "right",
             no_wrap=name not in texts,

@@ -80,17 +80,17 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
 
 
 _POOLED = (
-    Series("accuracy", "greedy", "open: says it", {"probe": "greedy"}),
-    Series("accuracy", "choice", "choice: recognises it", {"probe": "choice"}),
+    Series("accuracy", "greedy", "said", {"probe": "greedy"}),
+    Series("accuracy", "choice", "picked", {"probe": "choice"}),
 )
 
 TABLE = Table(
     name="accuracy",
     title="How much is still right?",
     reading=(
-        "Open: the model writes the answer, and its greedy output must contain a gold"
-        " answer. Choice: each option is scored by its log-likelihood after the same"
-        " prompt, and the gold one must win. If open falls and choice does not, a"
+        "Said (probe greedy): the model's greedy output must contain a gold answer."
+        " Picked (probe choice): each option is scored by its log-likelihood after the"
+        " same prompt, and the gold one must win. If said falls and picked does not, a"
         " multiple-choice benchmark would have noticed nothing. Drops are in percentage"
         " points. Whiskers are 95 % intervals over contexts."
     ),
@@ -119,7 +119,7 @@ TABLE = Table(
             linked=True,
             text=whole_percent,
         ),
-        Heat("Open accuracy by language, %", "accuracy", "greedy", {"probe": "greedy"}),
+        Heat("Said, by language, %", "accuracy", "greedy", {"probe": "greedy"}),
     ),
     plotted=lambda frame: frame[frame["format"] == "open"],
     corrections=(Holm(("task", "format", "probe", "language")),),

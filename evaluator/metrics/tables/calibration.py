@@ -124,15 +124,15 @@ def _single_language(source: str) -> str | None:
 
 
 _BOTH = (
-    Series("open_accuracy", "greedy", "open"),
-    Series("choice_accuracy", "choice", "choice"),
+    Series("open_accuracy", "greedy", "said"),
+    Series("choice_accuracy", "choice", "picked"),
 )
 
 TABLE = Table(
     name="calibration",
     title="Does calibration close the gap?",
     reading=(
-        "Open and choice accuracy of checkpoints that differ in the text used to"
+        "Said and picked accuracy of checkpoints that differ in the text used to"
         " calibrate the pruning. If both rise together, the gap between them stays."
     ),
     needs="the probes greedy and choice on a compressed checkpoint that was calibrated",
@@ -142,13 +142,13 @@ TABLE = Table(
         LANGUAGE,
         *COUNTED,
         *PERCENTAGE.estimates("open_accuracy", "choice_accuracy"),
-        Column("choice_minus_open", POINTS, "choice − open", interval=True),
+        Column("choice_minus_open", POINTS, "picked − said", interval=True),
     ),
     compute=_rows,
     figure=(
         Dots("Accuracy", _BOTH, width=1.15, linked=True),
         Dots(
-            "Gap: choice minus open",
+            "Gap: picked minus said",
             (
                 Series("choice_minus_open", "mc_only", "pooled", shift=-0.12),
                 Series(

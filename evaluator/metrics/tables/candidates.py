@@ -82,9 +82,7 @@ TABLE = Table(
         *MCNEMAR,
     ),
     compute=_rows,
-    figure=(
-        Dots("Open accuracy by what is listed as candidates", _LISTED, linked=True),
-    ),
+    figure=(Dots("Said, by what is listed as candidates", _LISTED, linked=True),),
     corrections=(Holm(("task", "language", "format")),),
     lacks=tuple(
         Lack("format", f"the format {format} with the probe greedy", format)

@@ -12,7 +12,7 @@ of its rows.
 
 Table `hard_distractors`: does recognition survive options that look like the answer?
 Both kinds of choice are compared on the items measured with both. Both dissociation
-rates use the same items: those that the dense model produced, and recognised among both
+rates use the same items: those that the dense model said, and picked among both
 kinds of distractors. Differences are hard minus standard; `known` is n of the
 dissociation rates.
 """
@@ -151,12 +151,12 @@ def _both_kinds(column: str) -> tuple[Series, ...]:
 
 HARD_DISTRACTORS = Table(
     name="hard_distractors",
-    title="Is choice easy only because the other options are implausible?",
+    title="Is picking easy only because the other options are implausible?",
     reading=(
         "Standard distractors are the item's own or answers to other questions. Hard"
-        " ones are those most similar to the gold answer. Left: choice accuracy. Right:"
-        " the share that is recognised but no longer said, among the answers that the"
-        " dense model produced and recognised with both kinds of options."
+        " ones are those most similar to the gold answer. Left: picked. Right: picked"
+        " only, among the answers that the dense model said, and picked with both kinds"
+        " of options."
     ),
     needs="the probes choice and hard_choice, and greedy for the dissociation rates",
     columns=(
@@ -173,13 +173,8 @@ HARD_DISTRACTORS = Table(
     ),
     compute=_hard_rows,
     figure=(
-        Dots("Choice accuracy", _both_kinds("accuracy"), linked=True),
-        Dots(
-            "Recognised, no longer said",
-            _both_kinds("dissociation"),
-            "points",
-            linked=True,
-        ),
+        Dots("Picked", _both_kinds("accuracy"), linked=True),
+        Dots("Picked only", _both_kinds("dissociation"), "points", linked=True),
     ),
     corrections=(Holm(("task", "language")),),
     lacks=(Lack("known", _GREEDY),),

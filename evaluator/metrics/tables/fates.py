@@ -2,7 +2,7 @@
 (`evaluator.metrics.fates`).
 
 The share of mc_only is the dissociation rate. `mc_only_corrected` subtracts the lucky
-guesses among K options. If U items are truly not recognised, chance picks U/K, and U(1
+guesses among K options. If U items are truly not known, chance picks U/K, and U(1
 - 1/K) count as lost. So each lost item represents 1/(K - 1) lucky guesses. The result
 is not clipped: below zero, chance explains more than was measured. A checkpoint with
 the weights and configuration of its base is a re-run: its mc_only is noise of the
@@ -30,7 +30,7 @@ from evaluator.metrics.table import Bars, Heat, Note, Table
 
 
 def _corrected(items: Items) -> Row:
-    """mc_only without lucky guesses."""
+    """`mc_only` without lucky guesses."""
     guesses = 1 / (items["options"] - 1)
     mc_only, lost = has_fate("mc_only")(items), has_fate("lost")(items)
     low = -float(guesses.max(initial=0.0))
@@ -50,7 +50,7 @@ def _of_known(items: Items) -> Row:
     of_known = items.take(known(items))
     row: Row = {"items": len(items), "n": len(of_known)}
     if len(items) and not len(of_known):
-        row["reason"] = "the dense model both produced and recognised none of the items"
+        row["reason"] = "the dense model both said and picked none of the items"
     for measure in _MEASURES:
         row |= measure(of_known)
     return row
@@ -86,14 +86,13 @@ TABLE = Table(
     name="fates",
     title="What became of the answers that the dense model knew?",
     reading=(
-        "An answer is known if the dense model both produced and recognised it. kept:"
-        " the compressed model still does both. mc_only: it still picks the answer but no"
-        " longer says it; this share is the dissociation rate. produced_only: it says"
-        " the answer but no longer picks it. lost: neither, which does not prove the"
-        " answer erased: beams, samples or its rank may still find it."
-        " mc_only_corrected subtracts what guessing among the options would give."
-        " noise_floor is the dissociation rate of the dense model evaluated again,"
-        " where the run has that: the noise of the measurement."
+        "An answer is known if the dense model both said and picked it. Kept: the"
+        " compressed model still does both. Picked only: it no longer says the answer;"
+        " this share is the dissociation rate. Said only: it no longer picks the answer."
+        " Lost: neither, which does not prove the answer erased: beams, samples or its"
+        " rank may still find it. Chance-corrected subtracts what guessing among the"
+        " options would give. The noise floor is the dissociation rate of the dense"
+        " model evaluated again, where the run has that: the noise of the measurement."
     ),
     needs=(
         "the probes greedy and choice on a dense checkpoint and on a compressed one"
@@ -104,13 +103,16 @@ TABLE = Table(
         *FLAG("re_run"),
         LANGUAGE,
         *COUNT("n", "items", "excluded", "engine_error", "unpaired"),
-        *(Column(fate, COUNT, fate) for fate in FATES),
+        *COUNT(*FATES),
         *RATES,
         # equals mc_only_rate by definition: the paper's name
         *PERCENTAGE.estimates("dissociation_rate", csv_only=True),
         Column("noise_floor", PERCENTAGE, "noise floor (re-run)"),
         Column(
-            "mc_only_corrected", PERCENTAGE, "mc_only, chance-corrected", interval=True
+            "mc_only_corrected",
+            PERCENTAGE,
+            "picked only, chance-corrected",
+            interval=True,
         ),
     ),
     compute=_rows,
@@ -121,7 +123,7 @@ TABLE = Table(
             width=1.35,
             note=Note("n", lambda n: f"n = {n or 0:.0f}"),
         ),
-        Heat("mc_only by language, %", "mc_only_rate", "mc_only"),
+        Heat("Picked only, by language, %", "mc_only_rate", "mc_only"),
     ),
     plotted=lambda frame: frame[
         frame.groupby(["task", "checkpoint"])["n"].transform("max") > 0

@@ -105,11 +105,11 @@ def _drops(items: Items) -> Row:
 
 _DRAWN = 4  # checkpoints
 _AXES, _UNITS = (
-    ("tokens per word or character", "open drop"),
+    ("tokens per word or character", "said drop"),
     ("per word", "per character"),
 )
 _EACH = Scatter(
-    "open drop",
+    "said drop",
     "fertility",
     "open_drop",
     "greedy",

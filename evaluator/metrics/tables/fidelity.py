@@ -262,8 +262,8 @@ TABLE = Table(
     figure=tuple(
         Scatter(title, "kld", column, colour, "checkpoint", "floor", _NATS, log=True)
         for column, colour, title in (
-            ("mc_only_rate", "mc_only", "mc_only"),
-            ("accuracy", "greedy", "Open accuracy"),
+            ("mc_only_rate", "mc_only", "Picked only"),
+            ("accuracy", "greedy", "Said"),
             ("acceptance", "rank", "Expected acceptance"),
         )
     ),

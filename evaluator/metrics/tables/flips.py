@@ -149,8 +149,8 @@ TABLE = Table(
     figure=tuple(
         Bars(title, _PARTS, {"probe": probe})
         for probe, title in (
-            ("greedy", "Open answers that changed, %"),
-            ("choice", "Choices that changed, %"),
+            ("greedy", "Said answers that changed, %"),
+            ("choice", "Picked answers that changed, %"),
         )
     ),
     plotted=lambda frame: frame[(frame["margin"] == ALL) & (frame["n"] > 0)],

@@ -124,9 +124,9 @@ TABLE = Table(
     name="ladder",
     title="Does more support mean less damage?",
     reading=(
-        "The drop from the dense model with nothing shown (open), with candidates"
-        " listed in the prompt (shown), and with options only scored (choice). The"
-        " second panel divides each drop by its headroom. Perplexity, if measured, is"
+        "The drop from the dense model with nothing shown (open: said), with"
+        " candidates listed in the prompt (shown), and with options only scored (choice:"
+        " picked). The second panel divides each drop by its headroom. Perplexity, if measured, is"
         " shown too: it may hardly move while answers go unsaid."
     ),
     needs=(

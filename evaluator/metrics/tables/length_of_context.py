@@ -28,6 +28,7 @@ from evaluator.metrics.columns import (
     TEXT,
     Column,
     Row,
+    worded,
 )
 from evaluator.metrics.cuts import Cut
 from evaluator.metrics.fates import FATES, FateRates
@@ -126,7 +127,7 @@ TABLE = Table(
     name="length_of_context",
     title="Does it forget in a long context?",
     reading=(
-        "Accuracy of open answers, fates of the known ones, and divergence from the"
+        "Accuracy of said answers, fates of the known ones, and divergence from the"
         " base, by the length of the context and by the depth of the answer's passage"
         " in it: first, middle and last third. A drop that grows with the length is"
         " damage to long contexts. Compare lengths only where n is alike: longer"
@@ -145,7 +146,12 @@ TABLE = Table(
         *COUNT("known"),
         *(
             Column(
-                f"{fate}_rate", PERCENTAGE, fate, interval=True, of="known", n="known"
+                f"{fate}_rate",
+                PERCENTAGE,
+                worded(fate),
+                interval=True,
+                of="known",
+                n="known",
             )
             for fate in FATES
         ),
@@ -155,12 +161,12 @@ TABLE = Table(
     compute=_rows,
     figure=(
         Dots(
-            "Open accuracy by length",
+            "Said, by length",
             lambda frame: _lengths("accuracy", frame),
             width=1.15,
             legend=3,
         ),
-        Dots("Open accuracy by depth, longest context", _depths, legend=3),
+        Dots("Said, by depth, longest context", _depths, legend=3),
         Dots(
             "Divergence from the base, nats",
             lambda frame: _lengths("kld", frame),

@@ -1,4 +1,4 @@
-"""Table `pr_gap`: does producing an answer degrade more than recognising it?
+"""Table `pr_gap`: does saying an answer degrade more than picking it?
 
     Delta_PR = d_open - d_choice,   d = (acc_dense - acc_pruned) / (acc_dense -
     floor)
@@ -128,11 +128,11 @@ _TWICE = (
 
 TABLE = Table(
     name="pr_gap",
-    title="Does producing suffer more than recognising?",
+    title="Does saying suffer more than picking?",
     reading=(
-        "Delta_PR is the drop of open minus the drop of choice, each relative to its"
-        " headroom. Above zero, answers became harder to say than to recognise; at or"
-        " below zero, recognition suffers at least as much."
+        "Delta_PR is the drop of said minus the drop of picked, each relative to its"
+        " headroom. Above zero, answers became harder to say than to pick; at or below"
+        " zero, picking suffers at least as much."
     ),
     needs="the probes greedy and choice on a checkpoint and its base",
     columns=(
@@ -140,7 +140,7 @@ TABLE = Table(
         *COUNTED,
         *COUNT("unpaired", "languages"),
         *PERCENTAGE("open_dense", "open_pruned"),
-        Column("d_open", RATIO, "d open"),
+        *RATIO("d_open"),
         *PERCENTAGE("choice_dense", "choice_pruned"),
         *SHARE("choice_floor"),
         *RATIO("d_choice"),
@@ -148,7 +148,7 @@ TABLE = Table(
     ),
     compute=_rows,
     figure=(
-        Dots("Delta_PR = d_open - d_choice", _TWICE, "changes"),
+        Dots("Delta_PR = d said - d picked", _TWICE, "changes"),
         Heat(
             "Delta_PR by language",
             "delta_pr",

@@ -261,8 +261,8 @@ TABLE = Table(
     ),
     compute=_rows,
     figure=(
-        Dots("Open, under each prompt", partial(_prompts, "greedy")),
-        Dots("Choice, under each prompt", partial(_prompts, "choice")),
+        Dots("Said, under each prompt", partial(_prompts, "greedy")),
+        Dots("Picked, under each prompt", partial(_prompts, "choice")),
     ),
     # a column without whiskers
     plotted=lambda frame: frame.assign(of_prompt=frame["accuracy"])[

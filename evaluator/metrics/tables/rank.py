@@ -141,7 +141,7 @@ _PAINTS = {
     "_over_20": ("over 20", 0.16),
 }
 _PANELS = (  # group, whose ranks, title
-    ("mc_only", "rank", "No longer said (mc_only)"),
+    ("mc_only", "rank", "Picked only"),
     ("mc_only", "aligned_rank", "The same, aligned"),
     ("all", "rank", "All items"),
 )
@@ -155,7 +155,7 @@ TABLE = Table(
         " goes wrong. A demoted one has rank 2 to 20; an erased one is far below. The"
         " margin is its distance to the top token in nats. A model that answers in"
         " sentences says other words first. Aligned ranks are those after the dense"
-        " model's own lead-in, for items where the dense model wrote a right answer."
+        " model's own lead-in, for items where the dense model said a right answer."
     ),
     needs="the probe rank",
     columns=(

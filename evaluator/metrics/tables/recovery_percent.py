@@ -95,7 +95,7 @@ TABLE = Table(
     title="How much of the accuracy is left?",
     reading=(
         "Recovery is the checkpoint's accuracy in percent of its base's, on the same"
-        " items: 100 is no change. For choices, above guessing counts only the part"
+        " items: 100 is no change. For picked answers, above guessing counts only the part"
         " above 1/K, because guessing alone recovers the rest."
     ),
     needs="the probe greedy or choice on a checkpoint and its base",
@@ -119,7 +119,7 @@ TABLE = Table(
             text=whole_percent,
         ),
         Heat(
-            "Open by language, % of the base's",
+            "Said, by language, % of the base's",
             "recovery",
             "greedy",
             {"probe": "greedy"},

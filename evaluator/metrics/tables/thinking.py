@@ -116,7 +116,7 @@ TABLE = Table(
             ),
             legend=4,
         ),
-        Dots("Open accuracy", _ACCURACY),
+        Dots("Said", _ACCURACY),
         Bars("Fates of the answers", BARS),
     ),
     lacks=(Lack("ratio", "a checkpoint with its base (for ratio and fates)"),),
