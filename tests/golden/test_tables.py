@@ -292,7 +292,7 @@ def sentence_of(found: Tables) -> str:
 
 def test_headline_without_fates():
     found = pair(numbered(english=[SILENT]), numbered(english=[SILENT]))
-    why = "the dense model both produced and recognised none of the items"
+    why = "the dense model both said and picked none of the items"
     has(only(found["fates"]), n=0, items=1, dissociation_rate=None, reason=why)
     assert sentence_of(found).startswith(f"T{why[1:]}")
     alone = sentence_of(tables(records("dense", DENSE)))
@@ -317,7 +317,7 @@ def test_headline_reads_tables(case):
     sentence = sentence_of(case)
     # on the six items measured in both: open 5 and then 4, choice 6 and then 3
     assert sentence.startswith(
-        "pruned: open accuracy 5 → 4 of 6, choice 6 → 3 of 6. Of 5 answers"
+        "pruned: said 5 → 4 of 6, picked 6 → 3 of 6. Of 5 answers"
     )
     has(case.headline, checkpoint=["dense", "pruned"], hard_accuracy=[None, None])
 
@@ -338,15 +338,15 @@ def asked(
 def test_headline_names_task_and_base():
     sentence = sentence_of(tables(asked(2, name="dense", base=None), asked(4)))
     assert sentence == (
-        "p: open accuracy 2 → 4 of 4, choice 4 → 4 of 4. Of 2 answers that the dense"
-        " model produced and recognised, every one is still said and recognised."
+        "p: said 2 → 4 of 4, picked 4 → 4 of 4. Of 2 answers that the dense"
+        " model said and picked, every one is kept."
     )
     found = tables(
         asked(201, 201, name="dense", base=None), asked(200, 201, choice=False)
     )
     sentence = sentence_of(found)
-    assert "100 % → over 99 %, choice 100 % → 0 %. Of 201 answers" in sentence
-    assert "no longer said, and under 1 % are lost; over 99 % are" in sentence
+    assert "100 % → over 99 %, picked 100 % → 0 %. Of 201 answers" in sentence
+    assert "picked only, and under 1 % are lost; over 99 % are" in sentence
     found = tables(
         asked(20, 20, name="dense", base=None),
         asked(5, 20),
@@ -356,7 +356,6 @@ def test_headline_names_task_and_base():
         asked(5, 20, name="q", base="other"),
     )
     assert sentence_of(found) == (
-        "p on t: open accuracy 100 % → 25 %, choice 100 % → 100 %. Of 20 answers"
-        " that dense produced and recognised, 75 % are still recognised but no"
-        " longer said, and none is lost."
+        "p on t: said 100 % → 25 %, picked 100 % → 100 %. Of 20 answers"
+        " that dense said and picked, 75 % are picked only, and none is lost."
     )

@@ -79,7 +79,7 @@ def test_item_view_opens_on_loss(opened):
     """In the reader's language."""
     dom = opened()
     item = article(dom)
-    assert 'class="fate mc_only"' in item
+    assert 'class="fate picked_only"' in item
     names = ("dense", "wanda-0.6", "magnitude-0.6")
     headings = (
         "greedy output",

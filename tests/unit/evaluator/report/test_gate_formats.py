@@ -63,8 +63,8 @@ def test_clearest_answers_come_first(judged):
         row = outcomes[outcomes["item_id"] == item].iloc[0]
         fates.append(bool(row["recognised"]))
         base = run.inputs.outcomes_of("dense", "gazetteer").set_index("item_id")
-        known = {True: "mc_only", False: "lost"}[fates[-1]]
-        assert fate == (known if base["recognised"][item] else "not_known")
+        known = {True: "picked only", False: "lost"}[fates[-1]]
+        assert fate == (known if base["recognised"][item] else "not known")
     assert fates == sorted(fates)
 
 

@@ -173,7 +173,7 @@ def test_gate_on_logs(tmp_path, monkeypatch, capsys):
     assert typed(monkeypatch, "gate", NEW / "base", log) == 4
     told = " ".join(capsys.readouterr().out.split())
     assert "candidate on local_choices acc: not usable" in told
-    assert "not in these logs: known answers picked and no longer said" in told
+    assert "not in these logs: known answers picked only" in told
     assert typed(monkeypatch, "gate", NEW / "base", log, "--format", "json") == 4
     document = json.loads(capsys.readouterr().out)
     assert document["verdict"] == "BLOCK"
