@@ -105,7 +105,7 @@ def test_the_map_names_files_that_exist():
 
 
 def test_readme_figures_equal_the_card():
-    """Open, choice and picked only as in the card; still said is the rest, which the
+    """Said, picked and picked only as in the card; still said is the rest, which the
     card gives as lost."""
     card = (ROOT / "benchmarks" / "results" / "smollm2.md").read_text(encoding="utf-8")
     section = card[
@@ -118,7 +118,7 @@ def test_readme_figures_equal_the_card():
     }
     rows = [
         [cell.strip(" %") for cell in line.strip("|").split("|")]
-        for line in _table(README, "| checkpoint | open")
+        for line in _table(README, "| checkpoint | said")
     ]
     assert {name for name, *_ in rows} == {*measured} - {"checkpoint", "---"}
     for name, opened, chosen, said, picked in rows:
