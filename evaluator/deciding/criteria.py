@@ -203,6 +203,11 @@ class Criterion:
     least: bool = False  # the tolerance is the least that is allowed, not the most
     cancels: bool = False  # noise moves it up as often as down
 
+    @property
+    def heading(self) -> str:
+        """In a table: "said" (what is lost of it), "picked only"."""
+        return worded(self.name.removesuffix("_drop"))
+
     def threshold(
         self, thresholds: Thresholds, *, language: bool = False
     ) -> float | None:

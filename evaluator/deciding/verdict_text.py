@@ -9,7 +9,7 @@ from evaluator.core.errors import Json, counted
 from evaluator.deciding.decision import FEWEST, OUTCOMES, Check, Outcome, Verdict
 from evaluator.deciding.policy import Policy
 from evaluator.metrics import TABLES
-from evaluator.metrics.columns import POINTS, worded
+from evaluator.metrics.columns import POINTS
 from evaluator.metrics.intervals import ALPHA
 from evaluator.metrics.items import ALL
 from evaluator.store.run_json import Failure
@@ -109,9 +109,7 @@ def better(verdict: Verdict) -> str:
     for check in verdict.checks:
         if check.pooled and check.gain:
             gain = check.criterion.kind.shown(-(check.value or 0))
-            gains.append(
-                f"{gain} ({worded(check.criterion.name.removesuffix('_drop'))})"
-            )
+            gains.append(f"{gain} ({check.criterion.heading})")
     return f"better by {' and '.join(gains)}" if gains else ""
 
 

@@ -275,10 +275,9 @@ def _implausible(checks: tuple[Check, ...]) -> str | None:
     for check in checks:
         if check.pooled and check.contexts >= FEWEST and check.gain > IMPLAUSIBLE:
             shown = check.criterion.kind.shown
-            name = check.criterion.name.removesuffix("_drop")
             gain = shown(-(check.value or 0.0))
             return (
-                f"{name} accuracy gained {gain}, at least {shown(check.gain)}:"
+                f"{check.criterion.heading} accuracy gained {gain}, at least {shown(check.gain)}:"
                 " inspect first whether both have the same chat template, and whether"
                 " the checkpoint was trained on these items"
             )

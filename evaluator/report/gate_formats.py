@@ -55,7 +55,11 @@ def table_of(verdicts: Sequence[Verdict]) -> tuple[list[str], list[list[str]]]:
     then the worst language. The second cell is the verdict; the worst come first."""
     verdicts = worst_first(verdicts)
     pooled = [
-        {check.criterion.name: _shown(check) for check in each.checks if check.pooled}
+        {
+            check.criterion.heading: _shown(check)
+            for check in each.checks
+            if check.pooled
+        }
         for each in verdicts
     ]
     names: dict[str, None] = {}
@@ -67,8 +71,7 @@ def table_of(verdicts: Sequence[Verdict]) -> tuple[list[str], list[list[str]]]:
         name = verdict.checkpoint + (f" ({verdict.subject})" if several else "")
         numbers = [values.get(each, "") for each in names]
         rows.append([name, verdict.outcome, *numbers, _worst(verdict)])
-    headings = [worded(name.removesuffix("_drop")) for name in names]
-    return ["checkpoint", "verdict", *headings, "worst"], rows
+    return ["checkpoint", "verdict", *names, "worst"], rows
 
 
 def _shown(check: Check) -> str:

@@ -125,9 +125,10 @@ TABLE = Table(
     title="Does more support mean less damage?",
     reading=(
         "The drop from the dense model with nothing shown (open: said), with"
-        " candidates listed in the prompt (shown), and with options only scored (choice:"
-        " picked). The second panel divides each drop by its headroom. Perplexity, if measured, is"
-        " shown too: it may hardly move while answers go unsaid."
+        " candidates listed in the prompt (shown), and with options only scored"
+        " (choice: picked). The second panel divides each drop by its headroom."
+        " Perplexity, if measured, is shown too: it may hardly move while answers go"
+        " unsaid."
     ),
     needs=(
         "the probes greedy and choice, and the formats open and shown, on a checkpoint"

@@ -95,8 +95,8 @@ TABLE = Table(
     title="How much of the accuracy is left?",
     reading=(
         "Recovery is the checkpoint's accuracy in percent of its base's, on the same"
-        " items: 100 is no change. For picked answers, above guessing counts only the part"
-        " above 1/K, because guessing alone recovers the rest."
+        " items: 100 is no change. For picked answers, above guessing counts only the"
+        " part above 1/K, because guessing alone recovers the rest."
     ),
     needs="the probe greedy or choice on a checkpoint and its base",
     columns=(

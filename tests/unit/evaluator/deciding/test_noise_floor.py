@@ -145,7 +145,7 @@ def test_verdict_names_the_floor():
     assert told.partition("}")[2] + " (3.5 to 15.2, from 100 items)" in found
     assert found.endswith("with --control order asks all questions again")
     headings, ((*cells,),) = table_of([verdict])
-    assert cells[headings.index("open_flips")] == "+4.0~"
+    assert cells[headings.index("said flips")] == "+4.0~"
     rows = document([verdict], policy)["checkpoints"][0]["checks"]
     (row,) = (each for each in rows if each["criterion"] == "open_flips")
     floor = Mean(np.repeat([1.0, 0.0], [8, 92]), np.arange(100))
