@@ -141,7 +141,7 @@ _CURRENCY = re.compile(
 _SUFFIX = re.compile(
     r"(?<=\d)([kKMBT])(?!\w)|(?<![^\W\d_])([$€£¥₹₩] ?\d[\d.,]*) ?([kmbtKMBT])(?!\w)"
 )
-_SYMBOL = re.compile(r"(?<=[$€£¥₹₩]) (?=\d)")
+_SYMBOL = re.compile(r"(?<=[$€£¥₹₩])\s+(?=\d)")
 _SUFFIXES = {"k": " thousand", "m": " million", "b": " billion", "t": " trillion"}
 _DECADE = re.compile(
     r"(?<=\d0)[-':](?=(?:s|er|es|tal|tals|talet|luvu\w*)\b)"
@@ -292,6 +292,8 @@ def in_clauses(text: str, language: str, *, cased: bool = False) -> str:
     text = _WHOLE.sub("+", "\n".join(lines))
     if has_digits:
         text = _SCIENTIFIC.sub(_expanded, _ERROR.sub(" ±", text).strip())
+        if "=" in text:  # punctuation stood beside it
+            text = _EQUALS.sub(" = ", _APART.sub("", text))
     return _APART.sub("", text)
 
 
