@@ -132,7 +132,7 @@ def _seldom() -> Callable[[str], None]:
     def tell(step: str) -> None:
         nonlocal told
         if time.monotonic() - told >= _SILENCE:
-            errors.print(escape(f"report: {step}"))
+            print_plain(f"report: {step}")
             told = time.monotonic()
 
     return tell

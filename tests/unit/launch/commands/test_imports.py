@@ -106,9 +106,7 @@ def test_light_answers(tmp_path, monkeypatch):
 def test_report_needs_no_engine(tmp_path):
     run = write_run(tmp_path, 3, ("dense", "wanda-0.6"), languages=("english",))
     ((code, imported, error),) = typed(f"report {run}")
-    assert code == 0
-    # a slow machine is told the steps
-    assert all(line.startswith("report: ") for line in error.splitlines())
+    assert (code, error) == (0, "")
     assert not {"torch", "transformers", "ray", "vllm", "datasets"} & set(imported)
     program = (
         "import launch.run.decide.board, launch.run.work.fleet, sys; sys.exit('ray'"
