@@ -52,10 +52,6 @@ class Items:
             {name: np.asarray(each) for name, each in columns.items()}.__getitem__
         )
 
-    @classmethod
-    def of_frame(cls, frame: pd.DataFrame) -> "Items":
-        return cls(lambda name: frame[name].to_numpy())
-
     def __getitem__(self, name: str) -> Array:
         column = self._columns.get(name)
         if column is None:

@@ -61,7 +61,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
                 if not tallies:
                     continue
                 own = subject.row | {"format": format, "probe": probe}
-                every = Items.of_frame(items.assign(**_columns(tallies)))
+                every = Items.of_columns({**items, **_columns(tallies)})
                 for language, here in every.slices(inputs.languages(subject.task)):
                     row = own | {"language": language, **here.left_out("status")}
                     done = here.take(here.having(["status"], *MEASURED))

@@ -14,7 +14,7 @@ greedy answers to the open prompt.
   the base knew.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -42,13 +42,9 @@ _RATIO = (Series("ratio", "rank", "tokens"),)
 _ACCURACY = (Series("accuracy", "greedy", "after a thought"),)
 
 
-def _or_none(column: str) -> Share:
-    """The share of all measured items: a missing thought is neither cut nor loops."""
-
-    def numbers(items: Items) -> Floats:
-        return np.nan_to_num(items[column])
-
-    return Share(column, numbers)
+def _or_none(column: str) -> Callable[[Items], Floats]:
+    """Of all measured items: a missing thought is neither cut nor loops."""
+    return lambda items: np.nan_to_num(items[column])
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
@@ -67,7 +63,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
             nothing="no greedy answer was measured",
             measures=(
                 Average("thought_tokens", "thought_tokens"),
-                *(replace(_or_none(of), name=name) for name, of in _RATES.items()),
+                *(Share(name, _or_none(of)) for name, of in _RATES.items()),
             ),
             paired=(
                 Average("base_thought_tokens", "base_thought_tokens"),
@@ -75,7 +71,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
                 FateRates(),
             ),
         )
-        yield from cut.rows(inputs, subject, "open")
+        yield from cut.rows(inputs, subject)
 
 
 TABLE = Table(
