@@ -256,7 +256,7 @@
   function overview(rows, golds) {
     const led = rows.some(({ answers }) => answers && answers.aligned);
     const asked = several.filter((title) => rows.some(({ answers }) => answers && severalOf(answers, title).length));
-    const heads = ["checkpoint", "greedy output", "choice: gold's share", "rank", ...(led ? ["aligned rank"] : []), ...asked];
+    const heads = ["checkpoint", "greedy output", "picked: gold's share", "rank", ...(led ? ["aligned rank"] : []), ...asked];
     return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Answers by checkpoint" }, h("table", { class: rows.length > 8 ? "answers many" : "answers" },
       h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
       h("tbody", {}, rows.map(({ checkpoint, answers, fate }) => {

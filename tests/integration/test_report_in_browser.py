@@ -83,7 +83,7 @@ def test_item_view_opens_on_loss(opened):
     names = ("dense", "wanda-0.6", "magnitude-0.6")
     headings = (
         "greedy output",
-        "choice: gold's share",
+        "picked: gold's share",
         "aligned rank",
         "beams",
         "samples",

@@ -26,9 +26,7 @@ from evaluator.metrics.columns import (
     DROP,
     PERCENTAGE,
     TEXT,
-    Column,
     Row,
-    worded,
 )
 from evaluator.metrics.cuts import Cut
 from evaluator.metrics.fates import FATES, FateRates
@@ -144,16 +142,8 @@ TABLE = Table(
         *PERCENTAGE("dense_accuracy", n="n_paired"),
         *DROP,
         *COUNT("known"),
-        *(
-            Column(
-                f"{fate}_rate",
-                PERCENTAGE,
-                worded(fate),
-                interval=True,
-                of="known",
-                n="known",
-            )
-            for fate in FATES
+        *PERCENTAGE.estimates(
+            *(f"{fate}_rate" for fate in FATES), of="known", n="known"
         ),
         *COUNT("kld_n"),
         *DIVERGENCE.estimates("kld", n="kld_n"),

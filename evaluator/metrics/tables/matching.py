@@ -184,7 +184,7 @@ TABLE = Table(
         " contains a gold answer counts as right without it. The majority of several"
         " matchers decides; a tie is a no. Agreement compares the matcher alone with"
         " containment, if all responses were judged. Controls are claims whose verdict"
-        " is known, and easier than real answers. The figure shows greedy open answers,"
+        " is known, and easier than real answers. The figure shows said answers,"
         " or else the first judged kind."
     ),
     needs=(

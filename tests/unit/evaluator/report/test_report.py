@@ -60,6 +60,20 @@ def test_tables_and_headline(made):
     assert "the records do not say why" in section(run, "left_out")
 
 
+def test_page_uses_one_vocabulary(made):
+    """Said, picked, picked only, said only; the CSVs keep their names."""
+    texts = [section(made[0], "headline"), section(made[0], "fates")]
+    texts += [f"{word}: {meaning}" for word, meaning in page.DEFINITIONS.items()]
+    for table in map(TABLES.__getitem__, TABLES.names):
+        texts += [table.title, table.reading]
+        texts += [column.heading for column in table.columns]
+    for text in texts:
+        spoken = text.replace("max_mc_only", "").lower()
+        assert not re.search(r"mc[_ ]only|produced|recogni", spoken), text
+        assert not re.search(r"\b(open|choice) accuracy", spoken), text
+    assert {"mc_only", "produced_only"} <= {*pd.read_csv(made[1].tables["fates"])}
+
+
 def test_first_screen_loads_nothing(made):
     """It is the verdict."""
     html = made[1].page.read_text(encoding="utf-8")
