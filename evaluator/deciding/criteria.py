@@ -189,7 +189,7 @@ class Criterion:
     `bound` of `Thresholds` over `per`."""
 
     name: str
-    text: str  # in a sentence: "said accuracy lost"
+    text: str  # in a sentence: "drop of said answers"
     bound: str
     kind: Kind
     shows: Shows
@@ -270,9 +270,8 @@ def _of_probes(
     shown: dict[Probe, Shows] = {"open": "saying", "choice": "recognising"}
     for probe, shows in shown.items():
         given = {"shows": shows, "measure": measure(probe), **more}
-        yield Criterion(
-            f"{probe}_{name}", worded(f"{probe} {text}"), bound, kind, **given
-        )
+        spelled = f"{text} of {worded(probe)} answers"
+        yield Criterion(f"{probe}_{name}", spelled, bound, kind, **given)
 
 
 def _of_known(name: str, text: str, bound: str, shows: Shows) -> Criterion:
@@ -302,7 +301,7 @@ _ALONG_BASE = {"along": "greedy answer", "group": "all"}
 CRITERIA = (
     *_of_probes(
         "drop",
-        "accuracy lost",
+        "drop",
         "max_drop",
         POINTS,
         _drop,
@@ -311,7 +310,7 @@ CRITERIA = (
     ),
     Criterion(
         "sample_drop",
-        "sampled accuracy lost",
+        "drop of sampled answers",
         "max_sample_drop",
         POINTS,
         "saying",
@@ -323,7 +322,7 @@ CRITERIA = (
     _of_known("lost", "lost", "max_lost", "recognising"),
     *_of_probes(
         "recovery",
-        "accuracy left",
+        "recovery",
         "min_recovery",
         PERCENTAGE,
         lambda probe: partial(_recovery, probe),

@@ -254,7 +254,7 @@ def _excess(check: Check) -> float:
 
 
 def _measured(check: Check) -> str:
-    """A check as "said accuracy lost 12.3 pp (8.0 to 16.1; at most 2.0)"."""
+    """A check as "drop of said answers 12.3 pp (8.0 to 16.1; at most 2.0)"."""
     kind = check.criterion.kind
     low, high = kind.shown(check.low, unit=False), kind.shown(check.high, unit=False)
     side = "at least" if check.criterion.least else "at most"

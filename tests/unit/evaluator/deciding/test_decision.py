@@ -101,10 +101,10 @@ def test_copy_passes_with_enough_items():
     [
         ({"english": (1000, 10, PICKED)}, "PASS: usable:", "within every tolerance"),
         ({"english": (1000, 20, PICKED)}, "WARN: undecided:", "at most 2.0); it would take"),
-        ({"english": (200, 60, GONE)}, "BLOCK: not usable:", "said accuracy lost 30.0 pp ("),
-        ({"english": (200, 60, PICKED)}, "BLOCK: usable for picking only:", " lost 30.0 pp ("),
+        ({"english": (200, 60, GONE)}, "BLOCK: not usable:", "drop of said answers 30.0 pp ("),
+        ({"english": (200, 60, PICKED)}, "BLOCK: usable for picking only:", " answers 30.0 pp ("),
         ({"english": (99, 0, PICKED), "thai": (99, 99, PICKED)}, "BLOCK: usable for picking only in Thai:", ""),
-        ({"english": (2000, 2, GONE), "thai": (20, 0, GONE)}, "WARN: undecided:", "said accuracy lost in Thai 0.0 pp"),
+        ({"english": (2000, 2, GONE), "thai": (20, 0, GONE)}, "WARN: undecided:", " said answers in Thai 0.0 pp"),
         # few items decide nothing, like 2 of 4 known answers
         ({"english": (9, 9, GONE)}, "WARN: undecided:", " in 9 contexts: a verdict needs 10 contexts"),
     ],
@@ -119,7 +119,7 @@ def test_verdicts_on_losses(losses, use, reason):
     ("seen", "thresholds", "outcome", "reason"),
     [
         (alike(400, Seen(choice=True)), {}, "WARN", "said answers were not measured"),
-        (alike(400, Seen(greedy=True)), {}, "PASS", "within every tolerance, on 400 items; not measured: picked acc"),
+        (alike(400, Seen(greedy=True)), {}, "PASS", "within every tolerance, on 400 items; not measured: drop of picked"),
         (alike(400), {"max_drop": None, "max_mc_only": None}, "WARN", "no tolerance judges said answers: a PA"),
         (alike(150, SAID, PICKED), {}, "WARN", "no known answers of both the base and the"),
         (alike(150, SAID, PICKED), {"max_mc_only": None, "max_lost": None}, "PASS", ""),

@@ -96,7 +96,7 @@ def test_other_numbers_have_no_flips():
     (verdict,) = found.verdicts
     assert [check.criterion.name for check in verdict.checks] == ["open_drop"]
     assert verdict.checks[0].value == pytest.approx(0.0, abs=1e-12)
-    assert "said flips" in found.absent
+    assert "flips of said answers" in found.absent
 
 
 @pytest.mark.parametrize("stating", [0, 1])

@@ -139,7 +139,9 @@ def test_verdict_names_the_floor():
     policy = Policy(default=Thresholds(max_drop=50, max_flips=5, **OFF))
     (verdict,) = judge(inputs, policy)
     assert (verdict.checkpoint, verdict.outcome) == ("int4", "WARN")
-    told = "said flips 12.0 % ({}; at most 5.0), 4.0 % above the noise of 8.0 %"
+    told = (
+        "flips of said answers 12.0 % ({}; at most 5.0), 4.0 % above the noise of 8.0 %"
+    )
     found = why(verdict)
     assert found.startswith(told.partition("{")[0])
     assert told.partition("}")[2] + " (3.5 to 15.2, from 100 items)" in found

@@ -119,7 +119,7 @@ def test_tiers_and_required_tasks():
     """Which verdict it is stands in `test_every_combination_has_one_verdict`."""
     policy = Policy(tasks={"t": {"tier": "advisory"}}, required=("t", "absent"))
     softened, missing = verdicts = judge(Inputs(judged_items(400, 200)), policy)
-    assert why(softened).startswith("advisory: said accuracy lost 50.0")
+    assert why(softened).startswith("advisory: drop of said answers 50.0")
     assert usable(softened) == "not usable"
     assert (missing.task, missing.outcome) == ("absent", "BLOCK")
     told = document(verdicts, policy)

@@ -23,15 +23,15 @@ def items(count, share=1, languages=("english",)):
 @pytest.mark.parametrize(
     ("asked", "thresholds", "probes", "told"),
     [
-        (items(60), {}, BOTH, "60 items: a PASS (said accuracy lost: at most 2.0 pp) needs at least 149"),
+        (items(60), {}, BOTH, "60 items: a PASS (drop of said answers: at most 2.0 pp) needs at least 149"),
         (items(148), {}, BOTH, "needs at least 149 contexts, and there are 148"),
         (items(149), {}, BOTH, ""),
         (items(400, share=5), {}, BOTH, "needs at least 149 contexts, and there are 80"),
         (items(60), {"max_drop": 5, "max_lost": 5}, BOTH, ""),
         (items(60), {"max_drop": 5}, BOTH, "(known answers lost: at most 2.0 %)"),
-        (items(50, languages=THREE), {}, BOTH, "lost in bengali: at most 5.0 pp) needs at least 59 contexts"),
+        (items(50, languages=THREE), {}, BOTH, "answers in bengali: at most 5.0 pp) needs at least 59 contexts"),
         (items(50, languages=THREE), {"languages": False}, BOTH, ""),
-        (items(60), {}, ("choice",), "(picked accuracy lost: at most 2.0 pp"),
+        (items(60), {}, ("choice",), "(drop of picked answers: at most 2.0 pp"),
         (items(60), {"min_recovery": 99}, BOTH, "needs at least"),
         (items(60), {}, ("fidelity",), ""),
         ([], {}, BOTH, ""),

@@ -145,7 +145,7 @@ def test_gate_judges_samples_of_seeds(drawn):
     assert check.value == pytest.approx(row["drop"], rel=1e-12)
     assert check.of_seeds == pytest.approx((row["drop_lowest"], row["drop_highest"]))
     low, high = (f"{100 * each:.1f}" for each in check.of_seeds)
-    assert f"sampled accuracy lost {100 * check.value:.1f} pp" in why(verdict)
+    assert f"drop of sampled answers {100 * check.value:.1f} pp" in why(verdict)
     assert f"; by seed {low} to {high})" in why(verdict)
     (verdict,) = judge(inputs, Policy())
     assert not verdict.of("sample_drop")

@@ -282,7 +282,7 @@ def test_quantised_checkpoint_decides_the_dtype(models, tmp_path, monkeypatch):
         " (W4A16 (group 32))"
     )
     few = (
-        "gazetteer: 18 items: a PASS (said accuracy lost: at most 2.0 pp) needs at least"
+        "gazetteer: 18 items: a PASS (drop of said answers: at most 2.0 pp) needs at least"
         " 149 contexts, and there are 18"
     )
     assert list(plan.notes()) == [(few, True), (chosen, False)]
