@@ -61,4 +61,4 @@ def test_cache_variants_share_weights(tmp_path: Path) -> None:
     file.write_text(f"{SWEEP}\nseed: 7\n", encoding="utf-8")
     other = resurface("sweep", file, "--out", run)
     assert other.returncode == 2
-    assert "field seed is 0 there, 7 here" in other.stderr
+    assert "seed is 0 there, 7 here" in other.stderr
