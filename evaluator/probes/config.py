@@ -125,6 +125,8 @@ class EvalConfig(Settings, Source):
     def identifying(self) -> dict[str, Any]:
         """The settings that records depend on, as JSON, beside the task's data."""
         omitted = {"task", "prompts", *Source.model_fields} - self.given().keys()
+        if self.grader == "text":  # younger than many runs
+            omitted.add("grader")
         return self.model_dump(mode="json", exclude=omitted)
 
     @property

@@ -69,7 +69,7 @@ class Greedy(ItemProbe):
         ]
         posed.sort(key=lambda format: format != "open")
         responses = yield [item.greedy(format) for format in posed]
-        answers = dict(zip(posed, map(item.generated, responses), strict=True))
+        answers = dict(zip(posed, map(item.generated, responses, posed), strict=True))
         records = []
         for format in formats:
             # None: no candidate to list, no item left to be the exemplar, or too long

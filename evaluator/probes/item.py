@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
 from evaluator.asking.questions import Posed, Question, Window
 from evaluator.asking.thoughts import Thought
 from evaluator.core.config import Day, Frozen
-from evaluator.core.grading import grades
+from evaluator.core.grading import GRADERS, grades
 from evaluator.core.records import Columns, Format, Grading, Record, TokenIds
 from evaluator.engine.base import (
     NOT_NUMBERS,
@@ -77,6 +77,8 @@ class Settings(Frozen):
     seed: Seed = 0
     # the rule by which an answer is right (`evaluator.core.grading`)
     grading: Grading = "strict"
+    # what decides it in written answers; other ones than `text` go by `strict`
+    grader: Annotated[str, AfterValidator(GRADERS.checked)] = "text"
     max_new_tokens: int = Field(default=32, ge=1)
     # Whether the model thinks before it answers, and for how many tokens.
     thinking: Annotated[Thinking, BeforeValidator(_thinking)] = "off"
@@ -232,7 +234,7 @@ class ItemRun:
         if config.length:
             self._columns["context_tokens"] = config.length
             self._columns["context_depth"] = posed.context_depth
-        self._graded: dict[TokenIds, Columns] = {}
+        self._graded: dict[tuple[TokenIds, Format], Columns] = {}
 
     @property
     def question(self) -> Question:
@@ -344,20 +346,25 @@ class ItemRun:
             return {}
         return {"status": "truncated", "thought_state": "cut", **self.graded(())}
 
-    def graded(self, token_ids: TokenIds) -> Columns:
+    def graded(self, token_ids: TokenIds, format: Format = "open") -> Columns:
         """The columns of a generated answer: its text, without thinking, is compared
         with the gold answers."""
-        if token_ids not in self._graded:  # samples and beams often repeat one another
+        key = token_ids, format
+        if key not in self._graded:  # samples and beams often repeat one another
             text = self.decode(token_ids)
-            self._graded[token_ids] = {
+            self._graded[key] = {
                 **grades(text, self.item.answers, self.item.language),
                 "text": text,
                 "token_ids": token_ids,
                 "grading": self.config.grading,
             }
-        return self._graded[token_ids]
+            if self.config.grader != "text":
+                grader, asked = GRADERS[self.config.grader], self.question.asked(format)
+                right = grader.is_right(text, asked)
+                self._graded[key] |= {"contains": right, "contains_paper": None}
+        return self._graded[key]
 
-    def generated(self, response: Response) -> Columns:
+    def generated(self, response: Response, format: Format = "open") -> Columns:
         """The columns of the response to a Generate."""
         if response.status != "ok":
             return failed(response.error)
@@ -365,7 +372,7 @@ class ItemRun:
         if self.collapsed and not response.logprobs:
             return failed(NOT_NUMBERS)
         logprob = sum(response.logprobs) if response.logprobs else None
-        return {"logprob": logprob, **self.graded(response.token_ids)}
+        return {"logprob": logprob, **self.graded(response.token_ids, format)}
 
 
 def failed(error: str | None) -> Columns:

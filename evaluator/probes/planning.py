@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from evaluator.asking.long_contexts import in_order, lengthened
@@ -20,6 +21,7 @@ from evaluator.asking.questions import (
     Question,
 )
 from evaluator.core.errors import InputError
+from evaluator.core.grading import GRADERS
 from evaluator.core.records import Format, Item
 from evaluator.core.text import normalise
 from evaluator.probes.base import blame
@@ -103,6 +105,15 @@ def questions_of(
             f"task {data.name!r}: none of the {len(questions)} items to evaluate has a"
             " gold answer that can be graded"
         )
+    for question, format in product(
+        questions, config.formats if config.grader != "text" else ()
+    ):
+        why = GRADERS[config.grader].problem(question.asked(format))
+        if why and not question.excluded:
+            raise InputError(
+                f"task {config.task!r}, item {question.item.item_id!r}: answers: {why}"
+                f" (grader {config.grader})"
+            )
     drawn = config.draws_options or hard_options
     if refuse and (drawn or "unrelated" in config.formats):
         _need_one_to_ask(questions, config, NO_UNRELATED if not drawn else None)

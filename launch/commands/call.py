@@ -397,6 +397,9 @@ def evaluate(
     grading: Annotated[
         str, question(show_default=False, help="strict (default) or paper")
     ] = "strict",
+    grader: Annotated[
+        str, question(show_default=False, help="see `resurface list graders`")
+    ] = "text",
     seed: Annotated[int, question(help="of distractors and samples")] = 0,
     seeds: Annotated[
         str | None, question(metavar="N,...", help="draw samples under each")
@@ -418,8 +421,7 @@ def evaluate(
     date: Date = None,
     prompts: Prompts = None,
     base: Annotated[
-        str | None,
-        models(help="the dense checkpoint that the others are compared with"),
+        str | None, models(help="the dense one to compare others with")
     ] = None,
     endpoint: Annotated[
         list[str] | None,

@@ -15,6 +15,7 @@ from rich.markup import escape
 from evaluator.asking.prompts import prompt_text
 from evaluator.core.config import validated
 from evaluator.core.errors import InputError, Json, nearest, unknown
+from evaluator.core.grading import GRADERS
 from evaluator.core.records import FORMATS, Format, Item
 from evaluator.probes import PROBES
 from evaluator.tasks import TASKS, Task, TaskData, TaskSpec, load_task
@@ -85,6 +86,7 @@ LISTS: Mapping[str, Callable[[], Lists]] = {
         "probe": {each.name: each.help for each in PROBES},
         "format": FORMATS_HELP,
     },
+    "graders": lambda: {"grader": {each.name: each.help for each in GRADERS}},
     "methods": lambda: {
         "method to prune": {each.name: each.help for each in METHODS},
         "method to quantise": {each.name: each.help for each in QUANTISING},

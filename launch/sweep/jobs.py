@@ -37,6 +37,7 @@ _ITEM_SETTINGS = (
     "items",
     "seed",
     "grading",
+    "grader",
     "options",
     "template",
     "context_tokens",
@@ -308,6 +309,10 @@ def _posed_tasks(grid: SweepConfig) -> Iterator[EvalConfig]:
         for name in names:
             if name not in task.model_fields_set:
                 settings[name] = getattr(grid, name)
+        if settings.get("grading", task.grading) == "paper" and task.grader != "text":
+            raise InputError(
+                f"task {task.task!r}: grading: paper has the grader text alone"
+            )
         seed = settings.get("seed", task.seed)
         seeds = settings.get("seeds", task.seeds)
         if seeds is not None and seed not in seeds:

@@ -493,3 +493,40 @@ def test_own_wrong_option_equals_gold():
     )
     told = refused(questions_of, data(english=[item]), config(probes=("choice",)))
     assert "item 'i1': its wrong option 'paris.'" in told
+
+
+def test_gold_answer_that_the_grader_cannot_read():
+    """Refused with task and item, but not where the item is excluded anyway."""
+    settings = EvalConfig(task="jsonl:sums.jsonl", probes=("greedy",), grader="number")
+    for gold in (
+        "many apples",
+        "Apollo 11",
+        "5 to 6",
+        "3, 4",
+        "",
+        "She makes 9 * 2 = 18",
+    ):
+        items = [make_item(1, answers=["72"]), make_item(2, answers=[gold])]
+        if gold:
+            told = refused(questions_of, data(english=items), settings)
+            assert told == (
+                f"task 'jsonl:sums.jsonl', item 'i2': answers: {gold!r} is no number"
+                " (grader number)"
+            )
+        else:
+            assert len(questions_of(data(english=items), settings)) == 2
+    settings = config(probes=("greedy",), grader="letter")
+    lost = (("E", ["Rome", "Paris"]), ("Rome", []))
+    for gold, options in lost:
+        items = [make_item(1, answers=[gold], options=options)]
+        told = refused(questions_of, data(english=items), settings)
+        assert f"{gold!r} is neither an option nor its letter (grader letter)" in told
+    read = (
+        ("B", []),
+        ("Rome", ["Rome", "Paris"]),
+        ("Rome", ["Paris"]),
+        ("B", ["A", "C"]),
+    )
+    for gold, options in read:
+        items = [make_item(1, answers=[gold], options=options)]
+        assert questions_of(data(english=items), settings)

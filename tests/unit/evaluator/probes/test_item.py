@@ -169,3 +169,43 @@ def test_samples_fail_if_all_are_nan(tokenizer, collapsed, expected):
     assert {(r.probe, r.status, r.text) for r in records} == {
         (probe, *each) for probe, each in expected.items()
     }
+
+
+def test_grader_decides_written_answers(tokenizer):
+    """`contains` alone; the paper's rule says nothing then."""
+    settings = config(probes=("greedy",), formats=("open",), items=1)
+    asked = questions(settings, answers=["answer 3"])
+    for grader, said, right in (
+        ("text", "It is answer 3.", True),
+        ("exact", "It is answer 3.", False),
+        ("number", "It is 3.0 in 1 word: 3", True),
+        ("number", "It is answer 3, not 4", False),
+    ):
+        graded = settings.model_copy(update={"grader": grader})
+        (record,) = run(tokenizer, graded, asked, said)
+        assert record.contains is right, (grader, said)
+        assert (record.contains_paper is None) is (grader != "text")
+        assert record.exact_match is False
+        assert record.grading == "strict"
+
+
+def test_letters_are_those_that_the_prompt_lists(tokenizer):
+    """In the order of the list, which the item's own options do not have; a prompt
+    without the list has no letters for options of other items."""
+    settings = config(
+        probes=("greedy", "choice"), formats=("open", "shown"), items=4, grader="letter"
+    )
+    own = ["Rome", "Paris", "Oslo", "Bern"]
+    asked = questions(settings, answers=["Rome"], options=own)
+    places = {question.option_texts.index("Rome") for question in asked}
+    assert len(places) > 1
+    for letter, place in zip("ABCD", range(4), strict=True):
+        records = run(tokenizer, settings, asked, f"({letter})")
+        for question in asked:
+            right = {
+                record.format: record.contains
+                for record in records
+                if record.item_id == question.item.item_id and record.probe == "greedy"
+            }
+            listed = question.candidates["shown"][place] == "Rome"
+            assert right == {"open": letter == "A", "shown": listed}

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from evaluator.core.config import validated
+from evaluator.core.document import digest
 from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep
 from launch.sweep.jobs import expand, parts_of, unfetched
 from tests.support.sweeps import RUN, refused
@@ -155,6 +156,29 @@ def test_grading_of_sweep_or_task():
         assert task.identifying().get("grading", "paper") == rule
     message = refused(joined, MAIN, {**MAIN, "grading": "paper"})
     assert "with grading 'strict' and 'paper'; give one" in message
+
+
+def test_grader_belongs_to_a_task_if_it_is_not_the_default():
+    """Without one, and with `text`, the settings have the digest of earlier runs."""
+    written = {"probes": ["greedy"]}
+    named = jobs(with_tasks({**written, "grader": "text"}))["dense"].tasks["gazetteer"]
+    plain = jobs(with_tasks(written))["dense"].tasks["gazetteer"]
+    other = jobs(with_tasks({**written, "grader": "number"}))["dense"].tasks[
+        "gazetteer"
+    ]
+    assert digest(named.identifying()) == digest(plain.identifying())
+    assert "grader" not in plain.identifying()
+    assert other.identifying() == {**plain.identifying(), "grader": "number"}
+    told = refused(
+        joined, with_tasks(written), with_tasks({**written, "grader": "number"})
+    )
+    assert "with grader 'text' and 'number'; give one" in told
+    for sweep in (
+        {**with_tasks({**written, "grader": "exact"}), "grading": "paper"},
+        with_tasks({**written, "grader": "exact", "grading": "paper"}),
+    ):
+        told = refused(jobs, sweep)
+        assert told == "task 'gazetteer': grading: paper has the grader text alone"
 
 
 def test_other_items_need_other_names():

@@ -1,0 +1,76 @@
+"""The graders of numbers and letters on real-looking outputs: numbers.csv and
+letters.csv, each row with its verdict, its reason, and whose rule it is where lm-eval
+(gsm8k, mmlu_pro), lighteval and simple-evals differ."""
+
+import csv
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+
+from evaluator.core.grading import GRADERS
+from tests.support.stamps import make_item
+
+FILES = {"number": "numbers.csv", "letter": "letters.csv"}
+
+
+def rows(grader):
+    path = Path(__file__).with_name(FILES[grader])
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def item(row):
+    options = tuple(filter(None, row.get("options", "").split(" | ")))
+    return make_item(answers=[row["answer"]], options=options, language=row["language"])
+
+
+@pytest.mark.parametrize("grader", FILES)
+def test_grader_follows_its_golden_file(grader):
+    listed, judge = rows(grader), GRADERS[grader]
+    wrong = [
+        row
+        for row in listed
+        if judge.is_right(row["response"], item(row)) != (row["right"] == "yes")
+    ]
+    assert wrong == []
+    assert [
+        judge.problem(item(row)) for row in listed if judge.problem(item(row))
+    ] == []
+    assert len(listed) >= 60
+    assert len({row["language"] for row in listed}) >= 12
+    assert all(row["why"] for row in listed)
+
+
+QUESTION = "A train of 4 cars takes 61 people, at A, B, C and D. How many, or where?"
+
+
+@pytest.mark.parametrize("grader", FILES)
+def test_other_answers_nothing_and_the_question_are_wrong(grader):
+    """The negative control. An output that is right for one item is wrong for another,
+    unless their gold answers are equal. Per cent has two readings."""
+    judge = GRADERS[grader]
+    right = [row for row in rows(grader) if row["right"] == "yes"]
+    right = [row for row in right if "%" not in row["answer"] + row["response"]]
+    graded = []
+    for one in map(item, right):
+        for row, other in zip(right, map(item, right), strict=True):
+            alike = (one.language, one.options) == (other.language, other.options)
+            if alike and not judge.is_right(other.answers[0], one):
+                graded.append(judge.is_right(row["response"], one))
+        for text in ("", " \n", "?", "<think>18</think>", "A B C D", QUESTION):
+            assert not judge.is_right(text, one), (text, one)
+    assert not any(graded)
+    assert len(graded) > 200
+
+
+@pytest.mark.parametrize("grader", GRADERS.names)
+@pytest.mark.parametrize(
+    "part", ["\n", "answer ", "A ", "(", "**", "#", "-", "±", "9", "1/"]
+)
+def test_a_long_output_takes_no_time(grader, part):
+    start = perf_counter()
+    GRADERS[grader].is_right(
+        part * 20_000, make_item(answers=["18"], options=["18", "5"])
+    )
+    assert perf_counter() - start < 5
