@@ -13,6 +13,7 @@ function that gives a number an item.
 """
 
 import math
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -218,11 +219,11 @@ def exp(value: float) -> float:
         return float(np.exp(value))
 
 
-class Measure:
+class Measure(ABC):
     """A function from items to a part of a row."""
 
-    def __call__(self, items: Items) -> Row:
-        raise NotImplementedError
+    @abstractmethod
+    def __call__(self, items: Items) -> Row: ...
 
     def over_languages(self, items: Items) -> Row:
         """The same as an unweighted mean over languages; empty: it has none."""

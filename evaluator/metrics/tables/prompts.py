@@ -86,6 +86,7 @@ def _posed_tasks(inputs: Inputs) -> dict[str, dict[str, str]]:
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
+    by_key = {subject.key: subject for subject in inputs.checkpoints}
     for task, tasks in _posed_tasks(inputs).items():
         languages: set[str] = set()
         subjects: dict[str, Subject] = {}
@@ -100,10 +101,13 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
             answers = _answers(inputs, subject.checkpoint, tasks, format, probe)
             if answers is None:
                 continue
+            posed = {}
+            for prompt in answers.prompts:
+                posed[prompt] = by_key[tasks[prompt], subject.checkpoint]
             own = {"task": task, "format": format, "probe": probe}
             for language in (ALL, *sorted(languages)):
                 row = subject.row | own | {"language": language}
-                yield from _of_language(inputs, tasks, answers, row)
+                yield from _of_language(inputs, posed, answers, row)
 
 
 def _answers(
@@ -141,9 +145,10 @@ def _answers(
 
 
 def _of_language(
-    inputs: Inputs, tasks: Mapping[str, str], answers: _Answers, own: Row
+    inputs: Inputs, posed: Mapping[str, Subject], answers: _Answers, own: Row
 ) -> Iterator[Row]:
-    """The row of all prompts, then one for each."""
+    """The row of all prompts, then one for each. `posed`: the checkpoint's subjects,
+    by prompt."""
     language, status = own["language"], f"{own['probe']}_status"
     here = answers.of_language(language)
     own = own | {
@@ -155,12 +160,8 @@ def _of_language(
     whole = own | {"prompt": ALL, "reason": none}
     yield whole | (_over_prompts(here) if own["n"] else {})
     for prompt, right in zip(here.prompts, here.right_PI, strict=True):
-        task, checkpoint = tasks[prompt], own["checkpoint"]
-        subject = next(
-            each for each in inputs.checkpoints if each.key == (task, checkpoint)
-        )
-        items = inputs.of(subject, own["format"]).of(language)
-        why = inputs.incomparable.get((task, checkpoint))
+        items = inputs.of(posed[prompt], own["format"]).of(language)
+        why = inputs.incomparable.get(posed[prompt].key)
         yield {
             **own,
             "prompt": prompt,
