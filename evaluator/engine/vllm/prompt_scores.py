@@ -31,6 +31,7 @@ NUCLEUS = "nucleus"  # top_p of a row that our own sampler draws
 # how many tokens of the prompt are the context; the rest is a continuation
 SCORED_FROM = "scored_from"
 REFERENCE = "reference"  # the fields of a Score's reference
+COMPARED = "compared_token_ids"  # with a reference: the whole continuation
 
 
 def keep_last_context_token(scheduler: Any) -> bool:

@@ -20,7 +20,13 @@ from vllm.sampling_params import RequestOutputKind
 
 from evaluator.core.records import TokenIds
 from evaluator.engine.base import Generate, Score
-from evaluator.engine.vllm.prompt_scores import FORCED, NUCLEUS, REFERENCE, SCORED_FROM
+from evaluator.engine.vllm.prompt_scores import (
+    COMPARED,
+    FORCED,
+    NUCLEUS,
+    REFERENCE,
+    SCORED_FROM,
+)
 
 _ALWAYS: dict[str, Any] = {
     "detokenize": False,
@@ -73,6 +79,7 @@ class Dialect:
             orders[SCORED_FROM] = len(request.prompt_ids)
         if request.reference is not None:
             orders |= {FORCED: forced, REFERENCE: dataclasses.asdict(request.reference)}
+            orders[COMPARED] = request.continuation_ids
         made = copy.copy(_template(**settings))
         made.max_tokens = len(forced)
         if self.v2:

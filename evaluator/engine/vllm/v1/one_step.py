@@ -23,7 +23,7 @@ from vllm.v1.outputs import LogprobsTensors
 from evaluator.engine.base import Reference
 from evaluator.engine.states import States
 from evaluator.engine.vllm.prompt_scores import (
-    FORCED,
+    COMPARED,
     REFERENCE,
     SCORED_FROM,
     joined,
@@ -105,11 +105,8 @@ class _Wanted:
 
 def _wanted(runner: Any, name: str, orders: Mapping[str, Any]) -> _Wanted:
     request, context = runner.requests[name], orders[SCORED_FROM]
-    tokens = list(request.prompt_token_ids[context:])
-    reference = None
-    if REFERENCE in orders:
-        tokens.append(orders[FORCED][0])
-        reference = Reference(**orders[REFERENCE])
+    tokens = list(orders.get(COMPARED, request.prompt_token_ids[context:]))
+    reference = Reference(**orders[REFERENCE]) if REFERENCE in orders else None
     first = int(runner.query_start_loc.np[runner.input_batch.req_id_to_index[name]])
     first += context - 1 - request.num_computed_tokens
     return _Wanted(name, range(first, first + len(tokens)), tokens, reference)

@@ -12,17 +12,19 @@ as the head's all-gather requires.
 Replaces `GPUModelRunner.prompt_logprobs_worker`, a `PromptLogprobsWorker`
 (`add_request`, `remove_request`, `compute_prompt_logprobs`). Reads the batch's
 `req_ids`, `idx_mapping_np`, `num_computed_prefill_tokens_np`, `num_scheduled_tokens`
-and `query_start_loc_np`. Calls `prompt_logprob.compute_topk_scores`; makes
-`LogprobsTensors`.
+and `query_start_loc_np`. Calls `prompt_logprob.compute_topk_scores` and
+`async_tensor_h2d`; makes `LogprobsTensors`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from vllm.utils.torch_utils import async_tensor_h2d
 from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.worker.gpu.sample import prompt_logprob
 
@@ -30,6 +32,7 @@ from evaluator.engine.base import Reference
 from evaluator.engine.states import States
 from evaluator.engine.vllm import prompt_scores
 from evaluator.engine.vllm.prompt_scores import (
+    COMPARED,
     FORCED,
     REFERENCE,
     SCORED_FROM,
@@ -51,8 +54,7 @@ class _Pending:
 
     context: int  # tokens of the prompt before the continuation
     reference: Reference | None = None
-    # with a reference: the continuation's last token, which is not in the prompt
-    last: int = 0
+    compared: Sequence[int] = ()  # with a reference: the whole continuation
     # tables of the rows so far; with a reference, their hidden states
     parts: list[Any] = field(default_factory=list)
 
@@ -86,10 +88,8 @@ class ScoringWorker:
         if SCORED_FROM in orders:
             pending = self._pending[req_id] = _Pending(orders[SCORED_FROM])
             if REFERENCE in orders:
-                pending.reference, pending.last = (
-                    Reference(**orders[REFERENCE]),
-                    orders[FORCED][0],
-                )
+                pending.reference = Reference(**orders[REFERENCE])
+                pending.compared = orders[COMPARED]
 
     def remove_request(self, req_id: str) -> None:
         """A request that is preempted is removed too, and added again when it starts
@@ -130,30 +130,39 @@ class ScoringWorker:
         plain = [
             each for each, pending in every if pending.reference is None and each.places
         ]
+        # one copy for all, which nobody waits for
+        lists = [
+            [place for each in plain for place in each.places],
+            [each.slot for each in plain for _ in each.places],
+            [position + 1 for each in plain for position in each.positions],
+            *(pending.compared for each, pending in every if each.complete),
+        ]
+        places_R, slots_R, targets_R, *compared = async_tensor_h2d(
+            list(chain.from_iterable(lists)), hidden_states.device, torch.int64
+        ).split([len(each) for each in lists])
+        compared_ids = iter(compared)
         tables, start = None, 0
         if plain:
-            tables = _tables(logits_fn, hidden_states, plain, all_token_ids)
+            tokens_R = all_token_ids[slots_R, targets_R]
+            tables = _tables(logits_fn, hidden_states, places_R, tokens_R)
             # one copy for all of them; the runner waits for the stream before it reads
             copied = tables.to_cpu_nonblocking()
         for each, pending in every:
             if each.complete:
                 del self._pending[each.name]
+                ids_T = next(compared_ids)
             if pending.reference is not None:
                 if each.places:  # the next step overwrites these rows
                     pending.parts.append(
                         hidden_states[each.places.start : each.places.stop].clone()
                     )
                 if each.complete:
-                    ids = all_token_ids[
-                        each.slot, pending.context : each.positions.stop
-                    ].tolist()
-                    tokens = [*ids, pending.last]
                     rows_TH = torch.cat(pending.parts)
                     raw_RV = logits_fn(rows_TH)
                     states = States(self._runner.output_head, rows_TH)
-                    own = _ranked(raw_RV, torch.tensor(tokens, device=raw_RV.device))
+                    own, known = _ranked(raw_RV, ids_T), pending.compared
                     found[each.name] = report(
-                        own, raw_RV, tokens, pending.reference, states
+                        own, raw_RV, known, pending.reference, states
                     )
                 continue
             whole = each.complete and not pending.parts
@@ -239,22 +248,14 @@ class ComparingSampler:
 
 
 def _tables(
-    logits_fn: Logits, hidden_TH: Tensor, rows: Sequence[_Rows], tokens_SP: Tensor
+    logits_fn: Logits, hidden_TH: Tensor, places_R: Tensor, tokens_R: Tensor
 ) -> LogprobsTensors:
     """The tables of all these rows of a step, at least one."""
-    places = [place for each in rows for place in each.places]
-    slots = [each.slot for each in rows for _ in each.places]
-    targets = [position + 1 for each in rows for position in each.positions]
-    places_R, slots_R, targets_R = torch.tensor([places, slots, targets]).to(
-        hidden_TH.device, non_blocking=True
-    )
-    tokens_R = tokens_SP[slots_R, targets_R]
     parts = [
-        _ranked(
-            logits_fn(hidden_TH[places_R[start : start + _ROWS]]),
-            tokens_R[start : start + _ROWS],
+        _ranked(logits_fn(hidden_TH[places]), tokens)
+        for places, tokens in zip(
+            torch.split(places_R, _ROWS), torch.split(tokens_R, _ROWS), strict=True
         )
-        for start in range(0, len(places), _ROWS)
     ]
     return joined(parts)
 
