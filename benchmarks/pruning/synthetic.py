@@ -87,16 +87,20 @@ def write_checkpoint(directory: Path, shape: Shape) -> Path:
 
     directory.mkdir(parents=True, exist_ok=True)
     tensors = tensors_of(shape)
-    generator = torch.Generator().manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # 8 B take minutes there
+    generator = torch.Generator(device).manual_seed(0)
 
     def drawn(name: str, dimensions: tuple[int, ...]) -> memoryview:
         final = name == "model.norm.weight"
         tensor = torch.full(
-            dimensions, shape.logit_spread if final else 1.0, dtype=torch.bfloat16
+            dimensions,
+            shape.logit_spread if final else 1.0,
+            dtype=torch.bfloat16,
+            device=device,
         )
         if len(dimensions) > 1:
             tensor.normal_(std=dimensions[1] ** -0.5, generator=generator)
-        return tensor.view(torch.uint8).numpy().data
+        return tensor.cpu().view(torch.uint8).numpy().data
 
     sizes = {
         name: ("BF16", dimensions, 2 * math.prod(dimensions))

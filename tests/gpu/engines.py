@@ -25,6 +25,8 @@ _COPIES = 8  # of 2,700 items: without MPS, a trial needs work for ten starts
 _POLL_SECONDS = 0.5
 _ROWS: dict[str, tuple[int | str, Json, dict[str, str]]] = {
     "auto": ("auto", {}, {}),
+    "one": (1, {}, {}),
+    "two": (2, {}, {}),
     "256-rows": (1, {"max_num_seqs": 256}, {}),
     "1024-rows": (1, {"max_num_seqs": 1024}, {}),
     "BLNHC": (1, {}, {"VLLM_KV_CACHE_LAYOUT": "BLNHC"}),

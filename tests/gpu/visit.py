@@ -66,13 +66,15 @@ def steps(out: Path, scratch: Path, *, gpu: bool) -> list[Step]:
     """The whole list, the cheapest decisive ones first. Results go to `out`, models
     to `scratch`."""
     shape, tokens, items, samples = ("0.6b", 300, 200, 128)
+    larger = "8b"
     sides: tuple[object, ...] = ("full,theirs", "--kv-cache-gib", 4)
     patience = 1
     if not gpu:
         shape, tokens, items, samples = ("tiny", 60, 4, 2)
+        larger = "tiny"
         sides = ("eager,theirs",)
         patience = _PATIENCE_ON_A_CPU
-    model = scratch / shape
+    model, large, fp8 = scratch / shape, scratch / "8b", scratch / "8b-fp8"
     listed: list[Step] = []
 
     def add(
@@ -108,6 +110,9 @@ def steps(out: Path, scratch: Path, *, gpu: bool) -> list[Step]:
     )
     add("prune", 170, command, after="model")
     agree("large-float32", model, "float32", "full")
+    add("8b", 150, module_command("benchmarks.pruning.synthetic", larger, large))
+    compress = ("compress", large, "--method", "rtn", "--scheme", "FP8_DYNAMIC")
+    add("8b-fp8", 150, resurface(*compress, "--out", fp8), after="8b")
     for name in TINY:
         for graphs in ("full", "piecewise"):
             agree(f"{name}-{graphs}", name, "bfloat16", graphs)
@@ -122,13 +127,17 @@ def steps(out: Path, scratch: Path, *, gpu: bool) -> list[Step]:
     add("calibrate", 40, libraries("calibrate"), timed=True)
     add("pass", 160, command, after="model", timed=True)
     add("profile", 90, libraries("profile", model, items), after="model", timed=True)
-    engines = partial(module_command, "tests.gpu.engines", model, out)
-    for name, rows, seconds in (
-        ("engines", "auto", 240),
-        ("changes", "256-rows,1024-rows,BLNHC,sync-check", 240),
+    pairs = "one,two"
+    for name, checkpoint, after, rows, seconds in (
+        ("engines", model, "model", "auto", 240),
+        ("changes", model, "model", "256-rows,1024-rows,BLNHC,sync-check", 240),
+        ("engines-8b", large, "8b", pairs, 120),
+        ("engines-8b-fp8", fp8, "8b-fp8", pairs, 120),
     ):
-        command = engines("--only", rows if gpu else "256-rows")
-        add(name, seconds, command, after="model", timed=True)
+        where = (checkpoint, out / name)
+        only = ("--only", rows if gpu else "256-rows")
+        command = module_command("tests.gpu.engines", *where, *only)
+        add(name, seconds, command, after=after, timed=True)
     add("demo", 200, resurface("demo", "--out", out / "demo"), timed=True)
     return listed
 

@@ -48,3 +48,13 @@ def test_given_gpus_count(asked, visible, device, count, monkeypatch) -> None:
     assert provenance.device() == device
     assert len(asked) == (visible != "")
     assert provenance.count_gpus() == count
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_commands_for_mps_are_shown_beside_a_gpu(monkeypatch, runs) -> None:
+    monkeypatch.setattr(provenance, "gpus", lambda: ["NVIDIA H100"])
+    monkeypatch.setattr(provenance, "mps_runs", lambda: runs)
+    shown = provenance.this_machine()["MPS"]
+    assert shown.startswith("running; " if runs else "off; ")
+    assert "nvidia-cuda-mps-control -d" in shown
+    assert "echo quit | nvidia-cuda-mps-control" in shown
