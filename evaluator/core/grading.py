@@ -511,6 +511,9 @@ _TENS = re.compile(
 )
 
 
+Graded = tuple[bool, tuple[str, ...] | None]
+
+
 class Grader:
     """The text contains a gold answer by the strict rule.
 
@@ -525,8 +528,17 @@ class Grader:
         """Why it cannot read a gold answer; empty: it can read all."""
         return ""
 
+    def stated(self, item: Item) -> str:
+        """The gold answer as a model writes it."""
+        return item.answers[0]
+
+    def graded(self, text: str, item: Item) -> Graded:
+        """Whether a text is right, and what it takes as its answer: several are none;
+        None: the text as a whole."""
+        return bool(grade(text, item.answers, item.language)[self.column]), None
+
     def is_right(self, text: str, item: Item) -> bool:
-        return bool(grade(text, item.answers, item.language)[self.column])
+        return self.graded(text, item)[0]
 
 
 class Exact(Grader):
@@ -558,15 +570,19 @@ class Number(Grader):
                 return f"{one_line(answer, 60)!r} is no number"
         return ""
 
-    def is_right(self, text: str, item: Item) -> bool:
-        found = _number(_answer(text), item.language)
+    def graded(self, text: str, item: Item) -> Graded:
+        said = _answer(text)
+        found = _number(said, item.language)
+        if not found:
+            return False, ()
+        read = (_written(said, found[0], item.language),)
         for answer in item.answers:
             wanted = _number(answer, item.language)
             count = 1 if len(found) == len(wanted) else 2
             for a, b in product(found[:count], wanted[:count]):
                 if isclose(a, b, rel_tol=1e-6) and abs(a - b) < 1:
-                    return True
-        return False
+                    return True, read
+        return False, read
 
 
 def _answer(text: str) -> str:
@@ -596,6 +612,22 @@ def _number(text: str, language: str) -> list[float]:
         value *= (-1) ** number[0].count("−")
         return [value, value / 100][: 1 + normal.startswith(" percent", end)]
     return []
+
+
+# A number as a text writes it.
+_WRITTEN = re.compile(
+    r"(?<![^\W_])[-−+]?[$€£¥₹]?[-−]?"
+    r"(?:\d+(?:[.,'’٫٬⁄/\u00a0\u202f]\d+| \d{3}\b| \d+/\d+)*[¼-¾⅐-⅞]?|[¼-¾⅐-⅞])"
+)
+
+
+def _written(text: str, value: float, language: str) -> str:
+    """The text's answer as it stands there, or if that alone is another number (of
+    `5 million`), its value."""
+    parts = _MARK.split(text)
+    places = _WRITTEN.findall(parts[-1])
+    place = "".join(places[:1] if len(parts) > 1 else places[-1:])
+    return place if _number(place, language)[:1] == [value] else f"{value:.15g}"
 
 
 # A capital of A to Z, which stands for the last option's, that is alone. `A dog` and
@@ -647,7 +679,11 @@ class Letter(Grader):
                 return f"{one_line(answer, 60)!r} is neither an option nor its letter"
         return ""
 
-    def is_right(self, text: str, item: Item) -> bool:
+    def stated(self, item: Item) -> str:
+        found = self._options(item).items()
+        return next((name for name, option in found if option in item.answers), "")
+
+    def graded(self, text: str, item: Item) -> Graded:
         said, options = (
             unicodedata.normalize("NFKC", _answer(text)),
             self._options(item),
@@ -670,10 +706,9 @@ class Letter(Grader):
         chosen = (
             within(said, "exact_match") or by(_NAMED) or by(_FORMED) or held or by(_TWO)
         )
-        return len(chosen) == 1 and chosen <= {
-            *item.answers,
-            *map(_letter, item.answers),
-        }
+        read = tuple(name for name, option in options.items() if option in chosen)
+        gold = {*item.answers, *map(_letter, item.answers)}
+        return len(chosen) == 1 and chosen <= gold, read
 
     def _options(self, item: Item) -> dict[str, str]:
         """The options by their letters, or where they have none by their texts."""

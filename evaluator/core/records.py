@@ -73,7 +73,7 @@ class Item:
     # in memory: the task's own wrong options; in files: all, with the gold answer
     options: Annotated[
         tuple[str, ...],
-        _Unreported("the options of `choice` in order, with the gold answer"),
+        Meaning("the options of `choice` in order, with the gold answer"),
     ] = ()
     digest: Annotated[
         str | None,
@@ -207,7 +207,11 @@ class Record(Origin, frozen=True, kw_only=True):
         bool | None, Meaning("whether the option is the gold answer")
     ] = None
     option_text: Annotated[
-        str | None, Meaning("the scored option; `aligned_rank`: the aligned answer")
+        str | None,
+        Meaning(
+            "the scored option; `aligned_rank`: the aligned answer; of a response, what"
+            " the grader `number` or `letter` read as its answer, a line each"
+        ),
     ] = None
     contains: Annotated[
         bool | None,

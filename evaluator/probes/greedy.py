@@ -39,6 +39,8 @@ class Greedy(ItemProbe):
         "greedy_prompt_digest": "string",
         # A number that equal answers share, as texts are compared.
         "answer_said": "Int64",
+        # How many answers its grader read in it; null: it reads the whole text.
+        "extracted": "Int64",
         # Without thinking null. The thought's tokens; it has no end; it loops
         # (`grading.loops`).
         "thought_tokens": "Int64",
@@ -103,6 +105,10 @@ class Greedy(ItemProbe):
             "greedy_prompt_tokens": records["prompt_tokens"],
             "greedy_prompt_digest": records["prompt_digest"],
             "answer_said": list(map(answer_fingerprint, texts, languages)),
+            "extracted": [
+                len(read.splitlines()) if isinstance(read, str) else None
+                for read in records["option_text"]
+            ],
             "thought_tokens": records["thought_tokens"],
             "thought_cut": state.eq("cut").where(state.notna()),
             "thought_loops": [

@@ -360,8 +360,11 @@ class ItemRun:
             }
             if self.config.grader != "text":
                 grader, asked = GRADERS[self.config.grader], self.question.asked(format)
-                right = grader.is_right(text, asked)
+                right, read = grader.graded(text, asked)
                 self._graded[key] |= {"contains": right, "contains_paper": None}
+                if read is not None:
+                    lines = (each.replace("\n", " ") for each in read)
+                    self._graded[key]["option_text"] = "\n".join(lines)
         return self._graded[key]
 
     def generated(self, response: Response, format: Format = "open") -> Columns:

@@ -11,8 +11,9 @@ base64 has no such characters, and the page shows model output only as text.
     chunk = {"s": [string...], "n": [item number...], "r": [row...]}
     row   = [whether the prompt was cut, entries of the first probe, entries of the
           second...]
-    entry = by the probe's view   answer    [string, hit, format], and the thought's
-    string if there was one
+    entry = by the probe's view   answer    [string, hit, format], then the thought's
+                                            string or null, then that of what the
+                                            grader read, if there is one
                                   answers   [string, hit] or [string, hit, logprob]
                                   options   [string, gold, logprob, tokens]
                                   rank      [rank, margin]
@@ -244,9 +245,9 @@ def _entry(view: View | None, record: Any, strings: dict[str, int]) -> list[Any]
         return strings.setdefault(text or "", len(strings))
 
     if view == "answer":
-        thought = [] if record.thought is None else [number_of(record.thought)]
+        also = [None if of is None else number_of(of) for of in _beside(record)]
         said = number_of(record.text)
-        return [said, _hit(record), FORMATS.index(record.format), *thought]
+        return [said, _hit(record), FORMATS.index(record.format), *also]
     if view == "answers":
         logprob = _rounded(record.logprob, 2)
         scores = [] if logprob is None else [logprob]
@@ -262,6 +263,13 @@ def _entry(view: View | None, record: Any, strings: dict[str, int]) -> list[Any]
             entry.append(_rounded(record.logprob, 2))
         return entry
     return None
+
+
+def _beside(record: Any) -> list[str | None]:
+    """An answer's thought, and what its grader read, without missing ones at the
+    end."""
+    read = [] if record.option_text is None else [record.option_text]
+    return [record.thought, *read] if read or record.thought is not None else []
 
 
 def _hit(record: Any) -> int:

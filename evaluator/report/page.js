@@ -74,8 +74,8 @@
     const [aligned] = viewed("aligned").flatMap(({ title, entries: all }) => all.map(([rank, margin, leadIn, answer, logprob]) => (
       { title, rank, margin, leadIn: text(leadIn), answer: text(answer), logprob })));
     return {
-      said: viewed("answer").flatMap(({ title, entries: all }) => all.map(([at, hit, format, thought]) => (
-        { title, format: index.formats[format], text: text(at), hit, thought: thought === undefined ? null : text(thought) }))),
+      said: viewed("answer").flatMap(({ title, entries: all }) => all.map(([at, hit, format, thought, read]) => (
+        { title, format: index.formats[format], text: text(at), hit, thought: text(thought) ?? null, read: text(read) }))),
       several: viewed("answers").map(({ title, entries: all }) => ({ title, answers: all.map(([at, hit, logprob]) => ({ text: text(at), hit, logprob })) })),
       choices, options: scored,
       recognised: gold && rivals.length && known.length === scored.length ? gold.logprob > Math.max(...rivals) : null,
@@ -96,12 +96,28 @@
     }
     return [text];
   }
+  // Text with the last place marked that stands by itself and says what the grader read.
+  function markedRead(text, read) {
+    const word = (char) => /[\p{L}\p{N}]/u.test(char || "");
+    for (let at = text.lastIndexOf(read); at >= 0; at = at ? text.lastIndexOf(read, at - 1) : -1) {
+      const end = at + read.length;
+      if (!word(text[at - 1]) && !word(text[end])) return [text.slice(0, at), h("mark", {}, read), text.slice(end)];
+    }
+    return [text];
+  }
+  function reading(read) {
+    const found = read ? read.split("\n") : [];
+    const words = found.length > 1 ? `read ${found.join(" and ")}: no answer` : found.length ? `read ${read}` : "no answer read";
+    return h("small", { class: "read" }, ` ${words}`);
+  }
   function output(answer, golds) {
     if (!answer) return h("span", { class: "none" }, "not asked");
     if (answer.hit === -1) return h("span", { class: "none" }, answer.text ? `excluded: ${answer.text}` : "excluded");
     if (answer.hit === -2) return h("span", { class: "none" }, `engine error ${answer.text}`.trim());
-    const shown = answer.text.trim() ? marked(answer.text, golds) : [h("em", { class: "none" }, "(empty)")];
-    return h("span", { class: answer.hit ? "yes" : "no" }, h("bdi", {}, ...shown));
+    const { text, read } = answer;
+    const shown = read ? markedRead(text, read) : read === undefined ? marked(text, golds) : [text];
+    return h("span", { class: answer.hit ? "yes" : "no" }, h("bdi", {}, ...(text.trim() ? shown : [h("em", { class: "none" }, "(empty)")])),
+      read === undefined ? null : reading(read));
   }
   const hits = (answers) => answers.filter((answer) => answer.hit === 1).length;
   const several = index.probes.filter((probe) => probe.view === "answers").map((probe) => probe.title); // beams, samples

@@ -9,7 +9,11 @@ from time import perf_counter
 import pytest
 
 from evaluator.core.grading import GRADERS
+from evaluator.metrics import Inputs, reduce_records
+from evaluator.metrics.tables.grading import EXTRACTION
+from tests.support.records import Seen, numbered, records
 from tests.support.stamps import make_item
+from tests.support.tables import has
 
 FILES = {"number": "numbers.csv", "letter": "letters.csv"}
 
@@ -62,6 +66,46 @@ def test_other_answers_nothing_and_the_question_are_wrong(grader):
             assert not judge.is_right(text, one), (text, one)
     assert not any(graded)
     assert len(graded) > 200
+
+
+@pytest.mark.parametrize("grader", FILES)
+def test_what_was_read_stands_in_the_output(grader):
+    """Or is its value, or its option's letter; and it is read so again."""
+    judge, verbatim = GRADERS[grader], 0
+    for row in rows(grader):
+        right, read = judge.graded(row["response"], item(row))
+        verbatim += bool(read) and all(each in row["response"] for each in read)
+        if right:
+            assert len(read) == 1
+            assert judge.is_right(read[0], item(row)) or "%" in row["response"], row
+    assert verbatim > 60
+
+
+def test_table_counts_what_was_read():
+    """By hand: a quarter has none, a quarter several; every second gold answer is
+    that of the next item, and every question ends in its own answer."""
+    frame = records("m", numbered(english=[Seen(greedy=True)] * 40))
+    frame["option_text"] = ["72", "", "A\nC", "7"] * 10
+    asked = frame[["task", "language", "item_id"]].assign(
+        context="", question="Is it 5 or 7?", cluster=frame["item_id"]
+    )
+    golds = [("7",), ("7",), ("8",), ("8",)] * 10
+    items = asked.assign(answers=golds, options=[()] * 40)
+    settings = {"identity": {"task_settings": {"m": {"t": {"grader": "number"}}}}}
+    (row, _) = EXTRACTION.fill(Inputs(reduce_records(frame), items, run=settings)).rows
+    has(row, n=40, none=0.25, several=0.25, grader="number")
+    has(row, other=0.5, empty=0, question=0.5)
+    assert row["none_low"] < 0.25 < row["none_high"]
+    frame["option_text"] = None  # by a grader of whole texts
+    assert not EXTRACTION.fill(Inputs(reduce_records(frame), items, run=settings)).rows
+
+
+def test_floor_of_letters_is_that_of_guessing():
+    """Another item's gold letter is right as often as chance says."""
+    options = ("owl", "cat", "dog", "cow")
+    letters = GRADERS["letter"]
+    golds = [make_item(answers=[gold], options=options) for gold in options]
+    assert [letters.stated(gold) for gold in golds] == ["A", "B", "C", "D"]
 
 
 @pytest.mark.parametrize("grader", GRADERS.names)

@@ -60,6 +60,7 @@ TABLES: Registry[Table] = Registry(
         fidelity.TABLE,
         noise.TABLE,
         grading.TABLE,
+        grading.EXTRACTION,
         matching.TABLE,
         prompts.TABLE,
         length_of_context.TABLE,

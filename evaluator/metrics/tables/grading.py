@@ -1,25 +1,50 @@
-"""Table `grading`: what does only the paper's rule count as right?
+"""Tables `grading` and `extraction`: is a wrong answer graded as right, and is a right
+one not found?
+
+`grading`: what does only the paper's rule count as right?
 
 A row for each checkpoint and each probe of answers to the open prompt, on all graded
 answers: `n` of them, right by the strict rule (`strict`), by the paper's (`paper`),
 and by the paper's alone (`only_paper`), with the first examples. The rules are those
 of `evaluator.core.grading`. `rate` is strict / n. The CSV has all rows. The page has
-those whose share by the paper's rule is outside of the interval of `rate`."""
+those whose share by the paper's rule is outside of the interval of `rate`.
+
+`extraction`: in how many greedy answers to the open prompt did the task's grader read
+no answer (`none`; a cut thought has none), or several? And what does it accept of texts
+that are no answer: the gold answer of the next item (`other`), nothing (`empty`), and
+the question itself (`question`)? These are shares of the row's first items, FLOOR at
+most."""
 
 from collections.abc import Iterator
 
 import pandas as pd
 
 from evaluator.core.errors import one_line
-from evaluator.metrics.columns import COUNT, PERCENTAGE, TEXT, WORDS, Column, Row
+from evaluator.core.grading import GRADERS
+from evaluator.core.records import Item
+from evaluator.metrics.columns import (
+    BY_LANGUAGE,
+    COUNT,
+    COUNTED,
+    PERCENTAGE,
+    REASON,
+    TEXT,
+    WORDS,
+    Column,
+    Row,
+    rows_of,
+)
+from evaluator.metrics.comparable import settings_of
+from evaluator.metrics.cuts import Cut
 from evaluator.metrics.inputs import Inputs
-from evaluator.metrics.items import Array, Items
-from evaluator.metrics.measures import rate
+from evaluator.metrics.items import ALL, Array, Items
+from evaluator.metrics.measures import Share, as_floats, rate
 from evaluator.metrics.table import Table
 from evaluator.store.outcomes import GRADED
 
 _EXAMPLES = 3
 _CHARACTERS = 40  # of an example
+FLOOR = 200  # items
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
@@ -75,4 +100,75 @@ TABLE = Table(
     ),
     compute=_rows,
     page=_differing,
+)
+
+
+_EXTRACTED = Cut(
+    probes=("greedy",),
+    where=lambda items: items.has("extracted"),
+    measures=(
+        Share("none", lambda items: as_floats(items["extracted"] == 0)),
+        Share("several", lambda items: as_floats(items["extracted"] > 1)),
+    ),
+)
+
+
+def _extractions(inputs: Inputs) -> Iterator[Row]:
+    floors: dict[tuple[str, str, str], Row] = {}
+    for subject in inputs.checkpoints:
+        if not inputs.of(subject).has("extracted").any():
+            continue
+        settings = settings_of(inputs.run, subject.checkpoint, subject.task)
+        for row in _EXTRACTED.rows(inputs, subject):
+            row["grader"] = str(settings.get("grader"))
+            key = row["grader"], subject.task, row["language"]
+            if key not in floors:
+                floors[key] = _floor(inputs, *key)
+            yield row | floors[key]
+
+
+def _floor(inputs: Inputs, grader: str, task: str, language: str) -> Row:
+    items = inputs.items
+    if items is None or grader not in GRADERS.names:
+        return {}
+    items = items[items["task"].eq(task)]
+    if language != ALL:
+        items = items[items["language"].eq(language)]
+    judge, asked = GRADERS[grader], []
+    for row in rows_of(items.head(FLOOR)):
+        row |= {name: tuple(row.get(name, ())) for name in ("answers", "options")}
+        asked.append(Item(**row))
+    others = [judge.stated(item) for item in (*asked[1:], *asked[:1])]
+    texts = {
+        "other": others,
+        "empty": [""] * len(asked),
+        "question": [item.question for item in asked],
+    }
+    floor: Row = {}
+    for name, said in texts.items():
+        right = [*map(judge.is_right, said, asked)]
+        floor[name] = sum(right) / len(right) if len(right) > 1 else None
+    return floor
+
+
+EXTRACTION = Table(
+    name="extraction",
+    title="Did the grader find an answer?",
+    reading=(
+        "None: the grader read no answer in a greedy output; several: it read more than"
+        " one, which is none. Both count as wrong: if a checkpoint has more of them than"
+        " its base, read its outputs. Other, empty, question: what the grader accepts of"
+        " another item's gold answer, of nothing and of the question itself. That is its"
+        " floor: an accuracy near it shows nothing."
+    ),
+    needs="a task with the grader number or letter, and the probe greedy",
+    columns=(
+        *BY_LANGUAGE,
+        *TEXT("grader"),
+        *COUNTED,
+        *PERCENTAGE.estimates("none", "several"),
+        *PERCENTAGE("other", "empty", "question"),
+        REASON,
+    ),
+    compute=_extractions,
 )

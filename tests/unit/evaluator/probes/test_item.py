@@ -175,16 +175,18 @@ def test_grader_decides_written_answers(tokenizer):
     """`contains` alone; the paper's rule says nothing then."""
     settings = config(probes=("greedy",), formats=("open",), items=1)
     asked = questions(settings, answers=["answer 3"])
-    for grader, said, right in (
-        ("text", "It is answer 3.", True),
-        ("exact", "It is answer 3.", False),
-        ("number", "It is 3.0 in 1 word: 3", True),
-        ("number", "It is answer 3, not 4", False),
+    for grader, said, right, read in (
+        ("text", "It is answer 3.", True, None),
+        ("exact", "It is answer 3.", False, None),
+        ("number", "It is 3.0 in 1 word: 3", True, "3"),
+        ("number", "It is answer 3, not 4", False, ""),
+        ("number", "It is answer 3, no: $4.50.", False, "$4.50"),
     ):
         graded = settings.model_copy(update={"grader": grader})
         (record,) = run(tokenizer, graded, asked, said)
         assert record.contains is right, (grader, said)
         assert (record.contains_paper is None) is (grader != "text")
+        assert record.option_text == read
         assert record.exact_match is False
         assert record.grading == "strict"
 

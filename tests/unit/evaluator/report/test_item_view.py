@@ -64,6 +64,18 @@ def test_rows_and_index():
     assert contexts == {"n": [1], "s": ["C"]}
 
 
+def test_answers_show_what_was_read():
+    frame = records("m", {"english/1": Seen(True), "english/2": Seen(True)})
+    frame["option_text"], frame["thought"] = ["gold", ""], [None, "Hm."]
+    view = ItemView()
+    view.add(frame)
+    chunk = unpacked(view.chunks[view.where["m"]["t"]["english"]])
+    strings, rows = chunk["s"], chunk["r"]
+    (read, _), (none, _) = (entries(row)["greedy"] + [0] for row in rows)
+    assert read[3] is None
+    assert [strings[read[4]], strings[none[3]], strings[none[4]]] == ["gold", "Hm.", ""]
+
+
 def test_one_seed_and_no_windows():
     view = ItemView()
     parts = [records("m", {"english/1": Seen(greedy=True, hard=False)}, seed=5)]
