@@ -146,7 +146,7 @@ class Verdict:
     identical: bool = False
     same_weights: bool = False  # as the base, and configuration
     differences: tuple[str, ...] = ()  # from the base, beside weights
-    remarks: tuple[str, ...] = ()  # what engines noticed of either side's answers
+    remarks: tuple[str, ...] = ()  # on either side's answers
     # the sampled accuracy lost and its ends by seed, if no tolerance judges it
     sampled: tuple[float, float, float] | None = None
 

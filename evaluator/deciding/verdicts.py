@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from evaluator.core.controls import MARK
-from evaluator.core.errors import Document, Json, mapping_at, nearest
+from evaluator.core.errors import Json, mapping_at, nearest
 from evaluator.deciding.criteria import (
     ANSWERS,
     CRITERIA,
@@ -35,6 +35,7 @@ from evaluator.metrics.columns import Row, rows_with
 from evaluator.metrics.inputs import Inputs, Subject
 from evaluator.metrics.items import ALL
 from evaluator.metrics.tables import TABLES
+from evaluator.metrics.tables.length import unended
 from evaluator.metrics.tables.recovery import SHARE, rows_of_seeds
 from evaluator.store.run_json import Failure, Served, failures_of, remarks, rows_as
 
@@ -70,7 +71,7 @@ def judge(inputs: Inputs, policy: Policy) -> list[Verdict]:
                 identical=_identical(inputs, subject),
                 same_weights=subject.weights_digest == digests.get(base),
                 differences=_stated(inputs, subject.checkpoint),
-                remarks=tuple(_remarks(inputs.run, subject)),
+                remarks=tuple(_remarks(inputs, subject)),
                 **decided(
                     paired,
                     thresholds,
@@ -132,14 +133,18 @@ def _stated(inputs: Inputs, checkpoint: str) -> tuple[str, ...]:
     return tuple(map(str, stated)) if isinstance(stated, list) else ()
 
 
-def _remarks(run: Document, subject: Subject) -> Iterator[str]:
+def _remarks(inputs: Inputs, subject: Subject) -> Iterator[str]:
     """What the engines of a checkpoint and of its base counted over all calls that
-    may make answers wrong: another model's, or half characters."""
+    may make answers wrong: another model's, or half characters; then the lost answers
+    that are cut or loop."""
     for name in (subject.checkpoint, subject.base):
-        rows = [r for r in rows_as(run, "engine_stats", Served) if r.checkpoint == name]
+        rows = rows_as(inputs.run, "engine_stats", Served)
+        rows = [row for row in rows if row.checkpoint == name]
         counted = (sum(getattr(row, each) for row in rows) for each in _COUNTED)
         for remark in remarks(*counted).values():
             yield f"{name}: {remark}"
+    if words := unended(inputs, subject):
+        yield words
 
 
 def _unmet(inputs: Inputs, policy: Policy) -> Iterator[Verdict]:

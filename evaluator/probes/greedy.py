@@ -39,6 +39,8 @@ class Greedy(ItemProbe):
         "greedy_prompt_digest": "string",
         # A number that equal answers share, as texts are compared.
         "answer_said": "Int64",
+        # It loops (`grading.loops`).
+        "answer_loops": "boolean",
         # How many answers its grader read in it; null: it reads the whole text.
         "extracted": "Int64",
         # Without thinking null. The thought's tokens; it has no end; it loops
@@ -105,6 +107,10 @@ class Greedy(ItemProbe):
             "greedy_prompt_tokens": records["prompt_tokens"],
             "greedy_prompt_digest": records["prompt_digest"],
             "answer_said": list(map(answer_fingerprint, texts, languages)),
+            "answer_loops": [
+                loops(text, language) if isinstance(text, str) else None
+                for text, language in zip(texts, languages, strict=True)
+            ],
             "extracted": [
                 len(read.splitlines()) if isinstance(read, str) else None
                 for read in records["option_text"]

@@ -6,6 +6,9 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from evaluator.deciding.policy import Policy
+from evaluator.deciding.verdict_text import why
+from evaluator.deciding.verdicts import judge
 from evaluator.metrics import TABLES, Inputs, reduce_records
 from tests.support.records import Seen, numbered, records
 from tests.support.tables import Tables, has, only, pair
@@ -112,6 +115,42 @@ def test_length_by_hand():
     for limit, at_limit in ((16, 0.0), (4, 1.0)):
         inputs = compared(run_of(p={"max_new_tokens": limit}), greedy=True, tokens=4)
         has(only(TABLES["length"].fill(inputs).frame), at_limit=at_limit)
+
+
+# 8 words, 3 times: 17 runs of 8 words, 8 of them different.
+LOOPING = "and so we add the two to it " * 3
+LONGER = "first we add the two, then we take one of them away, and the rest is right"
+
+
+def test_cut_looping_and_long_answers_are_three_outcomes():
+    """And the gate names what of a loss is the first two."""
+    ends = Seen(greedy=True, choice=True, tokens=4)
+    cut = Seen(greedy=False, choice=True, tokens=16, ended=False, said=LONGER)
+    dense = [ends] * 39 + [cut]
+    pruned = [
+        *[cut] * 8,
+        *[replace(cut, said=LOOPING)] * 4,  # a loop that the limit cut is a loop
+        *[replace(ends, greedy=False, tokens=9, said=LONGER)] * 5,
+        replace(ends, greedy=False, tokens=8),  # not over twice as long
+        replace(ends, tokens=9, said=LOOPING),
+        *[ends] * 20,
+        replace(cut, said=LOOPING),  # the base's is cut, and does not loop
+    ]
+    row = only(pair(numbered(english=dense), numbered(english=pruned))["length"])
+    has(row, n=40, at_limit=13 / 40, base_at_limit=1 / 40, base_loop=0)
+    has(row, cut=8 / 40, loop=6 / 40, long=5 / 40)
+    parts = [records("dense", numbered(english=dense))]
+    parts.append(records("p", numbered(english=pruned), base="dense"))
+    (verdict,) = judge(Inputs(reduce_records(pd.concat(parts))), Policy())
+    words = (
+        "of 18 answers that only the base says, 8 are cut at a limit and 4 loop, unlike"
+        " the base's"
+    )
+    assert verdict.remarks == (words,)
+    assert words in why(verdict)
+    parts[1] = records("p", numbered(english=dense), base="dense")
+    (verdict,) = judge(Inputs(reduce_records(pd.concat(parts))), Policy())
+    assert verdict.remarks == ()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,15 @@ no answer is longer than the limit. `at_limit` is the share of answers that reac
 the limit of new tokens without an EOS. Records do not name the EOS token. But the
 last token of an answer that is shorter than the limit is one. An answer as long as
 the limit was cut off, unless it ends in one of these. The limit is that of run.json,
-or else the length of the pair's longest answer."""
+or else the length of the pair's longest answer.
+
+Three outcomes are no short answer, and an answer has one of them at most:
+
+- `loop`: it repeats itself, cut or not: at least half of its runs of 8 words stand in
+  it before (`evaluator.core.grading.loops`).
+- `cut`: it reached the limit without an EOS, and does not loop.
+- `long`: it ended by itself, does not loop, and is over LONG times as long as the
+  base's."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,27 +34,33 @@ from evaluator.metrics.columns import (
 )
 from evaluator.metrics.comparable import settings_of
 from evaluator.metrics.cuts import Cut
-from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.inputs import Inputs, Subject
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.items import BASE, Array, Flags, Items, sides_of
 from evaluator.metrics.measures import Average, Lengthening, Share, as_floats
 from evaluator.metrics.table import Dots, Series, Table
+
+LONG = 2
 
 
 @dataclass(frozen=True)
 class _Limit:
     """The limit of a pair's answers, and the tokens that end shorter ones."""
 
+    limit: int  # 0: unknown
     most: float
     ends: Array
 
     @classmethod
-    def of(cls, items: Items, limit: int) -> "_Limit":
-        """`limit`: 0 is unknown."""
+    def of(cls, inputs: Inputs, subject: Subject) -> "_Limit":
+        settings = settings_of(inputs.run, subject.checkpoint, subject.task)
+        limit = settings.get("max_new_tokens") or 0
+        items = inputs.of(subject).measured("greedy", both=True)
+        items = items.take(_has_tokens(items))
         lengths = np.concatenate(sides_of(items, "answer_tokens"))
         lasts = np.concatenate(sides_of(items, "last_token"))
         most = limit or lengths.max(initial=0)
-        return cls(most, np.unique(lasts[lengths < most]))
+        return cls(limit, most, np.unique(lasts[lengths < most]))
 
     def cut(self, items: Items, side: str = "") -> Floats:
         """Which answers the limit cut off."""
@@ -59,6 +73,36 @@ class _Limit:
     def cut_more(self, items: Items) -> Floats:
         return self.cut(items) - self.cut_base(items)
 
+    def cut_alone(self, items: Items) -> Floats:
+        return self.cut(items) * (1 - _loops(items))
+
+    def long(self, items: Items) -> Floats:
+        base, own = sides_of(items, "answer_tokens")
+        return (own > LONG * base) * (1 - self.cut(items)) * (1 - _loops(items))
+
+
+def _loops(items: Items, side: str = "") -> Floats:
+    return np.nan_to_num(items[f"{side}answer_loops"])
+
+
+def unended(inputs: Inputs, subject: Subject) -> str:
+    """How many of the answers that the base says and the checkpoint does not are cut or
+    loop, thoughts too, while the base's are not; empty: none."""
+    items = inputs.of(subject).measured("greedy", both=True)
+    limit = _Limit.of(inputs, subject)
+    lost = items.take((items["base_produced"] == 1) & (items["produced"] == 0))
+    loop, cut = (
+        np.nan_to_num(lost[f"thought_{name}"]) > 0 for name in ("loops", "cut")
+    )
+    loop = (loop & cut) | ((_loops(lost) > 0) & (_loops(lost, BASE) == 0))
+    cut = (cut | (limit.cut(lost) > limit.cut_base(lost))) & ~loop
+    if not (cut | loop).any():
+        return ""
+    return (
+        f"of {len(lost):,} answers that only the base says, {int(cut.sum()):,} are cut"
+        f" at a limit and {int(loop.sum()):,} loop, unlike the base's"
+    )
+
 
 def _has_tokens(items: Items) -> Flags:
     return items.has("base_answer_tokens") & items.has("answer_tokens")
@@ -66,10 +110,7 @@ def _has_tokens(items: Items) -> Flags:
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
     for subject in inputs.compared:
-        settings = settings_of(inputs.run, subject.checkpoint, subject.task)
-        limit = settings.get("max_new_tokens") or 0
-        both = inputs.of(subject).measured("greedy", both=True)
-        answers = _Limit.of(both.take(_has_tokens(both)), limit)
+        answers = _Limit.of(inputs, subject)
         cut = Cut(
             probes=("greedy",),
             both=True,
@@ -78,10 +119,14 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
             measures=(
                 Average("base_tokens", "base_answer_tokens"),
                 Average("tokens", "answer_tokens"),
-                Lengthening("ratio", "answer_tokens", limit),
+                Lengthening("ratio", "answer_tokens", answers.limit),
                 Share("base_at_limit", answers.cut_base),
                 Share("at_limit", answers.cut),
                 Share("more_at_limit", answers.cut_more, low=-1.0),
+                Share("base_loop", lambda items: _loops(items, BASE)),
+                Share("loop", _loops),
+                Share("cut", answers.cut_alone),
+                Share("long", answers.long),
             ),
         )
         yield from cut.rows(inputs, subject, "open")
@@ -100,7 +145,9 @@ TABLE = Table(
         "Mean tokens of the greedy answers to the open prompt, EOS included, and their"
         " ratio to the base's. at limit: the share of answers without EOS, which"
         " reached the limit of new tokens. A model that continues where its base stops"
-        " has lost more than an accuracy shows."
+        " has lost more than an accuracy shows. Loop: half of an answer's runs of eight"
+        " words repeat earlier ones. Cut: at the limit, and no loop. Long: it ended, and"
+        " is over twice as long as the base's."
     ),
     needs="the probe greedy on a checkpoint and its base",
     columns=(
@@ -111,6 +158,7 @@ TABLE = Table(
         *FACTOR.estimates("ratio"),
         *PERCENTAGE.estimates("base_at_limit", "at_limit"),
         *POINTS.estimates("more_at_limit"),
+        *PERCENTAGE.estimates("base_loop", "loop", "cut", "long"),
     ),
     compute=_rows,
     figure=(
