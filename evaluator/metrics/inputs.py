@@ -166,8 +166,7 @@ class Inputs:
         every = self.all_outcomes_of(checkpoint, task)
         frame = every[every["format"] == format]
         if frame["seed"].nunique() <= 1:
-            frame = frame.reindex(columns=self._columns)
-            return frame.reset_index(drop=True).copy()
+            return frame.reindex(columns=self._columns).reset_index(drop=True)
         own = frame.loc[frame["greedy_status"].notna(), "seed"].min()
         shared = dict.fromkeys((*SERVING, *CONTEXT), "first") | {"truncated": "max"}
         chosen = frame.groupby([*ITEM]).agg(shared).reset_index()

@@ -8,30 +8,25 @@ chunk when a reader opens one of its items.
 Model output is untrusted. The JSON escapes every character with a meaning in HTML,
 base64 has no such characters, and the page shows model output only as text.
 
-    chunk = {"s": [string...], "n": [item number...], "r": [row...]}
-    row   = [whether the prompt was cut, entries of the first probe, entries of the
-          second...]
-    entry = by the probe's view   answer    [string, hit, format], then the thought's
-                                            string or null, then that of what the
-                                            grader read, if there is one
-                                  answers   [string, hit] or [string, hit, logprob]
-                                  options   [string, gold, logprob, tokens]
-                                  rank      [rank, margin]
-                                  aligned   [rank, margin, lead-in string, answer
-                                            string, logprob]
+    chunk = {"s": [string...], "n": [item number...], one list for each column}
+
+A chunk has the records as they are stored: a value a record in each column, with the
+records of an item together. Texts are places in `s`. `probe` and `format` are places
+in the index. An answer's `option_text` is what its grader read, and
+
     hit   = 1 contains a gold answer, 0 does not, -1 excluded, -2 engine error (the
-          string says why)
+          text says why)
 
 The index names the probes in this order; those without a view are left out."""
 
 import base64
 import gzip
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
-from operator import attrgetter
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from evaluator.core.errors import Json, json_text
@@ -40,16 +35,11 @@ from evaluator.core.reducing import by_its_rule
 from evaluator.metrics.fates import fates_of
 from evaluator.metrics.inputs import Inputs
 from evaluator.probes import PROBES
-from evaluator.probes.base import Probe, View
+from evaluator.probes.base import Probe
 from evaluator.store.outcomes import chosen_seed, context_is_cut
 
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
-# The columns that the item view shows or sorts by.
-_READ = [
-    *("item_id", "probe", "format", "status", "index", "truncated"),
-    *("text", "option_text", "thought", "thought_state", "contains", "is_gold"),
-    *("token_ids", "logprob", "rank", "margin"),
-]
+_TEXTS = ["text", "option_text", "thought"]
 _FAILED = {"excluded": -1, "engine_error": -2}
 
 AskedKey = tuple[str, str, str]  # task, language, item id
@@ -92,13 +82,14 @@ class ItemView:
         if records.empty:
             return
         checkpoint, task = map(str, records[["checkpoint", "task"]].iloc[0])
-        shown = by_its_rule(records)[["language", *_READ]]
-        shown["truncated"] = context_is_cut(shown)
-        shown = shown.sort_values(["language", "item_id", "index"], kind="stable")
-        plain = shown.astype(object)  # nullable values are slow to take one by one
-        rows = plain.where(plain.notna(), None).itertuples(index=False)
-        for language, part in groupby(rows, key=attrgetter("language")):
+        shown = by_its_rule(records).sort_values(
+            ["language", "item_id", "index"], kind="stable"
+        )
+        columns = _columns(shown)
+        for language, part in shown.reset_index().groupby("language"):
+            here = slice(part.index[0], part.index[-1] + 1)
             chunk = self._chunk(task, str(language), part)
+            chunk |= {name: values[here] for name, values in columns.items()}
             self._keep(checkpoint, task, str(language), chunk)
 
     def _keep(self, checkpoint: str, task: str, language: str, chunk: Any) -> None:
@@ -107,26 +98,21 @@ class ItemView:
         tasks = self.where.setdefault(checkpoint, {})
         tasks.setdefault(task, {})[language] = name
 
-    def _chunk(self, task: str, language: str, records: Iterable[Any]) -> Json:
-        """`records`: with the columns _READ, None for a missing value."""
-        strings: dict[str, int] = {}
-        numbers, rows = [], []
-        for item_id, of_item in groupby(records, key=attrgetter("item_id")):
-            key = task, language, str(item_id)
-            number = self.numbers.setdefault(key, len(self.numbers))
-            cut = False
-            entries: dict[str, list[list[Any]]] = {probe.name: [] for probe in _shown()}
-            for record in of_item:
-                view = PROBES[record.probe].view
-                cut |= record.truncated
-                entry = _entry(view, record, strings)
-                if entry is not None:
-                    entries[record.probe].append(entry)
-                    if view == "options" and record.is_gold:
-                        self.gold.setdefault(number, [str(record.option_text)])
-            numbers.append(number)
-            rows.append([int(cut), *entries.values()])
-        return {"s": list(strings), "n": numbers, "r": rows}
+    def _chunk(self, task: str, language: str, records: pd.DataFrame) -> Json:
+        """The texts and item numbers of one language's records."""
+        codes, items = pd.factorize(records["item_id"])
+        keys = [(task, language, str(item)) for item in items]
+        numbers = [self.numbers.setdefault(key, len(self.numbers)) for key in keys]
+        golds = records["option_text"].where(records["is_gold"].eq(True))
+        for number, text in zip(numbers, golds.groupby(codes).first(), strict=True):
+            if not pd.isna(text):
+                self.gold.setdefault(number, [str(text)])
+        places, strings = pd.factorize(records[_TEXTS].to_numpy(object).ravel())
+        chunk: Json = {"s": [*strings], "n": [numbers[code] for code in codes]}
+        for at, name in enumerate(_TEXTS):
+            own = places[at :: len(_TEXTS)].tolist()
+            chunk[name] = [None if place < 0 else place for place in own]
+        return chunk
 
     def add_items(self, items: pd.DataFrame) -> dict[int, str]:
         """Add the items' gold answers and pack their contexts; returns each item
@@ -238,43 +224,25 @@ def _of_one_seed(records: pd.DataFrame) -> pd.DataFrame:
     return records[seed == seed.groupby(kind).transform(chosen_seed, own)]
 
 
-def _entry(view: View | None, record: Any, strings: dict[str, int]) -> list[Any] | None:
-    """The entry of one record; None if it has nothing to show."""
-
-    def number_of(text: str | None) -> int:
-        return strings.setdefault(text or "", len(strings))
-
-    if view == "answer":
-        also = [None if of is None else number_of(of) for of in _beside(record)]
-        said = number_of(record.text)
-        return [said, _hit(record), FORMATS.index(record.format), *also]
-    if view == "answers":
-        logprob = _rounded(record.logprob, 2)
-        scores = [] if logprob is None else [logprob]
-        return [number_of(record.text), _hit(record), *scores]
-    if view == "options" and record.option_text is not None:
-        tokens = None if record.token_ids is None else len(record.token_ids)
-        gold, logprob = int(record.is_gold or False), _rounded(record.logprob, 3)
-        return [number_of(record.option_text), gold, logprob, tokens]
-    if view in ("rank", "aligned") and record.rank is not None:
-        entry = [int(record.rank), _rounded(record.margin, 2)]
-        if view == "aligned":
-            entry += [number_of(record.text), number_of(record.option_text)]
-            entry.append(_rounded(record.logprob, 2))
-        return entry
-    return None
+def _columns(records: pd.DataFrame) -> dict[str, list[float | None]]:
+    """A chunk's columns of numbers."""
+    probes = [probe.name for probe in _shown()]
+    hits = records["contains"].astype("boolean").fillna(False).astype(int)
+    return {
+        "probe": [*map(probes.index, records["probe"])],
+        "format": [*map(FORMATS.index, records["format"])],
+        "hit": _listed(records["status"].map(_FAILED).fillna(hits)),
+        "gold": _listed(records["is_gold"]),
+        "cut": _listed(context_is_cut(records)),
+        "logprob": _listed(records["logprob"], 3),
+        "margin": _listed(records["margin"], 2),
+        "rank": _listed(records["rank"]),
+    }
 
 
-def _beside(record: Any) -> list[str | None]:
-    """An answer's thought, and what its grader read, without missing ones at the
-    end."""
-    read = [] if record.option_text is None else [record.option_text]
-    return [record.thought, *read] if read or record.thought is not None else []
-
-
-def _hit(record: Any) -> int:
-    return _FAILED.get(record.status) or int(record.contains or False)
-
-
-def _rounded(value: float | None, digits: int) -> float | None:
-    return None if value is None else round(value, digits)
+def _listed(column: pd.Series, digits: int | None = None) -> list[float | None]:
+    """A column of numbers, rounded; a missing one is None."""
+    values = column.to_numpy(np.float64, na_value=np.nan)
+    return [
+        None if math.isnan(each) else round(each, digits) for each in values.tolist()
+    ]

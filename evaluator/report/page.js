@@ -29,13 +29,17 @@
   const fateOf = (checkpoint, number) => (checkpoint.fates ? FATES[checkpoint.fates[number]] : undefined);
 
   // JSON has no infinite numbers: they come as words.
-  const numbers = (value) => (Array.isArray(value) ? value.map(numbers) : typeof value === "string" ? Number(value) : value);
+  const numberOf = (value) => (typeof value === "string" ? Number(value) : value);
   async function unpack(name) {
     const bytes = Uint8Array.from(atob($(name).textContent), (char) => char.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    const content = JSON.parse(await new Response(stream).text());
-    content.r = numbers(content.r || []);
-    content.at = new Map(content.n.map((number, row) => [number, row]));
+    const { s, ...columns } = JSON.parse(await new Response(stream).text());
+    const content = { s, at: new Map() }; // of an item: its rows
+    for (const [column, values] of Object.entries(columns)) content[column] = values.map(numberOf);
+    content.n.forEach((number, row) => {
+      if (content.at.has(number)) content.at.get(number).push(row);
+      else content.at.set(number, [row]);
+    });
     return content;
   }
   function chunk(name) {
@@ -53,11 +57,17 @@
     if (!name) return null;
     const content = await chunk(name);
     if (!content.at.has(number)) return null;
-    const [cut, ...entries] = content.r[content.at.get(number)];
-    const text = (at) => content.s[at];
-    const viewed = (view) => index.probes.map((probe, at) => ({ ...probe, entries: entries[at] })).filter((probe) => probe.view === view);
+    const text = (at) => (at === null ? "" : content.s[at]);
+    const records = content.at.get(number).map((row) => ({
+      probe: content.probe[row], format: index.formats[content.format[row]], hit: content.hit[row], cut: content.cut[row] === 1,
+      text: text(content.text[row]), option: text(content.option_text[row]), hasOption: content.option_text[row] !== null,
+      thought: content.thought[row] === null ? null : text(content.thought[row]), gold: content.gold[row] === 1,
+      logprob: content.logprob[row], rank: content.rank[row], margin: content.margin[row],
+    }));
+    const viewed = (view) => index.probes.map((probe, at) => ({ ...probe, records: records.filter((record) => record.probe === at) }))
+      .filter((probe) => probe.view === view);
     const scoredOf = (list) => {
-      const scored = list.map(([at, gold, logprob, tokens]) => ({ text: text(at), gold: gold === 1, logprob, tokens }));
+      const scored = list.filter(({ hasOption }) => hasOption).map(({ option, gold, logprob }) => ({ text: option, gold, logprob }));
       const known = scored.filter((option) => option.logprob !== null);
       const best = Math.max(...known.map((option) => option.logprob));
       const weight = ({ logprob }) => (logprob === best ? 1 : Math.exp(logprob - best)); // infinite ones too
@@ -65,22 +75,23 @@
       for (const option of known) option.share = weight(option) / total;
       return scored;
     };
-    const choices = viewed("options").map((probe) => ({ title: probe.title, options: scoredOf(probe.entries) }));
+    const choices = viewed("options").map((probe) => ({ title: probe.title, options: scoredOf(probe.records) }));
     const scored = choices.length ? choices[0].options : [];
     const known = scored.filter((option) => option.logprob !== null);
     const gold = known.find((option) => option.gold);
     const rivals = known.filter((option) => !option.gold).map((option) => option.logprob);
-    const [ranked] = viewed("rank").flatMap((probe) => probe.entries);
-    const [aligned] = viewed("aligned").flatMap(({ title, entries: all }) => all.map(([rank, margin, leadIn, answer, logprob]) => (
-      { title, rank, margin, leadIn: text(leadIn), answer: text(answer), logprob })));
+    const ranks = (view) => viewed(view).flatMap(({ title, records: all }) => all.map((record) => ({ ...record, title })))
+      .filter(({ rank }) => rank !== null);
+    const [ranked] = ranks("rank");
+    const [aligned] = ranks("aligned").map((record) => ({ ...record, leadIn: record.text, answer: record.option }));
     return {
-      said: viewed("answer").flatMap(({ title, entries: all }) => all.map(([at, hit, format, thought, read]) => (
-        { title, format: index.formats[format], text: text(at), hit, thought: text(thought) ?? null, read: text(read) }))),
-      several: viewed("answers").map(({ title, entries: all }) => ({ title, answers: all.map(([at, hit, logprob]) => ({ text: text(at), hit, logprob })) })),
+      said: viewed("answer").flatMap(({ title, records: all }) => all.map((record) => (
+        { ...record, title, logprob: null, read: record.hasOption ? record.option : undefined }))),
+      several: viewed("answers").map(({ title, records: all }) => ({ title, answers: all.map((record) => ({ ...record, thought: null })) })),
       choices, options: scored,
       recognised: gold && rivals.length && known.length === scored.length ? gold.logprob > Math.max(...rivals) : null,
-      rank: ranked ? ranked[0] : null, margin: ranked ? ranked[1] : null, aligned: aligned || null,
-      goldShare: gold ? gold.share : null, cut: cut === 1,
+      rank: ranked ? ranked.rank : null, margin: ranked ? ranked.margin : null, aligned: aligned || null,
+      goldShare: gold ? gold.share : null, cut: records.some((record) => record.cut),
     };
   }
 
@@ -348,7 +359,7 @@
     const chosen = rows.find((row) => row.checkpoint.name === controls.checkpoint.value);
     const base = chosen && rows.find((row) => row.checkpoint.name === chosen.checkpoint.base);
     const at = matches.indexOf(number);
-    const passage = context && context.at.has(number) ? context.s[context.at.get(number)] : "";
+    const passage = context && context.at.has(number) ? context.s[context.at.get(number)[0]] : "";
     const turnButton = (label, by, able) => h("button", {
       type: "button", "data-keep": `turn ${label}`, onclick: () => step(by), disabled: able ? null : "",
     }, label);

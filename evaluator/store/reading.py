@@ -135,9 +135,10 @@ def read_part(
     not allowed (null, an unknown status)."""
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)
-        missing = [name for name in names if name not in file.schema_arrow.names]
-        if missing:
-            raise InputError(f"{path}: has no column {missing[0]!r}")
+        stored = {*file.schema_arrow.names}
+        for name in names:
+            if name not in stored:
+                raise InputError(f"{path}: has no column {name!r}")
         table = file.read(columns=list(names)).select(list(names))
     except (OSError, pa.ArrowException) as error:
         raise InputError(

@@ -24,9 +24,16 @@ def test_packing_is_lossless():
     assert packed(value) == packed(value)
 
 
-def entries(row: list) -> dict[str, list]:
-    names = [probe.name for probe in PROBES if probe.view is not None]
-    return dict(zip(names, row[1:], strict=True))
+def seen(chunk: dict, number: int, probe: str) -> list[dict]:
+    """What a probe recorded of an item, with texts in place of their numbers."""
+    strings = chunk.pop("s")
+    rows = pd.DataFrame(chunk).astype(object)
+    chunk["s"] = strings
+    names = [each.name for each in PROBES if each.view is not None]
+    rows = rows[(rows["n"] == number) & (rows["probe"] == names.index(probe))]
+    for name in ("text", "option_text", "thought"):
+        rows[name] = [None if pd.isna(at) else strings[int(at)] for at in rows[name]]
+    return rows.to_dict("records")
 
 
 def test_rows_and_index():
@@ -35,23 +42,29 @@ def test_rows_and_index():
     dense = records("dense", {"english/1": first, "english/2": right})
     measured = Seen(False, True, [True, False], [False], 3, -1.25, aligned=2)
     failed = Seen(True, True, status="engine_error")
-    pruned = records("p", {"english/1": measured, "english/2": failed}, base="dense")
+    answers = {"english/1": measured, "english/2": failed}
+    pruned = records("p", answers, base="dense")
     view = ItemView()
     view.add(dense)
     view.add(pruned)
     chunk = unpacked(view.chunks[view.where["p"]["t"]["english"]])
-    strings, (row, failed) = chunk["s"], chunk["r"]
-    greedy, beams, samples, options, rank, aligned, hard, *_ = entries(row).values()
-    assert chunk["n"] == [0, 1]
-    assert [[format, strings[at], hit] for at, hit, format in greedy] == [[0, "bad", 0]]
-    assert [[strings[at], hit] for at, hit, *_ in beams] == [["gold", 1], ["bad", 0]]
-    assert [[strings[at], hit] for at, hit in samples] == [["bad", 0]]
-    scores = [[strings[at], gold, score] for at, gold, score, _ in options]
-    assert scores[:2] == [["gold", 1, -1.0], ["b", 0, -2.0]]
-    assert (rank, row[0], hard) == ([[3, -1.25]], 0, [])
-    ((place, margin, *_),) = aligned
-    assert (place, margin) == (2, -0.5)
-    assert entries(failed)["greedy"][0][1] == -2
+    assert {*chunk["n"]} == {0, 1}
+    (greedy,) = seen(chunk, 0, "greedy")
+    assert (greedy["format"], greedy["text"], greedy["hit"]) == (0, "bad", 0)
+    beams = [(each["text"], each["hit"]) for each in seen(chunk, 0, "beam")]
+    assert beams == [("gold", 1), ("bad", 0)]
+    samples = [(each["text"], each["hit"]) for each in seen(chunk, 0, "sample")]
+    assert samples == [("bad", 0)]
+    options = seen(chunk, 0, "choice")
+    scores = [(each["option_text"], each["gold"], each["logprob"]) for each in options]
+    assert scores[:2] == [("gold", 1, -1.0), ("b", 0, -2.0)]
+    (rank,) = seen(chunk, 0, "rank")
+    assert (rank["rank"], rank["margin"], rank["cut"]) == (3, -1.25, 0)
+    assert seen(chunk, 0, "hard_choice") == []
+    (aligned,) = seen(chunk, 0, "aligned_rank")
+    assert (aligned["rank"], aligned["margin"]) == (2, -0.5)
+    (failed,) = seen(chunk, 1, "greedy")
+    assert failed["hit"] == -2
     item = {"task": "t", "language": "english", "item_id": "2", "question": "Q?"}
     items = pd.DataFrame([item | {"context": "C", "answers": ["g", "h"]}])
     outcomes = reduce_records(pd.concat([dense, pruned]))
@@ -70,10 +83,9 @@ def test_answers_show_what_was_read():
     view = ItemView()
     view.add(frame)
     chunk = unpacked(view.chunks[view.where["m"]["t"]["english"]])
-    strings, rows = chunk["s"], chunk["r"]
-    (read, _), (none, _) = (entries(row)["greedy"] + [0] for row in rows)
-    assert read[3] is None
-    assert [strings[read[4]], strings[none[3]], strings[none[4]]] == ["gold", "Hm.", ""]
+    (read,), (none,) = (seen(chunk, number, "greedy") for number in (0, 1))
+    assert (read["option_text"], read["thought"]) == ("gold", None)
+    assert (none["option_text"], none["thought"]) == ("", "Hm.")
 
 
 def test_one_seed_and_no_windows():
@@ -83,8 +95,8 @@ def test_one_seed_and_no_windows():
         parts.append(records("m", {"english/1": Seen(samples=[hit])}, seed=seed))
     view.add(pd.concat(parts))
     view.add(records("m", {"text/0": Seen(window=(-1.0, 3))}, task="text-wiki"))
-    (row,) = unpacked(view.chunks[view.where["m"]["t"]["english"]])["r"]
-    found = entries(row)
-    assert len(found["greedy"]) == 1
-    assert [hit for _, hit in found["sample"]] == [0]  # greedy was asked under seed 5
+    chunk = unpacked(view.chunks[view.where["m"]["t"]["english"]])
+    assert len(seen(chunk, 0, "greedy")) == 1
+    # greedy was asked under seed 5
+    assert [each["hit"] for each in seen(chunk, 0, "sample")] == [0]
     assert list(view.where["m"]) == ["t"]
