@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from evaluator.core.grading import loops
+from evaluator.core.grading import LOOP, loops
 from evaluator.core.records import Format
 from evaluator.core.reducing import answer_fingerprint, first_of, where_measured
 from evaluator.probes.base import Cost, ItemProbe, Steps
@@ -39,7 +39,7 @@ class Greedy(ItemProbe):
         "greedy_prompt_digest": "string",
         # A number that equal answers share, as texts are compared.
         "answer_said": "Int64",
-        # It loops (`grading.loops`).
+        # It loops (`grading.loops`); one of fewer than 2 LOOP tokens does not.
         "answer_loops": "boolean",
         # How many answers its grader read in it; null: it reads the whole text.
         "extracted": "Int64",
@@ -108,8 +108,10 @@ class Greedy(ItemProbe):
             "greedy_prompt_digest": records["prompt_digest"],
             "answer_said": list(map(answer_fingerprint, texts, languages)),
             "answer_loops": [
-                loops(text, language) if isinstance(text, str) else None
-                for text, language in zip(texts, languages, strict=True)
+                len(answer) >= 2 * LOOP and loops(text, language)
+                if len(answer)
+                else None
+                for answer, text, language in zip(ids, texts, languages, strict=True)
             ],
             "extracted": [
                 len(read.splitlines()) if isinstance(read, str) else None

@@ -132,7 +132,7 @@ def test_cut_looping_and_long_answers_are_three_outcomes():
         *[replace(cut, said=LOOPING)] * 4,  # a loop that the limit cut is a loop
         *[replace(ends, greedy=False, tokens=9, said=LONGER)] * 5,
         replace(ends, greedy=False, tokens=8),  # not over twice as long
-        replace(ends, tokens=9, said=LOOPING),
+        replace(ends, tokens=16, said=LOOPING),
         *[ends] * 20,
         replace(cut, said=LOOPING),  # the base's is cut, and does not loop
     ]
