@@ -45,12 +45,14 @@ _LOADERS = {
     ".jsonl": "json",
     ".ndjson": "json",
     ".csv": "csv",
+    ".tsv": "csv",
 }
+_SEPARATORS = ",;\t"
 SUFFIXES = tuple(_LOADERS)
 _PACKAGED = "datasets.packaged_modules."
 # Suffixes of files that hold data, so that none is left out in silence.
 _PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz", ".7z")
-_DATA = {*_LOADERS, *_PACKED, ".tsv", ".arrow", ".feather", ".orc", ".xls", ".xlsx"}
+_DATA = {*_LOADERS, *_PACKED, ".arrow", ".feather", ".orc", ".xls", ".xlsx"}
 # What other programs write for a quote, a line's end, a tab or nothing. A lower letter
 # behind it makes a command of TeX (\nu).
 _ESCAPE = re.compile(r'\\"|\\[nrt](?![a-z])|\A\\N\Z')
@@ -202,7 +204,8 @@ class ListedRows(list[Json]):
 
 
 def _csv_rows(files: Iterable[str]) -> ListedRows:
-    """The rows of CSV files, whose values are texts. Raises InputError that names file
+    """The rows of CSV files, whose values are texts. The separator is what splits the
+    header into the most names. Raises InputError that names file
     and line: for a row with more or fewer fields than the header, and for escapes,
     which CSV does not have."""
     rows = ListedRows()
@@ -211,11 +214,16 @@ def _csv_rows(files: Iterable[str]) -> ListedRows:
         try:
             text = read_bytes(Path(file)).decode("utf-8-sig")
         except UnicodeDecodeError as error:
+            wide = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")
             raise InputError(
-                f"{file}: not UTF-8 text (byte {error.start}: {error.reason})"
+                f"{file}: not UTF-8 text (byte {error.start}: {error.reason}): save it"
+                f" as such: iconv -f {'UTF-16' if wide else 'LATIN1'} -t UTF-8"
             ) from error
         csv.field_size_limit(max(len(text), csv.field_size_limit()))
-        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+        separator = max(_SEPARATORS, key=text.lstrip().partition("\n")[0].count)
+        reader = csv.reader(
+            io.StringIO(text, newline=""), strict=True, delimiter=separator
+        )
         names: list[str] = []
         try:
             for values in filter(None, reader):
@@ -227,7 +235,8 @@ def _csv_rows(files: Iterable[str]) -> ListedRows:
                 if len(values) != len(names):
                     raise InputError(
                         f"{where}: has {counted(len(values), 'field')}, and the header"
-                        f" {len(names)}: put a text that has commas in quotes"
+                        f" {len(names)}: put a text that has the separator"
+                        f" {separator!r} in quotes"
                     )
                 row = dict(zip(names, values, strict=True))
                 for name, value in row.items():
@@ -347,7 +356,7 @@ def read_data_set(
     row and field.
     """
     source = said.over(usual)
-    found = Items()
+    found, unread = Items(), dict[str, None]()
     locations = list(_locations(task, data, source, said, local=local))
     for language, location in locations:
         with rows_at(location) as (split, rows):
@@ -357,16 +366,23 @@ def read_data_set(
             mapping = RowMapping(
                 fields, task=task, language=language, where=str(location), texts=texts
             )
-            chosen = rows.select_columns(mapping.columns(rows.column_names))
+            columns = mapping.columns(rows.column_names)
+            if usual.fields is None:
+                unread |= dict.fromkeys(rows.column_names)
+            chosen = rows.select_columns(columns)
             for number, row in enumerate(chosen):
                 name = f"{split}-{number:06d}"
                 item = mapping.item(decoded(row, types), name, f"row {number}")
                 found.append(item)
             texts.finish()
+            for name in columns:
+                unread.pop(name, None)
     if local:
         found.left_out = left_out(
             Path(data), [location.data for _, location in locations]
         )
+    if unread:
+        found.left_out += (f"columns {', '.join(unread)}",)
     where = data if local else f"data set {data!r}"
     if not any(item.answers for item in found):
         raise InputError(

@@ -108,6 +108,11 @@ def _unread(record: Any, place: str) -> dict[str, None]:
 def _records(path: Path) -> Iterator[tuple[str, Any]]:
     """Each line's value with its place, or each row's of a folder of `save_to_disk`.
     Raises InputError."""
+    if path.suffix.lower() in (".csv", ".tsv", ".parquet"):
+        raise InputError(
+            f"{path}: jsonl reads JSON Lines: a mapping names this file's columns"
+            " (--task hf:MAPPING.yaml; docs/your-data.md, Any data set)"
+        )
     if is_saved(path):
         for number, row in enumerate(saved_rows(path, *USUAL_SPLITS)):
             yield f"row {number}", row

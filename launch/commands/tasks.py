@@ -146,7 +146,7 @@ def tasks(
     Samples were made for this command. `resurface show-prompt` shows an item of the
     data, in a model's tokens.
     """
-    found = TASKS[task]
+    found = TaskSpec.parse(task).task if ":" in task else TASKS[task]
     if as_json:
         print_json(Names(names={"task": {_spelled(found): found.help}}))
     else:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from evaluator.core.config import validated
 from evaluator.deciding.policy import Policy
 from evaluator.engine.config import EngineConfig
+from evaluator.tasks.data_sets import DataSource
 from launch.commands import cli
 from launch.sweep.config import Resources, SweepConfig
 from tests.support.documents import (
@@ -181,12 +182,14 @@ def test_documented_options_exist(page: Path):
 
 @every_page
 def test_every_sweep_file_is_one(page: Path):
-    """A block of YAML is a sweep file, some keys of one, or a policy."""
+    """A block of YAML is a sweep file, some keys of one, a policy, or a mapping."""
     least = {"models": {"dense": "models/mine"}, "tasks": [{"task": "gazetteer"}]}
     for block in blocks(page):
         document = yaml.safe_load(block.text) if block.language == "yaml" else None
         if isinstance(document, dict) and "default" in document:
             assert validated(Policy, document, page.name).tasks
+        elif isinstance(document, dict) and "data" in document:
+            assert validated(DataSource, document, page.name).fields
         # a workflow of CI, or an object of Kubernetes
         elif isinstance(document, dict) and not {"jobs", "steps", "kind"} & {*document}:
             assert validated(SweepConfig, {**least, **document}, page.name).tasks

@@ -127,11 +127,37 @@ def test_mapping_file_and_other_files(tmp_path):
     lines(tmp_path / "texts/train.txt", "x")
     (tmp_path / "empty").mkdir()
     told = error_of(f"hf:{tmp_path / 'rows.pkl'}", MINE)
-    assert "a file ending in .parquet, .json, .jsonl, .ndjson, .csv is needed" in told
+    assert (
+        "a file ending in .parquet, .json, .jsonl, .ndjson, .csv, .tsv is needed"
+        in told
+    )
     told = error_of(f"hf:{tmp_path / 'texts'}", MINE)
     assert "its files are 'text'; only Parquet, JSON and CSV are read" in told
     told = error_of(f"hf:{tmp_path / 'empty'}", MINE)
     assert "cannot be loaded: The directory at" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("rows.csv", 'n,q,a,team\n1,"Who; which?",x,legal\n'),
+        ("rows.csv", "\ufeffn;q;a;team\r\n1;Who, which?;x;legal\r\n"),
+        ("rows.tsv", "n\tq\ta\tteam\n1\tWho, which?\tx\tlegal\n"),
+    ],
+)
+def test_separators_of_csv_are_found(tmp_path, name, text):
+    file = tmp_path / name
+    file.write_text(text, encoding="utf-8", newline="")
+    data = load_task(f"hf:{file}", None, said=MINE)
+    (item,) = data.pools["english"]
+    assert item.question.startswith("Who")
+    assert item.answers == ("x",)
+    assert data.left_out == ("columns team",)
+    assert "a mapping names this file's columns" in error_of(f"jsonl:{file}")
+    file.write_text(text.replace("legal", "legal;x\t,y"), encoding="utf-8")
+    assert "put a text that has the separator" in error_of(f"hf:{file}", MINE)
+    file.write_text(text, encoding="utf-16")
+    assert "iconv -f UTF-16 -t UTF-8" in error_of(f"hf:{file}", MINE)
 
 
 @pytest.mark.parametrize(
