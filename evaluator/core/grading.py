@@ -630,6 +630,13 @@ def _written(text: str, value: float, language: str) -> str:
     return place if _number(place, language)[:1] == [value] else f"{value:.15g}"
 
 
+def numbers_in(text: str, language: str) -> list[float]:
+    """The numbers that a text writes in digits, in order, but for those that alone are
+    none."""
+    found = (_number(each, language)[:1] for each in _WRITTEN.findall(text))
+    return [value for values in found for value in values]
+
+
 # A capital of A to Z, which stands for the last option's, that is alone. `A dog` and
 # Italian `E poi` have none, and `B is wrong` does not choose it.
 _ONE = (

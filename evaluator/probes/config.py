@@ -78,6 +78,11 @@ class EvalConfig(Settings, Source):
                     f"probe {probe.name} reads the base's greedy answers: it needs the"
                     " probe greedy too"
                 )
+        if self.options == "near" and self.grader != "number":
+            raise ValueError(
+                f"options: near: makes numbers, and the grader is {self.grader}: use"
+                " grader: number"
+            )
         if self.seeds is not None and not self.draws:
             drawing = [each.name for each in PROBES if each.drawn]
             raise ValueError(

@@ -73,7 +73,7 @@ def questions_of(
         subset = select(pool, config.items)
         exemplars = exemplars_of(pool, subset) if "one_shot" in config.formats else []
         others = in_order(pool, config.length) if config.length else ()
-        by_type = config.draws_options and config.options != "any"
+        by_type = config.draws_options and config.options not in ("any", "near")
         kinds = by_kind(pool) if by_type else None
         for position, item in enumerate(subset):
             options = hard = None
@@ -81,7 +81,9 @@ def questions_of(
             excluded = is_excluded(item)
             why = "" if excluded else ambiguous(item)
             if config.draws_options and not excluded and not why:
-                options = choose_options(item, pool, config.seed, kinds)
+                options = choose_options(
+                    item, pool, config.seed, kinds, near=config.options == "near"
+                )
             if hard_options and not excluded:
                 hard = choose_hard_options(item, pool, config.seed)
             if "unrelated" in config.formats and not excluded:

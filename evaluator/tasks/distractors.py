@@ -2,7 +2,9 @@
 
 Rule `any` draws from all answers of the language, like the paper (The Benchmark
 Illusion, arXiv 2606.17609). `alike` prefers answers of the gold answer's kind and of
-similar length: a year among names would give the answer away.
+similar length: a year among names would give the answer away. `near` makes them of the
+item and a gold answer that is a number: another number of the question, the other
+sign, ten times or a tenth of it, one digit changed, off by one.
 
 Every draw uses `random.Random(f"{seed}:{item_id}")`, so an item has the same candidates
 in every run. A candidate is the gold option of another item. The strict grader
@@ -11,19 +13,21 @@ candidates, either way: neither would be right if the other were the answer.
 """
 
 import random
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain, count
 from typing import Literal
 
-from evaluator.core.errors import one_line
-from evaluator.core.grading import alike, grade
+from evaluator.core.errors import InputError, one_line
+from evaluator.core.grading import GRADERS, alike, grade, numbers_in
 from evaluator.core.records import Item
 from evaluator.tasks.answer_types import answer_type
 from evaluator.tasks.loading import gold_option, is_excluded, normalised
 
-DrawnOptions = Literal["any", "alike"]  # the rules
+DrawnOptions = Literal["any", "alike", "near"]  # the rules
 DISTRACTORS = 3
 UNRELATED = 4
 
@@ -53,7 +57,12 @@ def by_kind(pool: Iterable[Item]) -> ByKind:
 
 
 def choose_options(
-    item: Item, pool: Sequence[Item], seed: int, kinds: ByKind | None = None
+    item: Item,
+    pool: Sequence[Item],
+    seed: int,
+    kinds: ByKind | None = None,
+    *,
+    near: bool = False,
 ) -> Options | None:
     """The gold option among three distractors from the pool (or as many as it has), or
     among the item's own options; None without a single distractor.
@@ -61,11 +70,14 @@ def choose_options(
     With `kinds` (the pool `by_kind`), distractors resemble the answer as far as the
     pool allows: same kind and similar length, same kind, similar length, any; each
     group is drawn at random. Of numbers, those in the answer's form come first. Of an
-    item's own options, all are used, without repetitions and gold answers.
+    item's own options, all are used, without repetitions and gold answers. `near`: by
+    that rule.
     """
     rng = random.Random(f"{seed}:{item.item_id}")
     if item.options:
         distractors = _own_distractors(item)
+    elif near:
+        distractors = near_numbers(item, rng)
     elif kinds is not None:
         distractors = _distinct(_like_the_answer(item, kinds, rng), item, DISTRACTORS)
     else:
@@ -148,6 +160,66 @@ def _own_distractors(item: Item) -> tuple[str, ...]:
 
 def _written(text: str) -> str:
     return unicodedata.normalize("NFC", text).strip()
+
+
+_DIGITS = re.compile(
+    r"([-−+]?)([^\d+−-]*)(\d[\d.,'’٫٬\u00a0\u202f]*\d|\d)(.*)", re.DOTALL
+)
+
+
+def near_numbers(item: Item, rng: random.Random) -> tuple[str, ...]:
+    """Three numbers in the gold option's form, none equal to a gold answer or to each
+    other: one of each kind of mistake, kinds in random order, and further ones off by
+    two or more where these are too few. Raises InputError for a gold option without
+    digits."""
+    number, found = GRADERS["number"], _DIGITS.search(gold_option(item))
+    written = found and numbers_in(found[3], item.language)
+    if not found or not written:
+        raise InputError(
+            f"task {item.task!r}, item {item.item_id!r}: options: near: its gold option"
+            f" {one_line(gold_option(item), 60)!r} is no number in digits"
+        )
+    sign, before, body, behind = found.groups()
+    value = written[0] * (-1 if sign in ("-", "−") and sign else 1)
+    point, places = "", 0
+    if separators := re.sub(r"\d", "", body):
+        point = separators[-1] if value % 1 else ""
+        places = len(body.rpartition(point)[2]) if point else 0
+    group = separators[:1] if separators[:1] != point else ""
+
+    def spelled(value: float) -> str:
+        whole, _, rest = f"{abs(value):,.{places}f}".partition(".")
+        digits = whole.replace(",", group)
+        if extra := f"{abs(value):.6f}".rstrip("0").partition(".")[2]:
+            rest = max(rest, extra, key=len)
+        digits += f"{point or '.'}{rest}" if rest else ""
+        return f"{'-' if value < 0 else ''}{before}{digits}{behind}"
+
+    place = rng.choice([at for at, char in enumerate(body) if char.isdecimal()])
+    digit = rng.choice([each for each in "123456789" if each != body[place]])
+    changed = numbers_in(f"{body[:place]}{digit}{body[place + 1 :]}", item.language)
+    others = numbers_in(f"{item.context}\n{item.question}", item.language)
+    others = [each for each in others if value % 1 or not each % 1]
+    one, tens = rng.choice((1, -1)), [value * 10]
+    if value % 1 or not value % 10:  # else a tenth would be no whole number
+        tens.insert(rng.randrange(2), value / 10)
+    ways = [
+        [-value],
+        tens,
+        [each * (-1 if value < 0 else 1) for each in changed],
+        [value + one, value - one],
+        rng.sample(others, len(others)),
+    ]
+    rng.shuffle(ways)
+    texts: list[str] = []
+    more = ([value + step] for step in count(2))
+    for way in chain(ways, more):
+        if len(texts) == DISTRACTORS:
+            break
+        taken = replace(item, answers=(*item.answers, *texts))
+        wrong = (text for text in map(spelled, way) if not number.is_right(text, taken))
+        texts += [*wrong][:1]
+    return tuple(texts)
 
 
 def similar_length(one: str, other: str) -> bool:

@@ -392,7 +392,7 @@ def evaluate(
         ),
     ] = None,
     options: Annotated[
-        str | None, question(help="distractors: alike (default) or any")
+        str | None, question(help="distractors: alike, any or near")
     ] = None,
     grading: Annotated[
         str, question(show_default=False, help="strict (default) or paper")

@@ -225,7 +225,7 @@ def show_prompt(
     ] = 200,
     seed: Annotated[int, question(min=0, help="of distractors")] = 0,
     options: Annotated[
-        str, question(help="how distractors are drawn: any, alike")
+        str, question(help="how distractors are drawn: any, alike, near")
     ] = "alike",
     date: Date = None,
     prompts: Prompts = None,
@@ -254,6 +254,7 @@ def show_prompt(
             "formats": listed("formats", formats),
             "probes": ("choice",),
             "options": options,
+            "grader": "number" if options == "near" else "text",
             "chat": chat,
             "date": date or today(),
         },

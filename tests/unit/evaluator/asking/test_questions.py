@@ -3,13 +3,16 @@ seed and the item alone."""
 
 import random
 from collections import Counter
+from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.asking.questions import NO_DISTRACTOR, NO_UNRELATED
-from evaluator.core.grading import alike, grade
+from evaluator.core.errors import InputError
+from evaluator.core.grading import GRADERS, alike, grade
 from evaluator.core.text import code_of, normalise
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.planning import exemplar_for, questions_of
@@ -128,6 +131,68 @@ def test_options_come_from_whole_pool():
         choose_options(q.item, english, 0, kinds) for q in drawn["alike"]
     ]
     assert drawn["alike"] == drawn[None] != drawn["any"]
+
+
+NEAR = {
+    ("72", "english"): {"-72", "720", "15", "3", "71", "73"},
+    ("$1,200", "english"): {"-$1,200", "$12,000", "$120", "$15", "$3", "$1,199", "$1,201"},
+    ("-4", "english"): {"4", "-40", "15", "3", "-3", "-5"},
+    ("1.234,5 km", "german"): {"-1.234,5 km", "12.345,0 km", "123,45 km", "15,0 km",
+                               "3,0 km", "1.233,5 km", "1.235,5 km"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("gold", "language"), NEAR)
+def test_near_numbers_are_a_mistake_away(gold, language):
+    """In the gold answer's form: the sign, a power of ten, another number of the
+    question, off by one, or one digit that differs."""
+    seen = set()
+    for number in range(60):
+        item = make_item(
+            number, answers=[gold], language=language,
+            context="Tom has 15 apples.", question="He eats 3. How many?",
+        )  # fmt: skip
+        options = choose_options(item, [item], 0, near=True)
+        assert options == choose_options(item, [item], 0, near=True)
+        assert options.texts[options.gold] == gold
+        seen |= {*options.texts} - {gold}
+        assert len(options.texts) == 4
+    digits = {text for text in seen - NEAR[gold, language] if len(text) == len(gold)}
+    assert seen - digits == NEAR[gold, language]
+    assert digits
+    for text in digits:
+        assert sum(a != b for a, b in zip(text, gold, strict=True)) == 1
+
+
+def test_near_numbers_are_wrong_and_differ():
+    """As numbers, for any gold answer."""
+    judge, rng = GRADERS["number"], random.Random(3)
+    for number in range(2000):
+        gold = rng.choice(
+            ["{:d}", "{:,d}", "-{:d}", "{:d}.5", "${:d}", "{:d}%", "{:d}/7", "0.{:03d}"]
+        ).format(rng.randrange(10 ** rng.randrange(1, 7)))
+        said = f"Of {rng.randrange(100)} and {gold}, or {rng.randrange(9)}.5?"
+        item = make_item(number, answers=[gold, "12"], question=said)
+        if judge.problem(item):
+            continue
+        options = choose_options(item, [item], number, near=True).texts
+        assert len(options) == 4
+        others = [replace(item, answers=(each,)) for each in options]
+        for text, own in product(options, others):
+            same = text == own.answers[0]
+            assert judge.is_right(text, own) == same, (gold, options)
+        assert sum(judge.is_right(text, item) for text in options) == 1
+
+
+def test_near_needs_numbers():
+    with pytest.raises(
+        ValueError, match="options: near: makes numbers, and the grader"
+    ):
+        config(options="near")
+    with pytest.raises(
+        InputError, match=r"item 'i1': options: near: .* 'two' is no num"
+    ):
+        choose_options(make_item(1, answers=["two"]), [], 0, near=True)
 
 
 @pytest.mark.parametrize(
