@@ -158,6 +158,14 @@ class Names(Printed):
     names: Mapping[str, Mapping[str, str]]
 
 
+class Plan(Printed):
+    """What `gate --plan` prints, for each tolerance in percent: the questions that it
+    needs, and the least that so many questions show."""
+
+    questions: int
+    tolerances: Sequence[Mapping[str, str | int | Number]]
+
+
 class Matched(Printed):
     """`judges`: name -> what it judged. `controls`: what it made of the control
     pairs."""

@@ -168,7 +168,17 @@ class Verdict:
 
 
 def worst_first(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    return sorted(verdicts, key=lambda each: -OUTCOMES.index(each.outcome))
+    """By outcome, then by the largest drop over all items."""
+
+    def order(verdict: Verdict) -> tuple[int, float]:
+        drops = [
+            -(check.value or 0.0)
+            for check in verdict.checks
+            if check.pooled and check.criterion.of_language
+        ]
+        return -OUTCOMES.index(verdict.outcome), min(drops, default=0.0)
+
+    return sorted(verdicts, key=order)
 
 
 @dataclass(frozen=True)

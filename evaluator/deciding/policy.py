@@ -19,7 +19,14 @@ from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from evaluator.core.config import Frozen, validated
 from evaluator.core.document import read_document
-from evaluator.core.errors import Document, InputError, Json, mapping_at, unknown
+from evaluator.core.errors import (
+    Document,
+    InputError,
+    Json,
+    mapping_at,
+    nearest,
+    unknown,
+)
 from evaluator.deciding.thresholds import Thresholds, Tolerances
 
 Tier = Literal["critical", "advisory"]
@@ -130,12 +137,15 @@ def _over(stated: Any, given: Document) -> Any:
     return {**merged, **given}
 
 
-def need_tasks(policy: Policy, known: Collection[str], place: str) -> None:
-    """Raises InputError for tolerances of an unknown task. A required one may lack:
-    it blocks."""
-    for name in policy.tasks:
-        if name not in known:
+def need_tasks(policy: Policy, known: Collection[str], place: str) -> str:
+    """Names the tasks of `tasks` that are not there; empty if all are. A company's policy
+    may have more than a run, and a required one blocks. Raises InputError for a
+    misspelled one."""
+    absent = [name for name in policy.tasks if name not in known]
+    for name in absent:
+        if nearest(name, sorted(known)):
             raise InputError(f"{place}: {unknown('task of `tasks`', name, known)}")
+    return f"{place}: not in this run: {', '.join(absent)}" if absent else ""
 
 
 def spelled(policy: Policy) -> str:

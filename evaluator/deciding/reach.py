@@ -1,19 +1,28 @@
 """Whether a run's items can show a PASS, before any is asked. They cannot if even an
-equal checkpoint, which makes no mistake, would stay undecided."""
+equal checkpoint, which makes no mistake, would stay undecided. And how many questions
+a tolerance needs."""
 
+import math
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 
 from evaluator.core.records import Item
 from evaluator.deciding.criteria import Paired, Probe
-from evaluator.deciding.decision import FEWEST, Check, decide
+from evaluator.deciding.decision import FEWEST, PASS_LEVEL, Check, decide
 from evaluator.deciding.thresholds import Thresholds
-from evaluator.metrics.intervals import Floats
+from evaluator.metrics.columns import Row
+from evaluator.metrics.intervals import Floats, Mean
 from evaluator.metrics.items import Flags
 
 _MOST = 10**6  # contexts
+_PLANNED = 10**5  # questions of a plan
+CHANGED = 0.01  # the share of answers that turns wrong, and as many right
+_SPREAD = 1.28  # standard deviations: 9 of 10 runs are luckier
+# the lowest value of an answer: a drop counts what is gained
+_LOWEST = {"max_drop": -1, "max_drop_language": -1, "max_mc_only": 0, "max_lost": 0}
 
 
 def unreachable(
@@ -59,3 +68,41 @@ def _needed(check: Check) -> int:
         return check.is_sure(evidence.times(contexts / check.contexts))
 
     return bisect_left(range(_MOST), True, FEWEST, key=decides)
+
+
+def plan(thresholds: Thresholds, questions: int) -> list[Row]:
+    """For each judged tolerance for answers, in percent: how many questions show it in 9
+    of 10 runs, and the least that so many show; if no answer changes, and if CHANGED do.
+    Each question has a context of its own."""
+    stated = {**dict(thresholds), "max_drop_language": thresholds.drop_language}
+    if not thresholds.languages:
+        del stated["max_drop_language"]
+    rows = []
+    for name, low in _LOWEST.items():
+        if (bound := stated.get(name)) is not None:
+            rows.append({"tolerance": name, "percent": bound})
+            for case, share in (("equal", 0.0), ("changed", CHANGED)):
+                seen = partial(_seen, share=share, low=low)
+                rows[-1][f"{case}_needs"] = _fewest(seen, bound / 100)
+                rows[-1][f"{case}_shows"] = 100 * seen(questions).upper(PASS_LEVEL)
+    return rows
+
+
+def _fewest(seen: Callable[[int], Mean], bound: float) -> int:
+    """The fewest questions that show less than `bound`; at most _PLANNED."""
+
+    def shows(count: int) -> bool:
+        return seen(count).p_at_least(bound) <= PASS_LEVEL
+
+    return bisect_left(range(_PLANNED), True, FEWEST, key=shows)
+
+
+def _seen(questions: int, share: float, low: int) -> Mean:
+    """What the questions of an unlucky run show."""
+    mean = questions * share
+    more = _SPREAD * math.sqrt(mean * (1 - low))
+    lost, gained = mean + more / (1 - low), (mean - more / 2) * -low
+    values = np.zeros(questions)
+    values[: math.ceil(lost)] = 1
+    values[math.ceil(lost) :][: max(0, math.floor(gained))] = -1
+    return Mean(values, np.arange(questions), low=low)

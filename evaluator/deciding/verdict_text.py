@@ -6,7 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from evaluator.core.errors import Json, counted
-from evaluator.deciding.decision import FEWEST, OUTCOMES, Check, Outcome, Verdict
+from evaluator.deciding.decision import (
+    FEWEST,
+    OUTCOMES,
+    Check,
+    Outcome,
+    Verdict,
+    worst_first,
+)
 from evaluator.deciding.policy import Policy
 from evaluator.metrics import TABLES
 from evaluator.metrics.columns import POINTS
@@ -37,7 +44,7 @@ NO_BASE = "No checkpoint of this run has a base to compare it with."
 def usable(verdict: Verdict) -> str:
     """The use that the checkpoint is fit for, in one clause."""
     if verdict.unmet:
-        return "not judged"
+        return "required, and not measured"
     if verdict.incomparable:
         return "not comparable"
     if verdict.outcome == "PASS":
@@ -53,7 +60,9 @@ def usable(verdict: Verdict) -> str:
     if "saying" in shown:
         choices = verdict.of("choice_drop")
         picks = any(check.pooled and check.state == "within" for check in choices)
-        return "usable for picking only" if picks else "not usable for saying answers"
+        return (
+            "picks as before, says less" if picks else "not usable for saying answers"
+        )
     if "changing" in shown:
         return "right about as often, on other questions"
     return "usable by its answers, not by its probabilities"
@@ -162,10 +171,11 @@ def _lacking(verdict: Verdict) -> str:
     pooled = [check for check in undecided if check.pooled] or undecided
     worst = max(pooled, key=lambda check: (_excess(check), _needed(check)))
     most = max(pooled, key=_needed)
-    reason, rest = _undecided(worst), len(undecided) - 1
+    reason = _undecided(worst)
+    rest = Counter(each.criterion.heading for each in undecided if each is not worst)
     if rest:
-        verb = "is" if rest == 1 else "are"
-        reason += f"; {counted(rest, 'more check')} {verb} undecided"
+        named = [f"{name} ({counted(rest[name], 'check')})" for name in rest]
+        reason += f"; also undecided: {', '.join(named)}"
     if _needed(most) > _needed(worst):
         reason += f", and would take {_needs(most)}"
     return reason
@@ -235,7 +245,7 @@ def _in_languages(beyond: Sequence[Check]) -> str:
         clauses.append(f"not usable in {_named([*gone])}")
     silent_only = [language for language in silent if language not in gone]
     if silent_only:
-        clauses.append(f"usable for picking only in {_named(silent_only)}")
+        clauses.append(f"says less in {_named(silent_only)}")
     return "; ".join(clauses)
 
 
@@ -301,6 +311,7 @@ def document(
     """RUN/gate.json, shares as fractions of 1. `verdict` is the worst of any
     checkpoint; WARN without any, and at best WARN if a checkpoint or one of its
     tasks failed, as nothing judged it."""
+    verdicts = worst_first(verdicts)
     outcomes = [verdict.outcome for verdict in verdicts]
     worst = max(outcomes, key=OUTCOMES.index, default="WARN")
     not_judged = [

@@ -137,6 +137,10 @@ def _remarks(inputs: Inputs, subject: Subject) -> Iterator[str]:
     """What the engines of a checkpoint and of its base counted over all calls that
     may make answers wrong: another model's, or half characters; then the lost answers
     that are cut or loop."""
+    due = mapping_at(inputs.run, "planned", subject.checkpoint).get(subject.task)
+    asked = int(inputs.of(subject)["asked"].sum())
+    if isinstance(due, int) and asked < due:
+        yield f"unfinished: {asked:,} of {due:,} items"
     for name in (subject.checkpoint, subject.base):
         rows = rows_as(inputs.run, "engine_stats", Served)
         rows = [row for row in rows if row.checkpoint == name]

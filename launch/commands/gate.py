@@ -11,8 +11,9 @@ import yaml
 from rich.markup import escape
 
 from evaluator.core.config import validated
-from evaluator.core.errors import Document
+from evaluator.core.errors import Document, InputError
 from evaluator.core.files import write_atomically
+from evaluator.deciding.decision import FEWEST
 from evaluator.deciding.policy import need_tasks, policy_of, spelled
 from evaluator.deciding.thresholds import Thresholds, Tolerances
 from evaluator.store.run_json import need_run
@@ -22,6 +23,7 @@ from launch.commands.terminal import (
     console,
     empty_table,
     errors,
+    print_json,
     print_plain,
     warn,
 )
@@ -44,7 +46,7 @@ _LEGEND = (
 
 
 def gate(
-    run: RunDirectories,
+    run: RunDirectories = None,
     policy: Annotated[
         Path | None,
         typer.Option(
@@ -86,6 +88,18 @@ def gate(
             help="judge each language too (default: yes)",
         ),
     ] = None,
+    plan: Annotated[
+        int | None,
+        typer.Option(
+            "--plan",
+            min=FEWEST,
+            metavar="QUESTIONS",
+            help="what so many would decide, and how many a tolerance needs",
+        ),
+    ] = None,
+    only_try: Annotated[
+        bool, typer.Option("--try", help="write nothing: page and report stay")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Judge each compressed checkpoint against its base. Exit code 4 if one is
@@ -106,6 +120,11 @@ def gate(
     }
     validated(Tolerances, typed, "resurface gate", as_option)
     each_known("--format", [format], ("table", "json", "markdown", "junit"))
+    if plan is not None:
+        _planned(plan, policy_of(policy, typed).default, as_json=as_json)
+        return
+    if not run:
+        raise InputError("RUN is missing: a run directory, two logs, or --plan N")
     if as_json:
         format = "json"
     if len(run) == 2 and not any(map(_may_be_run, run)):
@@ -116,18 +135,38 @@ def gate(
         judged = _judged(run, policy, typed)
     from evaluator.report.gate_formats import FORMATS, worst_of
 
-    for each in judged:
+    for each in judged if not only_try else ():
         _write(each)
     worst = worst_of(judged)
     if format != "table":
         print(FORMATS[format](judged))
     else:
         for each in judged:
-            _print(each)
+            _print(each, written=not only_try)
         if len(judged) > 1:
             print_plain(f"{worst}: {len(judged)} runs")
     if worst == "BLOCK":
         raise typer.Exit(BLOCKED)
+
+
+def _planned(questions: int, thresholds: Thresholds, *, as_json: bool) -> None:
+    from evaluator.deciding.reach import CHANGED, plan
+    from launch.documents import Plan
+
+    rows = plan(thresholds, questions)
+    for each in rows:
+        print_plain(
+            f"{each['tolerance']} {each['percent']:g}: {each['equal_needs']:,} questions"
+            f" if no answer changes, {each['changed_needs']:,} if {CHANGED:.0%} are lost"
+            f" and as many gained; {questions:,} decide {each['equal_shows']:.1f}, or"
+            f" {each['changed_shows']:.1f}"
+        )
+    print_plain(
+        "Each alone, in 9 of 10 runs. max_drop_language: questions of each language;"
+        " max_mc_only, max_lost: known answers. Questions on one context count once."
+    )
+    if as_json:
+        print_json(Plan(questions=questions, tolerances=rows))
 
 
 def _may_be_run(path: Path) -> bool:
@@ -152,7 +191,7 @@ def _judged_logs(
         known = {name for side in (ours, theirs) for name in side.names("task")}
         for side in (ours, theirs):
             known = known.union(side.groups, *side.groups.values())
-        need_tasks(policy, known, str(file))
+        _tell(need_tasks(policy, known, str(file)))
     found = judge_logs(ours, theirs, policy)
     document = document_of(found, compare(ours, theirs, found.models), policy)
     return Judged(candidate, policy, found.verdicts, document)
@@ -165,15 +204,21 @@ def _judged(paths: Sequence[Path], file: Path | None, typed: Document) -> list[J
     from evaluator.report.notebook import OpenRun
 
     runs = [OpenRun(path) for path in paths]
+    known = set().union(*(each.tasks for each in runs))
+    if file is not None:
+        _tell(need_tasks(runs[0].policy(file, **typed), known, str(file)))
     judged = []
     for run in runs:
         policy = run.policy(file, **typed)
-        if file is not None:
-            need_tasks(policy, set().union(*(each.tasks for each in runs)), str(file))
         judged.append(Judged(run, policy, *run.judged(policy)))
         for note in run.inputs.notes:
             warn(note, errors)
     return judged
+
+
+def _tell(absent: str) -> None:
+    if absent:
+        warn(absent, errors)
 
 
 def _write(judged: Judged) -> None:
@@ -189,7 +234,7 @@ def _write(judged: Judged) -> None:
         write_report(folder)
 
 
-def _print(judged: Judged) -> None:
+def _print(judged: Judged, *, written: bool) -> None:
     """The table of verdicts, and the reasons."""
     document = judged.document
     console.print(_table(judged.verdicts))
@@ -207,7 +252,7 @@ def _print(judged: Judged) -> None:
     if absent := document.get("not_in_these_logs"):
         lines.append(f"not in these logs: {', '.join(absent)}")
     where = judged.path
-    if not isinstance(judged.run, Path):
+    if written and not isinstance(judged.run, Path):
         policy = where / "gate.yaml"
         lines.append(f"page and `report` use these tolerances from now on ({policy})")
         where /= "gate.json"

@@ -96,7 +96,7 @@ RunDirectory = Annotated[
     Path, typer.Argument(metavar="RUN", help="a run directory", autocompletion=runs)
 ]
 RunDirectories = Annotated[
-    list[Path],
+    list[Path] | None,
     typer.Argument(metavar="RUN...", help="run directories", autocompletion=runs),
 ]
 Out = Annotated[

@@ -164,7 +164,7 @@ class Prepared:
             several = "sample" in probes and len(configs[0].run_seeds) > 1
             drawn = [several and each.deep for each in asked]
             if reason := unreachable(items, policy.of(name), probes, drawn):
-                yield f"{name}: {reason}", True
+                yield f"{name}: {reason} (see `resurface gate --plan`)", True
             if loose := list(filter(None, map(_loose_option, questions))):
                 wrong = (
                     f"{name}: a gold answer is part of a wrong option of"

@@ -43,6 +43,7 @@ MODELS: Mapping[str, Any] = {
     "gate": documents.Gate,
     "gate-of-logs": _with_rows(documents.GateOfLogs, "measures", comparison.COLUMNS),
     "gates": documents.Gates,
+    "plan": documents.Plan,
     "run": documents.Ended,
     "detach": documents.Detached,
     "dry-run": documents.Estimate,

@@ -101,9 +101,11 @@ def test_bad_policy_is_one_line(tmp_path, files, text, told):
     assert "\n" not in message
 
 
-def test_unknown_task_is_refused(tmp_path):
+def test_misspelled_task_is_refused(tmp_path):
     policy = validated(Policy, POLICY, "p.yaml")
-    need_tasks(policy, ["gsm8k", "mmlu"], "p.yaml")
+    assert not need_tasks(policy, ["gsm8k", "mmlu"], "p.yaml")
+    told = need_tasks(policy, ["mmlu"], "p.yaml")
+    assert told == "p.yaml: not in this run: gsm8k"
     told = refused(need_tasks, policy, ["gsm8k_de", "mmlu"], "p.yaml")
     assert told.startswith(
         "p.yaml: unknown task of `tasks` 'gsm8k'; did you mean 'gsm8k_de'?"
@@ -123,7 +125,7 @@ def test_tiers_and_required_tasks():
     assert usable(softened) == "not usable"
     assert (missing.task, missing.outcome) == ("absent", "BLOCK")
     told = document(verdicts, policy)
-    line = "int4 on absent: not judged (the policy requires this task: it has no"
+    line = "int4 on absent: required, and not measured (the policy requires this task: it has no"
     assert line in told["words"]
     assert "BLOCK int4" in notice(verdicts)
     assert told["policy"] == policy.document

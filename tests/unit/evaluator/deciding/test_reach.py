@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from evaluator.deciding.reach import unreachable
+from benchmarks.gate import ONLY_DROP, share
+from evaluator.deciding.reach import plan, unreachable
 from evaluator.deciding.thresholds import Thresholds
 
 BOTH = ("greedy", "choice")
@@ -54,3 +55,23 @@ def test_samples_need_contexts_if_judged():
         judged = Thresholds(max_sample_drop=tolerance)
         assert unreachable(asked, judged, BOTH, drawn).endswith(told)
         assert bool(unreachable(asked, judged, BOTH, drawn)) == bool(told)
+
+
+def test_planned_questions_show_their_tolerance():
+    """Nine of ten runs pass with as many questions as the plan says, few with less."""
+    (row,) = plan(ONLY_DROP, 150)
+    assert (row["tolerance"], row["equal_needs"]) == ("max_drop", 149)
+    enough = share((row["changed_needs"], 1, 1), 0.0, "PASS", 200, ONLY_DROP)
+    assert 0.85 <= enough <= 0.97
+    assert share((150, 1, 1), 0.0, "PASS", 200, ONLY_DROP) < 0.4
+    shown = ONLY_DROP.model_copy(update={"max_drop": row["changed_shows"] + 0.01})
+    assert share((150, 1, 1), 0.0, "PASS", 200, shown) >= 0.85
+
+
+def test_plan_has_the_judged_tolerances():
+    names = [row["tolerance"] for row in plan(Thresholds(), 150)]
+    assert names == ["max_drop", "max_drop_language", "max_mc_only", "max_lost"]
+    (row,) = plan(
+        Thresholds(max_drop=0, max_mc_only=None, max_lost=None, languages=False), 150
+    )
+    assert row["changed_needs"] == 10**5

@@ -11,6 +11,7 @@ import yaml
 
 from evaluator.deciding.thresholds import Thresholds
 from tests.support.runs import typed
+from tests.support.schemas import valid
 from tests.support.synthetic import write_run
 
 
@@ -92,7 +93,10 @@ def test_policy_of_several_runs(run, tmp_path, monkeypatch, capsys):
         assert json.loads((path / "gate.json").read_text())["policy"] == stored
     file.write_text("required: [later]")
     assert typed(monkeypatch, "gate", second, "--policy", file) == 4
-    assert "wanda-0.6 on later: not judged (the policy" in capsys.readouterr().out
+    assert (
+        "wanda-0.6 on later: required, and not measured (the policy"
+        in capsys.readouterr().out
+    )
     file.write_text("tasks: {gazeteer: {max_drop: 1}}")
     assert typed(monkeypatch, "gate", first, "--policy", file) == 2
     told = "unknown task of `tasks` 'gazeteer'; did you mean 'gazetteer'?"
@@ -112,6 +116,30 @@ def test_missing_record_is_no_pass(run, tmp_path, monkeypatch, capsys):
         "not judged: wanda-0.6 on later: the run is not finished: it has no record"
         in capsys.readouterr().out
     )
+
+
+def test_plan_needs_no_run(monkeypatch, capsys):
+    assert typed(monkeypatch, "gate", "--plan", 150) == 0
+    said = capsys.readouterr().out
+    assert "max_drop 2: 149 questions if no answer changes" in said
+    assert typed(monkeypatch, "gate", "--plan", 150, "--json") == 0
+    assert valid("plan", capsys.readouterr().out)["questions"] == 150
+    assert typed(monkeypatch, "gate") == 2
+    assert "RUN is missing" in capsys.readouterr().err
+
+
+def test_trial_writes_nothing(run, tmp_path, monkeypatch, capsys):
+    copied = shutil.copytree(run, tmp_path / "run")
+    document = json.loads((copied / "run.json").read_text())
+    document["planned"] = {"wanda-0.6": {"gazetteer": 1500}}
+    (copied / "run.json").write_text(json.dumps(document))
+    before = {file: file.read_bytes() for file in copied.rglob("*") if file.is_file()}
+    typed(monkeypatch, "gate", copied, "--max-drop", "90", "--try")
+    assert {f: f.read_bytes() for f in copied.rglob("*") if f.is_file()} == before
+    said = capsys.readouterr().out
+    assert "unfinished: " in said
+    assert " of 1,500 items" in said
+    assert "from now on" not in said
 
 
 def test_compare_two_runs(run, tmp_path, monkeypatch, capsys):
@@ -182,8 +210,11 @@ def test_gate_on_logs(tmp_path, monkeypatch, capsys):
     policy.write_text("tasks: {local_choices: {tier: advisory}}")
     assert typed(monkeypatch, "gate", NEW / "base", log, "--policy", policy) == 0
     policy.write_text("tasks: {other: {max_drop: 1}}")
+    assert typed(monkeypatch, "gate", NEW / "base", log, "--policy", policy) == 4
+    assert "not in this run: other" in capsys.readouterr().err
+    policy.write_text("tasks: {local_choice: {max_drop: 1}}")
     assert typed(monkeypatch, "gate", NEW / "base", log, "--policy", policy) == 2
-    assert "unknown task of `tasks` 'other'" in capsys.readouterr().err
+    assert "unknown task of `tasks` 'local_choice'" in capsys.readouterr().err
     assert len([*log.iterdir()]) == 3
     samples.unlink()
     next(log.glob("samples_local_sums*")).unlink()
