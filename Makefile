@@ -12,7 +12,7 @@ OUT ?= runs/demo
 # pip draws its progress on a terminal.
 PIP = $(BIN)/python -m pip install $(shell test -t 2 || echo --quiet) --disable-pip-version-check --no-deps
 
-.PHONY: demo example test test-fast test-floors test-more test-long chaos test-real check docs bench gpu-card install lock clean
+.PHONY: demo example study test test-fast test-floors test-more test-long chaos test-real check docs bench gpu-card install lock clean
 
 demo: install
 	$(BIN)/resurface demo --out $(OUT)
@@ -20,6 +20,10 @@ demo: install
 example: OUT = runs/smollm2
 example: install  ## a real model from start to report; ITEMS=200, TASK=xquad:DIR, CHAT=1 and OUT= are optional
 	$(BIN)/python -m examples.run_smollm2 --out $(OUT) $(if $(ITEMS),--items $(ITEMS)) $(if $(TASK),--task $(TASK)) $(if $(CHAT),--chat)
+
+study: install  ## a study from its plan to its numbers, in hours: NAME=silent-zone; TASK=xquad:DIR is optional
+	$(BIN)/python -m examples.make_smollm2
+	$(BIN)/python -m benchmarks.studies.$(subst -,_,$(NAME)) --out runs/$(NAME) $(if $(TASK),--task $(TASK))
 
 # In the order of the files: those that start engines come first.
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 30

@@ -1,0 +1,1 @@
+"""Studies that anyone can repeat: a plan, a sweep, and what is computed from its run."""
