@@ -113,12 +113,16 @@ def _counts(estimates: Estimates, total: Work, seconds: float | None) -> Iterato
 
 
 def _controls(estimates: Estimates) -> Iterator[str]:
+    """A line for each kind of control."""
+    controlled: dict[str, list[str]] = {}
     for row in estimates:
         if row.job.change:
-            yield (
-                f"{row.checkpoint}: {row.job.base} again, as a control ({row.job.change}): what"
-                " differs is noise; --control none leaves it out"
-            )
+            controlled.setdefault(row.job.change, []).append(str(row.job.base))
+    for change, bases in controlled.items():
+        yield (
+            f"{', '.join(bases)} again, as a control ({change}): what differs is noise;"
+            " --control none leaves it out"
+        )
 
 
 def _cells(work: Work) -> list[str]:
