@@ -1,20 +1,101 @@
-"""A run as Markdown for a model's page: the gate's verdict, the headline, a figure, and
-the sweep file that repeats the run."""
+"""A run in short. As Markdown for a model's page: the gate's verdict, the headline, a
+figure, and the sweep file that repeats the run. As one page of HTML for whoever signs a
+release: verdicts, their numbers, and what they rest on."""
 
 import re
 from pathlib import Path
 
 import yaml
 
-from evaluator.core.errors import Document, mapping_at
+from evaluator.core.errors import Document, mapping_at, rows_at
 from evaluator.core.files import write_atomically
-from evaluator.metrics.columns import rows_of
-from evaluator.metrics.headline import COLUMNS
+from evaluator.deciding.decision import worst_first
+from evaluator.deciding.policy import spelled
+from evaluator.deciding.verdict_text import summary, usable, why
+from evaluator.metrics import TABLES
+from evaluator.metrics.columns import names_of, rows_of
+from evaluator.metrics.headline import COLUMNS, WITH_INTERVALS
+from evaluator.metrics.items import ALL
 from evaluator.report.figures import draw_each
 from evaluator.report.gate_formats import Judged, code, grid, section
 from evaluator.report.notebook import OpenRun
-from evaluator.report.page import standalone
+from evaluator.report.page import evaluated, facts, prompt_form, render, standalone
+from evaluator.report.page import grid as grid_of
 from evaluator.report.results import Results, compute
+from evaluator.store.reading import read_run
+
+_WHO = ("task", "checkpoint", "n")
+# of the page to sign: a title, a table, which of its rows and which columns
+_SIGNED: tuple[tuple[str, str, Document, tuple[str, ...]], ...] = (
+    (
+        "Numbers",
+        "headline",
+        {},
+        ("open_accuracy", "choice_accuracy", "known", "mc_only", "lost"),
+    ),
+    (
+        "Paired items",
+        "flips",
+        {"language": ALL, "margin": "all"},
+        ("probe", "right_to_wrong", "wrong_to_right", "mcnemar_p"),
+    ),
+    (
+        "Lengths, cut and looping answers",
+        "length",
+        {"language": ALL},
+        ("base_tokens", "tokens", "base_at_limit", "at_limit", "base_loop", "loop"),
+    ),
+    (
+        "Top-1 agreement",
+        "fidelity",
+        {"language": ALL, "along": "greedy answer", "group": "all"},
+        ("kld", "same_top"),
+    ),
+    (
+        "Noise of both sides: the same weights, asked again",
+        "noise",
+        {},
+        ("control", "probe", "flip_rate", "changed_rate", "distance_max"),
+    ),
+)
+
+
+def write_sign_off(run_dir: Path, results: Results) -> Path:
+    """Write RUN/report/sign-off.html; return its path."""
+    run, grids, absent = read_run(run_dir), [], []
+    for title, table, where, names in _SIGNED:
+        columns, frame = WITH_INTERVALS, results.intervals
+        if table != "headline":
+            columns, filled = TABLES[table].columns, results.tables[table]
+            frame = filled.told(filled.frame)
+        columns = tuple(each for each in columns if each.name in (*_WHO, *names))
+        for column, value in where.items():
+            frame = frame[frame[column] == value]
+        if len(frame):
+            grids.append((title, grid_of(frame[names_of(columns)], columns)))
+        else:
+            absent.append(title)
+    context = {
+        "name": run_dir.resolve().name,
+        "verdict": summary(results.verdicts),
+        "verdicts": worst_first(results.verdicts),
+        "usable": usable,
+        "why": why,
+        "tolerances": spelled(results.policy),
+        "grids": grids,
+        "absent": absent,
+        "not_judged": results.not_judged,
+        "evaluated": evaluated(run),
+        "facts": facts(run),
+        "remarks": [*filter(None, (prompt_form(run), results.missed, results.noise))],
+        "sources": [
+            each["task"] for each in rows_at(mapping_at(run, "config"), "tasks")
+        ],
+        "digest": str(run.get("digest", "unknown")),
+    }
+    page = run_dir / "report" / "sign-off.html"
+    write_atomically(page, render("sign_off.html.j2", context).encode())
+    return page
 
 
 def write_card(run_dir: Path, out: Path) -> list[Path]:

@@ -49,6 +49,10 @@ def report(
             "--paper", help="also write report/paper.html and .csv: the paper's figures"
         ),
     ] = False,
+    sign_off: Annotated[
+        bool,
+        typer.Option("--sign-off", help="also write report/sign-off.html: one page"),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Rebuild tables/ and report/ from the records alone."""
@@ -59,6 +63,10 @@ def report(
 
         page = write_paper_page(run, results)
         print_plain(f"the paper's figures: {page}")
+    if sign_off:
+        from evaluator.report.card import write_sign_off
+
+        print_plain(f"the page to sign: {write_sign_off(run, results)}")
     if as_json:
         from evaluator.deciding.verdict_text import in_short
         from evaluator.metrics.columns import plain_rows

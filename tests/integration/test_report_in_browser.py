@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from evaluator.report import write_report
+from evaluator.report.card import write_sign_off
 from tests.support.synthetic import HOSTILE, write_run
 
 BROWSER = next(
@@ -304,3 +305,15 @@ def test_keyboard_keeps_its_place(page, tmp_path):
             "No analysis has these words.",
         ),
     ]
+
+
+def test_page_to_sign_fits_on_one_sheet(tmp_path):
+    names = ("dense", "wanda-0.6", "magnitude-0.6")
+    run = write_run(tmp_path / "run", 10, names, languages=("english", "korean"))
+    page, printed = write_sign_off(run, write_report(run).results), tmp_path / "s.pdf"
+    flags = [flag for flag in FLAGS if flag != "--dump-dom"]
+    flags += [f"--print-to-pdf={printed}", f"--user-data-dir={tmp_path / 'profile'}"]
+    subprocess.run(
+        [str(BROWSER), *flags, page.as_uri()], check=True, capture_output=True
+    )
+    assert len(re.findall(rb"/Type\s*/Page[^s]", printed.read_bytes())) == 1

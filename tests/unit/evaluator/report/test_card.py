@@ -6,7 +6,8 @@ import shutil
 
 import yaml
 
-from evaluator.report.card import write_card
+from evaluator.report import write_report
+from evaluator.report.card import write_card, write_sign_off
 from tests.support.runs import typed
 from tests.support.synthetic import write_run
 
@@ -27,6 +28,22 @@ def test_card_has_all_parts(tmp_path):
     assert figure.read_text().startswith("<svg ")
     (quoted,) = re.findall("\n````yaml\n(.*)\n````\n", text, re.DOTALL)
     assert yaml.safe_load(quoted) == config
+
+
+def test_page_to_sign_has_numbers_and_their_origin(tmp_path):
+    run = write_run(tmp_path / "<b>run", 12, ("dense", "wanda-0.6"))
+    file = run / "run.json"
+    more = {"config": {"tasks": [{"task": "jsonl:<i>q.jsonl"}]}, "digest": "d" * 64}
+    file.write_text(json.dumps(json.loads(file.read_text()) | more))
+    page = write_sign_off(run, write_report(run).results)
+    text = page.read_text()
+    assert "<b>run" not in text
+    assert "jsonl:&lt;i&gt;q.jsonl" in text
+    for part in ("McNemar p", "base tokens", "looping", "Tolerances: max_drop 2"):
+        assert part in text
+    assert "not measured: Noise of both sides" in text
+    assert f"digest {'d' * 64}" in text
+    assert "script" not in text
 
 
 def test_run_without_records_leaves_nothing(tmp_path, monkeypatch, capsys):
