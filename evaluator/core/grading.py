@@ -54,6 +54,7 @@ from typing import get_args
 
 from evaluator.core.config import Registry
 from evaluator.core.errors import one_line, unknown
+from evaluator.core.formulas import compared
 from evaluator.core.plain import SIGNS, flat, forms, in_clauses, plain
 from evaluator.core.records import Columns, Grading, Item
 from evaluator.core.text import (
@@ -74,7 +75,6 @@ from evaluator.core.text import (
     split_tokens,
 )
 
-LOOP = 8  # tokens of the n-grams that show a loop
 _FEW = 3  # letters of an answer that stands alone
 _WORDS = frozenset(("us", "it", "who"))  # and not `US`, `IT`, `WHO`
 _THOUGHT = (
@@ -139,20 +139,6 @@ def strip_thinking(text: str) -> str:
     for start, end in reversed(thinking_spans(text)):
         text = text[:start] + text[end:]
     return text
-
-
-def loops(thought: str, language: str) -> bool:
-    """Whether a thought loops: at least half of its n-grams of `LOOP` tokens stand in
-    it before.
-
-    The tokens are those of token F1, of the normalised text. A thought of fewer than 2
-    `LOOP` tokens does not loop.
-    """
-    tokens = split_tokens(normalise(thought), language)
-    grams = [
-        tuple(tokens[start : start + LOOP]) for start in range(len(tokens) - LOOP + 1)
-    ]
-    return len(tokens) >= 2 * LOOP and 2 * len(set(grams)) <= len(grams)
 
 
 def gradable(answers: Iterable[str], language: str) -> tuple[str, ...]:
@@ -734,4 +720,25 @@ def _letter(text: str) -> str:
     return "".join(re.findall(r"\A\W*([A-Za-z])\W*\Z", text)).upper()
 
 
-GRADERS = Registry("grader", (Grader(), Exact(), Number(), Letter()))
+class Math(Grader):
+    """The text's formula equals a gold answer's, by the library math-verify: in
+    `\\boxed{}`, else by its own order of forms. A text without LaTeX gives the number
+    that the grader `number` reads. Gold answers are LaTeX."""
+
+    name = "math"
+    help = "its formula equals a gold answer (extra: resurface[math])"
+
+    def problem(self, item: Item) -> str:
+        for answer in item.answers:
+            if not compared((answer,), f"\\boxed{{{answer}}}", "")[0]:
+                return f"{one_line(answer, 60)!r} is no formula"
+        return ""
+
+    def graded(self, text: str, item: Item) -> Graded:
+        said = _answer(text)
+        found = _number(said, item.language)
+        plain = _written(said, found[0], item.language) if found else ""
+        return compared(item.answers, said, plain)
+
+
+GRADERS = Registry("grader", (Grader(), Exact(), Number(), Letter(), Math()))

@@ -210,7 +210,7 @@ class Record(Origin, frozen=True, kw_only=True):
         str | None,
         Meaning(
             "the scored option; `aligned_rank`: the aligned answer; of a response, what"
-            " the grader `number` or `letter` read as its answer, a line each"
+            " its grader read as the answer, a line each"
         ),
     ] = None
     contains: Annotated[

@@ -139,3 +139,20 @@ def split_tokens(text: str, language: str) -> list[str]:
     if without_spaces(language):
         return [char for char in text if not char.isspace()]
     return text.split() if text.isascii() else _UNIT.findall(text)
+
+
+LOOP = 8  # tokens of the n-grams that show a loop
+
+
+def loops(text: str, language: str) -> bool:
+    """Whether a text loops: at least half of its n-grams of `LOOP` tokens stand in
+    it before.
+
+    The tokens are those of token F1, of the normalised text. A text of fewer than 2
+    `LOOP` tokens does not loop.
+    """
+    tokens = split_tokens(normalise(text), language)
+    grams = [
+        tuple(tokens[start : start + LOOP]) for start in range(len(tokens) - LOOP + 1)
+    ]
+    return len(tokens) >= 2 * LOOP and 2 * len(set(grams)) <= len(grams)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from evaluator.core.grading import LOOP, loops
 from evaluator.core.records import Format
 from evaluator.core.reducing import answer_fingerprint, first_of, where_measured
+from evaluator.core.text import LOOP, loops
 from evaluator.probes.base import Cost, ItemProbe, Steps
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ class Greedy(ItemProbe):
         "greedy_prompt_digest": "string",
         # A number that equal answers share, as texts are compared.
         "answer_said": "Int64",
-        # It loops (`grading.loops`); one of fewer than 2 LOOP tokens does not.
+        # It loops (`core.text.loops`); one of fewer than 2 LOOP tokens does not.
         "answer_loops": "boolean",
         # How many answers its grader read in it; null: it reads the whole text.
         "extracted": "Int64",
         # Without thinking null. The thought's tokens; it has no end; it loops
-        # (`grading.loops`).
+        # (`core.text.loops`).
         "thought_tokens": "Int64",
         "thought_cut": "boolean",
         "thought_loops": "boolean",

@@ -1,6 +1,6 @@
-"""The graders of numbers and letters on real-looking outputs: numbers.csv and
-letters.csv, each row with its verdict, its reason, and whose rule it is where lm-eval
-(gsm8k, mmlu_pro), lighteval and simple-evals differ."""
+"""The graders of numbers, letters and formulas on real-looking outputs: numbers.csv,
+letters.csv and formulas.csv, each row with its verdict, its reason, and whose rule it
+is where lm-eval (gsm8k, mmlu_pro, hendrycks_math), lighteval and simple-evals differ."""
 
 import csv
 from pathlib import Path
@@ -8,6 +8,8 @@ from time import perf_counter
 
 import pytest
 
+from evaluator.core import formulas
+from evaluator.core.errors import InputError
 from evaluator.core.grading import GRADERS
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.tables.grading import EXTRACTION
@@ -16,10 +18,11 @@ from tests.support.stamps import make_item
 from tests.support.tables import has
 
 FILES = {"number": "numbers.csv", "letter": "letters.csv"}
+ALL = {**FILES, "math": "formulas.csv"}
 
 
 def rows(grader):
-    path = Path(__file__).with_name(FILES[grader])
+    path = Path(__file__).with_name(ALL[grader])
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
@@ -29,7 +32,7 @@ def item(row):
     return make_item(answers=[row["answer"]], options=options, language=row["language"])
 
 
-@pytest.mark.parametrize("grader", FILES)
+@pytest.mark.parametrize("grader", ALL)
 def test_grader_follows_its_golden_file(grader):
     listed, judge = rows(grader), GRADERS[grader]
     wrong = [
@@ -66,6 +69,40 @@ def test_other_answers_nothing_and_the_question_are_wrong(grader):
             assert not judge.is_right(text, one), (text, one)
     assert not any(graded)
     assert len(graded) > 200
+
+
+def test_formulas_refuse_what_is_no_answer():
+    """The negative control, of the first golds: another gold one, nothing, the
+    question."""
+    judge, golds = GRADERS["math"], []
+    for row in rows("math"):
+        if row["answer"] not in golds:
+            golds.append(row["answer"])
+    for place, gold in enumerate(golds):
+        one = make_item(answers=[gold])
+        for text in ("", "\\boxed{}", "$$", "?", "<think>\\boxed{18}", QUESTION):
+            assert judge.graded(text, one)[0] is False
+        assert not judge.is_right(f"\\boxed{{{golds[place - 1]}}}", one)
+    assert judge.problem(make_item(answers=["}"]))
+
+
+def test_a_hanging_formula_costs_one_answer():
+    """And no `eval` runs what a text says."""
+    judge, item = GRADERS["math"], make_item(answers=["72"])
+    start = perf_counter()
+    assert judge.graded("\\boxed{9^{9^{9^{9}}}}", item)[0] is False
+    assert judge.graded("\\boxed{72!!!!!!!!!}", item)[0] is False
+    assert perf_counter() - start < 40
+    assert judge.graded("\\boxed{72}", item) == (True, ("72",))
+    code = "$__import__('os').system('kill 0')$"
+    assert judge.graded(code, item)[0] is False
+
+
+def test_a_missing_extra_is_one_line(monkeypatch):
+    monkeypatch.setattr(formulas, "_process", None)
+    monkeypatch.setattr(formulas, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"^grader math: .* 'resurface\[math\]'$"):
+        GRADERS["math"].problem(make_item(answers=["73"]))
 
 
 @pytest.mark.parametrize("grader", FILES)

@@ -10,7 +10,7 @@ import torch
 
 from evaluator.asking.prompts import Prompter
 from evaluator.checkpoints.tokenizer import load_tokenizer
-from evaluator.core.grading import loops
+from evaluator.core.text import loops
 from evaluator.store.reading import read_items
 from tests.support.engines import TOLERANCE, needs_vllm
 from tests.support.models import load_model

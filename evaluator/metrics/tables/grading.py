@@ -161,7 +161,7 @@ EXTRACTION = Table(
         " another item's gold answer, of nothing and of the question itself. That is its"
         " floor: an accuracy near it shows nothing."
     ),
-    needs="a task with the grader number or letter, and the probe greedy",
+    needs="a task with the grader number, letter or math, and the probe greedy",
     columns=(
         *BY_LANGUAGE,
         *TEXT("grader"),

@@ -12,7 +12,7 @@ or else the length of the pair's longest answer.
 Three outcomes are no short answer, and an answer has one of them at most:
 
 - `loop`: it repeats itself, cut or not: at least half of its runs of 8 words stand in
-  it before (`evaluator.core.grading.loops`).
+  it before (`evaluator.core.text.loops`).
 - `cut`: it reached the limit without an EOS, and does not loop.
 - `long`: it ended by itself, does not loop, and is over LONG times as long as the
   base's."""

@@ -7,7 +7,7 @@ greedy answers to the open prompt.
 - `ratio` is the mean length of thoughts over the base's, on the items measured in both.
   A missing thought has length 0.
 - `cut`: the share of thoughts without an end. `loops`: the share that loops
-  (`evaluator.core.grading.loops`).
+  (`evaluator.core.text.loops`).
 - `accuracy`: the answer after the thought contains a gold answer; a cut thought has no
   answer.
 - The fates are those of table `fates`, of the answers after thoughts, on the items that

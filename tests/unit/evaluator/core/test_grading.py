@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.core.errors import InputError
-from evaluator.core.grading import gradable, grade, grades, loops, strip_thinking
+from evaluator.core.grading import gradable, grade, grades, strip_thinking
 from evaluator.core.plain import plain
 from evaluator.core.text import (
     code_of,
     is_known,
+    loops,
     main_code,
     name_of,
     normalise,

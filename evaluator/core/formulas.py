@@ -1,0 +1,149 @@
+"""Equality of formulas by the library math-verify (the extra `math`).
+
+It works in a process of its own, which has a limit of memory, and of processor time
+for each answer: a formula that takes more ends that process, and counts as no answer.
+There `eval` is an error: sympy's parser of plain text would run what a model wrote. So
+only LaTeX is read, by math-verify's grammar, and its numbers by `_number`.
+
+    python -m evaluator.core.formulas      that process: a line of JSON in, one out
+"""
+
+import atexit
+import builtins
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any, NoReturn
+
+from evaluator.core.errors import InputError
+from evaluator.core.isolated import environment
+
+_SECONDS = 5  # of the processor, for each answer
+_BYTES = 4 << 30
+_LONGEST = 1000  # characters of what is read: a line is written at once
+_process: "subprocess.Popen[str] | None" = None
+
+
+@lru_cache(maxsize=4096)
+def compared(
+    golds: tuple[str, ...], said: str, plain: str
+) -> tuple[bool, tuple[str, ...]]:
+    """Whether the formula that a text gives as its answer equals a gold one, and that
+    formula as it stands there; `plain` is read where the text has none in LaTeX. Empty:
+    there is none, or it took too long. Raises InputError without the extra."""
+    answer = _asked([golds, said, plain])
+    return (False, ()) if answer is None else (answer[0], tuple(answer[1]))
+
+
+def _asked(question: Sequence[Any]) -> Any:
+    """The process's answer; None: it died of the question."""
+    for _ in range(2):  # an idle one may have been killed
+        process = _process or _started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(question) + "\n")
+            process.stdin.flush()
+        except OSError:
+            _end()
+            continue
+        if line := process.stdout.readline():
+            return json.loads(line)
+        _end()
+        break
+    return None
+
+
+@atexit.register
+def _end() -> None:
+    global _process
+    if _process is not None:
+        _process.kill()
+        with suppress(OSError):
+            _process.communicate()
+    _process = None
+
+
+def _started() -> "subprocess.Popen[str]":
+    if find_spec("math_verify") is None:
+        raise InputError(
+            "grader math: the package math-verify is not installed: pip install"
+            " 'resurface[math]'"
+        )
+    global _process
+    _process = subprocess.Popen(
+        [sys.executable, "-m", "evaluator.core.formulas"],
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        text=True,
+    )
+    assert _process.stdout is not None
+    if not _process.stdout.readline():
+        _end()
+        raise InputError("grader math: math-verify cannot be imported")
+    return _process
+
+
+def _refuse(*_: object) -> NoReturn:
+    raise ValueError("a formula is not evaluated")
+
+
+def _number(text: str, **_: object) -> Any:
+    """A number, or the name of one of sympy's own objects, which sympy would read with
+    `eval`. Raises ValueError for anything else."""
+    from sympy import Float, Integer, Symbol
+
+    if text.isidentifier():
+        return Symbol(text)
+    return Integer(int(text)) if text.isdecimal() else Float(str(float(text)))
+
+
+def _answers() -> None:
+    from math_verify import LatexExtractionConfig, parse, verify
+    from sympy.integrals import manualintegrate  # noqa: F401  defines a tuple by `eval`
+    from sympy.parsing import sympy_parser
+
+    sympy_parser.parse_expr = _number
+    builtins.eval = _refuse
+    resource.setrlimit(resource.RLIMIT_AS, (_BYTES, _BYTES))
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what a library prints is no answer
+
+    def reply(value: object) -> None:
+        print(json.dumps(value), file=replies, flush=True)
+
+    def read(text: str) -> list[Any]:
+        found: list[Any] = parse(
+            text, [LatexExtractionConfig()], parsing_timeout=_SECONDS
+        )
+        return found
+
+    reply("ready")
+    for line in sys.stdin:
+        golds, said, plain = json.loads(line)
+        signal.setitimer(signal.ITIMER_PROF, _SECONDS)
+        right, found = False, []
+        try:
+            found = read(said) or (read(f"${plain}$") if plain else [])
+            wanted = [read(f"\\boxed{{{gold}}}") for gold in golds]
+            right = bool(found) and any(
+                verify(gold, found, timeout_seconds=_SECONDS) for gold in wanted if gold
+            )
+        except (Exception, RecursionError, MemoryError):
+            found = found or []
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        reply([right, [str(each)[:_LONGEST] for each in found[-1:]]])
+
+
+if __name__ == "__main__":
+    _answers()
