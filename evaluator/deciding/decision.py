@@ -33,7 +33,7 @@ from evaluator.deciding.criteria import (
     Measured,
     Paired,
 )
-from evaluator.deciding.thresholds import Thresholds
+from evaluator.deciding.thresholds import FEWEST, Thresholds
 from evaluator.metrics.intervals import ALPHA
 from evaluator.metrics.items import ALL
 
@@ -45,7 +45,6 @@ Floors = Mapping[str, Sequence[Evidence]]
 # from best to worst
 OUTCOMES: tuple[Outcome, ...] = ("PASS", "WARN", "ANOMALOUS", "BLOCK")
 PASS_LEVEL, BLOCK_LEVEL = 0.05, 0.01  # of BLOCK: over all checks
-FEWEST = 10  # contexts that a decision requires
 IMPLAUSIBLE = 0.05  # a larger gain is a mistake until shown otherwise
 _MOST = 1_000_000  # items: a larger estimate does not help a reader
 

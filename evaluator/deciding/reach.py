@@ -11,8 +11,8 @@ import numpy as np
 
 from evaluator.core.records import Item
 from evaluator.deciding.criteria import Paired, Probe
-from evaluator.deciding.decision import FEWEST, PASS_LEVEL, Check, decide
-from evaluator.deciding.thresholds import Thresholds
+from evaluator.deciding.decision import PASS_LEVEL, Check, decide
+from evaluator.deciding.thresholds import FEWEST, Thresholds
 from evaluator.metrics.columns import Row
 from evaluator.metrics.intervals import Floats, Mean
 from evaluator.metrics.items import Flags

@@ -20,6 +20,7 @@ from pydantic import (
 from evaluator.core.config import Frozen
 from evaluator.core.errors import Json
 
+FEWEST = 10  # contexts that a decision requires
 # strict: YAML's `yes` is no 1
 Percent = Annotated[float, Field(ge=0, le=100, strict=True)] | None
 Amount = Annotated[float, Field(ge=0, strict=True)] | None

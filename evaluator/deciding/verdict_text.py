@@ -6,15 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from evaluator.core.errors import Json, counted
-from evaluator.deciding.decision import (
-    FEWEST,
-    OUTCOMES,
-    Check,
-    Outcome,
-    Verdict,
-    worst_first,
-)
+from evaluator.deciding.decision import OUTCOMES, Check, Outcome, Verdict, worst_first
 from evaluator.deciding.policy import Policy
+from evaluator.deciding.thresholds import FEWEST
 from evaluator.metrics import TABLES
 from evaluator.metrics.columns import POINTS
 from evaluator.metrics.intervals import ALPHA

@@ -21,7 +21,6 @@ from evaluator.deciding.criteria import (
     paired_of,
 )
 from evaluator.deciding.decision import (
-    FEWEST,
     IMPLAUSIBLE,
     Check,
     Floors,
@@ -30,7 +29,7 @@ from evaluator.deciding.decision import (
     decide,
 )
 from evaluator.deciding.policy import Policy
-from evaluator.deciding.thresholds import Thresholds
+from evaluator.deciding.thresholds import FEWEST, Thresholds
 from evaluator.metrics.columns import Row, rows_with
 from evaluator.metrics.inputs import Inputs, Subject
 from evaluator.metrics.items import ALL

@@ -33,7 +33,9 @@ class EngineConfig(Frozen):
     needs."""
 
     kind: str = "vllm"  # a name in ENGINES
-    dtype: DType = "auto"
+    dtype: DType = Field(
+        default="auto", description="auto: float32 on a CPU, its own on a GPU"
+    )
     max_model_len: int = Field(default=1088, ge=64)  # longest prompt + generated tokens
     # None: 32 on a CPU, vLLM's default on a GPU
     block_size: int | None = Field(default=None, ge=1)
@@ -63,15 +65,21 @@ class EngineConfig(Frozen):
     # How a continuation is scored: `forced` computes it after a prompt that all
     # continuations share; `prompt_logprobs` sends prompt and continuation as one prompt
     # each, which is slower and checks the former.
-    scoring: Scoring = "forced"
+    scoring: Scoring = Field(
+        default="forced", description="forced, or vLLM's slow prompt_logprobs"
+    )
     # No number depends on the other rows of its batch: vLLM's batch-invariant mode,
     # slower, on GPUs only. Engine torch computes one request at a time, so that it
     # holds there anyway.
     deterministic: bool = False
     # With `auto`, a checkpoint may be computed in another dtype than its base; then
     # every table shows that.
-    mixed_dtypes: bool = False
-    trust_remote_code: bool = False
+    mixed_dtypes: bool = Field(
+        default=False, description="permit another dtype than the base's"
+    )
+    trust_remote_code: bool = Field(
+        default=False, description="run the checkpoint's own code"
+    )
     # The file that counts what a run sends to a served model; its actor sets it.
     spending: Path | None = Field(default=None, exclude=True)
 

@@ -27,22 +27,28 @@ class EvalConfig(Settings, Source):
     # What records call it; None: the task's own name, a file's stem for jsonl:FILE and
     # text:FILE.
     name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    languages: tuple[str, ...] | None = None  # None: every language of the task
-    items: int = Field(default=200, ge=0)  # per language; 0 = all
-    probes: tuple[Annotated[str, AfterValidator(PROBES.checked)], ...] = (
-        *("greedy", "beam", "sample", "choice", "rank"),
-        "aligned_rank",
+    languages: tuple[str, ...] | None = Field(
+        default=None, description="names or codes; all by default"
+    )
+    items: int = Field(default=200, ge=0, description="per language; 0 = all")
+    probes: tuple[Annotated[str, AfterValidator(PROBES.checked)], ...] = Field(
+        default=("greedy", "beam", "sample", "choice", "rank", "aligned_rank"),
+        description="see `list probes`",
     )
     # How distractors are drawn for items without their own options. None: the run's
     # first setting, or `alike`.
-    options: DrawnOptions | None = None
-    chat: bool = False  # prompt through the tokenizer's chat template
+    options: DrawnOptions | None = Field(
+        default=None, description="distractors: alike (default), any or near"
+    )
+    chat: bool = Field(default=False, description="use the tokenizer's chat template")
     # Which of the sweep's prompts pose it; None: the paper's and every other one.
     prompts: tuple[str, ...] | None = None
     # the prompt that poses it, if not the paper's; `prompts` sets it
     template: PromptTemplate | None = None
     # cap of a prompt; the context is cut to fit
-    prompt_tokens: int = Field(default=512, ge=SHORTEST_PROMPT)
+    prompt_tokens: int = Field(
+        default=512, ge=SHORTEST_PROMPT, description="the longest prompt"
+    )
     one_shot_prompt_tokens: int = Field(default=1024, ge=SHORTEST_PROMPT)
 
     @field_validator("probes", "prompts")

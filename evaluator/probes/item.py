@@ -73,15 +73,21 @@ class Settings(Frozen):
     """The settings that probes read. The defaults are the paper's (The Benchmark
     Illusion, arXiv 2606.17609)."""
 
-    formats: tuple[Format, ...] = ("open",)
-    seed: Seed = 0
+    formats: tuple[Format, ...] = Field(
+        default=("open",), description="see `list probes`"
+    )
+    seed: Seed = Field(default=0, description="of distractors and samples")
     # the rule by which an answer is right (`evaluator.core.grading`)
-    grading: Grading = "strict"
+    grading: Grading = Field(default="strict", description="strict or paper")
     # what decides it in written answers; other ones than `text` go by `strict`
-    grader: Annotated[str, AfterValidator(GRADERS.checked)] = "text"
-    max_new_tokens: int = Field(default=32, ge=1)
+    grader: Annotated[str, AfterValidator(GRADERS.checked)] = Field(
+        default="text", description="see `list graders`"
+    )
+    max_new_tokens: int = Field(default=32, ge=1, description="tokens of an answer")
     # Whether the model thinks before it answers, and for how many tokens.
-    thinking: Annotated[Thinking, BeforeValidator(_thinking)] = "off"
+    thinking: Annotated[Thinking, BeforeValidator(_thinking)] = Field(
+        default="off", description="think before: off, on or N tokens"
+    )
     # The longest thought, which a sweep's preparation sets: the budget, or what the
     # model's positions leave.
     thought_limit: int = Field(default=0, ge=0)
@@ -93,7 +99,9 @@ class Settings(Frozen):
     beam_width: int = Field(default=5, ge=1, le=10)
     samples: int = Field(default=10, ge=1)
     # of probes that draw; None: the run seed. They must include it
-    seeds: tuple[Seed, ...] | None = None
+    seeds: tuple[Seed, ...] | None = Field(
+        default=None, description="N,...: draw samples under each"
+    )
     top_p: float = Field(default=0.9, gt=0, le=1)
     # vLLM refuses more, and silently raises less
     temperature: float = Field(default=1.0, ge=0.01, le=2)
@@ -107,7 +115,7 @@ class Settings(Frozen):
     context_tokens: Annotated[
         tuple[Annotated[int, Field(ge=0, le=2**20)], ...],
         BeforeValidator(lambda v: v if isinstance(v, list | tuple) else (v,)),
-    ] = (0,)
+    ] = Field(default=(0,), description="N,...: longer contexts")
 
     @field_validator("formats", "seeds", "context_tokens")
     @classmethod

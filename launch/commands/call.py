@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -17,6 +17,7 @@ from rich.markup import escape
 from evaluator.core.errors import (
     Document,
     InputError,
+    Json,
     ResurfaceError,
     counted,
     one_line,
@@ -26,14 +27,12 @@ from evaluator.core.errors import (
 from evaluator.core.files import write_atomically
 from evaluator.core.lease import Lease
 from evaluator.core.liveness import this_process
-from evaluator.engine.config import AUTO_CACHE, ENGINES
+from evaluator.engine.config import AUTO_CACHE, ENGINES, EngineConfig
 from evaluator.engine.processor import usable_cores
 from evaluator.probes.config import EvalConfig
 from evaluator.store.run_json import need_run
 from launch.commands.dry_run import explanation, lines_of, print_estimate
 from launch.commands.options import (
-    DTYPES,
-    Chat,
     Date,
     Detach,
     DryRun,
@@ -44,15 +43,11 @@ from launch.commands.options import (
     Strict,
     TaskName,
     Track,
-    dtype_names,
     eval_sweep,
-    format_names,
     listed,
     models,
-    probe_names,
-    question,
     recipe_names,
-    running,
+    with_fields,
 )
 from launch.commands.report import finish
 from launch.commands.terminal import (
@@ -85,7 +80,7 @@ from launch.run.events import (
     TookOver,
 )
 from launch.run.state import Bus
-from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep
+from launch.sweep.config import RECIPES, Resources, SweepConfig, find_recipe, load_sweep
 from launch.sweep.models import BUNDLED, is_served, local_directory, no_directory
 
 if TYPE_CHECKING:
@@ -365,9 +360,17 @@ def summary(failures: Sequence[Failure]) -> str:
     return f"{count}, wholly or in part: {', '.join(named[:_NAMED])}{more}"
 
 
-PROBES_BY_DEFAULT = ",".join(EvalConfig.model_fields["probes"].default)
-
-
+@with_fields("How it runs", EngineConfig, "scoring")
+@with_fields(
+    *("How it runs", Resources, "engines", "engines_per_gpu", "shard_items"),
+    "keep_references",
+)
+@with_fields("The models", EngineConfig, "dtype", "mixed_dtypes", "trust_remote_code")
+@with_fields(
+    *("The questions", EvalConfig, "languages", "items", "formats", "probes"),
+    *("options", "grading", "grader", "seed", "seeds", "max_new_tokens"),
+    *("prompt_tokens", "context_tokens", "chat", "thinking"),
+)
 def evaluate(
     checkpoints: Annotated[
         list[str],
@@ -377,47 +380,6 @@ def evaluate(
     ],
     *,
     task: TaskName,
-    languages: Annotated[
-        str | None, question(help="names or codes; all by default")
-    ] = None,
-    items: Annotated[int, question(help="per language; 0 = all")] = 200,
-    formats: Annotated[
-        str, question(help="see `resurface list probes`", autocompletion=format_names)
-    ] = "open",
-    probes: Annotated[
-        str | None,
-        question(
-            help=f"see `resurface list probes`; default: {PROBES_BY_DEFAULT}",
-            autocompletion=probe_names,
-        ),
-    ] = None,
-    options: Annotated[
-        str | None, question(help="distractors: alike, any or near")
-    ] = None,
-    grading: Annotated[
-        str, question(show_default=False, help="strict (default) or paper")
-    ] = "strict",
-    grader: Annotated[
-        str, question(show_default=False, help="see `resurface list graders`")
-    ] = "text",
-    seed: Annotated[int, question(help="of distractors and samples")] = 0,
-    seeds: Annotated[
-        str | None, question(metavar="N,...", help="draw samples under each")
-    ] = None,
-    max_new_tokens: Annotated[int, question(help="tokens of an answer")] = 32,
-    prompt_tokens: Annotated[int, question(help="the longest prompt")] = 512,
-    context_tokens: Annotated[
-        str, question(metavar="N,...", help="longer contexts")
-    ] = "0",
-    chat: Chat = False,
-    thinking: Annotated[
-        str,
-        question(
-            show_default=False,
-            metavar="off|on|N",
-            help="think before answers; default off",
-        ),
-    ] = "off",
     date: Date = None,
     prompts: Prompts = None,
     base: Annotated[
@@ -431,16 +393,6 @@ def evaluate(
         str | None,
         models(metavar="VARIABLE", help="the environment variable with its key"),
     ] = None,
-    dtype: Annotated[
-        str,
-        models(
-            show_default=False,
-            autocompletion=dtype_names,
-            help=(
-                f"{', '.join(DTYPES)}; default auto: float32 on a CPU, its own on a GPU"
-            ),
-        ),
-    ] = "auto",
     kv_cache_dtype: Annotated[
         str,
         models(
@@ -459,29 +411,7 @@ def evaluate(
             ),
         ),
     ] = None,
-    mixed_dtypes: Annotated[
-        bool, models("--mixed-dtypes", help="permit another dtype than the base's")
-    ] = False,
-    trust_remote_code: Annotated[
-        bool, models("--trust-remote-code", help="run the checkpoint's own code")
-    ] = False,
     engine: EngineName = "vllm",
-    scoring: Annotated[
-        str, running(help="forced, or vLLM's slow prompt_logprobs")
-    ] = "forced",
-    engines: Annotated[
-        int | None, running(help="engines to run; default one per GPU")
-    ] = None,
-    engines_per_gpu: Annotated[
-        str, running(metavar="N", help="engines on one GPU; auto: while one more gains")
-    ] = "auto",
-    shard_items: Annotated[
-        int, running(help="items per file, which a crash can lose")
-    ] = 20,
-    keep_references: Annotated[
-        bool,
-        running("--keep-references", help="keep the distributions of probe fidelity"),
-    ] = False,
     out: Out = None,
     dry_run: DryRun = False,
     strict: Strict = False,
@@ -489,12 +419,16 @@ def evaluate(
     notify: Notify = None,
     detach: Detach = False,
     as_json: AsJson = False,
+    **typed: Any,
 ) -> None:
     """Pose questions to checkpoints, compare them with their base, and write tables
     and page.
 
     The same command resumes."""
-    config = eval_sweep(checkpoints, locals())
+    named: Json = {"task": task, "date": date, "prompts": prompts, "base": base}
+    named |= {"out": out, "endpoint": endpoint, "key_env": key_env, "engine": engine}
+    named |= {"kv_cache_dtype": kv_cache_dtype, "control": control}
+    config = eval_sweep(checkpoints, named | typed)
     for value in config.models.values():
         directory = None if is_served(value) else local_directory(str(value))
         if directory is not None and not directory.exists():  # mistyped

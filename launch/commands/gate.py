@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
@@ -13,11 +13,10 @@ from rich.markup import escape
 from evaluator.core.config import validated
 from evaluator.core.errors import Document, InputError
 from evaluator.core.files import write_atomically
-from evaluator.deciding.decision import FEWEST
 from evaluator.deciding.policy import need_tasks, policy_of, spelled
-from evaluator.deciding.thresholds import Thresholds, Tolerances
+from evaluator.deciding.thresholds import FEWEST, Thresholds, Tolerances
 from evaluator.store.run_json import need_run
-from launch.commands.options import RunDirectories, as_option, each_known, field_option
+from launch.commands.options import RunDirectories, as_option, each_known, with_fields
 from launch.commands.terminal import (
     AsJson,
     console,
@@ -45,6 +44,10 @@ _LEGEND = (
 )
 
 
+_TOLERANCES = [name for name in Thresholds.model_fields if name != "languages"]
+
+
+@with_fields("Tolerances", Thresholds, *_TOLERANCES)
 def gate(
     run: RunDirectories = None,
     policy: Annotated[
@@ -61,26 +64,6 @@ def gate(
             "--format", help="table, json, markdown (for a merge request), junit"
         ),
     ] = "table",
-    max_drop: Annotated[float | None, field_option(Thresholds, "max_drop")] = None,
-    max_drop_language: Annotated[
-        float | None, field_option(Thresholds, "max_drop_language")
-    ] = None,
-    max_sample_drop: Annotated[
-        float | None, field_option(Thresholds, "max_sample_drop")
-    ] = None,
-    max_mc_only: Annotated[
-        float | None, field_option(Thresholds, "max_mc_only")
-    ] = None,
-    max_lost: Annotated[float | None, field_option(Thresholds, "max_lost")] = None,
-    min_recovery: Annotated[
-        float | None, field_option(Thresholds, "min_recovery")
-    ] = None,
-    max_flips: Annotated[float | None, field_option(Thresholds, "max_flips")] = None,
-    max_delta_pr: Annotated[
-        float | None, field_option(Thresholds, "max_delta_pr")
-    ] = None,
-    max_kld: Annotated[float | None, field_option(Thresholds, "max_kld")] = None,
-    min_ear: Annotated[float | None, field_option(Thresholds, "min_ear")] = None,
     languages: Annotated[
         bool | None,
         typer.Option(
@@ -101,6 +84,7 @@ def gate(
         bool, typer.Option("--try", help="write nothing: page and report stay")
     ] = False,
     as_json: AsJson = False,
+    **tolerances: Any,
 ) -> None:
     """Judge each compressed checkpoint against its base. Exit code 4 if one is
     BLOCK, else 0. Or judge the second of two logs of lm-eval, inspect, lighteval or
@@ -113,11 +97,8 @@ def gate(
     the last policy counts. A tolerance without a default is judged only if it is
     set. Known answers: the base says and picks them. Writes RUN/gate.json and
     RUN/gate.yaml, the policy; page and report show the same verdict."""
-    typed = {
-        name: value
-        for name, value in locals().items()
-        if name in Tolerances.model_fields and value is not None
-    }
+    typed = tolerances | {"languages": languages}
+    typed = {name: value for name, value in typed.items() if value is not None}
     validated(Tolerances, typed, "resurface gate", as_option)
     each_known("--format", [format], ("table", "json", "markdown", "junit"))
     if plan is not None:

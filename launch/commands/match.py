@@ -1,26 +1,26 @@
 """`resurface match`: matcher models judge a run's responses; then it rebuilds the
 report."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
+from evaluator.engine.config import EngineConfig
 from evaluator.probes import answering_probes
 from evaluator.store.run_json import need_run
 from launch.commands.options import (
-    DTYPES,
     EngineName,
     RunDirectory,
     completing,
-    dtype_names,
     match_request,
-    models,
+    with_fields,
 )
 from launch.commands.report import finish
 from launch.commands.terminal import AsJson, console, print_json, print_plain, warn
 
 
+@with_fields("The models", EngineConfig, "dtype", "trust_remote_code")
 def match(
     run: RunDirectory,
     matcher: Annotated[
@@ -38,13 +38,8 @@ def match(
         ),
     ] = "greedy",
     engine: EngineName = "vllm",
-    dtype: Annotated[
-        str, models(help=f"{', '.join(DTYPES)}; as in eval", autocompletion=dtype_names)
-    ] = "auto",
-    trust_remote_code: Annotated[
-        bool, models("--trust-remote-code", help="run the matcher's own code")
-    ] = False,
     as_json: AsJson = False,
+    **typed: Any,
 ) -> None:
     """Let other models judge whether a response means the same as the gold answer.
     The same command resumes.
@@ -52,9 +47,7 @@ def match(
     Runs one engine at a time: each matcher judges the whole run, and claims whose
     verdict is known."""
     need_run(run)
-    chosen, config = match_request(
-        probes, {"kind": engine, "dtype": dtype, "trust_remote_code": trust_remote_code}
-    )
+    chosen, config = match_request(probes, {"kind": engine, **typed})
     from launch.process import captured
     from launch.run.work.judging import judge_run
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from inspect import Parameter, signature
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, get_args
 
 import typer
@@ -21,9 +23,9 @@ from evaluator.core.errors import (
     read_bytes,
     unknown,
 )
+from evaluator.core.grading import GRADERS
 from evaluator.core.records import FORMATS
 from evaluator.core.removed import REMOVED
-from evaluator.deciding.thresholds import Thresholds
 from evaluator.engine.config import ENGINES, DType, EngineConfig, engines_help
 from evaluator.probes import PROBES, answering_probes
 from evaluator.probes.config import EvalConfig
@@ -63,15 +65,6 @@ def grouped(title: str) -> Callable[..., Any]:
     return partial(typer.Option, rich_help_panel=title)
 
 
-def field_option(model: type[BaseModel], name: str) -> Any:
-    """An option with the help and the default of a model's field."""
-    field = model.model_fields[name]
-    default = "" if field.default is None else f" (default: {field.default:g})"
-    return grouped("Tolerances" if model is Thresholds else "Options")(
-        help=f"{field.description}{default}"
-    )
-
-
 def completing(known: Iterable[Any]) -> Callable[[str], list[str]]:
     """Completes a name, of a registry too, also the last of several with commas
     between them."""
@@ -87,6 +80,59 @@ def runs() -> list[str]:
     """The run directories here, and one folder down."""
     files = [*Path().glob("*/run.json"), *Path().glob("*/*/run.json")]
     return [str(file.parent) for file in files]
+
+
+DTYPES: tuple[str, ...] = get_args(DType)
+# the values of fields, to complete
+_NAMES: dict[str, Iterable[Any]] = {
+    "formats": FORMATS,
+    "probes": PROBES,
+    "dtype": DTYPES,
+    "grader": GRADERS,
+}
+
+
+def with_fields(
+    panel: str, model: type[BaseModel], *names: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command options from fields of a model, which help shows under `panel`.
+    The command takes them as `**typed`: None for one that was not typed."""
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        known = signature(command, eval_str=True)
+        own = [
+            parameter
+            for parameter in known.parameters.values()
+            if parameter.kind is not Parameter.VAR_KEYWORD
+        ]
+        own += [field_option(model, name, panel) for name in names]
+        setattr(command, "__signature__", known.replace(parameters=own))  # noqa: B010
+        return command
+
+    return decorated
+
+
+def field_option(model: type[BaseModel], name: str, panel: str) -> Parameter:
+    """An option with the name, the help and the default of a model's field. The model
+    checks its value."""
+    field = model.model_fields[name]
+    parts = get_args(field.annotation) or (field.annotation,)
+    kinds = {getattr(part, "__origin__", part) for part in parts} - {NoneType}
+    kind: Any = next((each for each in (bool, int, float) if kinds == {each}), str)
+    default = field.default
+    if isinstance(default, tuple):
+        default = ", ".join(map(str, default))
+    shown = "" if default in (None, False) else f" (default: {default})"
+    if isinstance(default, float):
+        shown = f" (default: {default:g})"
+    option = typer.Option(
+        f"--{name.replace('_', '-')}",
+        help=f"{field.description}{shown}",
+        rich_help_panel=panel,
+        autocompletion=completing(_NAMES[name]) if name in _NAMES else None,
+    )
+    kept: Any = Annotated[kind | None, option]
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kept)
 
 
 question, models, running, output = map(
@@ -132,14 +178,9 @@ Prompts = Annotated[
     Path | None,
     question("--prompts", help="YAML, NAME: TEMPLATE; each poses the task again"),
 ]
-Chat = Annotated[bool, question("--chat", help="use the tokenizer's chat template")]
 Date = Annotated[
     str | None, question(metavar="DAY", help="for chat templates, as 2026-01-31")
 ]
-DTYPES: tuple[str, ...] = get_args(DType)
-dtype_names = completing(DTYPES)
-format_names = completing(FORMATS)
-probe_names = completing(PROBES)
 recipe_names = completing(bundled_recipes())
 task_names = completing(TASKS)
 TaskName = Annotated[
@@ -163,6 +204,7 @@ CalibrationSeed = Annotated[int, text(help="of the choice of passages")]
 def eval_sweep(checkpoints: Sequence[str], typed: Document) -> SweepConfig:
     """A sweep without pruning, from the options of `resurface eval`. Raises
     InputError naming the option and the value."""
+    typed = {name: value for name, value in typed.items() if value is not None}
     earlier = _earlier_names(typed.get("out"))
     models = names_of(checkpoints, "CHECKPOINT", earlier)
     base, named = typed.get("base"), None
@@ -182,10 +224,8 @@ def eval_sweep(checkpoints: Sequence[str], typed: Document) -> SweepConfig:
         values[name] = endpoint
     options = {**typed, "kind": typed["engine"]}
     for name in ("languages", "context_tokens", "formats", "probes", "seeds"):
-        if options.get(name) is not None:
+        if name in options:
             options[name] = listed(name.replace("_", "-"), options[name])
-    if options.get("probes") is None:
-        options.pop("probes", None)
     each_known("--engine", [options["engine"]], ENGINES.names)
     parts: Json = {}
     for model in (EvalConfig, EngineConfig, Resources):
@@ -201,7 +241,7 @@ def eval_sweep(checkpoints: Sequence[str], typed: Document) -> SweepConfig:
             "prompts": {} if prompts is None else read_prompts(prompts),
             "tasks": [task],
             "date": options.get("date"),
-            "seed": options["seed"],
+            "seed": options.get("seed", 0),
             "engine": parts["EngineConfig"],
             "resources": parts["Resources"],
             "kv_cache": listed("kv-cache-dtype", options["kv_cache_dtype"]),
@@ -283,7 +323,8 @@ def match_request(probes: str, engine: Document) -> tuple[list[str], EngineConfi
     chosen = each_known(
         "probe with responses", listed("probes", probes), answering_probes()
     )
-    return chosen, validated(EngineConfig, engine, "resurface match", as_option)
+    given = {name: value for name, value in engine.items() if value is not None}
+    return chosen, validated(EngineConfig, given, "resurface match", as_option)
 
 
 def explained(error: TyperException) -> str:

@@ -18,21 +18,21 @@ from evaluator.core.errors import InputError, Json, nearest, unknown
 from evaluator.core.grading import GRADERS
 from evaluator.core.records import FORMATS, Format, Item
 from evaluator.probes import PROBES
+from evaluator.probes.config import EvalConfig
 from evaluator.tasks import TASKS, Task, TaskData, TaskSpec, load_task
 from evaluator.tasks.base import PAPER
 from evaluator.tasks.distractors import choose_options
 from evaluator.tasks.loading import DEEP_ITEMS
 from launch.commands.options import (
-    Chat,
     Date,
     Prompts,
     TaskName,
     as_option,
     completing,
-    format_names,
     listed,
     question,
     task_names,
+    with_fields,
 )
 from launch.commands.terminal import (
     AsJson,
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from evaluator.asking.prompts import Prompt, Prompter
     from evaluator.asking.questions import Question
     from evaluator.asking.templates import PromptTemplate
-    from evaluator.probes.config import EvalConfig
 
 
 FORMATS_HELP: Mapping[Format, str] = {
@@ -200,6 +199,10 @@ def _described(task: Task) -> Iterator[str]:
 SAMPLE = "sample"
 
 
+@with_fields(
+    *("The questions", EvalConfig, "languages", "formats", "chat", "items"),
+    *("seed", "options"),
+)
 def show_prompt(
     task: TaskName,
     model: Annotated[
@@ -208,38 +211,20 @@ def show_prompt(
     item: Annotated[
         str | None, question(help="an item's id, or 'sample'; default: the first item")
     ] = None,
-    languages: Annotated[
-        str | None,
-        question(help="names or codes; for an id that several languages have"),
-    ] = None,
-    formats: Annotated[
-        str,
-        question(
-            help="what prompts show; see `resurface list probes`",
-            autocompletion=format_names,
-        ),
-    ] = "open",
-    chat: Chat = False,
-    items: Annotated[
-        int, question(min=0, help="as in eval; decides one_shot's example")
-    ] = 200,
-    seed: Annotated[int, question(min=0, help="of distractors")] = 0,
-    options: Annotated[
-        str, question(help="how distractors are drawn: any, alike, near")
-    ] = "alike",
     date: Date = None,
     prompts: Prompts = None,
     prompt: Annotated[str | None, question(help="only this one of --prompts")] = None,
+    **typed: Any,
 ) -> None:
     """Print an item's prompt, its tokens, and the options that choice scores. Starts
     no engine."""
     templates = _templates(prompts, prompt)
-    data, found = _found(
-        task, item, None if languages is None else listed("languages", languages)
-    )
+    typed = {name: value for name, value in typed.items() if value is not None}
+    for name in {"languages", "formats"} & typed.keys():
+        typed[name] = listed(name, typed[name])
+    data, found = _found(task, item, typed.pop("languages", None))
     from evaluator.asking.template_checks import try_prompts
     from evaluator.checkpoints.tokenizer import load_tokenizer
-    from evaluator.probes.config import EvalConfig
     from evaluator.probes.planning import prompter_of
     from launch.sweep.models import resolve_model
     from launch.sweep.prepared_tasks import today
@@ -249,14 +234,10 @@ def show_prompt(
         EvalConfig,
         {
             "task": task,
-            "items": items,
-            "seed": seed,
-            "formats": listed("formats", formats),
             "probes": ("choice",),
-            "options": options,
-            "grader": "number" if options == "near" else "text",
-            "chat": chat,
+            "grader": "number" if typed.get("options") == "near" else "text",
             "date": date or today(),
+            **typed,
         },
         "resurface show-prompt",
         as_option,

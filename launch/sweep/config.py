@@ -205,14 +205,20 @@ class Resources(Frozen):
 
     # None: one per GPU (or per tensor_parallel GPUs), or one per node without GPUs.
     # Each has a thread in the driver.
-    engines: int | None = Field(default=None, ge=1, le=1000)
-    # Engines that share a GPU, and its gpu_memory_utilization. `auto`: up to four, while
-    # another one gains (`launch/run/decide/sharing.py`).
-    engines_per_gpu: Annotated[int | Literal["auto"], BeforeValidator(_sharing)] = (
-        "auto"
+    engines: int | None = Field(
+        default=None, ge=1, le=1000, description="engines to run; default one per GPU"
     )
-    # per part, fewer of long answers; a crash can lose one
-    shard_items: int = Field(default=20, ge=1, le=10**6)
+    # Engines that share a GPU, and its gpu_memory_utilization. `auto`: up to four
+    # (`launch/run/decide/sharing.py`).
+    engines_per_gpu: Annotated[int | Literal["auto"], BeforeValidator(_sharing)] = (
+        Field(
+            default="auto", description="engines on one GPU; auto: while one more gains"
+        )
+    )
+    # fewer of long answers
+    shard_items: int = Field(
+        default=20, ge=1, le=10**6, description="items per file, which a crash can lose"
+    )
     # The run sets a checkpoint or a prune job aside, and retires an engine, after this
     # many failures in a row.
     attempts: int = Field(default=3, ge=1, le=1000)
@@ -223,8 +229,10 @@ class Resources(Frozen):
     load_seconds: int = Field(default=1800, ge=1, le=30 * 24 * 3600)
     # The run ends after this long without GPUs for any engine; at most a month.
     placement_seconds: int = Field(default=600, ge=1, le=30 * 24 * 3600)
-    # keep the bases' distributions (RUN/references) after the run
-    keep_references: bool = False
+    # RUN/references, after the run
+    keep_references: bool = Field(
+        default=False, description="keep the distributions of probe fidelity"
+    )
 
 
 class SweepConfig(Frozen):
