@@ -283,7 +283,7 @@ def test_quantised_checkpoint_decides_the_dtype(models, tmp_path, monkeypatch):
     )
     few = (
         "gazetteer: 18 items: a PASS (drop of said answers: at most 2.0 pp) needs at least"
-        " 149 contexts, and there are 18"
+        " 149 contexts, and there are 18 (see `resurface gate --plan`)"
     )
     assert list(plan.notes()) == [(few, True), (chosen, False)]
     assert plan.engine.dtype == plan.identity["engine"]["dtype"] == "bfloat16"
