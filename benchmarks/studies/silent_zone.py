@@ -66,8 +66,8 @@ def halves(contexts: pd.Series) -> pd.Series:
     return contexts.map(lambda name: "A" if name in first else "B")
 
 
-def read(run: OpenRun) -> tuple[list[str], dict[str, Half]]:
-    """The compressed checkpoints, and both halves."""
+def read(run: OpenRun) -> dict[str, Half]:
+    """Both halves, of the compressed checkpoints in alphabetical order."""
     items, outcomes = run.items(), run.outcomes()
     items = items.assign(context=items["cluster"].astype(str))
     asked = outcomes[outcomes["produced"].notna()]
@@ -90,7 +90,7 @@ def read(run: OpenRun) -> tuple[list[str], dict[str, Half]]:
         rises = rise.reindex(names).to_numpy(np.float64)[:, None]
         quantities["perplexity"] = Quantity(rises * ones, ones)
         found[half] = Half(here["context"].nunique(), quantities)
-    return names, found
+    return found
 
 
 def _numbers(asked: pd.DataFrame) -> pd.DataFrame:
@@ -142,7 +142,7 @@ def rho(one: Floats, other: Floats) -> float:
     return float(np.corrcoef(*ranks)[0, 1])
 
 
-def study(names: list[str], half: dict[str, Half]) -> pd.DataFrame:
+def study(half: dict[str, Half]) -> pd.DataFrame:
     """The table of the page: a row for each predictor and outcome."""
     ones = {each: np.ones(half[each].contexts) for each in half}
     drop = half["A"].quantities["choice"].value(ones["A"])
@@ -173,7 +173,7 @@ def study(names: list[str], half: dict[str, Half]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def index(names: list[str], half: dict[str, Half]) -> Json:
+def index(half: dict[str, Half]) -> Json:
     """The best predictor without answers and the best two of them, chosen by every
     other checkpoint on half A, tested by the others on half B."""
     ones = {each: np.ones(half[each].contexts) for each in half}
@@ -227,8 +227,8 @@ def main() -> None:
     command = [sys.executable, "-m", "launch.commands.cli", "sweep", str(sweep)]
     if subprocess.run([*command, "--out", str(given.out)]).returncode not in (0, 3):
         raise InputError(f"{given.out}: the run is not finished: repeat the command")
-    names, half = read(open_run(given.out))
-    found = study(names, half)
+    half = read(open_run(given.out))
+    found = study(half)
     write_atomically(given.out.with_suffix(".csv"), csv_bytes(found))
     shown = [
         (
@@ -240,7 +240,7 @@ def main() -> None:
         for row in found.itertuples()
     ]
     print_table("silent zone", ("predictor", "outcome", "rho", "95 %"), shown)
-    print(index(names, half))
+    print(index(half))
 
 
 if __name__ == "__main__":

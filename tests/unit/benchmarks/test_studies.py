@@ -1,0 +1,102 @@
+"""The numbers of the study "silent zone", on made-up checkpoints."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks.studies.silent_zone import (
+    ANSWERED,
+    OUTCOMES,
+    UNANSWERED,
+    Half,
+    Quantity,
+    _quantities,
+    halves,
+    index,
+    rho,
+    study,
+)
+
+CONTEXTS, CHECKPOINTS = 40, 12
+
+
+def half(seed: int, losses: np.ndarray) -> Half:
+    """Every checkpoint loses its share of open answers; `kld` rises with it, and all
+    else is noise."""
+    draws = np.random.default_rng(seed)
+    ones = np.ones((CHECKPOINTS, CONTEXTS))
+    names = {*UNANSWERED, *ANSWERED, *OUTCOMES}
+    quantities = {
+        name: Quantity(draws.random((CHECKPOINTS, CONTEXTS)) * 0.01, ones)
+        for name in sorted(names)
+    }
+    lost = losses[:, None] + draws.normal(0, 0.01, (CHECKPOINTS, CONTEXTS))
+    for name in ("open", "known", "open_paper", "kld"):
+        quantities[name] = Quantity(lost, ones)
+    return Half(CONTEXTS, quantities)
+
+
+def test_study_finds_what_predicts():
+    losses = np.linspace(0, 0.3, CHECKPOINTS)
+    both = {"A": half(0, losses), "B": half(1, losses)}
+    frame = study(both).set_index(["predictor", "outcome"])
+    known, noise = frame.loc["kld", "open"], frame.loc["margin", "open"]
+    assert known["rho"] == 1.0
+    assert known["low"] > 0.9
+    assert noise["low"] < 0 < noise["high"]
+    floor = frame.loc["kld", "shuffled"]
+    assert floor["low"] < -0.3
+    assert floor["high"] > 0.3
+    assert set(frame["checkpoints"]) == {CHECKPOINTS}
+    chosen = index(both)
+    assert chosen["kld"] == 1.0
+    assert len(chosen) == 2
+
+
+def test_zone_is_what_choice_keeps():
+    losses = np.linspace(0, 0.3, CHECKPOINTS)
+    both = {"A": half(0, losses), "B": half(1, losses)}
+    both["A"].quantities["choice"] = both["A"].quantities["open"]
+    assert set(study(both)["checkpoints"]) == {(losses < 0.05).sum() + 1}
+
+
+def test_halves_are_alike_in_all_languages():
+    contexts = pd.Series([f"passage {number % 21}" for number in range(63)])
+    found = halves(contexts)
+    assert found.groupby(contexts).nunique().eq(1).all()
+    assert found[:21].value_counts().to_dict() == {"A": 11, "B": 10}
+
+
+def test_quantities_are_quotients_of_sums():
+    here = pd.DataFrame({"checkpoint": ["p"] * 4, "context": ["a", "a", "b", "b"]})
+    for name, own, base in (
+        ("open", [1, 0, 0, 1], [1, 1, 1, 0]),
+        ("open_paper", [1, 0, 0, 1], [1, 1, 1, 0]),
+        ("choice", [1, 1, 0, 1], [1, 1, 1, 1]),
+        ("margin", [1, 1, -1, 1], [2, 2, 2, 2]),
+        ("kld", [0.1, 0.3, 0.2, 0.0], [0, 0, 0, 0]),
+        ("same_top", [2, 1, 2, 2], [2, 2, 2, 2]),
+        ("positions", [2, 2, 2, 2], [2, 2, 2, 2]),
+    ):
+        here[name] = [float(each) for each in own]
+        here[f"{name}_base"] = [float(each) for each in base]
+    found = dict(_quantities(here, ["p"]))
+    values = {name: each.value(np.ones(2))[0] for name, each in found.items()}
+    assert values == pytest.approx(
+        {
+            "kld": 0.6 / 8,
+            "top_1": 1 / 8,
+            "choice": 1 / 4,
+            "choice_flips": 1 / 4,
+            "margin": 6 / 4,
+            "open": 1 / 4,
+            "open_flips": 3 / 4,
+            "mc_only": 1 / 3,  # of three known answers, one is only picked
+            "known": 2 / 3,
+            "open_paper": 1 / 4,
+        }
+    )
+
+
+def test_correlation_of_equal_values_is_none():
+    assert rho(np.ones(3), np.arange(3.0)) == 0.0
