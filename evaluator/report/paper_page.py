@@ -21,6 +21,7 @@ from markupsafe import Markup
 import evaluator.metrics.columns as col
 from evaluator.core.errors import Document, InputError
 from evaluator.core.files import csv_bytes, write_atomically
+from evaluator.core.text import name_of
 from evaluator.metrics import TABLES
 from evaluator.metrics.columns import Column, Row, rows_with, worded
 from evaluator.metrics.items import ALL
@@ -198,7 +199,8 @@ def values_of(place: Place, tables: Tables, pair: Pair) -> Iterator[Value]:
         for quantity in place.quantities:
             where = {"language": ALL, **quantity.where, place.axis: label}
             setting = place.settings.get(label, MAIN)
-            published = _published(quantity, setting, where)
+            named = {"language": name_of(where["language"])}
+            published = _published(quantity, setting, where | named)
             row = _row(tables, quantity, _subject(pair, quantity.side) | where)
             yield Value(label, quantity, published, row)
 
@@ -256,8 +258,9 @@ def _languages(place: Place, tables: Tables, pair: Pair) -> list[str]:
             where = {**quantity.where, "language": language}
             if _published(quantity, MAIN, where) is not None:
                 theirs.append(language)
-    names = dict.fromkeys([*ours, *theirs])
-    return [ALL, *(name for name in names if name not in (ALL, "mean"))]
+    # a run may name a language by its code
+    names = {name_of(name): name for name in [*theirs, *ours]}
+    return [ALL, *(name for name in names.values() if name not in (ALL, "mean"))]
 
 
 def _published(quantity: Quantity, setting: str, where: Row) -> float | None:

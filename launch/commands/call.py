@@ -464,6 +464,9 @@ def sweep(
             "--explain", help="print what a bundled recipe is for; start nothing"
         ),
     ] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="print the file; start nothing")
+    ] = False,
     track: Track = None,
     notify: Notify = None,
     reuse: Annotated[
@@ -497,6 +500,9 @@ def sweep(
     --watch ends with Ctrl-C, or at a file RUN/STOP."""
     file = find_recipe(recipe)
     config = load_sweep(file)
+    if show:
+        print_plain(f"# {file}\n{file.read_text(encoding='utf-8')}")
+        return
     if explain:
         about = explanation(file, config)
         for line in lines_of(about):

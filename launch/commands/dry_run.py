@@ -28,7 +28,7 @@ def print_estimate(
 ) -> None:
     """Print a sweep's cost, `notes` and the assumptions; `run`: the run.json of the
     last run there, or nothing. Raises InputError as `estimate` does."""
-    from launch.sweep.estimate import ASSUMPTIONS, estimate, seconds_of, total_of
+    from launch.sweep.estimate import assumptions, estimate, seconds_of, total_of
 
     estimates = estimate(config)
     total = total_of(estimates)
@@ -46,7 +46,7 @@ def print_estimate(
         *_controls(estimates),
         *_disk_space(estimates),
         *notes,
-        ASSUMPTIONS,
+        assumptions(estimates),
     )
     for text in texts:
         print_plain(text)

@@ -75,7 +75,7 @@ def gate(
         int | None,
         typer.Option(
             "--plan",
-            min=FEWEST,
+            min=10,
             metavar="QUESTIONS",
             help="what so many would decide, and how many a tolerance needs",
         ),

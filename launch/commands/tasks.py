@@ -97,7 +97,8 @@ _MORE = {
     "tasks": "[:DIR]: the data set is on the hub, or in DIR. `resurface tasks TASK` shows"
     " a sample and its prompts.",
     "methods": f"calibration texts: {', '.join(KINDS)}",
-    "recipes": "small/NAME: the same on the bundled model",
+    "recipes": "small/NAME: the same on the bundled model; `resurface sweep NAME --show`"
+    " prints the file",
 }
 
 
@@ -201,7 +202,7 @@ SAMPLE = "sample"
 
 @with_fields(
     *("The questions", EvalConfig, "languages", "formats", "chat", "items"),
-    *("seed", "options"),
+    *("seed", "options", "thinking"),
 )
 def show_prompt(
     task: TaskName,
@@ -234,7 +235,7 @@ def show_prompt(
         EvalConfig,
         {
             "task": task,
-            "probes": ("choice",),
+            "probes": ("greedy" if typed.get("thinking") else "choice",),
             "grader": "number" if typed.get("options") == "near" else "text",
             "date": date or today(),
             **typed,

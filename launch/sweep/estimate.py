@@ -20,6 +20,7 @@ from evaluator.probes.config import EvalConfig
 from evaluator.tasks.loading import (
     DEEP_ITEMS,
     UNKNOWN_SIZE,
+    is_here,
     items_by_language,
     load_task,
     question_bytes,
@@ -219,12 +220,28 @@ def parameters_of(value: str) -> float | None:
         return None
 
 
-ASSUMPTIONS = (
-    f"assumed: {_BYTES_PER_TOKEN} bytes in a token of your own questions and texts;"
-    f" else {_PROMPT['open']} tokens in an open prompt, {_PROMPT['open_capped']} in"
-    f" open_capped, {_PROMPT['one_shot']} in one_shot (mean of XQuAD with Qwen's"
-    f" vocabulary), each computed once, {100 * _UNSHARED:.0f} % of a context with"
-    f" context_tokens; {_OPTION} tokens in a candidate; every answer runs to its token"
-    f" cap; {UNKNOWN_SIZE:,} items in each language of an unknown data set. Nothing was"
-    " started and nothing fetched."
-)
+def assumptions(estimates: Estimates) -> str:
+    """What they assume, in words."""
+    tasks = [task for row in estimates for task in row.job.tasks.values()]
+    formats = {
+        form
+        for task in tasks
+        for probe in task.item_probes
+        for form in probe.formats(task)
+    }
+    of_hub = [task for task in tasks if not is_here(task.task)]
+    sizes = [items_by_language(task.task, task.languages) for task in of_hub]
+    said = {
+        f"{_BYTES_PER_TOKEN} bytes in a token of texts": len(of_hub) < len(tasks),
+        f"{_PROMPT['open']} tokens in an open prompt, as in XQuAD with Qwen's"
+        " vocabulary": of_hub,
+        **{f"{_PROMPT[form]} in {form}": form in formats for form in CAPPED_FORMATS},
+        f"{_UNSHARED:.0%} of a long context": any(task.length for task in tasks),
+        f"{UNKNOWN_SIZE:,} items in each language of an unknown data set": any(
+            UNKNOWN_SIZE in size.values() for size in sizes
+        ),
+        f"{_OPTION} tokens in a candidate": True,
+        "every answer runs to its token cap": True,
+    }
+    used = "; ".join(text for text, is_used in said.items() if is_used)
+    return f"assumed: {used}. Nothing was started and nothing fetched."

@@ -12,7 +12,7 @@ cluster whose second node is lost and joins.
 Whatever ends the command, the same command is given again, until the run has
 finished; then the next run begins. Between two strikes passes at most half the time of
 the quickest whole run so far. Real vLLM, real Ray, a tiny model: half a minute a kill
-on two cores. `--night`: the recipe `night` on two nodes; its event log must tell of
+on two cores. `--night`: the recipe `two_models` on two nodes; its event log must tell of
 every kill.
 """
 
@@ -286,7 +286,7 @@ def chaos(desk: Desk, kills: int, seed: int) -> Chaos:
 
 
 def night(desk: Night, kills: int, seed: int) -> Chaos:
-    """The recipe `night` on two nodes, with random kills."""
+    """The recipe `two_models` on two nodes, with random kills."""
     made = Chaos(desk, kills=kills, seed=seed, seconds=240.0, only=_AT_NIGHT)
     with places(desk.directory, 0) as place:
         made.run(place)

@@ -1,4 +1,4 @@
-"""The recipe `night` as a desk of chaos, and what must be there in the morning."""
+"""The recipe `two_models` as a desk of chaos, and what must be there in the morning."""
 
 import json
 import os
@@ -34,7 +34,7 @@ class Night(Desk):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self._document = yaml.safe_load(
-            find_recipe("night").read_text(encoding="utf-8")
+            find_recipe("two_models").read_text(encoding="utf-8")
         )
         there = (MODEL / "made_from.json").exists()
         self._document["models"]["smollm2"] = os.fspath(MODEL) if there else "bundled"

@@ -326,7 +326,7 @@ def test_paper_joins_all_recipes(folder):
     paper = recipe_jobs(f"{folder}paper")
     assert {path.stem for path in (RECIPES / folder).glob("*.yaml")} - {
         "demo",
-        "night",
+        "two_models",
         "paper_values",
     } == {*PAPER, "paper"}
     prunes = {
