@@ -75,7 +75,7 @@ def gate(
         int | None,
         typer.Option(
             "--plan",
-            min=10,
+            min=FEWEST,
             metavar="QUESTIONS",
             help="what so many would decide, and how many a tolerance needs",
         ),
