@@ -14,6 +14,8 @@ device. A cell is empty where the run did not measure it.
     tokens_per_second   (computed prompt tokens + generated tokens) / seconds; the
                         prefix cache's are not computed
     seconds_per_item    seconds / items whose records were stored
+    engine_hours        of all its tasks: times the price of a GPU's hour, what it cost,
+                        where each GPU has one engine
 
 The seconds are an engine's own: busy, or waiting with requests at hand
 (`EngineStats`). With two engines the run is faster. The figure, one for each task,
@@ -109,6 +111,7 @@ def _speed(calls: Sequence[Served]) -> Row:
         "peak_memory": max(peaks, default=None),
         "tokens_per_second": tokens / seconds if seconds > 0 else None,
         "seconds_per_item": item_seconds / items if items and seconds > 0 else None,
+        "engine_hours": seconds / 3600 if seconds > 0 else None,
     }
 
 
@@ -158,6 +161,7 @@ TABLE = Table(
         *BYTES("peak_memory"),
         Column("tokens_per_second", AMOUNT, stored="tokens per second"),
         *SECONDS("seconds_per_item"),
+        Column("engine_hours", AMOUNT, stored="h"),
         *TEXT("machine"),
         Column("items", COUNT, figure_only=True),
         Column("reason", TEXT, figure_only=True),

@@ -11,7 +11,8 @@ from evaluator.report.figures import draw_each
 from tests.support.records import Seen, numbered
 from tests.support.tables import has, only, outcomes
 
-SPEED = ["peak_memory", "tokens_per_second", "seconds_per_item", "machine"]
+SPEED = ["peak_memory", "tokens_per_second", "seconds_per_item", "engine_hours"]
+SPEED += ["machine"]
 NAMES = ["checkpoint", "bytes", "bits_a_weight", "parameters", *SPEED]
 SIZES = [
     {"name": "dense", "bytes": 2000, "disk_bytes": 2080, "parameters": 1000},
@@ -57,7 +58,7 @@ def test_price_of_all_calls():
     has(rows, checkpoint=["dense", "gptq"], bytes=[2080, 600], parameters=[1000] * 2)
     has(rows, bits_a_weight=[16, 8 * 530 / 1000], peak_memory=[None, 700])
     has(rows, tokens_per_second=[None, 400 / 8], seconds_per_item=[None, 8 / 8])
-    has(rows, machine=[None, "H100"])
+    has(rows, machine=[None, "H100"], engine_hours=[None, 8 / 3600])
 
 
 def test_price_keeps_machines_apart():
@@ -85,7 +86,10 @@ def test_price_keeps_machines_apart():
         # a run of before
         ({"items": None, "peak_memory": None}, ["peak_memory", "seconds_per_item"]),
         # engine torch
-        ({"busy_seconds": None}, ["tokens_per_second", "seconds_per_item"]),
+        (
+            {"busy_seconds": None},
+            ["tokens_per_second", "seconds_per_item", "engine_hours"],
+        ),
         ({"busy_seconds": float("nan")}, SPEED),  # no counters that can be read
         ({"device": 3, "items": -1}, SPEED),
     ],
