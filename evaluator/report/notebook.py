@@ -38,6 +38,8 @@ from evaluator.metrics.table import FilledTable, numbers_of
 from evaluator.metrics.tables import TABLES, fill
 from evaluator.report import read_inputs
 from evaluator.report.figures import Axes, axes_of, parts_of
+from evaluator.report.paper_page import paper_table
+from evaluator.report.results import compute
 from evaluator.store.outcomes import outcome_types
 from evaluator.store.reading import (
     read_items,
@@ -213,6 +215,10 @@ class OpenRun:
         if file is not None:
             need_tasks(chosen, self.tasks, str(file))
         return self.judged(chosen)[1]
+
+    def paper(self) -> pd.DataFrame:
+        """What `report --paper` writes as CSV. Raises InputError as it does."""
+        return paper_table(compute(self.inputs), self._run)
 
     def policy(self, file: Path | None = None, **tolerances: object) -> Policy:
         """The policy as `policy_for` chooses it."""

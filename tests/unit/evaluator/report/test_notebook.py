@@ -32,7 +32,7 @@ def run(tmp_path_factory) -> OpenRun:
         NAMES,
         languages=("english", "korean"),
     )
-    finish("report", path)
+    finish("report", path, "--paper")
     return open_run(str(path))
 
 
@@ -86,6 +86,11 @@ def test_every_number_of_a_csv_is_a_cell(run):
             assert measure in by_measure or values.empty
             if len(values):
                 assert [*by_measure[measure][end].dropna()] == [*values], column
+
+
+def test_figures_of_the_paper_are_those_of_its_csv(run):
+    stored = pd.read_csv(run.path / "report" / "paper.csv")
+    pd.testing.assert_frame_equal(run.paper(), stored, check_dtype=False)
 
 
 @pytest.mark.more

@@ -81,6 +81,21 @@ def test_values_and_differences():
     assert "\N{MINUS SIGN}14.0 pp" in page
 
 
+def test_code_of_a_language_meets_the_papers_name():
+    tables = rows_of(results())
+    for rows in tables.values():
+        rows[:] = [
+            {**row, "language": "en"} if row.get("language") == "english" else row
+            for row in rows
+        ]
+    (figure,) = [place for place in places() if place.name == "Figure 1"]
+    found = values_of(figure, tables, Pair("tydiqa", "dense", "wanda-0.5"))
+    shown = {value.label: (value.published, value.ours) for value in found}
+    results.cache_clear()
+    assert shown["en"] == (0.12, 0.0)
+    assert "english" not in shown
+
+
 @pytest.mark.parametrize("same", [True, False])
 def test_another_models_values_are_marked(same):
     page = render_paper_page("run", results(same=same), QWEN if same else {})

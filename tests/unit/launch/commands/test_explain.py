@@ -1,7 +1,9 @@
 """`resurface sweep RECIPE --explain`."""
 
+import yaml
+
 from evaluator.metrics.published import paper
-from launch.sweep.config import bundled_recipes
+from launch.sweep.config import RECIPES, bundled_recipes
 from tests.support.runs import typed
 
 
@@ -29,3 +31,12 @@ def test_own_file_of_a_recipes_name(monkeypatch, tmp_path, capsys):
     )
     assert typed(monkeypatch, "sweep", "main.yaml", "--explain") == 2
     assert "main.yaml is no bundled recipe" in capsys.readouterr().err
+
+
+def test_recipe_is_printed(monkeypatch, capsys):
+    """As it can be stored, with its place in a comment."""
+    assert typed(monkeypatch, "sweep", "two_models", "--show") == 0
+    text = capsys.readouterr().out
+    file = RECIPES / "two_models.yaml"
+    assert text.startswith(f"# {file}\n")
+    assert yaml.safe_load(text) == yaml.safe_load(file.read_text(encoding="utf-8"))
