@@ -17,7 +17,7 @@ import json
 import re
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
 from typing import Any
@@ -113,6 +113,7 @@ class Prompter:
         self._add_special_tokens = not chat
         self._tail = 0 if chat else _special_tail(tokenizer)
         self._opening = [] if chat else opening_of(tokenizer)
+        self.system = ""  # the message before the user's turn in a chat template
         self.eos_ids = eos_ids_of(tokenizer)
         self._counts: dict[str, int] = {}
         self.thoughts = Thoughts(tokenizer) if thinking else None
@@ -124,10 +125,14 @@ class Prompter:
         *,
         candidates: Sequence[str] = (),
         exemplar: Item | None = None,
+        examples: Sequence[Item] = (),
         context_chars: int | None = None,
     ) -> Prompt:
         """The prompt that poses `item`. Raises InputError if it is too long without any
         context, or lacks an exemplar.
+
+        The solved `examples` stand before it in every format but `one_shot`, each with
+        the options that its prompt lists, and with its answer as its only one.
 
         `shown`, `distractors_only` and `unrelated` list the `candidates`; a template
         that names `options` lists them in every format. `one_shot` shows the
@@ -148,6 +153,8 @@ class Prompter:
         before, context, after = _pieces(
             item, format, candidates, exemplar, context_chars, self._wording
         )
+        if examples and format != "one_shot":
+            before = "".join(_solved(each, self._wording) for each in examples) + before
         if self._chat:
             before, after = self._in_chat_template(before, context, after)
         prompt = self._fit(before, context, after, cap)
@@ -275,10 +282,12 @@ class Prompter:
     ) -> tuple[str, str]:
         """What stands before and after the context once the template is applied."""
         turn = before + context + after
-        problem = ""
+        problem, turns = "", [{"role": "user", "content": turn}]
+        if self.system:
+            turns.insert(0, {"role": "system", "content": self.system})
         try:
             rendered: str = self._tokenizer.apply_chat_template(
-                [{"role": "user", "content": turn}],
+                turns,
                 tokenize=False,
                 add_generation_prompt=True,
                 date_string=self._date.strftime("%d %b %Y"),
@@ -287,10 +296,12 @@ class Prompter:
             )
         except Exception as error:  # a template divides by zero as it likes
             rendered, problem = "", f"cannot be applied ({one_line(error)})"
-        if len(rendered) > len(turn) + LONGEST:
+        if len(rendered) > len(turn) + len(self.system) + LONGEST:
             problem = f"writes more than {LONGEST:,} characters"
         if not problem and turn not in rendered:
             problem = "rewrites the user's turn"
+        if not problem and self.system not in rendered:
+            problem = "leaves the system message out"
         if problem:
             name = self._tokenizer.name_or_path
             raise InputError(f"{name}: chat: the chat template {problem}")
@@ -398,12 +409,10 @@ def _pieces(
                 " left; use fewer items"
             )
         shown = _context(exemplar)[:EXEMPLAR_CONTEXT_CHARS]
-        if wording is None:
-            before, after = _around(shown, "\n", exemplar.question)
-            posed = f"{before}{shown}{after}\n{_INSTRUCTION}"
-        else:
-            posed = wording.whole(exemplar, shown, ())
-        solved = f"{posed}{_separator(posed)}{gold_option(exemplar)}\n\n"
+        shot = replace(
+            exemplar, context=shown, options=(), answers=(gold_option(exemplar),)
+        )
+        solved = _solved(shot, wording, "\n")
     if wording is not None:
         before, context, after = wording.around(item, context, candidates)
         return solved + before, context, after
@@ -411,6 +420,17 @@ def _pieces(
     listed = f"Candidates: {'; '.join(candidates)}\n\n" if candidates else ""
     before, after = _around(context, gap, item.question)
     return solved + before, context, f"{after}{gap}{listed}{_INSTRUCTION}"
+
+
+def _solved(example: Item, wording: Wording | None, gap: str = "\n\n") -> str:
+    """An example's prompt, with its answer."""
+    shown, options = _context(example), example.options
+    if wording is None:
+        before, after = _around(shown, gap, example.question)
+        posed = f"{before}{shown}{after}{gap}{_INSTRUCTION}"
+    else:
+        posed = wording.whole(example, shown, options)
+    return f"{posed}{_separator(posed)}{example.answers[0]}\n\n"
 
 
 def _separator(prompt: str) -> str:

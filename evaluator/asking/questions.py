@@ -63,6 +63,8 @@ class Question(Posed):
     candidates: Mapping[Format, tuple[str, ...]]
     # the one-shot exemplar; None: no item of the language can be
     exemplar: Item | None = None
+    # solved ones before its prompt, each with its answer alone (`Prompter.build`)
+    examples: tuple[Item, ...] = ()
     lists_options: bool = False  # its template lists options in every format
     # passages of its language that may lengthen its context; all items share them
     others: tuple[str, ...] = ()

@@ -122,15 +122,19 @@ def main() -> None:
 def _render_chat(template: str, variables: Mapping[str, Any]) -> None:
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    turns = [[{"role": "user", "content": "resurface"}]]
+    user = {"role": "user", "content": "resurface"}
     settings = {"add_generation_prompt": True, **variables}
-    try:
-        rendered, _ = render_jinja_template(turns, chat_template=template, **settings)
-    except MemoryError:
-        raise
-    except Exception:  # the template's user reports the error
-        return
-    if len(rendered[0]) > LONGEST:
+    rendered: list[str] = []
+    for turns in ([user], [user | {"role": "system"}, user]):
+        try:
+            rendered += render_jinja_template(
+                [turns], chat_template=template, **settings
+            )[0]
+        except MemoryError:
+            raise
+        except Exception:  # the template's user reports the error
+            break
+    if any(len(each) > LONGEST for each in rendered):
         sys.exit(_TOO_LARGE)
 
 

@@ -45,6 +45,12 @@ class EvalConfig(Settings, Source):
     prompts: tuple[str, ...] | None = None
     # the prompt that poses it, if not the paper's; `prompts` sets it
     template: PromptTemplate | None = None
+    few_shot: int = Field(
+        default=0, ge=0, le=64, description="solved examples before each prompt"
+    )
+    system: str | None = Field(
+        default=None, description="the chat template's system message"
+    )
     # cap of a prompt; the context is cut to fit
     prompt_tokens: int = Field(
         default=512, ge=SHORTEST_PROMPT, description="the longest prompt"
@@ -95,6 +101,10 @@ class EvalConfig(Settings, Source):
                 f"seeds: {', '.join(map(str, self.seeds))}: no probe here draws answers:"
                 f" add {' or '.join(drawing)} to probes"
             )
+        if self.system and not self.chat:
+            raise ValueError(
+                "system: a chat template has system messages: set chat: true (--chat)"
+            )
         if self.thinks and not self.chat:
             raise ValueError(
                 "thinking: thoughts begin in the chat template: set chat: true (--chat)"
@@ -136,8 +146,9 @@ class EvalConfig(Settings, Source):
     def identifying(self) -> dict[str, Any]:
         """The settings that records depend on, as JSON, beside the task's data."""
         omitted = {"task", "prompts", *Source.model_fields} - self.given().keys()
-        if self.grader == "text":  # younger than many runs
-            omitted.add("grader")
+        for name in ("grader", "few_shot", "system"):  # younger than many runs
+            if getattr(self, name) == type(self).model_fields[name].default:
+                omitted.add(name)
         return self.model_dump(mode="json", exclude=omitted)
 
     @property

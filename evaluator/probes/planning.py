@@ -6,10 +6,10 @@ tokenised once for all checkpoints that share a tokenizer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import product
+from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
 from evaluator.asking.long_contexts import in_order, lengthened
@@ -52,12 +52,52 @@ def exemplars_of(pool: Sequence[Item], subset: Sequence[Item]) -> list[Item]:
 def exemplar_for(item: Item, exemplars: Sequence[Item]) -> Item | None:
     """The first that shares neither question nor context with the item: either would
     show it the answer."""
+    return next(iter(_apart(item, exemplars)), None)
+
+
+def _apart(item: Item, others: Iterable[Item]) -> Iterator[Item]:
     question, context = normalise(item.question), normalise(item.context)
-    for each in exemplars:
+    for each in others:
         same_context = context and normalise(each.context) == context
         if normalise(each.question) != question and not same_context:
-            return each
-    return None
+            yield each
+
+
+def few_shot_pool(pool: Sequence[Item], subset: Sequence[Item]) -> list[Item]:
+    """The items of a training split or of all that may be solved examples, in the order
+    in which they are: none that is evaluated. A run that grows keeps the first ones."""
+    asked = {(item.context, item.question) for item in subset}
+    found = []
+    for item in reversed(select(pool, 0)):
+        if (item.context, item.question) not in asked and not is_excluded(item):
+            found.append(item)
+    return found
+
+
+def few_shots(item: Item, pool: Iterable[Item], config: EvalConfig) -> tuple[Item, ...]:
+    """The solved examples of an item. Raises InputError if there are too few, and for
+    one that lacks the options which the template lists."""
+    place = f"task {config.task!r}, item {item.item_id!r}: few_shot: {config.few_shot}:"
+    found = list(islice(_apart(item, pool), config.few_shot))
+    if len(found) < config.few_shot:
+        raise InputError(
+            f"{place} {len(found)} examples are left: all others are evaluated, or share"
+            " its question or context; use fewer items"
+        )
+    shown = []
+    for each in found:
+        options = None
+        if config.lists_options:
+            options = choose_options(each, [each], config.seed)
+            if options is None:
+                raise InputError(
+                    f"{place} the prompt lists options, and example {each.item_id!r}"
+                    " has none"
+                )
+        listed = replace(each, options=() if options is None else options.texts)
+        answer = GRADERS[config.grader].stated(listed if options else each)
+        shown.append(replace(listed, answers=(answer,)))
+    return tuple(shown)
 
 
 def questions_of(
@@ -69,10 +109,14 @@ def questions_of(
     """
     questions = []
     hard_options = any(probe.options == "hard" for probe in config.item_probes)
-    for pool in data.pools.values():
+    for language, pool in data.pools.items():
         subset = select(pool, config.items)
         exemplars = exemplars_of(pool, subset) if "one_shot" in config.formats else []
         others = in_order(pool, config.length) if config.length else ()
+        examples: Sequence[Item] = ()
+        if config.few_shot:
+            training = data.examples.get(language, pool)
+            examples = few_shot_pool(training, subset)
         by_type = config.draws_options and config.options not in ("any", "near")
         kinds = by_kind(pool) if by_type else None
         for position, item in enumerate(subset):
@@ -97,7 +141,10 @@ def questions_of(
                     no_options=why or NO_DISTRACTOR,
                     hard_options=hard,
                     candidates=_candidates(options, unrelated, config),
-                    exemplar=exemplar_for(item, exemplars),
+                    exemplar=exemplar_for(item, exemplars) if exemplars else None,
+                    examples=few_shots(item, examples, config)
+                    if config.few_shot
+                    else (),
                     lists_options=config.lists_options,
                     others=others,
                 )
@@ -159,7 +206,7 @@ def prompter_of(tokenizer: Any, config: EvalConfig) -> Prompter:
     """Makes the prompts of a task. Raises InputError as Prompter does."""
     from evaluator.asking.prompts import Prompter
 
-    return Prompter(
+    prompter = Prompter(
         tokenizer,
         chat=config.chat,
         prompt_tokens=config.prompt_tokens,
@@ -168,6 +215,8 @@ def prompter_of(tokenizer: Any, config: EvalConfig) -> Prompter:
         thinking=config.thinks,
         date=config.date,
     )
+    prompter.system = config.system or ""
+    return prompter
 
 
 def tokenised(posed: Posed, prompter: Prompter, config: EvalConfig) -> Posed:
@@ -200,6 +249,7 @@ def tokenised(posed: Posed, prompter: Prompter, config: EvalConfig) -> Posed:
                 format,
                 candidates=question.candidates.get(format, ()),
                 exemplar=question.exemplar,
+                examples=question.examples,
             )
         return None
 

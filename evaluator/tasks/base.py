@@ -56,6 +56,10 @@ def shared_text(context: str, question: str, answers: Iterable[str]) -> str:
     return " ".join(text.split())
 
 
+class NoSplit(InputError):
+    """A data set lacks a split."""
+
+
 class Items(list[Item]):
     """Items of a file or folder, and its fields or data files that are not read."""
 

@@ -8,7 +8,7 @@ import json
 import random
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from evaluator.core.errors import InputError, unknown
@@ -16,11 +16,12 @@ from evaluator.core.grading import gradable
 from evaluator.core.plain import plain
 from evaluator.core.records import Item
 from evaluator.core.text import code_of
-from evaluator.tasks.base import Items, TaskSpec
+from evaluator.tasks.base import Items, NoSplit, TaskSpec
 from evaluator.tasks.source import Source
 
 # items in a language of a data set that would have to be fetched to be counted
 UNKNOWN_SIZE = 10_000
+TRAINING = "train"  # the split of solved examples
 # in tables: the pooled languages, and the mean over them
 NO_LANGUAGES = ("all", "mean")
 _ANY_LANGUAGE = "?"  # a column says it
@@ -36,6 +37,8 @@ class TaskData:
     pools: Mapping[str, tuple[Item, ...]]
     # the same for all languages of the task: `unrelated` draws from these
     every_pool: Mapping[str, tuple[Item, ...]]
+    # language -> the items of the data set's training split, if it is not the task's
+    examples: Mapping[str, tuple[Item, ...]] = field(default_factory=dict)
     text: str | None = None  # of a text task, which has no pools
     left_out: tuple[str, ...] = ()  # fields or data files that were not read
 
@@ -102,6 +105,20 @@ def load_task(
         every_pool=every_pool,
         left_out=read.left_out if isinstance(read, Items) else (),
     )
+
+
+def with_examples(data: TaskData, spec: str, said: Source | None) -> TaskData:
+    """The task with the items of its data set's training split, where it has one; they
+    are a part of its digest. Raises InputError as `load_task` does."""
+    if TaskSpec.parse(spec).task.data is None:
+        return data
+    training = Source(split=TRAINING).over(said or Source())
+    try:
+        train = load_task(spec, None, data.name, training)
+    except NoSplit:
+        return data
+    content = hashlib.sha256(f"{data.digest} {train.digest}".encode())
+    return replace(data, examples=train.every_pool, digest=content.hexdigest())
 
 
 def _by_language(spec: str, items: Iterable[Item]) -> dict[str, list[Item]]:

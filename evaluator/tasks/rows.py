@@ -33,7 +33,7 @@ from evaluator.core.errors import (
 )
 from evaluator.core.saved_data import USUAL_SPLITS, is_saved, saved_splits
 from evaluator.core.text import code_of
-from evaluator.tasks.base import Items
+from evaluator.tasks.base import Items, NoSplit
 from evaluator.tasks.mapping import RowMapping
 from evaluator.tasks.source import Fields, Source
 from evaluator.tasks.values import Texts, decoded
@@ -98,7 +98,7 @@ def rows_at(location: RowLocation) -> Iterator[tuple[str, Any]]:
         elif chosen not in splits:
             lacks = f"there is no split {chosen!r}"
         if chosen is None or chosen not in splits:
-            raise InputError(
+            raise NoSplit(
                 f"task {location.task!r}: {location}: {lacks} (known:"
                 f" {', '.join(splits)})"
             )

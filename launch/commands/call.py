@@ -369,7 +369,7 @@ def summary(failures: Sequence[Failure]) -> str:
 @with_fields(
     *("The questions", EvalConfig, "languages", "items", "formats", "probes"),
     *("options", "grading", "grader", "seed", "seeds", "max_new_tokens"),
-    *("prompt_tokens", "context_tokens", "chat", "thinking"),
+    *("prompt_tokens", "context_tokens", "few_shot", "chat", "system", "thinking"),
 )
 def evaluate(
     checkpoints: Annotated[

@@ -184,7 +184,7 @@ Date = Annotated[
 recipe_names = completing(bundled_recipes())
 task_names = completing(TASKS)
 TaskName = Annotated[
-    str, question(help="one of `resurface list tasks`", autocompletion=task_names)
+    str, question(help="see `resurface list tasks`", autocompletion=task_names)
 ]
 EngineName = Annotated[
     str, running(help=engines_help(), autocompletion=completing(ENGINES))

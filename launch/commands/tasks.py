@@ -202,7 +202,7 @@ SAMPLE = "sample"
 
 @with_fields(
     *("The questions", EvalConfig, "languages", "formats", "chat", "items"),
-    *("seed", "options", "thinking"),
+    *("seed", "options", "few_shot", "system", "thinking"),
 )
 def show_prompt(
     task: TaskName,
@@ -260,7 +260,11 @@ def show_prompt(
             try_prompts(template, [(found, candidates)])
         prompter = prompter_of(tokenizer, posed)
         shown = prompter.build(
-            found, format, candidates=candidates, exemplar=question.exemplar
+            found,
+            format,
+            candidates=candidates,
+            exemplar=question.exemplar,
+            examples=question.examples,
         )
         lines = [*_shown(question, shown, format, prompter, tokenizer)]
         if prompts is not None:

@@ -39,6 +39,8 @@ _ITEM_SETTINGS = (
     "grading",
     "grader",
     "options",
+    "few_shot",
+    "system",
     "template",
     "context_tokens",
     *Source.model_fields,

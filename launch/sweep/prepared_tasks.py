@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from evaluator.asking.long_contexts import lengthened
-from evaluator.asking.prompts import CAPPED_FORMATS, DATE, Prompter, opening_of
+from evaluator.asking.prompts import CAPPED_FORMATS, DATE, opening_of
 from evaluator.asking.questions import Posed, Question, Window
 from evaluator.asking.template_checks import try_prompts, try_template
 from evaluator.asking.thoughts import FORMATS
@@ -24,12 +24,14 @@ from evaluator.probes.perplexity import windows_of
 from evaluator.probes.planning import (
     exemplar_for,
     exemplars_of,
+    few_shot_pool,
+    few_shots,
     prompter_of,
     questions_of,
 )
 from evaluator.tasks import TaskData, load_task, spelled
 from evaluator.tasks.base import plain_task
-from evaluator.tasks.loading import DEEP_ITEMS, select
+from evaluator.tasks.loading import DEEP_ITEMS, select, with_examples
 from launch.sweep.jobs import CheckpointJob
 
 # room for the longest gold answer of a byte-level vocabulary after a full prompt
@@ -60,22 +62,30 @@ class PreparedTask:
     content: tuple[str, ...] = ()  # identifies its data; of a text, its windows too
     # every item of its languages
     pools: Mapping[str, Sequence[Item]] = field(default_factory=dict)
+    training: Mapping[str, Sequence[Item]] = field(default_factory=dict)
 
     def key_under(self, settings: Document) -> str:
         """Its key with other settings, of the same data."""
         return _key(self.content, settings)
 
     def moved_examples(self, items: int) -> Iterator[tuple[str, str, str]]:
-        """The items whose solved example depends on whether `items` or the present
-        number are asked: item, example of `items` and present example, by id."""
-        for pool in self.pools.values() if "one_shot" in self.config.formats else ():
-            counts = (items, self.config.items)
+        """The items whose solved examples depend on whether `items` or the present
+        number are asked: item, examples of `items` and present ones, by id."""
+        config, counts = self.config, (items, self.config.items)
+        of_paper = "one_shot" in config.formats
+        for language, pool in self.pools.items() if of_paper or config.few_shot else ():
             subsets = [select(pool, count) for count in counts]
+            training = self.training.get(language, pool)
+            shots = [few_shot_pool(training, subset) for subset in subsets]
             examples = [exemplars_of(pool, subset) for subset in subsets]
             for item in min(subsets, key=len):
-                before, now = (exemplar_for(item, each) for each in examples)
-                if before != now:
-                    yield item.item_id, _id(before), _id(now)
+                shown = [few_shots(item, each, config) for each in shots]
+                if of_paper:
+                    for at, each in enumerate(examples):
+                        exemplar = exemplar_for(item, each)
+                        shown[at] += () if exemplar is None else (exemplar,)
+                if shown[0] != shown[1]:
+                    yield item.item_id, _ids(shown[0]), _ids(shown[1])
 
     @property
     def windows(self) -> tuple[Window, ...]:
@@ -113,8 +123,8 @@ def _key(content: Sequence[str], settings: Document) -> str:
     return digest([name, data, settings, *windows])
 
 
-def _id(item: Item | None) -> str:
-    return "none" if item is None else item.item_id
+def _ids(items: Sequence[Item]) -> str:
+    return " ".join(item.item_id for item in items) or "none"
 
 
 def _longest_prompt(config: EvalConfig) -> int:
@@ -234,14 +244,8 @@ class TaskPreparation:
         day = settings.date or self._day
         prompts = []
         for some in (day, *_OTHER_DAYS):
-            prompter = Prompter(
-                tokenizer,
-                chat=True,
-                prompt_tokens=4096,
-                one_shot_prompt_tokens=4096,
-                thinking=settings.thinks,
-                date=some,
-            )
+            of_day = {"prompt_tokens": 4096, "template": None, "date": some}
+            prompter = prompter_of(tokenizer, settings.model_copy(update=of_day))
             prompts.append(prompter.build(_SHORT, "open"))
         starts = tuple(each.start for each in FORMATS)
         if prompts[0].text.rstrip().endswith(starts) and not settings.thinks:
@@ -257,9 +261,12 @@ class TaskPreparation:
 
     def _load(self, config: EvalConfig, name: str) -> TaskData:
         plain = plain_task(name)
-        key = (config.task, config.languages, json.dumps(config.given()))
+        few = config.few_shot > 0
+        key = (config.task, config.languages, json.dumps(config.given()), few)
         if (plain, *key) not in self._data:
             data = load_task(config.task, config.languages, plain, config.data_settings)
+            if config.few_shot:
+                data = with_examples(data, config.task, config.data_settings)
             self._data[plain, *key] = data
             if data.left_out:
                 note = f"{plain}: {config.task}: not read: {', '.join(data.left_out)}"
@@ -302,7 +309,12 @@ class TaskPreparation:
         for question in long:
             options = question.candidates.get("open", ())
             with suppress(InputError):  # the run leaves it out
-                prompt = prompter.build(question.item, "open", candidates=options)
+                prompt = prompter.build(
+                    question.item,
+                    "open",
+                    candidates=options,
+                    examples=question.examples,
+                )
                 cut += prompt.truncated
         if cut:
             note = (
@@ -347,6 +359,7 @@ class TaskPreparation:
             questions=tuple(questions),
             content=tuple(content),
             pools=data.pools,
+            training=data.examples,
         )
 
 
@@ -373,6 +386,8 @@ def _renderings(
     if "one_shot" in config.formats:
         examples = {question.exemplar for question in questions if question.exemplar}
         rendered += [(example, ()) for example in examples]
+    shots = {example for question in questions for example in question.examples}
+    rendered += [(example, example.options) for example in shots]
     for question in questions:
         if question.excluded:
             continue

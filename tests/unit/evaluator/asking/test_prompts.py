@@ -215,6 +215,41 @@ def test_chat_prompt_is_one_user_turn():
     assert cut.text.startswith("<bos><|im_start|>user\nContext: CC")
 
 
+def test_examples_stand_before_every_prompt_but_the_papers_one():
+    tokenizer = byte_tokenizer()
+    shots = [
+        make_item(1, answers=["Po"], context="", question="Where?"),
+        make_item(2, answers=["7"], context="c", question="When?"),
+    ]
+    item = make_item(0, context="", question="Which?")
+    before = (
+        "Question: Where?\n\nAnswer in a few words: Po\n\n"
+        "Context: c\n\nQuestion: When?\n\nAnswer in a few words: 7\n\n"
+    )
+    built = prompter(tokenizer)
+    assert built.build(item, "open", examples=shots).text == before + ASKED
+    listed = built.build(item, "shown", candidates="abc", examples=shots)
+    assert listed.text == before + LISTED
+    one_shot = {"exemplar": EXEMPLAR, "context_chars": 0}
+    plain = built.build(item, "one_shot", **one_shot)
+    assert built.build(item, "one_shot", examples=shots, **one_shot) == plain
+
+
+def test_system_message_is_in_the_chat_template():
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = (
+        "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
+    )
+    built = prompter(tokenizer, chat=True)
+    built.system = "Be brief."
+    text = built.build(make_item(0, context="", question="q"), "open").text
+    assert text.startswith("[system] Be brief.\n[user] Question: q")
+    tokenizer.chat_template = "{{ messages[-1].content }}"
+    assert "leaves the system message out" in refused(
+        lambda: built.build(make_item(0), "open")
+    )
+
+
 @pytest.mark.parametrize(
     "template", ["{{ strftime_now('%d %b %Y') }}", "{{ date_string }}"]
 )

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.asking.questions import NO_DISTRACTOR, NO_UNRELATED
+from evaluator.asking.templates import PromptTemplate
 from evaluator.core.errors import InputError
 from evaluator.core.grading import GRADERS, alike, grade
 from evaluator.core.text import code_of, normalise
@@ -131,6 +132,60 @@ def test_options_come_from_whole_pool():
         choose_options(q.item, english, 0, kinds) for q in drawn["alike"]
     ]
     assert drawn["alike"] == drawn[None] != drawn["any"]
+
+
+def few(pool, count=2, items=4, **more):
+    settings = config(probes=("greedy",), items=items, few_shot=count)
+    return questions_of(replace(data(english=pool), **more), settings)
+
+
+def test_examples_are_never_what_is_asked():
+    """Neither an item of the run, nor one with the question or context of the item
+    that they stand before; the same for every item otherwise, and as a run grows."""
+    english = pool(12)
+    english[5] = replace(english[5], question=english[2].question)
+    english[7] = replace(english[7], context=english[3].context)
+    shown = {q.item.item_id: q.examples for q in few(english, 3)}
+    for question in few(english, 3):
+        for example in question.examples:
+            assert example.item_id not in shown
+            assert normalise(example.question) != normalise(question.item.question)
+            assert example.context != question.item.context
+    usual = Counter(shown.values()).most_common(1)[0][0]
+    for question in few(english, 3, items=6):
+        if question.item.item_id in shown:
+            assert shown[question.item.item_id] == question.examples
+    told = refused(few, english, 9)
+    assert "few_shot: 9: " in told
+    assert "examples are left: all others are evaluated" in told
+    train = pool(4, answer="trained {}")
+    train = tuple(
+        replace(each, question=f"t? {each.item_id}", context="") for each in train
+    )
+    train += (replace(english[0], answers=("leak",)), english[1])
+    trained = few(english, 4, items=0, examples={"english": train})
+    assert {e.answers[0][:7] for q in trained for e in q.examples} == {"trained"}
+    assert usual != trained[0].examples
+
+
+def test_examples_stand_before_the_prompt():
+    """With the options that the template lists, and the answer as the grader reads
+    it."""
+    own = [replace(each, options=("x", "y")) for each in pool(6, answer="right {}")]
+    listed = PromptTemplate(
+        name="listed",
+        text="{{ question }}{% for o in options %} ({{ o }}){% endfor %}\nA:",
+    )
+    settings = config(
+        probes=("greedy",), items=2, few_shot=1, grader="letter", template=listed
+    )
+    question = questions_of(data(english=own), settings)[0]
+    (example,) = question.examples
+    place = example.options.index(f"right {example.item_id[1:]}")
+    assert example.answers == ("ABC"[place],)
+    bare = [replace(each, options=()) for each in own]
+    told = refused(questions_of, data(english=bare), settings)
+    assert "few_shot: 1: the prompt lists options, and example 'i" in told
 
 
 NEAR = {

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from evaluator.tasks import Source, TaskSpec, items_by_language, load_task, task_name
+from evaluator.tasks.loading import with_examples
 from evaluator.tasks.rows import RowLocation, rows_at
 from tests.support.sweeps import refused
 from tests.unit.evaluator.tasks.conftest import Builder, Table
@@ -59,6 +60,24 @@ def test_named_columns_and_splits(tmp_path):
     (tmp_path / "validation.jsonl").rename(tmp_path / "dev.jsonl")
     # dev is called validation
     assert ids(english(spec, MINE)) == ["validation"]
+
+
+def test_examples_are_of_the_training_split(tmp_path):
+    """Where the data set has one; they are a part of its digest."""
+    for split in ("train", "test"):
+        lines(tmp_path / f"{split}.jsonl", ROW | {"n": split})
+    spec = f"hf:{tmp_path}"
+    data = load_task(spec, None, said=MINE)
+    shown = with_examples(data, spec, MINE)
+    assert ids(shown.pools["english"]) == ["test"]
+    assert ids(shown.examples["english"]) == ["train"]
+    assert shown.digest != data.digest
+    lines(tmp_path / "train.jsonl", ROW | {"n": "train", "a": "y"})
+    assert with_examples(data, spec, MINE).digest != shown.digest
+    (tmp_path / "train.jsonl").rename(tmp_path / "validation.jsonl")
+    assert with_examples(data, spec, MINE) == data
+    own = load_task("gazetteer", ["en"])
+    assert with_examples(own, "gazetteer", None) == own
 
 
 def test_splits_and_configurations(tmp_path):

@@ -181,6 +181,21 @@ def test_grader_belongs_to_a_task_if_it_is_not_the_default():
         assert told == "task 'gazetteer': grading: paper has the grader text alone"
 
 
+def test_examples_and_system_belong_to_a_task_if_they_are_given():
+    written = {"probes": ["greedy"], "chat": True}
+    plain = jobs(with_tasks(written))["dense"].tasks["gazetteer"].identifying()
+    assert plain.keys().isdisjoint(("few_shot", "system"))
+    for name, value in (("few_shot", 2), ("system", "Be brief.")):
+        task = jobs(with_tasks({**written, name: value}))["dense"].tasks["gazetteer"]
+        assert task.identifying() == {**plain, name: value}
+        told = refused(
+            joined, with_tasks(written), with_tasks({**written, name: value})
+        )
+        assert f"with {name}" in told
+    told = refused(jobs, with_tasks({"probes": ["greedy"], "system": "Be brief."}))
+    assert "system: a chat template has system messages" in told
+
+
 def test_other_items_need_other_names():
     task = {"probes": ["greedy"]}
     message = refused(joined, with_tasks(task), with_tasks({**task, "items": 5}))
