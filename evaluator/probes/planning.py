@@ -116,7 +116,7 @@ def questions_of(
         examples: Sequence[Item] = ()
         if config.few_shot:
             training = data.examples.get(language, pool)
-            examples = few_shot_pool(training, subset)
+            examples = few_shot_pool(training, subset if refuse else ())
         by_type = config.draws_options and config.options not in ("any", "near")
         kinds = by_kind(pool) if by_type else None
         for position, item in enumerate(subset):
