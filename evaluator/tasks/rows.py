@@ -220,7 +220,11 @@ def _csv_rows(files: Iterable[str]) -> ListedRows:
                 f" as such: iconv -f {'UTF-16' if wide else 'LATIN1'} -t UTF-8"
             ) from error
         csv.field_size_limit(max(len(text), csv.field_size_limit()))
-        separator = max(_SEPARATORS, key=text.lstrip().partition("\n")[0].count)
+        header = text.lstrip().splitlines()[:1]
+        names_by = {
+            each: next(csv.reader(header, delimiter=each), []) for each in _SEPARATORS
+        }
+        separator = max(names_by, key=lambda each: len(names_by[each]))
         reader = csv.reader(
             io.StringIO(text, newline=""), strict=True, delimiter=separator
         )
