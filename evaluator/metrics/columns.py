@@ -143,7 +143,7 @@ class Column:
     - `csv_only`: neither page nor terminal shows it.
     - `figure_only`: only the table's figure reads it. CSV and page show rows that
       differ in nothing else once.
-    - `of`: the column that counts the total of a share.
+    - `of`: the column that counts the total of a share, or the items of a median rank.
     - `n`, `p`: the columns with the number of its items, if it is not the table's, and
       with its p-value.
     - `stored`: the unit of its stored values, if its kind does not name it.
@@ -189,6 +189,8 @@ class Column:
         if not is_null(value) and self._is_few(row):
             total, of = row[self.of], "/" if narrow else " of "
             text = f"{round(value * total)}{of}{total}"
+            if self.kind is RANK:
+                text = f"{self.kind.shown(value)} ({total})"
         else:
             text = self.kind.shown(value, unit=not narrow)
         if narrow or not self.missed(row):

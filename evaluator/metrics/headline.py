@@ -29,7 +29,9 @@ _KNOWN = (
     "answers that the dense model said and picked; the next are % of these (counts"
     f" below {FEW}):"
 )
-_RANK = "picked only: median rank of the answer's first token (1: likeliest)"
+_RANK = (
+    "picked only: median rank of the answer's first token (1: likeliest); of few: (n)"
+)
 _ALIGNED = "picked only: the same after the dense model's own lead-in"
 COLUMNS = (
     *TEXT("task", "checkpoint"),
@@ -101,10 +103,12 @@ COLUMNS = (
     Column("failures", COUNT, csv_only=True),
     Column("beam_recovered", PERCENTAGE, csv_only=True),
     Column("sample_recovered", PERCENTAGE, of="failures"),
+    Column("mc_only_ranked", COUNT, csv_only=True),
     Column(
         "mc_only_median_rank",
         RANK,
         "median rank of picked only",
+        of="mc_only_ranked",
         short="rank",
         meaning=_RANK,
     ),
@@ -112,6 +116,7 @@ COLUMNS = (
         "mc_only_median_aligned_rank",
         RANK,
         "median aligned rank of picked only",
+        of="mc_only_ranked",
         short="aligned",
         meaning=_ALIGNED,
     ),
@@ -146,6 +151,7 @@ _CELLS: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
     **{fate: ("fates", f"{fate}_rate", {}) for fate in FATES},
     **_recovery_cells("beam"),
     **_recovery_cells("sample"),
+    "mc_only_ranked": ("rank", "n", _MC_ONLY),
     "mc_only_median_rank": ("rank", "rank_median", _MC_ONLY),
     "mc_only_median_aligned_rank": ("rank", "aligned_rank_median", _MC_ONLY),
     "delta_pr": ("pr_gap", "delta_pr", {}),

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from evaluator.metrics.columns import rounded
+from evaluator.metrics.columns import FEW, RANK, Column, rounded
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,9 @@ from evaluator.metrics.columns import rounded
 )
 def test_halves_go_away_from_zero(value, digits, text):
     assert rounded(value, digits) == text
+
+
+def test_median_rank_of_few_has_their_number():
+    column = Column("rank", RANK, of="n")
+    assert column.shown({"rank": 2.0, "n": 1}) == "2.0 (1)"
+    assert column.shown({"rank": 2.0, "n": FEW}) == "2.0"
