@@ -57,6 +57,19 @@ class EvalConfig(Settings, Source):
     )
     one_shot_prompt_tokens: int = Field(default=1024, ge=SHORTEST_PROMPT)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _usual(cls, given: Any) -> Any:
+        """A preset has settings of its own; what is made for its grader goes with
+        it."""
+        if not isinstance(given, dict) or not isinstance(given.get("task"), str):
+            return given
+        task = _task_of(given["task"])
+        usual = dict(task.settings) if task else {}
+        if given.get("grader", usual.get("grader")) != usual.get("grader"):
+            usual.pop("options", None)
+        return {**usual, **given}
+
     @field_validator("probes", "prompts")
     @classmethod
     def _each_once(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -164,8 +177,14 @@ class EvalConfig(Settings, Source):
     @property
     def _task(self) -> Task | None:
         """None: no such task, which the reader of its data reports."""
-        name = self.task.partition(":")[0]
-        return next((task for task in TASKS if task.name == name), None)
+        return _task_of(self.task)
+
+    @property
+    def usual_template(self) -> PromptTemplate | None:
+        """What poses the task if no other prompt does; None: the paper's wording."""
+        if self._task is None or not self._task.prompt:
+            return None
+        return PromptTemplate(name=self._task.name, text=self._task.prompt)
 
     @property
     def chosen(self) -> tuple[Probe, ...]:
@@ -205,3 +224,8 @@ class EvalConfig(Settings, Source):
             or self.lists_options
             or any(probe.options == "drawn" for probe in self.item_probes)
         )
+
+
+def _task_of(spec: str) -> Task | None:
+    name = spec.partition(":")[0]
+    return next((task for task in TASKS if task.name == name), None)

@@ -24,7 +24,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from evaluator.core.config import Registry
 from evaluator.core.errors import InputError, meant, need_regular
@@ -100,6 +100,11 @@ class Task:
     example: str = ""  # what its file holds
     open: str = ""  # how a model answers its questions without options
     choice_only: bool = False  # no answer that a model writes could be graded
+    licence: str = ""  # of the data, where it is known
+    # of an evaluation, in place of those that nobody gives; and the template of its
+    # usual prompt (empty: the paper's)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    prompt: str = ""
     # items of several languages with one cluster have translations of one context
     translations: bool = False
     sample: Callable[[], Item] | None = None  # an item to show; it takes no network

@@ -54,6 +54,10 @@ class Preset(DataSource):
     help: str
     open: str  # how a model answers its questions without options
     choice_only: bool = False  # no answer that a model writes could be graded
+    licence: str = ""  # where it is known
+    # of an evaluation, in place of those that nobody gives
+    settings: Json = Field(default_factory=dict)
+    prompt: str = ""  # a template; empty: the paper's prompt
     sizes: int | dict[str, int]  # of the split on the hub: rows of each language
     sample: Json  # a row of our own
 
@@ -116,7 +120,11 @@ def preset_task(path: Path) -> Task:
         assert preset.fields is not None
         language = "english" if "english" in languages else next(iter(preset.configs))
         mapping = RowMapping(
-            preset.fields, task=name, language=language, where=f"preset {name!r}"
+            preset.fields,
+            task=name,
+            language=language,
+            where=f"preset {name!r}",
+            answer_mark=preset.answer_mark,
         )
         return mapping.item(preset.sample, "sample", "sample")
 
@@ -129,6 +137,9 @@ def preset_task(path: Path) -> Task:
         sizes=sizes if isinstance(sizes, dict) else dict.fromkeys(languages, sizes),
         open=preset.open,
         choice_only=preset.choice_only,
+        licence=preset.licence,
+        settings=preset.settings,
+        prompt=preset.prompt,
         sample=sample,
     )
 

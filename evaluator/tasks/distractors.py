@@ -192,6 +192,7 @@ def near_numbers(item: Item, rng: random.Random) -> tuple[str, ...]:
         digits = whole.replace(",", group)
         if extra := f"{abs(value):.6f}".rstrip("0").partition(".")[2]:
             rest = max(rest, extra, key=len)
+        digits = digits.zfill(len(body) * body.startswith("0") * (not point))
         digits += f"{point or '.'}{rest}" if rest else ""
         return f"{'-' if value < 0 else ''}{before}{digits}{behind}"
 

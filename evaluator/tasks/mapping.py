@@ -37,6 +37,7 @@ class RowMapping:
         language: str | None,
         where: str,
         texts: Texts | None = None,
+        answer_mark: str | None = None,
     ) -> None:
         """`language`: every row's, or None; `where` names the data. Raises
         InputError for fields that make no item."""
@@ -53,6 +54,7 @@ class RowMapping:
         self._language = language
         self._where = where
         self._texts = texts or Texts()
+        self._answer_mark = answer_mark
         # (language, context) -> the first item with this context
         self._clusters: dict[tuple[str, str], str] = {}
 
@@ -79,6 +81,8 @@ class RowMapping:
         language = self._language or "-".join(reader.needed("language"))
         context = "\n".join(reader.texts("context"))
         answers, options = reader.answers_and_options()
+        if mark := self._answer_mark:
+            answers = tuple(text.rpartition(mark)[2].strip() for text in answers)
         question = "\n".join(reader.needed("question"))
         if self._fields.cluster is not None:
             cluster = "-".join(reader.needed("cluster"))

@@ -368,7 +368,12 @@ def read_data_set(
             texts = Texts(csv=getattr(rows, "csv", False))
             fields = source.fields or _fields_by_name(rows.column_names, language)
             mapping = RowMapping(
-                fields, task=task, language=language, where=str(location), texts=texts
+                fields,
+                task=task,
+                language=language,
+                where=str(location),
+                texts=texts,
+                answer_mark=source.answer_mark,
             )
             columns = mapping.columns(rows.column_names)
             if usual.fields is None:

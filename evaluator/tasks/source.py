@@ -6,6 +6,7 @@ Read from YAML.
     split: test
     revision: 1a2b3c            # on the hub: a branch, a tag or a commit
     language: english           # for every row, without a language column
+    answer_mark: "####"         # texts of fields.answers begin behind it
     translations: true          # items of several languages with one cluster have
                                 translations of one context
     fields: {question: question_stem, options: choices.text, labels: choices.label,
@@ -93,6 +94,8 @@ class Source(Frozen):
     language: str | None = Field(default=None, min_length=1)
     translations: bool | None = None  # None: no
     fields: Fields | None = None
+    # A text of fields.answers begins behind the last of these: `####` of GSM8K.
+    answer_mark: str | None = Field(default=None, min_length=1)
 
     @model_validator(mode="after")
     def _one_language(self) -> "Source":

@@ -172,15 +172,36 @@ def _described(task: Task) -> Iterator[str]:
         yield f"  open answers: {task.open}"
     if task.choice_only:
         yield "  for the probes choice and hard_choice only"
-    if task.sample is None:
-        return
-    item = task.sample()
-    options = choose_options(item, [item], seed=0) if item.options else None
+    if task.licence:
+        yield f"  licence: {task.licence}"
+    if task.settings:
+        listed = [
+            f"{name} {' '.join(value) if isinstance(value, list) else value}"
+            for name, value in task.settings.items()
+        ]
+        yield f"  settings: {', '.join(listed)}"
+    if task.sample is not None:
+        yield from _posed(task, task.sample())
+
+
+def _posed(task: Task, item: Item) -> Iterator[str]:
+    """An item's prompts, and what choice scores."""
+    from evaluator.asking.templates import PromptTemplate, Wording
+
+    near = task.settings.get("options") == "near"
+    options = None
+    if item.options or near:
+        options = choose_options(item, [item], seed=0, near=near)
     first = "probe choice" if task.choice_only else "format open"
-    prompts = {f"sample, the prompt of the {first}": prompt_text(item, "open")}
-    if options is not None and not task.choice_only:
-        shown = prompt_text(item, "shown", options.texts)
-        prompts["the prompt of the format shown"] = shown
+    text = prompt_text(item, "open")
+    if task.prompt:
+        template = PromptTemplate(name=task.name, text=task.prompt)
+        shown = () if options is None else options.texts
+        text = Wording(template).whole(item, item.context, shown)
+    prompts = {f"sample, the prompt of the {first}": text}
+    if options is not None and not task.choice_only and not task.prompt:
+        text = prompt_text(item, "shown", options.texts)
+        prompts["the prompt of the format shown"] = text
     for title, text in prompts.items():
         yield f"  {title}:"
         yield from (f"    | {line}".rstrip() for line in text.split("\n"))
@@ -236,7 +257,7 @@ def show_prompt(
         {
             "task": task,
             "probes": ("greedy" if typed.get("thinking") else "choice",),
-            "grader": "number" if typed.get("options") == "near" else "text",
+            **({"grader": "number"} if typed.get("options") == "near" else {}),
             "date": date or today(),
             **typed,
         },
@@ -249,7 +270,9 @@ def show_prompt(
     for template, format in product(templates, wanted):
         if template is not None and (why := misfit([format], template)):
             raise InputError(f"format {why}")
-        posed = config.model_copy(update={"template": template})
+        posed = config.model_copy(
+            update={"template": template or config.usual_template}
+        )
         question = _question(data, found, posed)
         if not question.can_pose(format):
             raise InputError(

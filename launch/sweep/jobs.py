@@ -327,7 +327,7 @@ def _posed_tasks(grid: SweepConfig) -> Iterator[EvalConfig]:
             settings |= {"context_tokens": (tokens,), "name": task.name}
             if tokens and len(task.context_tokens) > 1:
                 settings["name"] = f"{task_name(task.task, task.name)}{AT}{tokens}"
-            settings["template"] = None
+            settings["template"] = task.usual_template
             if prompt != PAPER:
                 plain = task_name(task.task, settings["name"])
                 settings["name"] = plain + PLUS + prompt

@@ -53,12 +53,12 @@ def problem_of(tasks: Sequence[EvalConfig], prompts: Mapping[str, str]) -> str |
         for name in names_for(task, prompts):
             if name != PAPER and name not in prompts:
                 return f"{place}.prompts: {unknown('prompt', name, [PAPER, *prompts])}"
-            if name != PAPER and (
-                why := misfit(
-                    task.formats, PromptTemplate(name=name, text=prompts[name])
-                )
-            ):
-                return f"{place}.formats: {why}; leave it out with prompts: [{PAPER}]"
+            template = task.usual_template
+            if name != PAPER:
+                template = PromptTemplate(name=name, text=prompts[name])
+            if template and (why := misfit(task.formats, template)):
+                out = f"; leave it out with prompts: [{PAPER}]" if name != PAPER else ""
+                return f"{place}.formats: {why}{out}"
     return None
 
 

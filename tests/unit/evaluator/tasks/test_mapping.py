@@ -1,10 +1,16 @@
 """From rows to items: paths, options, right answers, complaints; and the presets,
 each on rows in the hub's layout."""
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from evaluator.tasks import TASKS, is_excluded
+from evaluator.asking.templates import Wording, checked
+from evaluator.core.grading import GRADERS
+from evaluator.probes.config import EvalConfig
+from evaluator.probes.planning import questions_of
+from evaluator.tasks import TASKS, is_excluded, load_task
 from evaluator.tasks.data_sets import FOLDER, Preset, document
 from evaluator.tasks.distractors import choose_options
 from evaluator.tasks.mapping import RowMapping
@@ -224,6 +230,37 @@ ROWS = """
   - q
   - [w]
   - 4
+- - gsm8k
+  - {question: q, answer: "2 * 3 = <<2*3=6>>6\n#### 1,006", cleaning_status: consensus}
+  - validation-000007
+  - ""
+  - q
+  - ["1,006"]
+  - 0
+- - math500
+  - {problem: q, solution: s, answer: '\\frac{1}{2}', subject: Algebra, level: 2, unique_id: test/algebra/1.json}
+  - test/algebra/1.json
+  - ""
+  - q
+  - ['\\frac{1}{2}']
+  - 0
+- - mmlu_pro
+  - {question_id: 70, question: q, options: [r, s, t, u, v, w, x, y, z, z2], answer: I, answer_index: 8,
+     cot_content: "", category: business, src: ori_mmlu}
+  - "70"
+  - ""
+  - q
+  - [z]
+  - 10
+- - gpqa_diamond
+  - {Question: q, Correct Answer: "w\n", Incorrect Answer 1: x, Incorrect Answer 2: y, Incorrect Answer 3: z,
+     Record ID: rec0, Subdomain: Genetics}
+  - rec0
+  - ""
+  - q
+  - [w]
+  - 4
+- [aime, {id: 60, problem: q, solution: s, answer: "025", url: u, year: "2024"}, "60", "", q, ["025"], 0]
 - [mlqa, {id: "9", context: c, question: q, answers: {text: [x], answer_start: [0]}}, "9", c, q, [x], 0]
 - [indicqa, {id: "9", context: c, question: q, answers: {text: [x], answer_start: [0]}}, "9", c, q, [x], 0]
 # IndicQA marks what cannot be answered by an empty text
@@ -240,7 +277,14 @@ def preset(name: str) -> Preset:
     ("name", "row", "item_id", "context", "question", "answers", "options"), CASES
 )
 def test_rows_of_the_hub(name, row, item_id, context, question, answers, options):
-    mapping = RowMapping(preset(name).fields, task=name, language="english", where=name)
+    known = preset(name)
+    mapping = RowMapping(
+        known.fields,
+        task=name,
+        language="english",
+        where=name,
+        answer_mark=known.answer_mark,
+    )
     assert set(mapping.columns(list(row))) <= set(row)
     item = mapping.item(row, "validation-000007", "row 7")
     assert (item.item_id, item.context, item.question) == (item_id, context, question)
@@ -258,12 +302,87 @@ def test_preset_facts(name):
     task, known = TASKS[name], preset(name)
     assert task.open.endswith(".")
     assert set(task.sizes) == set(known.configs), "a size for each language"
-    assert min(task.sizes.values()) > 100
+    assert min(task.sizes.values()) >= 30
     item = task.sample()
     assert (item.task, item.language in known.configs) == (name, True)
     assert item.answers
     in_context = [answer for answer in item.answers if answer in item.context]
     assert list(item.answers) == in_context or item.options or not item.context
+
+
+STRING, TEXTS, INT = pa.string(), pa.list_(pa.string()), pa.int64()
+# The columns of the hub's files, with their types, as they were known here: no test
+# reads the hub.
+SCHEMAS = {
+    "gsm8k": {"question": STRING, "answer": STRING, "cleaning_status": STRING},
+    "math500": {
+        **dict.fromkeys(("problem", "solution", "answer", "subject"), STRING),
+        "level": INT, "unique_id": STRING,
+    },
+    "mmlu_pro": {
+        "question_id": INT, "question": STRING, "options": TEXTS, "answer": STRING,
+        "answer_index": INT, "cot_content": STRING, "category": STRING, "src": STRING,
+    },
+    "gpqa_diamond": dict.fromkeys(
+        ("Record ID", "Question", "Correct Answer", *(f"Incorrect Answer {n}" for n in (1, 2, 3))),
+        STRING,
+    ),
+    "aime": {
+        "id": INT, "problem": STRING, "solution": STRING, "answer": STRING,
+        "url": STRING, "year": STRING,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_presets_read_files_in_the_hubs_schema(name, tmp_path):
+    """And their graders read the gold answers, and their prompts pose the items."""
+    known = preset(name)
+    assert known.sample.keys() == SCHEMAS[name].keys()
+    rows = []
+    for number in range(6):
+        row = dict(known.sample)
+        question = known.fields.question[0]
+        row[question] = f"{number}: {row[question]}"
+        for key in ("id", "question_id", "Record ID", "unique_id"):
+            if key in row:
+                row[key] = number if SCHEMAS[name][key] == INT else f"test/{number}"
+        rows.append(row)
+    schema = pa.schema(list(SCHEMAS[name].items()))
+    file = tmp_path / f"{known.split}-00000-of-00001.parquet"
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), file)
+    task = f"{name}:{tmp_path}"
+    data, config = load_task(task, None), EvalConfig(task=task)
+    assert {**config.model_dump(), **known.settings} | {"probes": config.probes} == (
+        config.model_dump()
+    )
+    config = config.model_copy(update={"template": config.usual_template})
+    questions = questions_of(data, config)
+    assert len(questions) == 6
+    for question in questions:
+        assert not question.excluded
+        asked = question.asked("open")
+        gold = GRADERS[config.grader].stated(asked)
+        said = f"\\boxed{{{gold}}}" if config.grader == "math" else gold
+        assert GRADERS[config.grader].is_right(said, asked)
+        wording = Wording(config.template)
+        shown = wording.whole(question.item, "", asked.options)
+        assert wording.problem(question.item, "", asked.options) is None
+        assert question.item.question in shown
+        assert all(option in shown for option in asked.options)
+    assert checked(known.prompt)
+
+
+def test_given_settings_replace_a_presets():
+    plain = EvalConfig(task="gsm8k")
+    assert (plain.grader, plain.options, plain.max_new_tokens) == (
+        "number",
+        "near",
+        512,
+    )
+    other = EvalConfig(task="gsm8k", grader="text", max_new_tokens=9)
+    assert (other.grader, other.options, other.max_new_tokens) == ("text", None, 9)
+    assert EvalConfig(task="squad").usual_template is None
 
 
 def test_belebele_is_parallel():

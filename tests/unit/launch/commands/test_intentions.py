@@ -161,7 +161,7 @@ def test_wrong_key_names_its_place(folder, monkeypatch, capsys, line, place, mea
         ("bench sc", ["score"]),
         ("prune x --method wa", ["wanda"]),
         ("compress x --scheme W8A1", ["W8A16"]),
-        ("tasks mml", ["mmlu"]),
+        ("tasks mml", ["mmlu", "mmlu_pro"]),
         ("gate runs/", ["runs/mine"]),
         ("compare a ", ["other", "runs/mine"]),
     ],
