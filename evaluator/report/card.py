@@ -55,7 +55,15 @@ _SIGNED: tuple[tuple[str, str, Document, tuple[str, ...]], ...] = (
         "Noise of both sides: the same weights, asked again",
         "noise",
         {},
-        ("control", "probe", "flip_rate", "changed_rate", "distance_max"),
+        (
+            "control",
+            "probe",
+            "along",
+            "flip_rate",
+            "changed_rate",
+            "distance_max",
+            "kld",
+        ),
     ),
 )
 
