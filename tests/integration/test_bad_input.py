@@ -168,7 +168,7 @@ def test_damaged_checkpoint_is_not_pruned(desk):
 EVAL = "eval dense --task jsonl:questions.jsonl --items 2 --out run"
 COMMANDS = [
     (f"{EVAL} --engine vlm", ["--engine", "'vlm'", "did you mean 'vllm'?"]),
-    (f"{EVAL} --options foo", ["--options", "'foo'", "(known: alike, any)"]),
+    (f"{EVAL} --options foo", ["--options", "'foo'", "(known: alike, any, near)"]),
     (EVAL.replace("--items 2", "--items abc"), ["--items", "valid integer", "'abc'"]),
     (f"{EVAL} --dry-run --engines-per-gpu 2", ["engines_per_gpu: 2: there is no GPU"]),
     (f"{EVAL} --dry-run --max-new-tokens 9999", ["max_new_tokens: 9999"]),
