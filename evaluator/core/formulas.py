@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from importlib.util import find_spec
+from threading import Lock
 from typing import Any, NoReturn
 
 from evaluator.core.errors import InputError
@@ -29,6 +30,7 @@ _SECONDS = 5  # of the processor, for each answer
 _BYTES = 4 << 30
 _LONGEST = 1000  # characters of what is read: a line is written at once
 _process: "subprocess.Popen[str] | None" = None
+_lock = Lock()  # one question at a time
 
 
 @lru_cache(maxsize=4096)
@@ -44,6 +46,11 @@ def compared(
 
 def _asked(question: Sequence[Any]) -> Any:
     """The process's answer; None: it died of the question."""
+    with _lock:
+        return _reply(question)
+
+
+def _reply(question: Sequence[Any]) -> Any:
     for _ in range(2):  # an idle one may have been killed
         process = _process or _started()
         assert process.stdin is not None

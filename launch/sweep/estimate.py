@@ -203,7 +203,7 @@ def _prompt_tokens(format: str, task: EvalConfig, measured: float | None) -> int
     tokens = _PROMPT["open"]
     if measured is not None:
         tokens = _WORDING + round(measured / _BYTES_PER_TOKEN)
-    return min(tokens, task.prompt_tokens)
+    return min(tokens * (1 + task.few_shot), task.prompt_tokens)
 
 
 def parameters_of(value: str) -> float | None:

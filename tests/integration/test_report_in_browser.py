@@ -48,6 +48,8 @@ def page(tmp_path_factory) -> Path:
     rows = pq.read_table(part).to_pandas()
     said = (rows["item_id"] == "english-0003") & (rows["probe"] == "greedy")
     rows.loc[said, ["text", "contains", "exact_match"]] = [HOSTILE, False, False]
+    read = (rows["item_id"] == "english-0004") & (rows["probe"] == "greedy")
+    rows.loc[read, ["text", "option_text"]] = ["Of 172 and 72, <b>72</b>.", "72"]
     pq.write_table(
         pq.read_schema(part).empty_table().from_pandas(rows, preserve_index=False), part
     )
@@ -98,6 +100,13 @@ def test_item_view_opens_on_loss(opened):
     sections = re.findall(r'<section id="(\w+)">\s*<details( open)?', dom)
     assert [name for name, mark in sections if mark] == ["ladder"]
     assert ("rank", "") in sections
+
+
+def test_item_view_marks_what_the_grader_read(opened):
+    """Its last place that stands by itself."""
+    item = article(opened("#item=gazetteer/english/english-0004&checkpoint=wanda-0.6"))
+    assert "Of 172 and 72, &lt;b&gt;<mark>72</mark>&lt;/b&gt;." in item
+    assert "read 72" in text_of(item)
 
 
 def test_a_heading_sorts_the_headline(page, tmp_path):

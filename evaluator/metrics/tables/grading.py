@@ -13,19 +13,21 @@ those whose share by the paper's rule is outside of the interval of `rate`.
 no answer (`none`; a cut thought has none), or several? And what does it accept of texts
 that are no answer: the gold answer of the next item (`other`), nothing (`empty`), and
 the question itself (`question`)? These are shares of the row's first items, FLOOR at
-most."""
+most. `lists_options`: the open prompt does."""
 
 from collections.abc import Iterator
 
 import pandas as pd
 
-from evaluator.core.errors import one_line
+from evaluator.asking.templates import lists_options
+from evaluator.core.errors import mapping_at, one_line
 from evaluator.core.grading import GRADERS
 from evaluator.core.records import Item
 from evaluator.metrics.columns import (
     BY_LANGUAGE,
     COUNT,
     COUNTED,
+    FLAG,
     PERCENTAGE,
     REASON,
     TEXT,
@@ -119,8 +121,10 @@ def _extractions(inputs: Inputs) -> Iterator[Row]:
         if not inputs.of(subject).has("extracted").any():
             continue
         settings = settings_of(inputs.run, subject.checkpoint, subject.task)
+        template = str(mapping_at(settings, "template").get("text", ""))
         for row in _EXTRACTED.rows(inputs, subject):
             row["grader"] = str(settings.get("grader"))
+            row["lists_options"] = lists_options(template) if template else False
             key = row["grader"], subject.task, row["language"]
             if key not in floors:
                 floors[key] = _floor(inputs, *key)
@@ -165,6 +169,7 @@ EXTRACTION = Table(
     columns=(
         *BY_LANGUAGE,
         *TEXT("grader"),
+        *FLAG("lists_options"),
         *COUNTED,
         *PERCENTAGE.estimates("none", "several"),
         *PERCENTAGE("other", "empty", "question"),
