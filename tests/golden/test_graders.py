@@ -129,11 +129,15 @@ def test_table_counts_what_was_read():
     )
     golds = [("7",), ("7",), ("8",), ("8",)] * 10
     items = asked.assign(answers=golds, options=[()] * 40)
-    settings = {"identity": {"task_settings": {"m": {"t": {"grader": "number"}}}}}
+    asks = {"grader": "number", "template": {"text": "{{ question }} Options: none"}}
+    settings = {"identity": {"task_settings": {"m": {"t": asks}}}}
     (row, _) = EXTRACTION.fill(Inputs(reduce_records(frame), items, run=settings)).rows
     has(row, n=40, none=0.25, several=0.25, grader="number", lists_options=False)
     has(row, other=0.5, empty=0, question=0.5)
     assert row["none_low"] < 0.25 < row["none_high"]
+    asks["template"]["text"] += "{% for o in options %}{{ o }}{% endfor %}"
+    inputs = Inputs(reduce_records(frame), items, run=settings)
+    assert EXTRACTION.fill(inputs).rows[0]["lists_options"]
     frame["option_text"] = None  # by a grader of whole texts
     assert not EXTRACTION.fill(Inputs(reduce_records(frame), items, run=settings)).rows
 

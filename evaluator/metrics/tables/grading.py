@@ -15,11 +15,11 @@ that are no answer: the gold answer of the next item (`other`), nothing (`empty`
 the question itself (`question`)? These are shares of the row's first items, FLOOR at
 most. `lists_options`: the open prompt does."""
 
+import re
 from collections.abc import Iterator
 
 import pandas as pd
 
-from evaluator.asking.templates import lists_options
 from evaluator.core.errors import mapping_at, one_line
 from evaluator.core.grading import GRADERS
 from evaluator.core.records import Item
@@ -47,6 +47,7 @@ from evaluator.store.outcomes import GRADED
 _EXAMPLES = 3
 _CHARACTERS = 40  # of an example
 FLOOR = 200  # items
+_LISTS = re.compile(r"\{[{%][^{}]*\boptions\b")  # a template
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
@@ -124,7 +125,7 @@ def _extractions(inputs: Inputs) -> Iterator[Row]:
         template = str(mapping_at(settings, "template").get("text", ""))
         for row in _EXTRACTED.rows(inputs, subject):
             row["grader"] = str(settings.get("grader"))
-            row["lists_options"] = lists_options(template) if template else False
+            row["lists_options"] = _LISTS.search(template) is not None
             key = row["grader"], subject.task, row["language"]
             if key not in floors:
                 floors[key] = _floor(inputs, *key)
