@@ -723,7 +723,8 @@ def _letter(text: str) -> str:
 class Math(Grader):
     """The text's formula equals a gold answer's, by the library math-verify: in
     `\\boxed{}`, else by its own order of forms. A text without LaTeX gives the number
-    that the grader `number` reads. Gold answers are LaTeX."""
+    that the grader `number` reads. Gold answers are LaTeX. A text that only repeats
+    `What is $1+2$?` is right too: table `extraction` counts such questions."""
 
     name = "math"
     help = "its formula equals a gold answer (extra: resurface[math])"

@@ -28,6 +28,7 @@ from evaluator.tasks.distractors import (
     unrelated_candidates,
 )
 from evaluator.tasks.loading import select
+from launch.sweep.prepared_tasks import PreparedTask
 from tests.support.stamps import make_item
 from tests.support.sweeps import lines, refused
 
@@ -166,6 +167,29 @@ def test_examples_are_never_what_is_asked():
     trained = few(english, 4, items=0, examples={"english": train})
     assert {e.answers[0][:7] for q in trained for e in q.examples} == {"trained"}
     assert usual != trained[0].examples
+
+
+def test_a_run_that_grows_keeps_its_examples():
+    """But for an item that shares its question with one of the last, whose next example
+    is then asked."""
+    english = tuple(pool(12))
+    order = select(english, 0)
+    settings = config(probes=("greedy",), items=8, few_shot=3)
+    task = PreparedTask(
+        name="t", key="", config=settings, questions=(), pools={"english": english}
+    )
+    assert list(task.moved_examples(4)) == []
+    twin = replace(order[-1], question=order[0].question)
+    english = tuple(twin if each is order[-1] else each for each in english)
+    task = replace(task, pools={"english": english})
+    assert list(task.moved_examples(4)) == []
+    last = [each.item_id for each in reversed(order)][1:4]
+    (shown,) = {
+        tuple(e.item_id for e in question.examples)
+        for question in few(list(english), 3, items=8)
+        if question.item is order[0]
+    }
+    assert list(shown) == last
 
 
 def test_examples_stand_before_the_prompt():
