@@ -55,7 +55,7 @@ from typing import get_args
 from evaluator.core.config import Registry
 from evaluator.core.errors import one_line, unknown
 from evaluator.core.formulas import compared
-from evaluator.core.plain import SIGNS, flat, forms, in_clauses, plain
+from evaluator.core.plain import SIGNS, flat, forms, in_clauses, in_numbers, plain
 from evaluator.core.records import Columns, Grading, Item
 from evaluator.core.text import (
     ALONE,
@@ -579,7 +579,7 @@ def _number(text: str, language: str) -> list[float]:
     """The value of the number that a text gives as its answer; of per cent also as a
     part of one. Empty: there is none."""
     code, parts = main_code(language), _MARK.split(text)
-    normal = in_clauses(parts[-1].replace("%", " percent "), language)
+    normal = in_numbers(parts[-1], language)
     numbers, (after, before) = list(_NUMBER.finditer(normal)), _powers(code)
     for number in numbers[:1] if len(parts) > 1 else numbers[-1:]:
         start, end = number.span()

@@ -25,6 +25,7 @@ and layout do not matter. Pure.
 import re
 import unicodedata
 from decimal import Decimal
+from fractions import Fraction
 from functools import cache, partial
 
 from evaluator.core.text import (
@@ -401,3 +402,41 @@ def _joint(found: re.Match[str]) -> str:
     if before.isspace() or after.isspace() or not (before and after):
         return ""
     return " " if before.isdecimal() and after.isdecimal() else "'"
+
+
+_UNITS = dict(
+    zip(
+        "십十백百천千만万萬억億亿조兆",
+        (1, 1, 2, 2, 3, 3, 4, 4, 4, 8, 8, 8, 12, 12),
+        strict=True,
+    )
+)
+_PART = f"\\d+(?:⋅\\d+)?[{''.join(_UNITS)}]+"
+# two parts or more, or several units; no `5千克`
+_COMPOUND = re.compile(
+    rf"(?<![\d⋅])(?:{_PART}(?: ?{_PART})+\d*|{_PART}\d+|\d+[{''.join(_UNITS)}]{{2,}})(?![\d⋅克米瓦])"
+)
+
+
+def in_numbers(text: str, language: str) -> str:
+    """The clauses with `percent` for its sign, and with `1억2000만`, `3万5000` and `5천만`
+    in digits."""
+    normal = in_clauses(text.replace("%", " percent "), language)
+    return _COMPOUND.sub(lambda found: str(_total(found[0])), normal)
+
+
+def _total(text: str) -> int | float:
+    """The value of digits and units: those below 10,000 multiply what is before them,
+    larger ones the sum since the last of these."""
+    total, section, number = Fraction(0), Fraction(0), Fraction(0)
+    for digits, unit in re.findall(r"(\d[\d⋅]*)|(\w)", text):
+        power = _UNITS.get(unit, 0)
+        if digits:
+            number = Fraction(digits.replace("⋅", "."))
+        elif power < 4:
+            section, number = section + (number or 1) * 10**power, Fraction(0)
+        else:
+            total += (section + number) * 10**power
+            section, number = Fraction(0), Fraction(0)
+    value = total + section + number
+    return int(value) if value.denominator == 1 else float(value)
