@@ -42,7 +42,7 @@ from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.core.config import validated
 from evaluator.core.errors import InputError, Json, json_text
 from evaluator.core.files import parquet_bytes
-from evaluator.core.garbage import collect_rarely
+from evaluator.core.memory import collect_rarely
 from evaluator.core.records import Record
 from evaluator.engine.config import EngineConfig
 from evaluator.probes.planning import tokenised

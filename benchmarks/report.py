@@ -19,7 +19,9 @@ import pyarrow as pa
 from benchmarks.harness import Child, Options, module_command, print_table, run_main
 from evaluator.core.errors import Json, json_text
 from evaluator.core.files import write_parquet
+from evaluator.core.records import Origin
 from evaluator.report import write_report
+from evaluator.store.cells import Cells
 from evaluator.store.schema import ITEMS, RECORDS
 
 SIZES = ((6, 360), (20, 400))  # checkpoints, items
@@ -39,8 +41,8 @@ COMMON |= {"engine": "none", "engine_version": "0", "dtype": "float32"}
 
 def make_run(run: Path, checkpoints: int, items: int) -> None:
     """A run directory with all that a report reads."""
-    (run / "run.json").write_text(json.dumps({"schema_version": 1, "provenance": {}}))
-    numbers = np.arange(items // len(LANGUAGES))
+    (run / "run.json").write_text(json.dumps({"schema_version": 2, "provenance": {}}))
+    numbers, cells = np.arange(items // len(LANGUAGES)), Cells(run)
     for at, language in enumerate(LANGUAGES):
         for number in range(checkpoints):
             records = _records(number, number / checkpoints / 2, numbers, at)
@@ -53,7 +55,11 @@ def make_run(run: Path, checkpoints: int, items: int) -> None:
                 for field in RECORDS
             ]
             table = pa.table(columns, RECORDS)
-            write_parquet(table, run / "records" / name / "made" / f"{at:05d}.parquet")
+            first = table.slice(0, 1).to_pylist()[0]
+            origin = {each: first[each] for each in Origin.__struct_fields__}
+            cells.put(Origin(**origin), "made", name, {})
+            write_parquet(table, run / "records" / name / f"part-{at:06d}.parquet")
+    cells.save()
     asked = pd.DataFrame({"item_id": [*map(str, numbers)]}).assign(
         task="made", context="A fact.", question="Which?", cluster=numbers // 3
     )

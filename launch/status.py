@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from evaluator.core.errors import InputError, Json, one_line
 from evaluator.core.lease import FOLDER, PACE, beats_of, latest_claim
 from evaluator.core.liveness import Pace, Sight, sight
+from evaluator.store.cells import Cells
 from evaluator.store.run_json import Served, no_run, rows_as
 from launch.run.directory.event_log import read_state
 from launch.run.state import PartState, PartStatus, RunState
@@ -88,6 +89,7 @@ class RunStatus:
     parts: tuple[PartStatus, ...]
     engines: tuple[EngineStatus, ...]
     errors: tuple[str, ...]
+    unused_bytes: int = 0  # of records that no cell of the sweep uses
     gate: LastGate | None = None
 
     def count(self, state: PartState) -> int:
@@ -117,6 +119,9 @@ def read_status(
         raise InputError(f"{place}: {one_line(problem['msg'])}") from error
     driver = driver_of(run_dir, sleep=sleep) if run.state == "running" else None
     found = summarise(str(run_dir), run, read_state(run_dir), driver, time.time())
+    with suppress(OSError, InputError):
+        unused = sum(Cells(run_dir).unused().values())
+        found = replace(found, unused_bytes=unused)
     with suppress(OSError, ValidationError):
         gate = (run_dir / "gate.json").read_bytes()
         return replace(found, gate=LastGate.model_validate_json(gate))

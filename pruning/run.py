@@ -17,7 +17,7 @@ import torch
 from evaluator.checkpoints.fit import check_fit
 from evaluator.checkpoints.manifests import PruneManifest, RemovedParts
 from evaluator.core.errors import InputError, Json
-from evaluator.core.garbage import rare_collections
+from evaluator.core.memory import rare_collections
 from pruning.calibration import Calibration, Sources
 from pruning.config import PruneConfig, needs_calibration
 from pruning.layers.flow import Flow

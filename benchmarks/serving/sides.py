@@ -171,7 +171,7 @@ class Ours:
                 elif record.probe == "choice" and record.logprob is not None:
                     scores.setdefault(key(item), {})[str(record.index)] = record.logprob
         with tempfile.TemporaryDirectory() as folder:
-            RecordStore(Path(folder)).append("bench", "task", "part", to_table(records))
+            RecordStore(Path(folder)).append("bench", to_table(records))
         return {
             "greedy": greedy,
             "scores": scores,

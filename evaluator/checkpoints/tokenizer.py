@@ -1,5 +1,6 @@
 """A checkpoint's tokenizer, and the token ids that end an answer."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,12 @@ PROBE = (
     " 서울의 القاهرة ירושלים दिल्ली में ঢাকা తెలుగు กรุงเทพ አዲስ ١٢٣ १२३ \U0001f642"
     " \U0001f469\u200d\U0001f467 <b> ##x ▁ "
 )
+# all that decides token ids, prompts and the end of an answer
+_FILES = (
+    *(TOKENIZER, "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json"),
+    *("vocab.json", "merges.txt", "vocab.txt", "added_tokens.json"),
+    *("chat_template.jinja", "chat_template.json", GENERATION),
+)
 _PLAIN_TEXTS = ("When was Karo founded?", "Answer: 1701\n\nQuestion:")
 _NAMED = (
     "bos_token",
@@ -26,6 +33,16 @@ _NAMED = (
     "cls_token",
     "mask_token",
 )
+
+
+def digest_of_files(checkpoint: Path) -> str:
+    """Of a checkpoint's tokenizer, its chat template and its ends of answers: a pruned
+    one has exact copies of its source's files."""
+    files = hashlib.sha256()
+    for path in (checkpoint / name for name in _FILES):
+        content = path.read_bytes() if path.exists() else b"-"
+        files.update(b"%d " % len(content) + content)
+    return files.hexdigest()
 
 
 def load_tokenizer(checkpoint: Path, trust_remote_code: bool = False) -> Any:

@@ -113,10 +113,17 @@ class Probe(ABC):
         """The seeds of its records."""
         return config.run_seeds if self.drawn else (config.seed,)
 
+    def draws(self, config: Settings) -> tuple[tuple[Format, int], ...]:
+        """The formats and seeds of its records. An item without one of these is not
+        finished."""
+        return tuple(("open", seed) for seed in self.seeds(config))
+
     def unanswered(self, item: ItemRun, columns: Columns) -> list[Record]:
-        """Its records of an item without an answer: one under each of its seeds."""
-        seeds = self.seeds(item.config)
-        return [item.record(self.name, seed=seed, **columns) for seed in seeds]
+        """Its records of an item without an answer."""
+        return [
+            item.record(self.name, format, seed=seed, **columns)
+            for format, seed in self.draws(item.config)
+        ]
 
     @abstractmethod
     def run(self, item: ItemRun) -> Steps:

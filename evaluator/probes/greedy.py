@@ -56,6 +56,9 @@ class Greedy(ItemProbe):
     def formats(self, config: Settings) -> tuple[Format, ...]:
         return config.formats
 
+    def draws(self, config: Settings) -> tuple[tuple[Format, int], ...]:
+        return tuple((format, config.seed) for format in config.formats)
+
     def fits(self, question: Question, config: Settings) -> bool:
         return any(question.can_pose(format) for format in config.formats)
 

@@ -52,10 +52,10 @@ def exemplars_of(pool: Sequence[Item], subset: Sequence[Item]) -> list[Item]:
 def exemplar_for(item: Item, exemplars: Sequence[Item]) -> Item | None:
     """The first that shares neither question nor context with the item: either would
     show it the answer."""
-    return next(iter(_apart(item, exemplars)), None)
+    return next(iter(apart(item, exemplars)), None)
 
 
-def _apart(item: Item, others: Iterable[Item]) -> Iterator[Item]:
+def apart(item: Item, others: Iterable[Item]) -> Iterator[Item]:
     question, context = normalise(item.question), normalise(item.context)
     for each in others:
         same_context = context and normalise(each.context) == context
@@ -78,7 +78,7 @@ def few_shots(item: Item, pool: Iterable[Item], config: EvalConfig) -> tuple[Ite
     """The solved examples of an item. Raises InputError if there are too few, and for
     one that lacks the options which the template lists."""
     place = f"task {config.task!r}, item {item.item_id!r}: few_shot: {config.few_shot}:"
-    found = list(islice(_apart(item, pool), config.few_shot))
+    found = list(islice(apart(item, pool), config.few_shot))
     if len(found) < config.few_shot:
         raise InputError(
             f"{place} {len(found)} examples are left: all others are evaluated, or share"

@@ -34,12 +34,12 @@ from evaluator.report.results import Results, compute, pages_of, part_of, withou
 from evaluator.store.outcomes import reduce_parts
 from evaluator.store.reading import (
     Asked,
+    cell_parts,
     read_controls,
     read_items,
     read_records,
     read_run,
     read_verdicts,
-    record_parts,
 )
 from evaluator.store.run_json import failure_frame, failures_of, need_own_folders
 from evaluator.store.schema import NUMBERS
@@ -157,13 +157,13 @@ def read_inputs(
 
     def records() -> Iterator[tuple[str, pd.DataFrame]]:
         asked = Asked(items, run)
-        for paths in record_parts(run_dir):
-            tell(f"records of {paths[0].parent.parent.name}")
-            part = asked.only(read_records(paths))
+        for cell, paths in cell_parts(run_dir).items():
+            tell(f"records of {cell.checkpoint}")
+            part = asked.only(read_records(cell, paths))
             strange.update({*map(str, part["probe"].unique())}.difference(PROBES.names))
             if view is not None and len(part):
                 view.add(part)
-            yield paths[0].parent.parent.name, part
+            yield cell.checkpoint, part
 
     for checkpoint, reduced in reduce_parts(records()):
         path = None if outcomes is None else outcomes / f"{checkpoint}.parquet"

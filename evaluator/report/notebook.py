@@ -11,11 +11,12 @@ A run that is still running shows its records so far. What was read once stays: 
 run again for newer records.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
-from itertools import chain
+from itertools import chain, starmap
 from pathlib import Path
 
 import pandas as pd
@@ -40,13 +41,14 @@ from evaluator.report import read_inputs
 from evaluator.report.figures import Axes, axes_of, parts_of
 from evaluator.report.paper_page import paper_table
 from evaluator.report.results import compute
+from evaluator.store.cells import Cell
 from evaluator.store.outcomes import outcome_types
 from evaluator.store.reading import (
+    cell_parts,
     read_items,
     read_part,
     read_records,
     read_run,
-    record_parts,
 )
 from evaluator.store.run_json import failure_frame, failures_of, need_run
 from evaluator.store.schema import PANDAS, RECORD_COLUMNS
@@ -80,10 +82,15 @@ class OpenRun:
         return read_run(self.path)
 
     @property
+    def _cells(self) -> Mapping[Cell, Sequence[Path]]:
+        with suppress(InputError):
+            return cell_parts(self.path)
+        return {}  # no records yet
+
+    @property
     def checkpoints(self) -> list[str]:
         """The checkpoints that have records, in the order of the plan."""
-        parts = (self.path / "records").glob("*/*/*.parquet")
-        found = {part.parent.parent.name for part in parts}
+        found = {cell.checkpoint for cell in self._cells}
         planned = list(mapping_at(self._run, "planned"))
         unplanned = sorted(found.difference(planned))
         return [name for name in planned if name in found] + unplanned
@@ -152,6 +159,12 @@ class OpenRun:
             pieces.append(self.inputs.all_outcomes_of(*key)[list(types)])
         return pd.concat(pieces, ignore_index=True).astype(types)
 
+    def records(self) -> pd.DataFrame:
+        """Every record of every checkpoint and task, under their present names
+        (docs/records.md). Raises InputError if there are none yet."""
+        frames = [*starmap(read_records, cell_parts(self.path).items())]
+        return pd.concat(frames, ignore_index=True)
+
     def items(self) -> pd.DataFrame:
         """The questions: a row for each item. Raises InputError for a run that kept
         none."""
@@ -167,9 +180,10 @@ class OpenRun:
         question and gold answers. An id that several languages share gives all of
         them without `language`."""
         names, frames = ["language", "item_id"], {}
-        for part in chain(*record_parts(self.path)):
-            if part.parent.name == task:
-                frames[part] = read_part(part, names, RECORD_COLUMNS).to_pandas()
+        parts = self._cells
+        cells = {cell: parts[cell] for cell in parts if cell.task == task}
+        for path in {*chain(*cells.values())}:
+            frames[path] = read_part(path, names, RECORD_COLUMNS).to_pandas()
         if not frames:
             raise unknown("task", task, self.tasks)
         keys = pd.concat(frames)
@@ -186,8 +200,12 @@ class OpenRun:
             same = (frame["task"] == task) & (frame["item_id"] == item_id)
             return frame[same & frame["language"].isin(languages)]
 
-        records = of_item(read_records(list(keys_of_item.index.unique(0))))
-        records = records.reset_index(drop=True)
+        holding = {*keys_of_item.index.unique(0)}
+        found = []
+        for cell, paths in cells.items():
+            if some := [path for path in paths if path in holding]:
+                found.append(read_records(cell, some))
+        records = of_item(pd.concat(found)).reset_index(drop=True)
         records = records.astype(
             {name: PANDAS[name] for name in records if name in PANDAS}
         )
@@ -227,7 +245,7 @@ class OpenRun:
     @property
     def tasks(self) -> set[str]:
         """The tasks that are planned or have records."""
-        tasks = {folder.name for folder in self.path.glob("records/*/*")}
+        tasks = {cell.task for cell in self._cells}
         return tasks.union(*mapping_at(self._run, "planned").values())
 
     def judged(self, policy: Policy) -> tuple[list[Verdict], Json]:

@@ -5,12 +5,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from evaluator.core.config import day
@@ -24,32 +24,52 @@ from evaluator.core.errors import (
     parse,
 )
 from evaluator.store import schema
+from evaluator.store.cells import Cell, Cells
+from evaluator.store.records import RecordStore, unanswered
 
 # Columns that every part of records must have.
 _NEEDED = {*schema.READ_RECORDS, "weights_digest", "language", "item_id"}
+_DRAWN = ("probe", "format", "seed")
 _READERS = 8  # parts that are read at a time
 
 
-def record_parts(run_dir: Path) -> list[list[Path]]:
-    """The committed parts, grouped by checkpoint and task. Raises InputError if
-    there is none."""
-    paths = sorted(
-        path
-        for path in (run_dir / "records").glob("*/*/*.parquet")
-        if not path.name.startswith(".")
-    )
-    if not paths:
+def cell_parts(run_dir: Path) -> Mapping[Cell, Sequence[Path]]:
+    """The committed parts of every cell that has any, in the order of their writing; of
+    a run of the earlier layout (records/<checkpoint>/<task>/<shard>.parquet) too. Raises
+    InputError if there is none."""
+    store = RecordStore(run_dir)
+    cells = sorted(Cells(run_dir), key=lambda cell: cell.name)
+    for folder in sorted(store.root.glob("*/*/")) if not cells else ():
+        name, task = folder.parts[-2:]
+        cells.append(Cell(checkpoint=name, task=task, key=f"{name}/{task}"))
+    found = {cell: parts for cell in cells if (parts := store.parts(cell.key))}
+    if not found:
         raise InputError(
             f"{run_dir / 'records'}: no .parquet part: nothing has been evaluated into"
             " this run yet"
         )
-    return [list(group) for _, group in groupby(paths, key=lambda path: path.parent)]
+    return found
 
 
-def read_records(paths: list[Path]) -> pd.DataFrame:
-    """The records of some parts. Raises InputError for an invalid part
-    (`read_part`)."""
-    return _read_parts(paths, schema.READ_RECORDS, schema.RECORD_COLUMNS)
+def read_records(
+    cell: Cell, parts: Sequence[Path], names: Sequence[str] = schema.READ_RECORDS
+) -> pd.DataFrame:
+    """The records of a cell under its names, each once: what the engine failed on may
+    have a later answer. Raises InputError for an invalid part (`read_part`)."""
+    tables = [read_part(path, names, schema.RECORD_COLUMNS) for path in parts]
+    table = pa.concat_tables(tables, promote_options="permissive")
+    own = {**cell.origin, "task": cell.task}
+    for name in own.keys() & {*names}:
+        kind = schema.RECORDS.field(name)
+        column = pa.repeat(pa.scalar(own[name], kind.type), table.num_rows)
+        table = table.set_column(table.schema.get_field_index(name), kind, column)
+    frame: pd.DataFrame = table.to_pandas()
+    if pc.any(unanswered(table)).as_py():
+        part = np.repeat(range(len(tables)), [each.num_rows for each in tables])
+        drawn = [frame[name] for name in ("language", "item_id", *_DRAWN)]
+        last = pd.Series(part).groupby(drawn).transform("max").to_numpy() == part
+        frame = frame[last].reset_index(drop=True)
+    return frame
 
 
 def read_items(run_dir: Path) -> pd.DataFrame | None:
@@ -185,13 +205,13 @@ def damage_of(
     return None
 
 
-def damaged(
-    parts: Sequence[Path], take: Callable[[Path, pa.Table], object]
-) -> dict[Path, str]:
-    """The damaged parts, with the reasons (`damage_of`); `take` gets the others."""
+def damaged(store: RecordStore) -> dict[Path, str]:
+    """Every damaged part and why (`damage_of`); each is read in full (2 ms). Raises
+    InputError."""
+    parts = [*store.every_part()]
 
     def reason(path: Path) -> str | None:
-        return damage_of(path, take=partial(take, path))
+        return damage_of(path, take=partial(store.note, path))
 
     with ThreadPoolExecutor(_READERS) as readers:
         reasons = list(readers.map(reason, parts))
@@ -208,15 +228,12 @@ def read_all(
     """The columns `names` of the Parquet files in a folder, which have names like
     `*/*`; None without any."""
     paths = sorted(folder.glob(f"{names_of_files}.parquet"))
-    return _read_parts(paths, names, columns) if paths else None
-
-
-def _read_parts(
-    paths: list[Path], names: tuple[str, ...], columns: Mapping[str, schema.Stored]
-) -> pd.DataFrame:
+    if not paths:
+        return None
     tables = [read_part(path, names, columns) for path in paths]
-    table = pa.concat_tables(tables, promote_options="permissive")
-    frame: pd.DataFrame = table.to_pandas()
+    frame: pd.DataFrame = pa.concat_tables(
+        tables, promote_options="permissive"
+    ).to_pandas()
     return frame
 
 

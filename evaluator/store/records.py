@@ -2,24 +2,24 @@
 all.
 
 A part is written to a temporary file, synced and renamed, so readers and resumed runs
-only see complete parts. All records of an item are in one part; an item in any part is
-finished. Only one process writes: a driver that has lost its run directory to another
-driver cannot rename files there (`files`, `Lease`).
+only see complete parts. Only one process writes: a driver that has lost its run
+directory to another driver cannot rename files there (`files`, `Lease`). No part is ever
+changed. What the engine failed on is asked again, and a later part has the answer.
 
-    RUN/records/<checkpoint>/<task>/<shard>.parquet   the columns: docs/records.md
-    RUN/damaged/<checkpoint>/<task>/<shard>.parquet   parts that became unreadable;
-                                                      their items are evaluated again
-    RUN/items/<task>.parquet                          the questions, for the report's
-                                                      item view
+    RUN/records/<key>/part-*.parquet   the columns: docs/records.md; keys: `cells.py`
+    RUN/damaged/<key>/part-*.parquet   parts that became unreadable; their items are
+                                       evaluated again
+    RUN/items/<task>.parquet           the questions, for the report's item view
 """
 
 import contextlib
 import os
 import threading
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,7 +29,6 @@ from msgspec.structs import astuple
 from evaluator.core.errors import InputError, ResurfaceError, one_line
 from evaluator.core.files import (
     move_into,
-    need_unfenced,
     parquet_bytes,
     write_atomically,
     write_parquet,
@@ -38,16 +37,27 @@ from evaluator.core.records import Item, Record
 from evaluator.store.schema import ITEMS, RECORDS
 
 ItemKey = tuple[str, str]  # (language, item_id), unique within a task
-Drawn = tuple[str, int]  # a probe, and the seed of its records
+Drawn = tuple[str, str, int]  # the probe, format and seed of some records
+Answered = dict[ItemKey, frozenset[Drawn]]
+# the text of records that wait for the base's
+BASE_FAILED = "the engine failed on its base's greedy answer"
 _MEASURED = ("ok", "truncated")  # statuses of records with an outcome
 _ANSWER = [  # the columns of a greedy answer
     *("language", "item_id", "status"),
     *("token_ids", "thought_state", "thought_ids"),
 ]
 _KEPT = 4  # bases' answers to a task that are kept in memory
-_FINISHED = ["weights_digest", "language", "item_id", "probe", "seed"]
-# a part's digests, probes and items
-Content = tuple[frozenset[str], frozenset[Drawn], tuple[ItemKey, ...]]
+_DRAWN = ["probe", "format", "seed"]
+_FINISHED = ["language", "item_id", *_DRAWN, "status", "text"]
+
+
+class Content(NamedTuple):
+    """What a part holds. All of its items have the same records, but for those that
+    failed."""
+
+    drawn: frozenset[Drawn]
+    items: tuple[ItemKey, ...]
+    failed: Mapping[ItemKey, frozenset[Drawn]]
 
 
 def to_table(records: Sequence[Record]) -> pa.Table:
@@ -69,6 +79,14 @@ def _any_measured(table: pa.Table) -> bool:
     return bool(pc.any(pc.is_in(table["status"], pa.array(_MEASURED))).as_py())
 
 
+def unanswered(table: pa.Table) -> pa.ChunkedArray:
+    """The records that are asked again, as a mask: the engine failed on them, or on the
+    answer of the base that they read."""
+    status, waits = table["status"], pc.equal(table["text"], BASE_FAILED)
+    waits = pc.and_(pc.equal(status, "excluded"), pc.fill_null(waits, False))
+    return pc.or_(pc.equal(status, "engine_error"), waits)
+
+
 class RecordStore:
     def __init__(self, run_dir: Path) -> None:
         self.root = run_dir / "records"
@@ -77,30 +95,30 @@ class RecordStore:
         self._writing = 0  # threads that are in `append`
         self._closed = False
         self._reading = threading.Lock()
+        self._next: dict[str, int] = {}  # by key: the number of its next part
         # Of parts that were read: a start checks each, and needs its items after that.
         self._contents: dict[Path, Content] = {}
         self._keys: dict[ItemKey, ItemKey] = {}  # that all parts share
-        self._greedy: OrderedDict[tuple[str, str], tuple[list[str], pa.Table]] = (
-            OrderedDict()
-        )
+        self._greedy: OrderedDict[str, tuple[list[str], pa.Table]] = OrderedDict()
 
-    def append(
-        self, checkpoint: str, task: str, shard: str, part: pa.Table | bytes
-    ) -> Path:
+    def append(self, key: str, part: pa.Table | bytes) -> Path:
         """Write a finished shard; thread-safe. Raises InputError if the disk is
         full, ResurfaceError after `close`."""
-        path = self.root / checkpoint / task / f"{shard}.parquet"
         content = part if isinstance(part, bytes) else parquet_bytes(part)
         with self._changed:
+            number = self._next.get(key)
+            if number is None:
+                number = max(map(_number, _names(self.root / key)), default=-1) + 1
+            path = self.root / key / f"part-{number:06d}.parquet"
             if self._closed:
                 raise ResurfaceError(
                     f"{path}: came after the run had ended, and was not written"
                 )
+            self._next[key] = number + 1
             self._writing += 1
         try:
             write_atomically(path, content)
         finally:
-            self._contents.pop(path, None)
             with self._changed:
                 self._writing -= 1
                 self._changed.notify_all()
@@ -112,106 +130,90 @@ class RecordStore:
             self._closed = True
             self._changed.wait_for(lambda: not self._writing)
 
-    def parts(self, checkpoint: str, task: str) -> list[Path]:
-        """The committed parts of one checkpoint and task, sorted by name."""
-        folder = self.root / checkpoint / task
-        return [folder / name for name in _names(folder)]
+    def parts(self, key: str) -> list[Path]:
+        """The committed parts of a key, in the order of their writing."""
+        return [self.root / key / name for name in _names(self.root / key)]
 
-    def finished(
-        self, checkpoint: str, task: str, weights_digest: str | None = None
-    ) -> dict[ItemKey, frozenset[Drawn]]:
-        """The probes of the parts that hold an item, with their seeds, by item. Raises
-        InputError for a damaged part or other weights than `weights_digest`, if
-        given."""
-        probes: dict[ItemKey, frozenset[Drawn]] = {}
-        for path in self.parts(checkpoint, task):
-            if path not in self._contents:
-                self._take(path, _read_part(path, _FINISHED))
-            digests, names, keys = self._contents[path]
-            if weights_digest is not None and (other := digests - {weights_digest}):
-                raise InputError(
-                    f"{path}: weights_digest: records of other weights"
-                    f" ({min(other)[:12]}...) than checkpoint {checkpoint!r} has now"
-                    f" ({weights_digest[:12]}...); use a new --out"
-                )
-            for key in keys:
-                before = probes.get(key)
-                probes[key] = names if before is None else before | names
-        return probes
+    def content(self, part: Path) -> Content:
+        """Raises InputError for a damaged part."""
+        if part not in self._contents:
+            self.note(part, _read_part(part, _FINISHED))
+        return self._contents[part]
 
-    def _take(self, path: Path, table: pa.Table) -> None:
-        digests = frozenset(table["weights_digest"].unique().to_pylist())
-        pairs = table.select(["probe", "seed"]).group_by(["probe", "seed"])
-        rows = pairs.aggregate([]).to_pylist()
-        names = frozenset((row["probe"], row["seed"]) for row in rows)
-        keys = tuple(self._keys.setdefault(key, key) for key in _keys(table))
-        self._contents[path] = digests, names, keys
+    def finished(self, key: str) -> Answered:
+        """The records of each item that need not be made again. Raises InputError for
+        a damaged part."""
+        answered: Answered = {}
+        for path in self.parts(key):
+            drawn, items, failed = self.content(path)
+            for item in items:
+                before, own = answered.get(item), drawn
+                if failed and item in failed:
+                    own = drawn - failed[item]
+                answered[item] = own if before is None else before | own
+        return answered
 
-    def greedy_answers(self, checkpoint: str, task: str) -> pa.Table:
-        """The greedy answers of one checkpoint to the open prompts of one task.
+    def note(self, path: Path, table: pa.Table) -> None:
+        """Remember what a part holds that was read."""
+        drawn = table.select(_DRAWN).group_by(_DRAWN).aggregate([])
+        failed: defaultdict[ItemKey, set[Drawn]] = defaultdict(set)
+        again = table.filter(unanswered(table)).select(_FINISHED[:5])
+        for language, item_id, *of in zip(*again.to_pydict().values(), strict=True):
+            failed[language, item_id].add((of[0], of[1], of[2]))
+        self._contents[path] = Content(
+            frozenset(zip(*drawn.select(_DRAWN).to_pydict().values(), strict=True)),
+            tuple(self._keys.setdefault(key, key) for key in _keys(table)),
+            {item: frozenset(some) for item, some in failed.items()},
+        )
+
+    def take(self, other: "RecordStore", key: str, due: Answered) -> int:
+        """Copy what this store lacks of `due` and another one has; returns the number
+        of items with copied records. Raises InputError for a damaged part of it."""
+        copied = set[ItemKey]()
+        for path in other.parts(key):
+            drawn, items, failed = other.content(path)
+            answered = self.finished(key)
+            alike: defaultdict[frozenset[Drawn], list[ItemKey]] = defaultdict(list)
+            for item in items:
+                lacking = due.get(item, frozenset()) - answered.get(item, frozenset())
+                if item not in failed and lacking & drawn:
+                    alike[lacking & drawn].append(item)
+            if not alike:
+                continue
+            table = _read_part(path, RECORDS.names).cast(RECORDS)
+            rows = [
+                *zip(*table.select(_FINISHED[:5]).to_pydict().values(), strict=True)
+            ]
+            for some, chosen in alike.items():
+                wanted = {(*item, *each) for item in chosen for each in some}
+                places = [place for place, row in enumerate(rows) if row in wanted]
+                self.append(key, table.take(pa.array(places)))
+            copied.update(*alike.values())
+        return len(copied)
+
+    def greedy_answers(self, key: str) -> pa.Table:
+        """The greedy answers to open prompts under a key.
 
         Columns: language, item_id, status, token_ids (null without an answer),
         thought_state and thought_ids. Raises InputError for a damaged part.
         Thread-safe. The last few tables, which engines request again and again, stay in
-        memory until their parts change.
+        memory until there are more parts.
         """
         with self._reading:
-            folder = self.root / checkpoint / task
-            names = _names(folder)
-            known, table = self._greedy.pop((checkpoint, task), (None, None))
+            names = _names(self.root / key)
+            known, table = self._greedy.pop(key, (None, None))
             if known != names:
-                table = _greedy_answers([folder / name for name in names])
-            self._greedy[checkpoint, task] = names, table
+                table = _greedy_answers([self.root / key / name for name in names])
+            self._greedy[key] = names, table
             if len(self._greedy) > _KEPT:
                 self._greedy.popitem(last=False)
             return table
 
-    def measured(self, checkpoint: str, task: str | None = None) -> bool:
-        """Whether any record has an outcome, on one task or on all. Raises
-        InputError for a damaged part."""
+    def measured(self, key: str) -> bool:
+        """Whether any record has an outcome. Raises InputError for a damaged part."""
         return any(
-            _any_measured(_read_part(path, ["status"]))
-            for path in self._parts(checkpoint, task)
+            _any_measured(_read_part(path, ["status"])) for path in self.parts(key)
         )
-
-    def holds(self, checkpoint: str, task: str, item: ItemKey | None = None) -> bool:
-        """Whether there are records, of any item or of `item`."""
-        return any(
-            item is None or item in _items_of(path)
-            for path in self.parts(checkpoint, task)
-        )
-
-    def drop(
-        self, checkpoint: str, task: str | None = None, item: ItemKey | None = None
-    ) -> None:
-        """Remove a checkpoint's parts (with `item`: those that hold it), so that
-        their items are evaluated again."""
-        for path in self._parts(checkpoint, task):
-            if item is None or item in _items_of(path):
-                need_unfenced(path)
-                path.unlink(missing_ok=True)
-        with self._reading:
-            self._greedy.clear()
-
-    def drop_probes(self, checkpoint: str, task: str, probes: Sequence[str]) -> None:
-        """Remove the records of some probes, so that only these run again."""
-        for path in self.parts(checkpoint, task):
-            table = _read_part(path, None)
-            of_probes = pc.is_in(table["probe"], pa.array(probes))
-            left = table.filter(pc.invert(of_probes))
-            if not left.num_rows:
-                need_unfenced(path)
-                path.unlink()
-            elif left.num_rows < table.num_rows:
-                write_parquet(left, path)
-            self._contents.pop(path, None)
-
-    def damaged(self) -> dict[Path, str]:
-        """Every damaged part and why; each is read in full (2 ms). Raises InputError."""
-        # late: it imports pandas, which an engine's process does not need
-        from evaluator.store.reading import damaged
-
-        return damaged([path for _, _, path in self.tables()], self._take)
 
     def set_aside(self, part: Path) -> Path:
         """Move a part to RUN/damaged, so that its items are evaluated again; returns
@@ -219,15 +221,9 @@ class RecordStore:
         folder = self.root.parent / "damaged" / part.relative_to(self.root).parent
         return move_into(folder, part)
 
-    def _parts(self, checkpoint: str, task: str | None) -> list[Path]:
-        if task is not None:
-            return self.parts(checkpoint, task)
-        return sorted((self.root / checkpoint).glob("*/*.parquet"))
-
-    def tables(self) -> Iterator[tuple[str, str, Path]]:
-        """Every committed part as (checkpoint, task, path), in a fixed order."""
-        for path in sorted(self.root.glob("*/*/*.parquet")):
-            yield path.parent.parent.name, path.parent.name, path
+    def every_part(self) -> Iterator[Path]:
+        """Every committed part, in a fixed order."""
+        yield from sorted(self.root.glob("*/*.parquet"))
 
     def write_items(
         self, task: str, items: Iterable[tuple[Item, Sequence[str]]]
@@ -252,7 +248,14 @@ def _names(folder: Path) -> list[str]:
     return []
 
 
+def _number(name: str) -> int:
+    """Of a part, by its file's name; -1 of another file."""
+    number = name.removeprefix("part-").removesuffix(".parquet")
+    return int(number) if number.isdecimal() else -1
+
+
 def _greedy_answers(parts: Sequence[Path]) -> pa.Table:
+    """The last answer to each item."""
     tables = [RECORDS.empty_table().select(_ANSWER)]
     for path in parts:
         part = _read_part(path, [*_ANSWER, "probe", "format"])
@@ -262,22 +265,16 @@ def _greedy_answers(parts: Sequence[Path]) -> pa.Table:
     return pa.concat_tables(tables, promote_options="default")
 
 
-def _items_of(path: Path) -> set[ItemKey]:
-    return _keys(_read_part(path, ["language", "item_id"]))
-
-
 def _keys(table: pa.Table) -> set[ItemKey]:
     columns = table["language"].to_pylist(), table["item_id"].to_pylist()
     return set(zip(*columns, strict=True))
 
 
-def _read_part(path: Path, columns: list[str] | None) -> pa.Table:
-    """Some columns of a part, or all."""
+def _read_part(path: Path, columns: list[str]) -> pa.Table:
     try:
         # ParquetFile takes half the time of `read_table`.
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            table = file.read(columns=columns, use_threads=False)
-            return table if columns is None else table.select(columns)
+            return file.read(columns=columns, use_threads=False).select(columns)
     except (pa.ArrowException, OSError, KeyError) as error:
         raise InputError(
             f"{path}: not a readable part ({one_line(error)}); the same command moves"

@@ -116,12 +116,12 @@ _HEAD = """# What a run keeps
 `python -m evaluator.store.schema > docs/records.md` generates this page.
 
 Every part is a Parquet file that appears whole or not at all. A number that was not measured is null; types
-with `?` permit null. Any Parquet reader takes a run's records as one table:
+with `?` permit null. Records under the present names:
 
 ```python
-import pandas as pd
+from evaluator import open_run
 
-records = pd.read_parquet("RUN/records")
+records = open_run("RUN").records()
 ```
 """
 _NUMBERS = """A row for each number.
@@ -138,11 +138,17 @@ both = numbers.merge(other.numbers(), on=[*numbers.columns[:9]])
 _FILES = (
     (
         "Records",
-        "RUN/records/<checkpoint>/<task>/<shard>.parquet",
+        "RUN/records/<key>/part-*.parquet",
         (
             "A row for each record: the outcome of one probe of one item on one"
-            " checkpoint. An item's records are in one part.\nA record's key:"
-            f" {', '.join(f'`{name}`' for name in KEY)}."
+            " checkpoint.\nA record is named by"
+            f" {', '.join(f'`{name}`' for name in KEY)}.\n\n`<key>` is the digest of"
+            " all that the numbers depend on but items, probes, formats and seeds: weights,\n"
+            "configuration, tokenizer, chat template, base, data, settings, engine, dtype"
+            " and vLLM's version. `RUN/records/keys.json`\nsays what each key is, and which"
+            " checkpoint and task has it. Equal content under two names has one key. Parts\n"
+            "keep the names of the call that wrote them. Of several records with one name,"
+            " the last part's counts."
         ),
         _RECORD,
     ),

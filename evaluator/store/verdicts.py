@@ -25,7 +25,7 @@ from evaluator.core.reducing import by_its_rule
 from evaluator.judging.controls import controls
 from evaluator.judging.matcher import Claim
 from evaluator.store import schema
-from evaluator.store.reading import read_part
+from evaluator.store.reading import cell_parts, read_part, read_records
 from evaluator.store.records import RecordStore
 
 File = tuple[str, ...]  # a matcher's file: checkpoint and task, or CONTROLS
@@ -50,11 +50,10 @@ def responses(run_dir: Path, probes: Sequence[str], *, everything: bool) -> Want
     InputError for a missing item."""
     wanted: Wanted = {}
     items: dict[str, dict[tuple[str, str], Item]] = {}
-    for checkpoint, task, path in RecordStore(run_dir).tables():
-        table = read_part(
-            path, [*schema.KEY, "status", "text", *_GRADES], schema.RECORD_COLUMNS
-        )
-        records = by_its_rule(table.to_pandas())
+    for cell, parts in cell_parts(run_dir).items():
+        checkpoint, task = cell.name
+        names = [*schema.KEY, "status", "text", *_GRADES]
+        records = by_its_rule(read_records(cell, parts, names))
         judged = records["probe"].isin(probes) & records["contains"].notna()
         if not everything:
             judged &= records["contains"].eq(False)
@@ -155,9 +154,7 @@ class Verdicts(RecordStore):
             line += f"; on {failed} the engine failed: the same command repeats them"
         return line
 
-    def append(
-        self, checkpoint: str, task: str, shard: str, part: pa.Table | bytes
-    ) -> Path:
+    def append(self, key: str, part: pa.Table | bytes) -> Path:
         """A record's `logprob` is how much likelier yes is, in nats."""
         assert isinstance(part, bytes)
         columns = ["item_id", "logprob", "status"]
@@ -170,14 +167,14 @@ class Verdicts(RecordStore):
                 odds = row["logprob"]
                 match = Match(None if odds is None else odds > 0, row["status"])
                 self._measured |= match.verdict is not None
-                for file, key in self._places[self.claims[int(row["item_id"])]]:
-                    self.rows[file][key] = match
+                for file, of in self._places[self.claims[int(row["item_id"])]]:
+                    self.rows[file][of] = match
                     changed.add(file)
             for file in changed:
                 self._save(file)
         return self.root
 
-    def measured(self, checkpoint: str, task: str | None = None) -> bool:
+    def measured(self, key: str) -> bool:
         return self._measured
 
     def _save(self, file: File) -> None:

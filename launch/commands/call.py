@@ -190,17 +190,14 @@ class Watched:
 
 
 def need_reusable(runs: Sequence[Path], out: Path | None) -> None:
-    """Raises InputError for what is no other run, and on a cluster, whose machines are
-    not known yet."""
+    """Raises InputError for what is no other run of this layout."""
     for run in runs:
+        from launch.run.directory.rundir import need_version  # pandas
+
         need_run(run)
+        need_version(run)
         if out is not None and run.resolve() == out.resolve():
             raise InputError(f"--reuse {run}: is the run itself (--out)")
-    if runs and "RAY_ADDRESS" in os.environ:
-        raise InputError(
-            "--reuse: RAY_ADDRESS names a cluster, whose machines are not known before"
-            " the run; leave --reuse out"
-        )
 
 
 def check_places(config: SweepConfig, gpus: int | None) -> None:
@@ -576,9 +573,11 @@ def start(config: SweepConfig, output: Output, *, dry_run: bool) -> None:
         notes.append(f"would be set aside: {name}: {reason}")
     if jobs:
         if place is not None and not absent:
+            from launch.run.directory.keys import Keys
             from launch.run.directory.rundir import open_run
 
-            open_run(prepared, place)
+            cells = open_run(prepared, place).cells
+            notes += Keys(prepared).changes(prepared.jobs, cells)
         notes += [note for note, _ in prepared.notes()]
     if absent:
         notes.append(

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from typer.exceptions import TyperException
 
 from evaluator.core.errors import InputError, ResurfaceError, one_line, unknown
-from evaluator.core.garbage import collect_rarely
+from evaluator.core.memory import collect_rarely
 from launch.commands.bench import bench
 from launch.commands.call import demo, evaluate, sweep
 from launch.commands.compare import compare
@@ -27,7 +27,7 @@ from launch.commands.options import Command, explained
 from launch.commands.prune import prune
 from launch.commands.render import render_files
 from launch.commands.report import export, report
-from launch.commands.status import status, stop
+from launch.commands.status import clean, status, stop
 from launch.commands.tasks import list_names, show_prompt, tasks
 from launch.commands.terminal import closing, errors, only_json, print_error
 from launch.process import (
@@ -103,6 +103,7 @@ COMMANDS: Mapping[str, tuple[Callable[..., None], str]] = {
     "report": (report, "runs/demo"),
     "status": (status, "runs/demo --watch"),
     "stop": (stop, "runs/demo"),
+    "clean": (clean, "runs/demo"),
     "render": (
         render_files,
         "slurm sweep.yaml --out /shared/runs/grid --nodes 2 --gpus 8",

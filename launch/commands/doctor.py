@@ -101,14 +101,14 @@ def examine(run: Path) -> Sequence[Checked]:
         failed = Tolerance(math.nan, math.nan)
         return [check_of(one_line(error), {"n": 0}, failed, "float32")]
     from evaluator.report.notebook import OpenRun
-    from evaluator.store.reading import read_records, read_run, record_parts
+    from evaluator.store.reading import read_run
 
     found = read_run(run)
     setup = found["engine_stats"][0]["setup"]
     on_gpu = found["provenance"]["device"] != "cpu"
     computed = precision(setup["dtype"], setup["logits"], on_gpu=on_gpu)
-    records = read_records([part for parts in record_parts(run) for part in parts])
-    return [*checks_of(OpenRun(run).table("noise"), records, computed)]
+    opened = OpenRun(run)
+    return [*checks_of(opened.table("noise"), opened.records(), computed)]
 
 
 def checks_of(

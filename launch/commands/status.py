@@ -3,6 +3,7 @@ its driver, by a file too."""
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -13,7 +14,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from evaluator.core.errors import InputError, counted, lasting, printable
-from evaluator.core.files import write_atomically
+from evaluator.core.files import need_unfenced, write_atomically
+from evaluator.core.lease import Lease
+from evaluator.store.run_json import need_run
 from launch.commands.options import RunDirectory
 from launch.commands.terminal import (
     AsJson,
@@ -158,6 +161,11 @@ def _summary(found: RunStatus) -> Iterator[str]:
         if found.to_prune and found.pruned != found.to_prune:
             items += ", pruning not counted"
     yield items
+    if found.unused_bytes:
+        yield (
+            f"{in_mib(found.unused_bytes)} of records that no cell of the sweep uses;"
+            f" `resurface clean {found.run}` removes them"
+        )
     if found.gate is not None:
         yield f"gate: {found.gate.verdict}: {found.gate.summary}"
 
@@ -180,3 +188,42 @@ def stop(run: RunDirectory) -> None:
         raise InputError(f"{run}: nothing to stop: the run is {found.state}{why}")
     write_atomically(run / STOP, b"")
     print_plain(f"{run}: its driver stops; the same command resumes")
+
+
+def clean(
+    run: RunDirectory,
+    yes: Annotated[bool, typer.Option("--yes", help="without the question")] = False,
+) -> None:
+    """Remove the records that no cell of the last sweep uses: of checkpoints and tasks
+    that it left out, and of earlier settings.
+
+    Nothing else ever removes records."""
+    from evaluator.store.cells import Cells
+    from launch.run.directory.rundir import forget_left_out
+
+    need_run(run)
+    lease = Lease(run)
+    try:
+        cells = Cells(run)
+        unused = cells.unused()
+        named = [" ".join(each) for each in sorted(cells.left_out)]
+        if not unused and not named:
+            print_plain(f"{run}: no record is unused")
+            return
+        what = (
+            f"{in_mib(sum(unused.values()))} of records that no cell of the sweep uses"
+        )
+        print_plain(": ".join(filter(None, [what, ", ".join(named)])))
+        if not yes and not typer.confirm(f"Remove them from {run}?"):
+            return
+        forget_left_out(run, cells)
+        for folder in unused:
+            need_unfenced(folder)
+            shutil.rmtree(folder)
+        print_plain(f"{run}: removed; `resurface report {run}` writes the tables again")
+    finally:
+        lease.release()
+
+
+def in_mib(count: int) -> str:
+    return f"{count / 2**20:,.1f} MiB"

@@ -187,7 +187,15 @@ def advance(state: RunState, event: Event, now: float) -> RunState:
         case events.End():
             state = state.ended
         case events.Planned():
-            state = replace(state, planned=_planned(state, event), failures=0, lost={})
+            planned = {
+                (checkpoint, task): items
+                for checkpoint, tasks in event.items.items()
+                for task, items in tasks.items()
+            }
+            done = {
+                part: items for part, items in state.done.items() if part in planned
+            }
+            state = replace(state, planned=planned, done=done, failures=0, lost={})
             for failure in event.failures:
                 state = _with_failure(state, failure)
         case events.GaveUp():
@@ -212,16 +220,6 @@ def _with_failure(state: RunState, failure: Failure) -> RunState:
     where = " ".join(name for name in names if name)
     state = _with_error(state, f"{where}: {failure.stage}: {failure.reason}")
     return replace(state, failures=state.failures + 1, lost=lost)
-
-
-def _planned(state: RunState, event: events.Planned) -> Mapping[Part, int]:
-    """With the parts of earlier calls that this one leaves out, and that were begun."""
-    begun = (part for part in state.planned if state.done.get(part))
-    planned = {part: state.planned[part] for part in begun}
-    for checkpoint, tasks in event.items.items():
-        for task, items in tasks.items():
-            planned[checkpoint, task] = items
-    return planned
 
 
 def _with_error(state: RunState, text: str) -> RunState:

@@ -65,7 +65,7 @@ from quantising.config import MethodName as QuantiseName
 from quantising.methods import METHODS
 from quantising.methods.base import IGNORED
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _MOST_SHARING = 16
 DENSE = "dense"  # in `after:`, a model as it is
 _NEEDED = {"prune": "models", "compress": "models", "prompts": "tasks"}

@@ -17,7 +17,7 @@ from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
 from evaluator.checkpoints.served import Endpoint
 from evaluator.checkpoints.stated import generation_notes
 from evaluator.checkpoints.tokenizer import load_tokenizer, tokenise_alike
-from evaluator.core.errors import Document, InputError, Json, counted, one_line
+from evaluator.core.errors import Document, InputError, counted, one_line
 from evaluator.core.grading import contains
 from evaluator.core.records import Item
 from evaluator.core.text import UNKNOWN, is_known
@@ -329,7 +329,7 @@ def prepare(
         asked=asked,
         held_out=held_out,
         engine=engine.model_copy(update={"max_model_len": longest}),
-        identity=_identity(config, jobs, dense, asked),
+        identity=_identity(config, jobs, asked),
         disk_bytes=_disk_bytes(jobs, dense, asked, engine.dtype),
         served=found.notes,
         unusable=unusable,
@@ -456,39 +456,23 @@ def _fewest_positions(found: Findings, every: Jobs) -> int:
     return min(count for name, count in known.items() if name not in short)
 
 
-def _identity(config: SweepConfig, jobs: Jobs, dense: Infos, asked: Asked) -> Document:
-    """All that records depend on. A run directory accepts only sweeps with this
-    identity's digest, and more or fewer controls."""
-    jobs = [job for job in jobs if not job.change]
-    pruned, quantised = [], []
-    for job in jobs:
-        if job.prune is not None:
-            settings = job.prune.model_dump(mode="json", exclude={"source", "device"})
-            pruned.append({"name": job.name, "prune": settings})
-        if job.quantise is not None:
-            settings = job.quantise.model_dump(mode="json", exclude={"source"})
-            quantised.append(
-                {"name": job.name, "quantise": settings, "after": job.after}
-            )
-    keys, settings_by_job = {}, {}
-    for name in (job.name for job in jobs):
-        tasks = asked[name]
-        keys[name] = {task.name: task.key for task in tasks}
-        settings_by_job[name] = {task.name: task.config.identifying() for task in tasks}
+def _identity(config: SweepConfig, jobs: Jobs, asked: Asked) -> Document:
+    """What run.json tells readers of the sweep's cells, but controls."""
+    keys, settings = {}, {}
+    names = [job.name for job in jobs if not job.change]
+    for name in names:
+        keys[name] = {task.name: task.key for task in asked[name]}
+        settings[name] = {task.name: task.config.identifying() for task in asked[name]}
     known = {"kind", "dtype", "scoring", "trust_remote_code"}
     engine = config.engine.model_dump(mode="json", include=known)
     if config.engine.deterministic:
         engine["deterministic"] = True
-    identity: Json = {
-        "models": {name: " ".join(info.engine_keys) for name, info in dense.items()},
-        "bases": {job.name: job.base for job in jobs},
-        "checkpoints": [*pruned, *quantised],
+    return {
+        "bases": {job.name: job.base for job in jobs if not job.change},
         "tasks": keys,
-        "task_settings": settings_by_job,
+        "task_settings": settings,
         "engine": engine,
     }
-    caches = {job.name: job.kv_cache for job in jobs if job.is_variant}
-    return {**identity, "kv_cache": caches} if caches else identity
 
 
 def _disk_bytes(jobs: Jobs, dense: Infos, asked: Asked, dtype: str) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -16,16 +17,15 @@ from evaluator.asking.questions import Posed, Question, Window
 from evaluator.asking.template_checks import try_prompts, try_template
 from evaluator.asking.thoughts import FORMATS
 from evaluator.core.document import digest
-from evaluator.core.errors import Document, InputError, Json
+from evaluator.core.errors import InputError, Json
 from evaluator.core.records import Item
 from evaluator.probes.config import SHORTEST_PROMPT, EvalConfig
 from evaluator.probes.item import Budget
 from evaluator.probes.perplexity import windows_of
 from evaluator.probes.planning import (
-    exemplar_for,
+    apart,
     exemplars_of,
     few_shot_pool,
-    few_shots,
     prompter_of,
     questions_of,
 )
@@ -59,33 +59,8 @@ class PreparedTask:
     key: str  # identifies questions + config
     config: EvalConfig
     questions: tuple[Posed, ...]
-    content: tuple[str, ...] = ()  # identifies its data; of a text, its windows too
-    # every item of its languages
-    pools: Mapping[str, Sequence[Item]] = field(default_factory=dict)
-    training: Mapping[str, Sequence[Item]] = field(default_factory=dict)
-
-    def key_under(self, settings: Document) -> str:
-        """Its key with other settings, of the same data."""
-        return _key(self.content, settings)
-
-    def moved_examples(self, items: int) -> Iterator[tuple[str, str, str]]:
-        """The items whose solved examples depend on whether `items` or the present
-        number are asked: item, examples of `items` and present ones, by id."""
-        config, counts = self.config, (items, self.config.items)
-        of_paper = "one_shot" in config.formats
-        for language, pool in self.pools.items() if of_paper or config.few_shot else ():
-            subsets = [select(pool, count) for count in counts]
-            training = self.training.get(language, pool)
-            shots = [few_shot_pool(training, subset) for subset in subsets]
-            examples = [exemplars_of(pool, subset) for subset in subsets]
-            for item in min(subsets, key=len):
-                shown = [few_shots(item, each, config) for each in shots]
-                if of_paper:
-                    for at, each in enumerate(examples):
-                        exemplar = exemplar_for(item, each)
-                        shown[at] += () if exemplar is None else (exemplar,)
-                if shown[0] != shown[1]:
-                    yield item.item_id, _ids(shown[0]), _ids(shown[1])
+    # identifies its data; of a text its windows, of solved examples these too
+    content: tuple[str, ...] = ()
 
     @property
     def windows(self) -> tuple[Window, ...]:
@@ -118,13 +93,21 @@ Asked = Mapping[str, Sequence[PreparedTask]]  # by the checkpoint's name
 Tokenizers = Mapping[str, Any]  # by the model's name
 
 
-def _key(content: Sequence[str], settings: Document) -> str:
-    name, data, *windows = content
-    return digest([name, data, settings, *windows])
-
-
-def _ids(items: Sequence[Item]) -> str:
-    return " ".join(item.item_id for item in items) or "none"
+def _examples(data: TaskData, config: EvalConfig) -> str:
+    """A digest of the items that are solved examples, of every language: as long as
+    these are the same, each item has the examples that it had."""
+    used = set[tuple[str, str, int]]()
+    for language, pool in data.every_pool.items():
+        subset = select(pool, config.items)
+        training = data.examples.get(language, pool)
+        for examples, count in (
+            (exemplars_of(pool, subset), int("one_shot" in config.formats)),
+            (few_shot_pool(training, subset), config.few_shot),
+        ):
+            for item in subset if count else ():
+                for each in islice(apart(item, examples), count):
+                    used.add((language, each.item_id, count))
+    return digest(sorted(used))
 
 
 def _longest_prompt(config: EvalConfig) -> int:
@@ -334,7 +317,9 @@ class TaskPreparation:
     def _prepared(self, data: TaskData, config: EvalConfig, model: str) -> PreparedTask:
         """A task, its windows of the model's tokens. Raises InputError for a
         template that cannot pose a question."""
-        content = [data.name, data.digest]
+        content = [data.digest]
+        if "one_shot" in config.formats or config.few_shot:
+            content.append(_examples(data, config))
         questions: Sequence[Posed]
         if config.is_text:
             assert data.text is not None
@@ -354,12 +339,10 @@ class TaskPreparation:
             self._note_cuts(items, config, model)
         return PreparedTask(
             name=data.name,
-            key=_key(content, config.identifying()),
+            key=digest([data.name, *content, config.identifying()]),
             config=config,
             questions=tuple(questions),
             content=tuple(content),
-            pools=data.pools,
-            training=data.examples,
         )
 
 

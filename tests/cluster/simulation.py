@@ -23,6 +23,7 @@ from evaluator.asking.questions import Question
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.errors import InputError, ResurfaceError, json_text
 from evaluator.probes.config import EvalConfig
+from evaluator.store.cells import Cells
 from evaluator.store.records import RecordStore
 from launch.run.decide.assignments import Outcome, origin_of
 from launch.run.directory.event_log import EventLog, clock, read_state
@@ -186,13 +187,15 @@ def mistakes(prepared: Prepared, answers: Answers, out: Path) -> Mapping[str, in
     """What is wrong with a run's records: missing or double items, and checkpoints
     that differ. Empty: nothing."""
     store, found = RecordStore(out), Counter[str]()
+    of_cells = {cell.name: cell.key for cell in Cells(out)}
     task = prepared.tasks[0]
     wanted = {
         (question.item.language, question.item.item_id) for question in task.questions
     }
     for job in prepared.jobs:
         keys: Counter[tuple[str, str]] = Counter()
-        parts = [pq.read_table(path) for path in store.parts(job.name, task.name)]
+        key = of_cells.get((job.name, task.name), "")
+        parts = [pq.read_table(path) for path in store.parts(key)] if key else []
         for part in parts:
             names = part["language"].to_pylist(), part["item_id"].to_pylist()
             keys.update({*zip(*names, strict=True)})

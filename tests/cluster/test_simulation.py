@@ -16,6 +16,7 @@ import pytest
 
 from evaluator.core import lease
 from evaluator.core.errors import InputError
+from evaluator.store.cells import Cells
 from launch.run.decide.assignments import Outcome
 from launch.run.directory.lock import STOP
 from launch.run.events import Advanced, Event, Noted
@@ -24,7 +25,6 @@ from tests.cluster.answers import Answers
 from tests.cluster.pretended_ray import Deaths, PretendedRay
 from tests.cluster.simulation import (
     BASE,
-    TASK,
     Size,
     again,
     call,
@@ -53,15 +53,16 @@ def _ray(answers: Answers, deaths: Deaths) -> PretendedRay:
 def test_mistakes_are_found(answers: Answers, tmp_path: Path) -> None:
     simulate(PREPARED, _ray(answers, Deaths()), tmp_path)
     assert mistakes(PREPARED, answers, tmp_path) == {}
-    folder = tmp_path / "records" / BASE / TASK
+    keys = {cell.checkpoint: cell.key for cell in Cells(tmp_path)}
+    folder = tmp_path / "records" / keys[BASE]
     first, second, third, _ = sorted(folder.glob("*.parquet"))
     first.unlink()
     # an item's first record again
     pq.write_table(pq.read_table(second).slice(0, 1), folder / "more.parquet")
-    third.replace(tmp_path / "records" / PREPARED.jobs[1].name / TASK / third.name)
+    third.replace(tmp_path / "records" / keys[PREPARED.jobs[1].name] / "part-9.parquet")
     assert mistakes(PREPARED, answers, tmp_path) == {
         "missing": 20,
-        "twice": 1,
+        "twice": 11,
         "different": 2,
     }
 
@@ -71,9 +72,7 @@ def _whole(answers: Answers, run: Path, outcome: Outcome) -> bool:
     status = read_status(run)
     told = (status.state, status.done, status.count("done"))
     ended = told == ("finished", SIZE.checkpoints * SIZE.items, SIZE.checkpoints)
-    # which parts have been read
-    hidden = [each for each in (run / "records").rglob(".*") if each.name != ".whole"]
-    left_over = list(run.rglob("*.writing")) + hidden
+    left_over = [*run.rglob("*.writing"), *(run / "records").rglob(".*")]
     return (
         ended
         and outcome.failures == ()
@@ -100,8 +99,8 @@ def test_damaged_parts_are_made_again(answers: Answers, tmp_path: Path) -> None:
     cost = simulate(PREPARED, _ray(answers, Deaths()), tmp_path)
     assert cost.outcome.items == (len(damaged) + 1) * SIZE.shard_items
     assert _whole(answers, tmp_path, cost.outcome)
-    aside = {path.name for path in (tmp_path / "damaged").rglob("*.parquet")}
-    assert aside == {path.name for path in (*damaged, other)}
+    aside = {path.parts[-2:] for path in (tmp_path / "damaged").rglob("*.parquet")}
+    assert aside == {path.parts[-2:] for path in (*damaged, other)}
 
 
 def test_deaths_change_no_record(

@@ -383,13 +383,22 @@ def test_a_broken_run_file(desk, content):
     assert "run.json" in desk.refused(*desk.eval())
 
 
-def test_the_output_directory_of_another_sweep(desk):
-    """The first command gets as far as Ray, so the directory is its own; settings
-    hold from the first record on."""
-    desk.type(*desk.eval())
-    part = desk.directory / "run" / "records" / "dense" / "questions" / "00000.parquet"
-    part.parent.mkdir(parents=True)
-    part.touch()
-    error = desk.refused(*desk.eval("--seed", "1"))
-    assert "run.json" in error
-    assert "seed is 0 there, 1 here" in error
+def test_a_run_of_the_earlier_layout(desk):
+    """Nothing is changed, and the report still reads it."""
+    old = desk.directory / "run"
+    write_run(old, 3, ("dense",), languages=("english",))
+    (part,) = old.glob("records/*/*.parquet")
+    where = old / "records" / "dense" / "gazetteer" / "00000.parquet"
+    where.parent.mkdir(parents=True)
+    part.replace(where)
+    part.parent.rmdir()
+    (old / "records" / "keys.json").unlink()
+    file = old / "run.json"
+    file.write_text('{"digest": "d", "schema_version": 1, "state": "finished"}')
+    before = {path: path.stat().st_mtime_ns for path in old.rglob("*")}
+    error = desk.refused(*desk.eval())
+    told = "schema_version: 1 is the layout of an earlier Resurface: `resurface report`"
+    assert f"{told} reads it" in " ".join(error.split())
+    assert {path: path.stat().st_mtime_ns for path in old.rglob("*")} == before
+    desk.type("report", "run")
+    assert (old / "tables" / "accuracy.csv").is_file()

@@ -15,7 +15,7 @@ import yaml
 from evaluator.checkpoints.info import inspect_checkpoint
 from tests.support.kills import ENGINE, family, gone, when
 from tests.support.models import collapse, save_tiny_model
-from tests.support.runs import assert_alike, finish, records, start
+from tests.support.runs import assert_alike, finish, folder_of, records, start
 
 pytestmark = pytest.mark.slow
 
@@ -125,7 +125,7 @@ def test_bad_checkpoints_wait_for_their_mending(tmp_path):
     assert "NaN" in page.split('<section id="failures">')[1].split("</section>")[0]
     assert "broken" not in set(records(run)["checkpoint"])
 
-    good = {path: path.stat().st_mtime_ns for path in run.glob("records/good/*/*")}
+    good = {path: path.stat().st_mtime_ns for path in folder_of(run, "good").glob("*")}
     config.write_text(json.dumps(sound))
     # what `good` is, which was asked among failures
     save_tiny_model(tmp_path / "nan", seed=0)
@@ -189,7 +189,7 @@ def test_damaged_checkpoint_costs_only_itself(tmp_path):
     made = run / "checkpoints" / "good-magnitude-0.5"
     write(mute=b"{", cut=whole["cut"])
     os.truncate(made / "model.safetensors", 99)
-    shutil.rmtree(run / "records" / "good")
+    shutil.rmtree(folder_of(run, "good"))
     found = reasons(3)
     assert set(found) == {"mute", "mute-magnitude-0.5", "good-magnitude-0.5"}
     assert found["good-magnitude-0.5"].endswith(

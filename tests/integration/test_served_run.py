@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.fake import FakeLM
 from tests.support.kills import when
-from tests.support.runs import assert_alike, finish, records, start
+from tests.support.runs import assert_alike, finish, folder_of, records, start
 from tests.support.served import EndingLM, FakeServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.more]
@@ -112,10 +112,10 @@ def test_kills_change_no_record(tmp_path):
         fate = Fate(server)
         server.before = fate
         driver = start("sweep", file, "--out", killed, log=log)
-        when(driver, lambda: [*killed.glob("records/api/*/*.parquet")], log)
+        when(driver, lambda: [*folder_of(killed, "api").glob("*.parquet")], log)
         driver.kill()
         assert driver.wait() == -signal.SIGKILL
-        kept = {part: part.read_bytes() for part in killed.glob("records/api/*/*")}
+        kept = {part: part.read_bytes() for part in folder_of(killed, "api").glob("*")}
         fate.released.set()
         finish("sweep", file, "--out", killed)
     assert {part: part.read_bytes() for part in kept} == kept

@@ -24,7 +24,7 @@ def make_assignment(
     task: str = "gazetteer",
     base: str | None = None,
 ) -> Assignment:
-    source = None if base is None else BaseSource(name=base)
+    source = None if base is None else BaseSource(name=base, task=task)
     return Assignment(
         checkpoint=_checkpoint(name, architecture),
         task=task,

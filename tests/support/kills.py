@@ -161,7 +161,7 @@ def of_ray(process: subprocess.Popen[bytes], program: str) -> list[psutil.Proces
 
 
 def parts(run: Path) -> list[Path]:
-    return list(run.glob("records/*/*/*.parquet"))
+    return list(run.glob("records/*/*.parquet"))
 
 
 def when(

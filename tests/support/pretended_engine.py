@@ -75,7 +75,7 @@ class PretendedEngine(EngineActor):
         self.fails: set[str] = set()  # checkpoints that it does not load
 
     def serve(self, checkpoint: CheckpointInfo) -> None:
-        seed = zlib.crc32(checkpoint.name.encode())
+        seed = zlib.crc32(checkpoint.weights_digest.encode())
         model = FakeLM(vocabulary=VOCABULARY, seed=seed)
         engine: Any = FakeEngine(model.answer)
         self._engine = engine
@@ -113,8 +113,7 @@ def _make(run: Any, jobs: Sequence[Any], inspected: Any) -> None:
         prune(config, job.path.absolute(), held_out=held_out)
     inspected.begin(*jobs)
     while run.open:
-        for job in inspected.ended():
-            run._enqueue(job, inspected)
+        run._enqueue(inspected.ended(), inspected)
 
 
 def pretend(
@@ -144,21 +143,24 @@ def pretend(
                 if left == 0:
                     raise _Stopped
                 left = None if left is None else left - 1
-                run._store.append(*assignment.part, result.shard.name, result.part)
+                if result.part:
+                    run._store.append(assignment.key, result.part)
                 board.finished(0, result.shard)
             board.end(0)
 
     def note_of(assignment: Assignment) -> None:
-        probes = assignment.kept or assignment.config.probes
-        engine.asked.append((*assignment.part, assignment.items, probes))
+        config, kept = assignment.config, assignment.kept
+        names = None if kept is None else {probe for probe, *_ in kept}
+        probes = [each for each in config.probes if names is None or each in names]
+        engine.asked.append((*assignment.part, assignment.items, tuple(probes)))
 
     def answers(run: Any, assignment: Assignment) -> BaseAnswers | None:
         source = assignment.base
         if source is None:
             return None
         table = None
-        if source.name is not None:
-            table = run._store.greedy_answers(source.name, assignment.task)
+        if source.missing is None:
+            table = run._store.greedy_answers(source.key)
         return BaseAnswers(source, table)
 
     @contextlib.contextmanager

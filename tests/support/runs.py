@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
 from evaluator.report import page
+from evaluator.store.cells import Cells
+from evaluator.store.reading import cell_parts, read_records
+from evaluator.store.schema import RECORDS
 from launch.commands import terminal
 from launch.commands.cli import main
 from launch.sweep.plugins import VARIABLE as PLUGINS
@@ -151,11 +153,17 @@ def start(*arguments: str | Path, log: Path) -> subprocess.Popen[bytes]:
 def records(run: Path) -> pd.DataFrame:
     """Every record of a run, in one order."""
     frames = [
-        pq.read_table(path).to_pandas()
-        for path in sorted((run / "records").glob("*/*/*.parquet"))
+        read_records(cell, parts, RECORDS.names)
+        for cell, parts in cell_parts(run).items()
     ]
     found: pd.DataFrame = pd.concat(frames)
     return found.sort_values(KEY).reset_index(drop=True)
+
+
+def folder_of(run: Path, checkpoint: str) -> Path:
+    """Where the records of a checkpoint's first task are."""
+    keys = [cell.key for cell in Cells(run) if cell.checkpoint == checkpoint]
+    return run / "records" / keys[0] if keys else run / "nowhere"
 
 
 def assert_alike(found: pd.DataFrame, expected: pd.DataFrame) -> None:

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec.structs import asdict
 
-from evaluator.core.records import Record
+from evaluator.core.records import Origin, Record
+from evaluator.store.cells import Cells
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import ITEMS
 
@@ -219,6 +220,16 @@ def frame_of(records: Iterator[Record]) -> pd.DataFrame:
     )
 
 
+def store_part(run: Path, checkpoint: str, task: str, part: pa.Table) -> Path:
+    """Records of a cell, under a key that nobody else has."""
+    cells, key = Cells(run), f"{checkpoint}-{task}"
+    first = part.slice(0, 1).to_pylist()[0]
+    origin = {name: first[name] for name in Origin.__struct_fields__}
+    cells.put(Origin(**origin | {"checkpoint": checkpoint}), task, key, {})
+    cells.save()
+    return RecordStore(run).append(key, part)
+
+
 def write_run(
     run: Path,
     per_language: int = 12,
@@ -230,13 +241,13 @@ def write_run(
 ) -> Path:
     """A run directory with one shard per checkpoint, task and language."""
     for checkpoint, task in product(checkpoints, tasks):
-        for shard, language in enumerate(languages):
+        for language in languages:
             part = to_table(
                 list(records_of(checkpoint, task, per_language, languages=[language]))
             )
-            RecordStore(run).append(checkpoint, task, f"{shard:05d}", part)
+            store_part(run, checkpoint, task, part)
     (run / "run.json").write_text(
-        json.dumps({"schema_version": 1, "provenance": {"device": "<b>CPU</b>"}})
+        json.dumps({"schema_version": 2, "provenance": {"device": "<b>CPU</b>"}})
     )
     for task in tasks if items else ():
         (run / "items").mkdir(exist_ok=True)

@@ -25,7 +25,7 @@ from evaluator.checkpoints.overlay import served_directory
 from evaluator.checkpoints.shapes import text_model
 from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.core.errors import EngineError, InputError
-from evaluator.core.garbage import rare_collections
+from evaluator.core.memory import rare_collections
 from evaluator.engine.admission import room
 from evaluator.engine.base import (
     EngineStats,

@@ -11,8 +11,7 @@ along. So memory holds only the answers of tasks in evaluation.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +23,7 @@ from evaluator.engine.config import EngineConfig
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import BaseAnswer, References
-from evaluator.store.records import Drawn
+from evaluator.store.records import BASE_FAILED, Answered, Drawn
 from evaluator.store.run_json import Failure
 from launch.run.decide.nodes import Placement
 from launch.run.events import Part
@@ -36,21 +35,18 @@ if TYPE_CHECKING:
     from launch.sweep.prepared_tasks import PreparedTask
 
 Key = tuple[str, str]  # language, item id
-Lacking = tuple[tuple[str, ...], tuple[int, ...]]  # probes, and the seeds to draw under
+Lacking = dict[frozenset[Drawn], set[Key]]  # items by what they lack
 
 # The texts of excluded records: why a checkpoint has no answer of its base.
 NO_BASE = (
     "a compressed checkpoint whose base is not part of this run: name it with --base"
 )
 OTHER_TOKENIZER = "its base has another tokenizer"
-_NOT_ASKED = "its base has no greedy answer to the open prompt in this run"
-_FAILED = "the engine failed on its base's greedy answer"
+NOT_ASKED = "its base has no greedy answer to the open prompt in this run"
 
 
 _ANSWER = 32  # tokens of a short answer
 _PARTS = 500  # of a checkpoint's task in a call: each costs every later start 5 ms
-# the name of a part of a later call
-_CALL = re.compile(r"\d+-(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +55,6 @@ class Shard:
 
     name: str
     questions: tuple[int, ...]  # positions in the task's list
-    call: str = ""  # as `shard_of` takes it
 
 
 Shards = tuple[Shard, ...]
@@ -67,10 +62,13 @@ Shards = tuple[Shard, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseSource:
-    """The source of the base's answers: the records of checkpoint `name`, or why
-    there are none."""
+    """The source of the base's answers: the records under a key, which the cell `name`,
+    `task` makes, or why there are none."""
 
-    name: str | None = None
+    name: str = ""
+    task: str = ""
+    key: str = ""
+    path: str = ""  # the directory of its checkpoint
     missing: str | None = None
 
 
@@ -91,8 +89,8 @@ class Assignment:
     config: EvalConfig
     origin: Origin
     shards: Shards
-    # the probes whose records are kept; empty: all of its `config`
-    kept: tuple[str, ...] = ()
+    key: str = ""  # of its records
+    kept: frozenset[Drawn] | None = None  # the records that are kept; None: all
     # The source of the greedy answers that its probes read; None: no probe reads any,
     # or it is its own base.
     base: BaseSource | None = None
@@ -111,13 +109,17 @@ class Assignment:
     @property
     def after(self) -> Part | None:
         """The part that must have all its records before this one begins."""
-        if self.base is None or self.base.name is None:
+        if self.base is None or self.base.missing is not None:
             return None
-        return self.base.name, self.task
+        return self.base.name, self.base.task
 
     @property
     def items(self) -> int:
         return sum(len(shard.questions) for shard in self.shards)
+
+    def keeps(self, record: Record) -> bool:
+        drawn = record.probe, record.format, record.seed
+        return self.kept is None or drawn in self.kept
 
 
 def distance(
@@ -137,7 +139,7 @@ class ShardResult:
     questions. The driver only writes."""
 
     shard: Shard
-    part: bytes
+    part: bytes  # empty: nothing is kept
     failed: str | None  # the error, if every answer failed (`failed_throughout`)
     stats: EngineStats | None = None  # of the engine then
 
@@ -176,9 +178,7 @@ def key_of(item: Item) -> Key:
     return item.language, item.item_id
 
 
-def shards_of(
-    task: PreparedTask, finished: Collection[Key], size: int, call: str = ""
-) -> Shards:
+def shards_of(task: PreparedTask, finished: Collection[Key], size: int) -> Shards:
     """The questions without records, cut into shards of `size` short answers, or of
     as many fewer long ones; of more where they would be more than _PARTS."""
     tokens = task.config.max_new_tokens + task.config.expected_thought
@@ -189,50 +189,54 @@ def shards_of(
     ]
     size = max(1, size * _ANSWER // max(_ANSWER, tokens), math.ceil(len(left) / _PARTS))
     return tuple(
-        shard_of(tuple(left[start : start + size]), call)
+        shard_of(tuple(left[start : start + size]))
         for start in range(0, len(left), size)
     )
 
 
-def shard_of(questions: tuple[int, ...], call: str = "") -> Shard:
+def shard_of(questions: tuple[int, ...]) -> Shard:
     """Some questions as a shard. Its name has its first question, which is in no
-    other shard of this `call` (`call_after`)."""
-    name = f"{questions[0]:06d}" + (f"-{call}" if call else "")
-    return Shard(name=name, questions=questions, call=call)
+    other shard of its assignment."""
+    return Shard(name=f"{questions[0]:06d}", questions=questions)
 
 
-def call_after(parts: Collection[str]) -> str:
-    """What tells a call's parts from those of earlier calls, by their names: positions
-    change when a task grows. Empty for the first."""
-    earlier = [_CALL.fullmatch(name) for name in parts]
-    numbers = [int(found[1]) for found in earlier if found]
-    return str(max(numbers, default=1) + 1) if parts else ""
-
-
-def lacking(
-    task: PreparedTask, answered: Mapping[Key, Collection[Drawn]]
-) -> dict[Lacking, set[Key]]:
-    """The items with records of some of their probes, by the probes that lack and the
-    seeds under which these are to draw: all of a task, or the new ones of a probe with
-    others. `answered`: the probes with records and their seeds, by item."""
-    config = task.config
-    probes = [PROBES[name] for name in config.probes]
-    groups: dict[Lacking, set[Key]] = {}
+def due(task: PreparedTask) -> Answered:
+    """The records that a task is to have, by item."""
+    probes = [
+        (PROBES[name], PROBES[name].draws(task.config)) for name in task.config.probes
+    ]
+    known: dict[tuple[bool, ...], frozenset[Drawn]] = {}
+    found: Answered = {}
     for question in task.questions:
-        key = key_of(question.item)
-        if key not in answered:
-            continue
-        names: dict[tuple[int, ...], tuple[str, ...]] = {}
-        for probe in probes:
-            seeds = probe.seeds(config)
-            left = tuple(
-                seed for seed in seeds if (probe.name, seed) not in answered[key]
+        asked = tuple(probe.asks(question) for probe, _ in probes)
+        if asked not in known:
+            known[asked] = frozenset(
+                (probe.name, *drawn)
+                for (probe, draws), asks in zip(probes, asked, strict=True)
+                for drawn in draws
+                if asks
             )
-            if left and probe.asks(question):
-                due = config.run_seeds if left == seeds else left
-                names[due] = (*names.get(due, ()), probe.name)
-        for due, lacks in names.items():
-            groups.setdefault((lacks, due), set()).add(key)
+        found[key_of(question.item)] = known[asked]
+    return found
+
+
+def compared(drawn: Iterable[Drawn]) -> set[Drawn]:
+    """Those of probes that compare distributions."""
+    return {each for each in drawn if PROBES[each[0]].references}
+
+
+def count_whole(wanted: Answered, answered: Answered) -> int:
+    """The items that lack no record."""
+    none: frozenset[Drawn] = frozenset()
+    return sum(drawn <= answered.get(key, none) for key, drawn in wanted.items())
+
+
+def lacking(wanted: Answered, answered: Answered) -> Lacking:
+    """The items of `answered` that lack some of the wanted records."""
+    groups: Lacking = {}
+    for key, drawn in wanted.items():
+        if key in answered and not drawn <= answered[key]:
+            groups.setdefault(drawn - answered[key], set()).add(key)
     return groups
 
 
@@ -297,11 +301,11 @@ class BaseAnswers:
             return BaseAnswer(missing=self._missing)
         row = self._rows.get(key_of(item))
         if row is None or self._table is None:
-            return BaseAnswer(missing=_NOT_ASKED)
+            return BaseAnswer(missing=NOT_ASKED)
         (answer,) = self._table.slice(row, 1).to_pylist()
         if answer["token_ids"] is None:
             failed = answer["status"] == "engine_error"
-            return BaseAnswer(missing=_FAILED if failed else _NOT_ASKED)
+            return BaseAnswer(missing=BASE_FAILED if failed else NOT_ASKED)
         thought = None
         if answer["thought_ids"] is not None:
             ids = tuple(answer["thought_ids"])

@@ -219,7 +219,7 @@ class Ledger:
         if len(questions) > 1:
             middle = len(questions) // 2
             parts = questions[:middle], questions[middle:]
-            halves = tuple(shard_of(part, left[0].call) for part in parts)
+            halves = tuple(shard_of(part) for part in parts)
             # after one more death, the guilty half is halved in turn
             for half in halves:
                 self._suspected[part, half.name] = patience - 1

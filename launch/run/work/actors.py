@@ -6,7 +6,6 @@ item ends. `hand_back` returns shards that the actor has not begun, for an idle 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -30,12 +29,13 @@ from evaluator.asking.questions import Posed
 from evaluator.checkpoints.files import changed_file, file_states
 from evaluator.checkpoints.info import CheckpointInfo, verify_unchanged
 from evaluator.checkpoints.tensors import PROVEN, Proof
+from evaluator.checkpoints.tokenizer import digest_of_files
 from evaluator.core.controls import change_of
 from evaluator.core.errors import Document, EngineError, Json
-from evaluator.core.garbage import collect_rarely
 from evaluator.core.gpus import mps_runs, numa_nodes, uses_mps
 from evaluator.core.lease import Held
 from evaluator.core.liveness import HEARTBEAT
+from evaluator.core.memory import collect_rarely
 from evaluator.engine.config import build_engine, engine_under
 from evaluator.engine.endpoint import ENDPOINT
 from evaluator.engine.processor import physical_cores
@@ -65,10 +65,6 @@ CONTROL, AHEAD = "control", "ahead"
 GROUPS = {CONTROL: 1, AHEAD: 1}
 _AHEAD_ITEMS, _AHEAD_SECONDS = 64, 0.05  # of tokenising; between two looks
 _BEAT_SECONDS = 2.0  # between two checks of a prune task's progress
-# Equal for checkpoints with the same tokenizer: a pruned one has exact copies of its
-# source's files.
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
-                    "chat_template.jinja", "generation_config.json")  # fmt: skip
 
 
 class EngineActor:
@@ -154,16 +150,14 @@ class EngineActor:
         with self._tokenising_ahead(assignment, questions, known):
             for item, records in evaluation.run(serving):
                 self._items += 1
-                if kept := assignment.kept:
-                    records = [record for record in records if record.probe in kept]
                 complete = collector.add(item, records)
                 if complete is not None:
-                    table = to_table(complete[1])
+                    kept = to_table(list(filter(assignment.keeps, complete[1])))
                     engine.confirm()
                     yield ShardResult(
                         shard=complete[0],
-                        part=parquet_bytes(table),
-                        failed=failed_throughout(table),
+                        part=parquet_bytes(kept) if kept.num_rows else b"",
+                        failed=failed_throughout(kept),
                         stats=engine.stats(),
                     )
 
@@ -208,12 +202,11 @@ class EngineActor:
 
     def _known(self, assignment: Assignment) -> dict[int, Posed]:
         """The tokenised questions of its task, by position."""
-        files = hashlib.sha256()
-        for path in (assignment.checkpoint.path / name for name in _TOKENIZER_FILES):
-            files.update(path.read_bytes() if path.exists() else b"-")
-        # other probes need other prompts
-        task = "-".join((assignment.task_key, *assignment.config.probes))
-        return self._tokenised.setdefault((task, files.hexdigest()), {})
+        config = assignment.config
+        # other probes and formats need other prompts
+        task = "-".join((assignment.task_key, *config.probes, *config.formats))
+        files = digest_of_files(assignment.checkpoint.path)
+        return self._tokenised.setdefault((task, files), {})
 
     @contextmanager
     def _tokenising_ahead(

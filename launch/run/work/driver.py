@@ -21,41 +21,17 @@ from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.errors import EngineError, InputError, counted
 from evaluator.core.lease import LeaseLost
 from evaluator.engine.config import ENGINES
-from evaluator.probes import PROBES
 from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Failure, Served
 from launch.process import captured
-from launch.run.decide.assignments import (
-    NO_BASE,
-    OTHER_TOKENIZER,
-    Assignment,
-    BaseSource,
-    EngineSetup,
-    Key,
-    Lacking,
-    Outcome,
-    Shards,
-    call_after,
-    key_of,
-    lacking,
-    origin_of,
-    shards_of,
-)
+from launch.run.decide.assignments import EngineSetup, Outcome
 from launch.run.decide.board import Board
 from launch.run.decide.failures import Ledger
 from launch.run.decide.nodes import Nodes, Placement, compress_options
 from launch.run.decide.sharing import Trial, most_engines, room_for
 from launch.run.directory.lock import STOP
 from launch.run.directory.metrics import Metrics
-from launch.run.directory.reuse import Reuse
-from launch.run.directory.rundir import (
-    RunDirectory,
-    drop_references,
-    keep_again,
-    references_of,
-    set_damaged_aside,
-    try_again,
-)
+from launch.run.directory.rundir import RunDirectory, drop_references, set_damaged_aside
 from launch.run.events import (
     GaveUp,
     Joined,
@@ -63,7 +39,6 @@ from launch.run.events import (
     Noted,
     Phase,
     Planned,
-    Recorded,
     Report,
     Retried,
     State,
@@ -73,11 +48,11 @@ from launch.run.state import Bus
 from launch.run.work.cluster import Cluster, cluster, remove_leftovers, room_of_gpus
 from launch.run.work.compress_tasks import CompressTasks
 from launch.run.work.fleet import Fleet
+from launch.run.work.remaining import Remaining
 from launch.run.work.workers import EngineWorker
 from launch.sweep.jobs import CheckpointJob, Jobs
 from launch.sweep.preflight import Inspections, Prepared
 from launch.sweep.preflight_checks import manifest_of
-from launch.sweep.prepared_tasks import PreparedTask
 
 _REMOTE = 4  # engines of models behind URLs, each of one model at a time
 _POLL_SECONDS = 0.2  # between two checks for ended jobs
@@ -104,17 +79,13 @@ def run_sweep(
     metrics = Metrics(run_dir, bus, directory.earlier_served)
     try:
         store.clean()
-        set_damaged_aside(
-            prepared, store, run_dir, lambda text: bus.report(Warned(text))
-        )
+        set_damaged_aside(store, run_dir, lambda text: bus.report(Warned(text)))
         lost = {*held, *prepared.asked}
         prepared = prepared.without(held)
         lost -= prepared.asked.keys()
         failures = [
             each for each in directory.earlier_failures if each.checkpoint in lost
         ]
-        failures += try_again(prepared, directory, store)
-        keep_again(prepared, store, run_dir)
         planned: dict[str, dict[str, int]] = {}
         seeds = {}
         for name, tasks in prepared.asked.items():
@@ -124,8 +95,7 @@ def run_sweep(
         directory.mark("running", planned=planned, seeds=seeds, differences=differences)
         directory.note_failures(failures)
         bus.report(Planned(planned, tuple(failures)))
-        reusing = Reuse(reuse, prepared, store, lambda text: bus.report(Noted(text)))
-        run = _Run(prepared, directory, store, bus.report, metrics, failures, reusing)
+        run = _Run(prepared, directory, store, bus.report, metrics, failures, reuse)
         try:
             with captured(console, run_dir / "logs" / "driver.log"):
                 outcome = run.execute()
@@ -138,8 +108,8 @@ def run_sweep(
             run.remember("failed", error=str(error) or type(error).__name__)
             raise
         run.remember("finished_with_failures" if outcome.failures else "finished")
-        if not outcome.failures and not prepared.config.resources.keep_references:
-            drop_references(run_dir)
+        if not outcome.failures:
+            drop_references(run_dir, all=not prepared.config.resources.keep_references)
         return outcome
     finally:
         # an engine's thread may outlive this call, and must not write after the lock is
@@ -158,10 +128,9 @@ class _Run:
         report: Report,
         metrics: Metrics,
         failures: list[Failure],
-        reuse: Reuse,
+        reuse: Sequence[Path],
     ) -> None:
         """`failures`: those of an earlier call that still hold."""
-        self._reuse = reuse
         self._prepared = prepared
         self._resources = prepared.config.resources
         self._directory = directory
@@ -176,7 +145,6 @@ class _Run:
         self._remembered = self._looked = time.monotonic()
         self._items = 0
         self._to_make: set[str] = set()
-        self._whole: dict[str, Shards] = {}  # a task's shards, by its key
         self._trial = Trial(1, "")
         self._refused = 0  # engines that did not start beside others
         self._memory = 1.0  # the part of each GPU that no other program holds
@@ -185,6 +153,7 @@ class _Run:
             questions={task.key: task.questions for task in prepared.tasks},
         )
         self._board.source = self
+        self._remaining = Remaining(prepared, directory, store, reuse, report)
 
     @property
     def open(self) -> bool:
@@ -217,6 +186,7 @@ class _Run:
             ):
                 self._work_until_done(machines, to_make, inspected)
         self._note_failures()
+        self._remaining.tell_others()
         self._need_something()
         return Outcome(
             items=self._items,
@@ -225,13 +195,15 @@ class _Run:
         )
 
     def _note_failures(self) -> None:
-        """Store and report the failures that are new since the last call."""
+        """Store and report the failures that are new since the last call, of all cells
+        that share the records."""
         new = self._board.failures[self._noted :]
         if not new:
             return
         self._noted += len(new)
-        self.failures += new
-        for failure in new:
+        shared = [each for one in new for each in self._remaining.sharing(one)]
+        self.failures += shared
+        for failure in shared:
             self._report(GaveUp(failure))
         self._directory.note_failures(self.failures)
 
@@ -239,7 +211,7 @@ class _Run:
         """Raises the first failure if no records exist at all: as InputError if the
         user can correct all failures."""
         failures = self._board.failures
-        if not failures or any(self._store.tables()):
+        if not failures or any(self._store.every_part()):
             return
         kind = InputError if all(each.mendable for each in failures) else EngineError
         raise kind(
@@ -327,8 +299,8 @@ class _Run:
                 self._abandon(failure)
         else:
             fleet.join(_POLL_SECONDS)
-        for job in inspected.ended():
-            self._enqueue(job, inspected)
+        if ended := inspected.ended():
+            self._enqueue(ended, inspected)
         self._note_failures()
 
     def _look_after(
@@ -449,34 +421,44 @@ class _Run:
             self._report(Phase(text))
         trust = self._prepared.engine.trust_remote_code
         with Inspections(made, trust=trust) as inspected:
-            for job in there:
-                self._enqueue(job, inspected)
+            self._enqueue(there, inspected)
 
-    def _enqueue(self, job: CheckpointJob, inspected: Inspections) -> None:
-        """Put a checkpoint's remaining work on the board, or set an unusable made
-        one aside. Raises InputError."""
-        info = self._prepared.dense.get(job.name)
-        try:
-            if info is None:  # preflight has told of the others
-                info = inspected.result(job.name)
+    def _enqueue(self, jobs: Jobs, inspected: Inspections) -> None:
+        """Put the remaining work of checkpoints on the board, or set unusable made
+        ones aside. Raises InputError."""
+        found: list[tuple[CheckpointJob, CheckpointInfo]] = []
+        for job in jobs:
+            if job.name in self._prepared.dense:  # preflight has told of it
+                info = self._prepared.dense[job.name]
+            else:
+                try:
+                    info = inspected.result(job.name)
+                except InputError as error:
+                    self._abandon_unusable(job, error)
+                    continue
                 for note in info.notes:
                     self._report(Noted(note))
-            assignments = self._remaining_assignments(job, info)
-            for variant in self._variants(job.name):
-                cached = info.with_cache(variant.name, variant.kv_cache)
-                assignments += self._remaining_assignments(variant, cached)
-            self._board.add(assignments)
-            self._to_make.discard(job.name)
-            if self._reuse.rows:
-                self._directory.mark("running", reused=self._reuse.rows)
-        except InputError as error:
-            known = job.name not in self._to_make and info is not None
-            if known or not job.is_made:
-                raise
-            failure = Failure(
-                checkpoint=job.name, stage="prune", reason=str(error), mendable=True
-            )
-            self._abandon(failure)
+            # engines run in other directories
+            info = replace(info, path=info.path.absolute())
+            for each in (job, *self._variants(job.name)):
+                own = info.with_cache(each.name, each.kv_cache)
+                self.infos.append(own)
+                if own.served == "url":
+                    self._board.ledger.remote.add(each.name)
+                found.append((each, own))
+        assignments = self._remaining.of(found)
+        self._items += sum(each.items for each in assignments)
+        self.remember("running", reused=self._remaining.reused)
+        self._board.add(assignments)
+        self._to_make -= {job.name for job, _ in found}
+
+    def _abandon_unusable(self, job: CheckpointJob, error: InputError) -> None:
+        if not job.is_made:
+            raise error
+        failure = Failure(
+            checkpoint=job.name, stage="prune", reason=str(error), mendable=True
+        )
+        self._abandon(failure)
 
     def _variants(self, name: str) -> list[CheckpointJob]:
         jobs = self._prepared.jobs
@@ -488,103 +470,6 @@ class _Run:
         for variant in self._variants(failure.checkpoint):
             self._board.abandon(replace(failure, checkpoint=variant.name))
         self._board.abandon(failure)
-
-    def _remaining_assignments(
-        self, job: CheckpointJob, info: CheckpointInfo
-    ) -> list[Assignment]:
-        """The remaining work. Raises InputError if the records are
-        damaged or belong to other weights."""
-        # engines run in other directories
-        info = replace(info, path=info.path.absolute())
-        self.infos.append(info)
-        if info.served == "url":
-            self._board.ledger.remote.add(job.name)
-        base = self._base_of(job, info)
-        assignments = []
-        for task in self._prepared.asked[job.name]:
-            if not job.change:  # a control has records of its own
-                self._reuse.into(job, info, task)
-            answered = self._store.finished(job.name, task.name, info.weights_digest)
-            groups = lacking(task, answered)
-            done = sum(key_of(each.item) in answered for each in task.questions)
-            done -= len(set().union(*groups.values()))
-            self._report(Recorded(checkpoint=job.name, task=task.name, items=done))
-            references = None
-            if task.config.references:
-                references = references_of(
-                    self._directory.path, job, task.name, base, self._prepared.jobs
-                )
-            parts = self._store.parts(job.name, task.name)
-            call = call_after([path.stem for path in parts])
-            assignment = Assignment(
-                checkpoint=info,
-                task=task.name,
-                task_key=task.key,
-                config=task.config,
-                origin=origin_of(info, job.base),
-                shards=self._shards(task, answered, call),
-                base=base if task.config.after_base else None,
-                references=references,
-            )
-            if not assignment.shards and not groups:
-                text = f"{counted(done, 'item')} already done"
-                self._report(Noted(f"{job.name} {task.name}: {text}"))
-            # an item may be in several groups, and so first in parts of each
-            for number, lacks in enumerate(groups, int(call or "1")):
-                completing = self._completing(
-                    assignment, task, lacks, groups[lacks], number
-                )
-                assignments.append(completing)
-            assignments.append(assignment)
-        self._items += sum(each.items for each in assignments)
-        return assignments
-
-    def _completing(
-        self,
-        whole: Assignment,
-        task: PreparedTask,
-        lacks: Lacking,
-        items: Collection[Key],
-        number: int,
-    ) -> Assignment:
-        """The probes that items with records lack. Another one goes along without
-        records where all of these are blind."""
-        probes, seeds = lacks
-        seeing = [name for name in task.config.probes if not PROBES[name].blind]
-        names = probes
-        if not set(seeing) & set(probes):
-            names += tuple(seeing[:1])
-        config = task.config.model_copy(update={"probes": names, "seeds": seeds})
-        others = {key_of(each.item) for each in task.questions} - {*items}
-        size = self._resources.shard_items
-        return replace(
-            whole,
-            config=config,
-            kept=probes,
-            shards=shards_of(task, others, size, str(number)),
-            base=whole.base if config.after_base else None,
-            references=whole.references if config.references else None,
-        )
-
-    def _shards(
-        self, task: PreparedTask, finished: Collection[Key], call: str
-    ) -> Shards:
-        """Checkpoints without finished items share their shards: there may be 1,000
-        checkpoints of 100 shards each."""
-        if finished:
-            return shards_of(task, finished, self._resources.shard_items, call)
-        if task.key not in self._whole:
-            self._whole[task.key] = shards_of(task, (), self._resources.shard_items)
-        return self._whole[task.key]
-
-    def _base_of(self, job: CheckpointJob, info: CheckpointInfo) -> BaseSource | None:
-        """The source of the base's answers for probes that read them; None: the
-        checkpoint is its own base."""
-        if job.base is None:
-            return None if info.method is None else BaseSource(missing=NO_BASE)
-        if job.name in self._prepared.other_tokenizer:
-            return BaseSource(missing=OTHER_TOKENIZER)
-        return BaseSource(name=job.base)
 
 
 def _served(workers: Sequence[EngineWorker]) -> list[Served]:

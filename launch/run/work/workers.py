@@ -414,8 +414,8 @@ class EngineWorker(Worker):
         source, table = assignment.base, None
         if source is None:
             return None
-        if source.name is not None:
-            table = self._store.greedy_answers(source.name, assignment.task)
+        if source.missing is None:
+            table = self._store.greedy_answers(source.key)
         return BaseAnswers(source, table)
 
     def _results(self, stream: Any) -> Iterator[ShardResult]:
@@ -452,9 +452,10 @@ class EngineWorker(Worker):
         if unsure and self.board.doubts(self.number, shard):
             self._report(events.Retried(engine=self.number, checkpoint=name, task=task))
             return 0
-        self._store.append(name, task, shard.name, result.part)
+        if result.part:
+            self._store.append(assignment.key, result.part)
         first = failed is not None and assignment.part not in self.board.unmeasured
-        if first and self._store.measured(name, task):
+        if first and self._store.measured(assignment.key):
             failed = None
         self.board.finished(self.number, shard, failed)
         return len(shard.questions)

@@ -110,6 +110,8 @@ def test_running_run_shows_its_records(run, tmp_path):
     planned = {"magnitude-0.6": tasks, "wanda-0.6": tasks, "dense": tasks, "a": {}}
     state = {"state": "running", "planned": planned}
     (tmp_path / "run.json").write_text(json.dumps(state))
+    (tmp_path / "records").mkdir()
+    shutil.copy(run.path / "records" / "keys.json", tmp_path / "records")
     begun = open_run(tmp_path)
     assert "running, 0 checkpoints" in begun._repr_html_()
     assert "nothing has been evaluated" in refused(begun.table, "accuracy")
@@ -117,7 +119,8 @@ def test_running_run_shows_its_records(run, tmp_path):
         ("dense", "magnitude-0.6: the run is not finished"),
         ("wanda-0.6", ""),
     ):
-        shutil.copytree(run.path / "records" / name, tmp_path / "records" / name)
+        key = f"records/{name}-gazetteer"
+        shutil.copytree(run.path / key, tmp_path / key)
         later = open_run(tmp_path)
         if why:
             assert why in refused(later.gate)

@@ -12,6 +12,7 @@ import pytest
 
 from evaluator.report import page, write_report
 from evaluator.report.item_view import safe_json
+from tests.support.sweeps import refused
 from tests.support.synthetic import write_run
 
 HOSTILE = (
@@ -20,7 +21,7 @@ HOSTILE = (
     " \x01\x1b[31m\x7f &lt; \u2028 javascript:owned()"
 )
 TEXTS = (
-    *("base", "checkpoint", "task", "language", "item_id", "cluster", "question"),
+    *("base", "checkpoint", "language", "item_id", "cluster", "question"),
     *("context", "text", "option_text", "method", "pattern", "calibration", "engine"),
     *("engine_version", "dtype", "weights_digest"),
 )
@@ -55,13 +56,19 @@ def rewritten(run, change):
             return [change(name, each) for each in value]
         return None if value is None else change(name, value)
 
-    for path in [*run.glob("records/*/*/*.parquet"), *run.glob("items/*.parquet")]:
+    for path in [*run.glob("records/*/*.parquet"), *run.glob("items/*.parquet")]:
         table = pq.read_table(path)
         for at, column in enumerate(table.schema):
             if column.name in (*TEXTS, "answers", "options"):
                 values = [changed(column.name, each) for each in table[at].to_pylist()]
                 table = table.set_column(at, column, pa.array(values, column.type))
         pq.write_table(table, path)
+    keys = run / "records" / "keys.json"
+    document = json.loads(keys.read_text(encoding="utf-8"))
+    for cell in document["cells"]:
+        for name, value in cell["origin"].items():
+            cell["origin"][name] = changed(name, value) if name in TEXTS else value
+    keys.write_text(json.dumps(document), encoding="utf-8")
     return run
 
 
@@ -103,7 +110,7 @@ def test_no_text_becomes_an_element(pages):
     for script in hostile.scripts[:-2]:  # the last two are the page's own
         assert not re.search("[<>&\u2028\u2029]", script)
     index = json.loads(hostile.scripts[0])
-    assert index["tasks"] == ["gazetteer" + HOSTILE]  # and nothing of it is lost
+    # and nothing of it is lost
     assert all(question.endswith(HOSTILE) for question in index["question"])
     assert "(--owned) {{ 7 * 7 }}" in pages[1]  # no template either
     assert "(--owned) 49" not in pages[1]
@@ -138,6 +145,17 @@ def test_an_item_chooses_no_path(tmp_path, place):
     assert written
     assert all(path.is_relative_to(run) for path in written)
     assert not [path for path in written if "english" in path.name]
+
+
+@pytest.mark.parametrize("place", ["../../out", "a\\b", "..", ""])
+@pytest.mark.parametrize("name", ["checkpoint", "task", "key"])
+def test_a_list_of_keys_chooses_no_path(tmp_path, name, place):
+    run = one_run(tmp_path / "run")
+    keys = run / "records" / "keys.json"
+    document = json.loads(keys.read_text())
+    document["cells"][0][name] = place
+    keys.write_text(json.dumps(document))
+    assert f"{keys}: no list of keys (" in refused(write_report, run)
 
 
 @pytest.mark.parametrize(

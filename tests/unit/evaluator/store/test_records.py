@@ -25,20 +25,21 @@ from evaluator.core.files import csv_bytes, parquet_bytes, write_atomically
 from evaluator.core.isolated import environment
 from evaluator.core.lease import Lease, LeaseLost
 from evaluator.store import schema
-from evaluator.store.reading import record_parts
-from evaluator.store.records import RecordStore, to_table
+from evaluator.store.reading import damaged
+from evaluator.store.records import BASE_FAILED, RecordStore, to_table
 from evaluator.store.schema import RECORDS
 from tests.support.stamps import make_item, stamped
 from tests.support.sweeps import refused
 
-KEY = "dense", "gazetteer"
+KEY = "k1"
+GREEDY = frozenset({("greedy", "open", 0)})
 
 
 def _record(number=0, language="english", digest="d1", **more):
     item_id = f"{language}-{number:04d}"
     item = replace(make_item(language=language), task="gazetteer", item_id=item_id)
     given = {"checkpoint": "dense", "weights_digest": digest, "token_ids": (7, 0)}
-    return stamped(item, "greedy", text="호수 ఒంటి", **given, **more)
+    return stamped(item, "greedy", **{"text": "호수 ఒంటి"} | given | more)
 
 
 @pytest.fixture
@@ -46,43 +47,55 @@ def records(tmp_path):
     return RecordStore(tmp_path)
 
 
-def added(records, name, *made, key=KEY):
-    return records.append(*key, name, to_table(made or [_record()]))
+def added(records, *made, key=KEY):
+    return records.append(key, to_table(made or [_record()]))
 
 
 def test_finished_items_of_all_parts(tmp_path, records):
-    assert set(records.finished(*KEY, "d1")) == set()
-    path = added(records, "a", _record(0), _record(1))
-    assert path == tmp_path / "records" / "dense" / "gazetteer" / "a.parquet"
+    assert records.finished(KEY) == {}
+    path = added(records, _record(0), _record(1))
+    assert path == tmp_path / "records" / KEY / "part-000000.parquet"
     row = pq.read_table(path, schema=RECORDS).to_pylist()[1]
     assert (row["item_id"], row["text"]) == ("english-0001", "호수 ఒంటి")
     assert row["token_ids"] == [7, 0]
-    added(records, "b", _record(0, "thai"))
-    added(records, "a", _record(9), key=("wanda", "gazetteer"))
+    added(RecordStore(tmp_path), _record(0, "thai"))  # of a later call
+    added(records, _record(9), key="k2")
     names = {("english", "english-0000"), ("english", "english-0001")}
-    assert set(records.finished(*KEY, "d1")) == names | {("thai", "thai-0000")}
-    there = [f"{checkpoint} {path.stem}" for checkpoint, _, path in records.tables()]
-    assert there == ["dense a", "dense b", "wanda a"]
+    there = dict.fromkeys({*names, ("thai", "thai-0000")}, GREEDY)
+    assert records.finished(KEY) == there
+    found = [path.relative_to(records.root).as_posix() for path in records.every_part()]
+    assert found == [
+        f"{each}.parquet"
+        for each in ("k1/part-000000", "k1/part-000001", "k2/part-000000")
+    ]
 
 
-def test_other_weights_are_refused(records):
-    """So is a part that the system cannot read: it may be sound."""
-    added(records, "a", _record(0, digest="an older model"))
-    told = refused(records.finished, *KEY, "d1")
-    assert "a.parquet: weights_digest: records of other weights (an older mod" in told
-    part = added(records, "a")
+@pytest.mark.parametrize(
+    "failed", [{"status": "engine_error"}, {"status": "excluded", "text": BASE_FAILED}]
+)
+def test_failed_item_is_not_finished(records, failed):
+    """Until a later part has its answer; a model may say what a reason says."""
+    both = "english-0000", "english-0001"
+    added(records, _record(0, **failed), _record(1, text=BASE_FAILED))
+    done = records.finished(KEY)
+    assert [done["english", each] for each in both] == [frozenset(), GREEDY]
+    added(records, _record(0))
+    assert records.finished(KEY)["english", both[0]] == GREEDY
+
+
+def test_unreadable_part_may_be_sound(records):
+    part = added(records)
     part.unlink()
     part.symlink_to(part)
-    told = refused(records.damaged)
-    assert "a.parquet: cannot be read: Too many levels of symbolic links" in told
+    told = refused(damaged, records)
+    assert "part-000000.parquet: cannot be read: Too many levels of symb" in told
     assert part.is_symlink()
 
 
 def test_start_reads_each_part_once(tmp_path, records, monkeypatch):
-    """The check for damage keeps what the search for finished items needs, until the
-    part changes."""
-    added(records, "a", _record(0))
-    added(records, "b", _record(1))
+    """The check for damage keeps what the search for finished items needs."""
+    added(records, _record(0))
+    added(records, _record(1))
     opened = []
 
     def counted(path, *args, _real=pq.ParquetFile, **more):
@@ -91,14 +104,27 @@ def test_start_reads_each_part_once(tmp_path, records, monkeypatch):
 
     monkeypatch.setattr(pq, "ParquetFile", counted)
     start = RecordStore(tmp_path)
-    assert start.damaged() == {}
+    assert damaged(start) == {}
     for _ in range(2):
-        assert len(start.finished(*KEY, "d1")) == 2
-    assert sorted(opened) == ["a", "b"]
-    added(start, "b", _record(2), _record(3))
-    assert len(start.finished(*KEY, "d1")) == 3
-    start.drop_probes(*KEY, ["greedy"])
-    assert not start.finished(*KEY, "d1")
+        assert len(start.finished(KEY)) == 2
+    assert sorted(opened) == ["part-000000", "part-000001"]
+    added(start, _record(2), _record(3))
+    assert len(start.finished(KEY)) == 4
+
+
+def test_lacking_records_are_taken(tmp_path, records):
+    """Of the items and seeds that are due, each once, and no failure."""
+    other = RecordStore(tmp_path / "other")
+    failed = _record(2, status="engine_error")
+    added(other, *(_record(n) for n in (0, 1)), failed, _record(3))
+    added(other, _record(0, seed=1), _record(1, seed=1))
+    added(records, _record(0))
+    both = GREEDY | {("greedy", "open", 1)}
+    due = {("english", f"english-{n:04d}"): both for n in range(3)}
+    assert (records.take(other, KEY, due), records.take(other, KEY, due)) == (2, 0)
+    done = records.finished(KEY)
+    assert done == dict.fromkeys([*due][:2], both)
+    assert sum(pq.read_metadata(path).num_rows for path in records.parts(KEY)) == 4
 
 
 def _flip(content):
@@ -127,37 +153,36 @@ def _written(left_out, **columns):
 )  # fmt: skip
 def test_damaged_part_is_set_aside(tmp_path, records, why, damage):
     """Whatever its damage; nothing is deleted, and what is whole stays."""
-    whole = added(records, "b", _record(1))
-    for moved in ("a.parquet", "a.2.parquet"):  # it can happen to the same part again
-        part = added(records, "a")
+    whole = added(records, _record(1))
+    for number in (1, 2):
+        part = added(records)
         part.write_bytes(damage(part.read_bytes()))
         content = part.read_bytes()
-        ((found, reason),) = records.damaged().items()
+        ((found, reason),) = damaged(records).items()
         assert found == part
         assert re.search(why, reason)
         assert "\n" not in reason
         target = records.set_aside(part)
-        assert target == tmp_path / "damaged" / "dense" / "gazetteer" / moved
+        assert target == tmp_path / "damaged" / KEY / f"part-00000{number}.parquet"
         assert target.read_bytes() == content
-        assert records.damaged() == {}
-        assert records.parts(*KEY) == [whole]
-        assert set(records.finished(*KEY, "d1")) == {("english", "english-0001")}
-        assert record_parts(tmp_path) == [[whole]]
+        assert damaged(records) == {}
+        assert records.parts(KEY) == [whole]
+        assert set(records.finished(KEY)) == {("english", "english-0001")}
 
 
 def test_lost_run_is_not_written(tmp_path, records):
     lock = Lease(tmp_path)
-    part = added(records, "a")
+    part = added(records)
     shutil.rmtree(lock.folder)
     with pytest.raises(LeaseLost):
         records.set_aside(part)
     assert part.exists()
     lock.release()
     records.close()
-    ended = r"b\.parquet: came after the run had ended"
+    ended = r"part-000001\.parquet: came after the run had ended"
     with pytest.raises(ResurfaceError, match=ended):
-        added(records, "b")
-    assert [path for *_, path in records.tables()] == [part]
+        added(records)
+    assert [*records.every_part()] == [part]
 
 
 def test_killed_writer_leaves_nothing(tmp_path, records):
@@ -166,17 +191,18 @@ def test_killed_writer_leaves_nothing(tmp_path, records):
         "import os, signal, sys\nfrom pathlib import Path\nimport pyarrow as pa\nfrom"
         " evaluator.store.records import RECORDS, RecordStore\nPath.replace = lambda"
         " *_: os.kill(os.getpid(),"
-        " signal.SIGKILL)\nRecordStore(Path(sys.argv[1])).append('dense', 'gazetteer',"
-        " 'a', RECORDS.empty_table())\n"
+        " signal.SIGKILL)\nRecordStore(Path(sys.argv[1])).append('k1',"
+        " RECORDS.empty_table())\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, tmp_path], check=False, env=environment()
     )
     assert done.returncode == -signal.SIGKILL
-    folder = tmp_path / "records" / "dense" / "gazetteer"
-    assert [file.name for file in folder.iterdir()] == [".a.parquet.writing"]
-    assert set(records.finished(*KEY, "d1")) == set()
-    assert list(records.tables()) == []
+    folder = tmp_path / "records" / KEY
+    names = [file.name for file in folder.iterdir()]
+    assert names == [".part-000000.parquet.writing"]
+    assert records.finished(KEY) == {}
+    assert list(records.every_part()) == []
     records.clean()
     assert list(folder.iterdir()) == []
 
@@ -187,9 +213,9 @@ def test_full_disk_leaves_nothing(tmp_path, records, monkeypatch):
         raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
     monkeypatch.setattr(os, "fsync", full)
-    told = refused(added, records, "a")
-    assert "a.parquet: no space left on the device" in told
-    assert list((tmp_path / "records" / "dense" / "gazetteer").iterdir()) == []
+    told = refused(added, records)
+    assert "part-000000.parquet: no space left on the device" in told
+    assert list((tmp_path / "records" / KEY).iterdir()) == []
 
 
 def test_file_is_old_or_new(tmp_path, monkeypatch):
@@ -224,13 +250,14 @@ def test_close_waits_for_writers(records, monkeypatch):
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", slow)
-    writers = [threading.Thread(target=added, args=(records, name)) for name in "ab"]
+    writers = [threading.Thread(target=added, args=(records,)) for _ in "ab"]
     for writer in writers:
         writer.start()
     together.wait()
     records.close()
     order.append("closed")
-    assert [path.stem for _, _, path in records.tables()] == ["a", "b"]
+    names = [path.stem for path in records.every_part()]
+    assert names == ["part-000000", "part-000001"]
     assert order == ["written", "written", "closed"]
     for writer in writers:
         writer.join()

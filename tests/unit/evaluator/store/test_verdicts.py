@@ -8,16 +8,17 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from evaluator import open_run
 from evaluator.core.errors import ResurfaceError
 from evaluator.judging.matcher import Claim
 from evaluator.store.reading import read_controls
-from evaluator.store.records import RecordStore, to_table
+from evaluator.store.records import to_table
 from evaluator.store.schema import VERDICTS
 from evaluator.store.verdicts import Match, Verdicts, control_pairs, responses
 from tests.support.judging import answer
 from tests.support.stamps import make_item, stamped
 from tests.support.sweeps import refused
-from tests.support.synthetic import write_run
+from tests.support.synthetic import store_part, write_run
 
 CHECKPOINTS = ("dense", "wanda-0.6")
 MANY = ["greedy", "beam", "sample"]
@@ -56,7 +57,7 @@ def contents(run: Path) -> dict[Path, bytes]:
 
 def test_denied_responses_are_judged(run: Path) -> None:
     """`everything` adds those that contain a gold answer."""
-    records = pq.read_table(run / "records").to_pylist()
+    records = open_run(run).records().to_dict("records")
     graded = [row for row in records if row["contains"] is not None]
     greedy = [row for row in graded if row["probe"] == "greedy"]
     few = responses(run, ["greedy"], everything=False)
@@ -114,11 +115,11 @@ def test_interrupted_judging_goes_on(run: Path) -> None:
 def test_failed_claims_are_judged_again(run: Path) -> None:
     first = opened(run)
     fails = first.claims[0]
-    assert not first.measured("m", "claims")
+    assert not first.measured("")
     answer(first, lambda claim: None, [fails])
-    assert not first.measured("m", "claims")
+    assert not first.measured("")
     answer(first, short, first.claims[1:])
-    assert first.measured("m", "claims")
+    assert first.measured("")
     assert "on 1 the engine failed: the same command repeats them" in first.summary
     before = contents(run)
     again = opened(run)
@@ -158,7 +159,7 @@ def test_thinking_is_no_response(run: Path) -> None:
     item = replace(make_item(), task="gazetteer", item_id="english-0001")
     text = "<think>Lima?</think> Quito. "
     record = stamped(item, "greedy", checkpoint="t", text=text, contains=False)
-    RecordStore(run).append("t", "gazetteer", "0", to_table([record]))
+    store_part(run, "t", "gazetteer", to_table([record]))
     wanted = responses(run, ["greedy"], everything=False)
     (claim,) = wanted["t", "gazetteer"].values()
     assert claim.response == "Quito."

@@ -17,6 +17,8 @@ from evaluator.core.lease import Lease
 from launch.commands import call
 from launch.commands.terminal import SafeConsole, closing, shown
 from launch.commands.terminal import printed as spelled
+from launch.run.decide.assignments import origin_of
+from launch.run.directory.keys import Keys
 from launch.run.directory.lock import hold
 from launch.run.directory.rundir import open_run
 from launch.run.events import Planned
@@ -182,17 +184,25 @@ def test_dry_run_checks_its_directory(tmp_path, capsys):
     config = SweepConfig.model_validate(settings)
     jobs, _ = jobs_here(config, tmp_path, {})
     with hold(tmp_path) as lock:
-        open_run(prepare(config, tmp_path, jobs), tmp_path, lock).mark("finished")
-    part = tmp_path / "records" / "dense" / "gazetteer" / "00000.parquet"
-    part.parent.mkdir(parents=True)
-    part.touch()  # settings hold from the first record on
+        prepared = prepare(config, tmp_path, jobs)
+        directory, keys = open_run(prepared, tmp_path, lock), Keys(prepared)
+        directory.mark("finished")
+        (job,), (task,) = prepared.jobs, prepared.tasks
+        origin = origin_of(prepared.dense["dense"], None)
+        directory.cells.put(
+            origin, task.name, keys.key(job, task), keys.words(job, task)
+        )
+        directory.cells.save()
     before = sorted(tmp_path.rglob("*"))
     output = call.Output(tmp_path)
     call.start(config, output, dry_run=True)
+    assert "evaluated again" not in capsys.readouterr().out
     settings["tasks"][0]["max_new_tokens"] = 9
     other = SweepConfig.model_validate(settings)
-    told = refused(call.start, other, output, dry_run=True)
-    assert "dense, task gazetteer: max_new_tokens is 32 there, 9 here" in told
+    call.start(other, output, dry_run=True)
+    told = " ".join(capsys.readouterr().out.split())
+    changed = "dense, task gazetteer: task.settings.max_new_tokens is 32 there, 9 here"
+    assert f"{changed}: evaluated again; the earlier records stay" in told
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from evaluator.metrics import TABLES
 from evaluator.report import read_inputs
+from evaluator.store.records import BASE_FAILED
+from launch.status import read_status
 from tests.support.pretended_engine import FULL, SMALL, run_here, save_models, sweep
-from tests.support.runs import records
-from tests.support.sweeps import refused
+from tests.support.runs import folder_of, records, typed
 
 
 @pytest.fixture(scope="module")
@@ -160,15 +163,118 @@ def test_probe_and_seed_come_together(models, tmp_path, monkeypatch) -> None:
     assert_same(run, whole)
 
 
-def test_changed_cells_are_refused(models, tmp_path, monkeypatch) -> None:
-    """A renamed base would make two runs of one: a demo into a finished run."""
-    run_here(monkeypatch, sweep(models, SMALL), tmp_path)
-    before = records(tmp_path)
-    renamed = sweep(models, SMALL) | {"base": "first"}
-    renamed["models"] = {"first": str(models / "a"), "b": str(models / "b")}
-    for changed, told in (
-        (sweep(models, FULL, seed=3), "a, task gazetteer: seed is 0 there, 3 here"),
-        (renamed, 'b: its base is "a" there, "first" here'),
+def test_changed_setting_evaluates_again(models, tmp_path, monkeypatch) -> None:
+    """It is told, the earlier records stay, and changing back evaluates nothing."""
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    one = SMALL | {"models": 1}
+    run_here(monkeypatch, sweep(models, one), run)
+    before = records(run)
+    engine = run_here(monkeypatch, sweep(models, one, seed=3), run)
+    assert [row[0] for row in engine.asked] == ["a"]
+    told = "task.settings.seed is 0 there, 3 here: evaluated again; the earlier records"
+    assert f"a, task gazetteer: {told} stay" in engine.told
+    run_here(monkeypatch, sweep(models, one, seed=3), whole)
+    assert_same(run, whole)
+    assert run_here(monkeypatch, sweep(models, one), run).asked == []
+    pd.testing.assert_frame_equal(records(run), before)
+
+
+def test_left_out_checkpoint_keeps_its_rows(models, tmp_path, monkeypatch) -> None:
+    """As long as its task has the same settings."""
+    run, both, one = tmp_path, sweep(models, SMALL), SMALL | {"models": 1}
+    run_here(monkeypatch, both, run)
+    before = records(run)
+    run_here(monkeypatch, sweep(models, one), run)
+    pd.testing.assert_frame_equal(records(run), before)
+    run_here(monkeypatch, sweep(models, one, seed=3), run)
+    assert set(records(run)["checkpoint"]) == {"a"}
+
+
+def test_other_names_evaluate_nothing(models, tmp_path, monkeypatch) -> None:
+    """Of checkpoints, their base and tasks: tables know no former name."""
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    size = SMALL | {"probes": 7}
+    run_here(monkeypatch, sweep(models, size), run)
+    renamed = sweep(models, size) | {"base": "second"}
+    paths = {"first": str(models / "b"), "second": str(models / "a")}
+    renamed["models"], renamed["tasks"][0]["name"] = paths, "other"
+    assert run_here(monkeypatch, renamed, run).asked == []
+    run_here(monkeypatch, renamed, whole)
+    assert_same(run, whole)
+    assert_same_tables(run, whole)
+
+
+def test_equal_content_is_asked_once(models, tmp_path, monkeypatch) -> None:
+    """And shown under each name, also where it is a base, and in two tasks."""
+    run, once = tmp_path / "run", tmp_path / "once"
+    size = SMALL | {"probes": 7, "models": 1}
+    shutil.copytree(models / "a", tmp_path / "copy")
+    document = sweep(models, size)
+    document["models"]["copy"] = str(tmp_path / "copy")
+    document["models"]["b"] = str(models / "b")
+    document["tasks"] += [document["tasks"][0] | {"name": "same"}]
+    asked = run_here(monkeypatch, document, run).asked
+    assert [row[:2] for row in asked] == [(name, "gazetteer") for name in "ab"]
+    run_here(monkeypatch, document | {"models": {"a": str(models / "a")}}, once)
+    found, alone = records(run), records(once)
+    for name in ("a", "copy"):
+        rows = found[found["checkpoint"] == name].reset_index(drop=True)
+        expected = alone.assign(checkpoint=name)
+        pd.testing.assert_frame_equal(
+            rows.drop(columns="base"), expected.drop(columns="base")
+        )
+        assert set(rows["base"].dropna()) == ({"a"} - {name})
+
+
+def test_what_the_engine_failed_on_is_asked_again(
+    models, tmp_path, monkeypatch
+) -> None:
+    """And what read the base's answer. Each record counts once; a second call asks
+    nothing."""
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    document = sweep(models, SMALL | {"items": 2, "probes": 6})
+    for out in (run, whole):
+        run_here(monkeypatch, document, out)
+    for name, failed in (
+        ("a", {"status": "engine_error", "text": "NaN"}),
+        ("b", {"status": "excluded", "text": BASE_FAILED}),
     ):
-        assert told in refused(run_here, monkeypatch, changed, tmp_path)
-        pd.testing.assert_frame_equal(records(tmp_path), before)
+        (part,) = folder_of(run, name).glob("*.parquet")
+        table = pq.read_table(part)
+        rows = table.to_pylist()
+        for row in rows:
+            probe = "greedy" if name == "a" else "aligned_rank"
+            if (row["item_id"], row["probe"]) == (rows[0]["item_id"], probe):
+                row |= failed
+        pq.write_table(pa.Table.from_pylist(rows, table.schema), part)
+    asked = run_here(monkeypatch, document, run).asked
+    assert asked == [
+        ("a", "gazetteer", 1, ("greedy",)),
+        ("b", "gazetteer", 1, ("aligned_rank",)),
+    ]
+    assert_same(run, whole)
+    assert_same_tables(run, whole)
+    assert run_here(monkeypatch, document, run).asked == []
+
+
+def test_clean_removes_what_no_cell_uses(models, tmp_path, monkeypatch, capsys) -> None:
+    """After a question. The rest stays, and growing back evaluates again."""
+    run, alone, one = tmp_path / "run", tmp_path / "alone", SMALL | {"models": 1}
+    both = sweep(models, SMALL)
+    run_here(monkeypatch, sweep(models, SMALL, seed=5), run)
+    run_here(monkeypatch, both, run)
+    for out in (run, alone):
+        run_here(monkeypatch, sweep(models, one), out)
+    unused = read_status(run).unused_bytes
+    assert unused > 0
+    monkeypatch.setattr("typer.confirm", lambda question: False)
+    assert typed(monkeypatch, "clean", run) == 0
+    assert read_status(run).unused_bytes == unused
+    assert typed(monkeypatch, "clean", run, "--yes") == 0
+    assert "b gazetteer" in capsys.readouterr().out
+    assert read_status(run).unused_bytes == 0
+    assert_same(run, alone)
+    assert typed(monkeypatch, "clean", run) == 0
+    assert "no record is unused" in capsys.readouterr().out
+    asked = run_here(monkeypatch, both, run).asked
+    assert [row[0] for row in asked] == ["b"]

@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -48,68 +47,41 @@ def test_equal_records_are_taken(models, other, tmp_path, monkeypatch) -> None:
     run_here(monkeypatch, sweep(models, GROWN), whole)
     pd.testing.assert_frame_equal(records(run), records(whole))
     (row,) = json.loads((run / "run.json").read_text())["reused"]
-    assert row["run"] == str(other)
-    assert (row["from"], row["checkpoint"], row["items"]) == ("a", "a", 2)
-
-
-def _with_run(other: Path, change: Any) -> None:
-    file = other / "run.json"
-    document = json.loads(file.read_text())
-    change(document)
-    file.write_text(json.dumps(document))
+    assert row == {
+        "run": str(other),
+        "checkpoint": "a",
+        "task": "gazetteer",
+        "items": 2,
+    }
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("settings", "told"),
     [
-        (
-            lambda run: run["identity"]["task_settings"]["a"]["gazetteer"].update(
-                seed=3
-            ),
-            "a, task gazetteer: not reused: seed is 3 there, 0 here",
-        ),
-        (
-            lambda run: run["identity"]["tasks"]["a"].update(gazetteer="k"),
-            "a, task gazetteer: not reused: its data differ",
-        ),
-        (
-            lambda run: run["provenance"]["versions"].update(torch="1"),
-            'not reused: versions.torch is "1" there',
-        ),
-        (
-            lambda run: run["provenance"].update(processor="other"),
-            'not reused: processor is "other" there',
-        ),
-        (
-            lambda run: run["identity"]["engine"].update(dtype="float16"),
-            "not reused: engine.dtype is",
-        ),
-        (lambda run: run["checkpoints"][0].update(weights_digest="0"), None),
+        ({"seed": 3}, "task.settings.seed is 0 there, 3 here"),
+        ({"max_new_tokens": 3}, "task.settings.max_new_tokens is 2 there, 3 here"),
     ],
 )
-def test_other_records_are_named(
-    models, other, tmp_path, monkeypatch, change, told
-) -> None:
-    _with_run(other, change)
-    engine = run_here(monkeypatch, sweep(models, ONE), tmp_path / "run", reuse=[other])
+def test_what_differs_is_named(models, other, tmp_path, monkeypatch, settings, told):
+    document = sweep(models, ONE, **settings)
+    engine = run_here(monkeypatch, document, tmp_path / "run", reuse=[other])
     assert [row[0] for row in engine.asked] == ["a"]
-    assert told is None or any(told in text for text in engine.told)
+    assert f"{other}: a, task gazetteer: not reused: {told}" in engine.told
 
 
-def test_other_prompts_are_not_taken(models, other, tmp_path, monkeypatch) -> None:
-    """Nor what an engine failed on."""
-    for part in (other / "records").glob("*/*/*.parquet"):
-        table = pq.read_table(part)
-        place = table.schema.get_field_index("prompt_digest")
-        column = pa.array(["0"] * table.num_rows)
-        pq.write_table(table.set_column(place, table.schema[place], column), part)
-    engine = run_here(monkeypatch, sweep(models, ONE), tmp_path / "run", reuse=[other])
-    assert [row[0] for row in engine.asked] == ["a"]
+def test_names_do_not_matter(models, other, tmp_path, monkeypatch) -> None:
+    renamed = {"base": "first", "models": {"first": str(models / "a")}}
+    document = sweep(models, ONE) | renamed
+    document["tasks"][0]["name"] = "other"
+    run = tmp_path / "run"
+    assert run_here(monkeypatch, document, run, reuse=[other]).asked == []
+    assert set(records(run)["checkpoint"]) == {"first"}
+    assert set(records(run)["task"]) == {"other"}
 
 
 def test_failed_probe_is_asked_again(models, other, tmp_path, monkeypatch) -> None:
-    """Of this item alone; the others in its part are taken."""
-    part = next((other / "records").glob("*/*/*.parquet"))
+    """With all that its item had there; the others in its part are taken."""
+    part = next((other / "records").glob("*/*.parquet"))
     table = pq.read_table(part)
     rows = table.to_pylist()
     for row in rows:
@@ -119,13 +91,15 @@ def test_failed_probe_is_asked_again(models, other, tmp_path, monkeypatch) -> No
     run, whole = tmp_path / "run", tmp_path / "whole"
     size = ONE | {"items": 2}
     engine = run_here(monkeypatch, sweep(models, size), run, reuse=[other])
-    assert ("a", "gazetteer", 1, ("choice",)) in engine.asked
+    assert engine.asked == [("a", "gazetteer", 1, ("choice", "greedy"))]
     run_here(monkeypatch, sweep(models, size), whole)
     pd.testing.assert_frame_equal(records(run), records(whole))
 
 
-def test_unfit_runs_are_refused(other, tmp_path, monkeypatch) -> None:
+def test_unfit_runs_are_refused(other, tmp_path) -> None:
     assert "not a run directory" in refused(need_reusable, [tmp_path], None)
     assert "is the run itself" in refused(need_reusable, [other], other)
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    assert "RAY_ADDRESS names a cluster" in refused(need_reusable, [other], None)
+    file = other / "run.json"
+    old = file.read_text().replace('"schema_version": 2', '"schema_version": 1')
+    file.write_text(old)
+    assert "the layout of an earlier Resurface" in refused(need_reusable, [other], None)

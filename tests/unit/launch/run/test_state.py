@@ -94,7 +94,7 @@ FIRST_CALL = [
     Died(engine=0, text="killed"),
 ]  # fmt: skip
 SECOND_CALL = [
-    Started("process 7"), Planned({"wanda": {"xquad": 40}}, (_gave_up("wanda").failure,)),
+    Started("process 7"), Planned(PLAN.items, (_gave_up("wanda").failure,)),
     Loaded(engine=1, checkpoint="wanda", swapped=True, seconds=2.0), BEGAN, _advanced(17), _gave_up("dense"),
     Made(items=1, total=3), Refused("process 8"),
 ]  # fmt: skip

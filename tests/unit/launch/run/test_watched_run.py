@@ -28,10 +28,11 @@ def test_watched_run_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """Each checkpoint is asked once. One that vanished stays; STOP ends the watch."""
     run, folder = tmp_path / "run", tmp_path / "ckpts"
     engine, model = pretend(monkeypatch), save_tiny_model(tmp_path / "model")
+    later = save_tiny_model(tmp_path / "later", seed=1)
 
     def second() -> None:
         shutil.rmtree(folder / "step-1")
-        shutil.copytree(model, folder / "step-2")
+        shutil.copytree(later, folder / "step-2")
 
     first = partial(shutil.copytree, model, folder / "step-1")
     assert _watch(tmp_path, monkeypatch, first, second) == 0
@@ -77,21 +78,22 @@ def _failed(run: Path) -> list[str]:
 def test_failed_checkpoint_is_tried_once(tmp_path, monkeypatch) -> None:
     """Whether an engine or the checks refuse it. Once it changes, it is new."""
     run, folder, at = tmp_path / "run", tmp_path / "ckpts", []
-    engine, model = pretend(monkeypatch), save_tiny_model(tmp_path / "model")
+    engine = pretend(monkeypatch)
+    made = {n: save_tiny_model(tmp_path / f"model-{n}", seed=n) for n in range(1, 6)}
     engine.fails = {"run-step-2"}
     torn = folder / "step-3" / "tokenizer.json"
 
     def come(*numbers: int) -> None:
         at.append(_failed(run))
         for number in numbers:
-            shutil.copytree(model, folder / f"step-{number}")
+            shutil.copytree(made[number], folder / f"step-{number}")
         if 3 in numbers:
             torn.unlink()
 
     def mend() -> None:
         come()
         engine.fails.clear()
-        shutil.copy(model / torn.name, torn)
+        shutil.copy(made[3] / torn.name, torn)
         os.utime(folder / "step-2" / "config.json", ns=(1, 1))
 
     steps = (partial(come, 1, 2, 3), partial(come, 4), partial(come, 5))

@@ -27,7 +27,6 @@ from pruning.run import prune
 from quantising.methods import llm_compressor
 from tests.support.models import VOCABULARY, save_tiny_model
 from tests.support.quantised import LAYOUTS, with_quantisation
-from tests.support.run_directories import opened
 from tests.support.sweeps import refused
 
 
@@ -246,21 +245,6 @@ def test_other_tokenizers_are_found(models, tmp_path):
         """,
     )
     assert plan.other_tokenizer == {"c"}
-
-
-def test_configuration_is_identity_too(models, tmp_path):
-    """Equal weights compute something else with another epsilon: no run continues
-    with them."""
-    shutil.copytree(models / "a", tmp_path / "a")
-    sweep = f"models: {{a: {tmp_path}/a}}\ntasks: [{{task: gazetteer, items: 2}}]"
-    identity = prepared(tmp_path, sweep).identity
-    with opened(tmp_path / "run", identity, {}, 0) as directory:
-        directory.mark("finished")
-    file = tmp_path / "a" / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"rms_norm_eps": 1e-3}))
-    identity = prepared(tmp_path, sweep).identity
-    told = refused(opened(tmp_path / "run", identity, {}, 0).__enter__)
-    assert "a: its weights and configuration is " in told
 
 
 @pytest.mark.usefixtures("any_tensors")  # plain ones

@@ -5,9 +5,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from evaluator.asking.thoughts import Thought
 from evaluator.core.records import Format, Item, Record
 from evaluator.probes.item import BaseAnswer
@@ -20,7 +17,6 @@ from launch.run.decide.assignments import (
     ShardCollector,
     begun,
     distance,
-    key_of,
     shard_of,
     shards_of,
 )
@@ -83,31 +79,6 @@ def test_distance_of_an_assignment():
     assert [distance(dense.checkpoint, *each) for each in keys] == [0, 1, 1, 1, 2]
 
 
-@given(
-    count=st.integers(1, 60),
-    sizes=st.lists(st.integers(1, 9), min_size=2, max_size=4),
-    data=st.data(),
-)
-def test_parts_have_unique_names(
-    count: int, sizes: list[int], data: st.DataObject
-) -> None:
-    """A run that is resumed again and again, each time with another shard size,
-    gives each part its own name."""
-    task = _task(count)
-    done: set[tuple[str, str]] = set()
-    names: list[str] = []
-    for size in sizes:
-        shards = shards_of(task, done, size)
-        kept = [shard for shard in shards if data.draw(st.booleans())]
-        names += [shard.name for shard in kept]
-        done |= {
-            key_of(task.questions[position].item)
-            for shard in kept
-            for position in shard.questions
-        }
-    assert len(set(names)) == len(names)
-
-
 def test_collector_orders_items() -> None:
     """A shard is complete with its last item, whichever that is."""
     items = [question.item for question in _task(5).questions]
@@ -128,7 +99,7 @@ def test_collector_orders_items() -> None:
 
 def test_missing_base_answer_has_a_reason(tmp_path: Path) -> None:
     store = RecordStore(tmp_path)
-    assert store.greedy_answers("dense", "toy").num_rows == 0
+    assert store.greedy_answers("k").num_rows == 0
     first, second, third, fourth = letter_items(4)
 
     def record(
@@ -144,10 +115,8 @@ def test_missing_base_answer_has_a_reason(tmp_path: Path) -> None:
         record(third, format="one_shot", token_ids=(9, 9)),
         record(fourth, status="excluded"),
     ]
-    store.append("dense", "toy", "000000-4", to_table(records))
-    answers = BaseAnswers(
-        BaseSource(name="dense"), store.greedy_answers("dense", "toy")
-    )
+    store.append("k", to_table(records))
+    answers = BaseAnswers(BaseSource(name="dense"), store.greedy_answers("k"))
     assert answers.of(first) == BaseAnswer(
         token_ids=(5, 1, 0), thought=Thought(state="closed", token_ids=(4, 4), text="")
     )

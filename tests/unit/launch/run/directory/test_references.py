@@ -43,19 +43,19 @@ def prepared(config: EvalConfig = TASK) -> PreparedTask:
     ("number", "base", "keep", "compare", "missing"),
     [
         (0, None, "dense", "dense", None),
-        (1, BaseSource(name="dense"), "middle", "dense", None),
-        (2, BaseSource(name="middle"), "", "middle", None),
+        (1, BaseSource(key="dense", path="/dense"), "middle", "dense", None),
+        (2, BaseSource(key="middle", path="/middle"), "", "middle", None),
         (3, BaseSource(missing=NO_BASE), "", "", NO_BASE),
     ],
 )
 def test_base_keeps_distributions(tmp_path, number, base, keep, compare, missing):
+    """Under its key: a checkpoint of another name and equal content has them too."""
     bases = {"dense": None, "middle": "dense", "last": "middle", "lost": "absent"}
     jobs = [job(name, bases[name]) for name in bases]
-    found = references_of(tmp_path, jobs[number], "t", base, jobs)
-    assert found.base == (str(Path(compare).absolute()) if compare else "")
-    folders = [
-        name and str(tmp_path / "references" / name / "t") for name in (keep, compare)
-    ]
+    name, kept = jobs[number].name, {"dense", "middle"}
+    found = references_of(tmp_path, name, Path(f"/{name}"), base, kept)
+    assert found.base == (f"/{compare}" if compare else "")
+    folders = [each and str(tmp_path / "references" / each) for each in (keep, compare)]
     assert [found.keep, found.compare, found.missing] == [*folders, missing]
     assert keeps_references(jobs[number], jobs) == bool(keep)
 

@@ -12,6 +12,7 @@ import yaml
 from evaluator.core.errors import EngineError, InputError
 from evaluator.deciding.thresholds import Thresholds
 from evaluator.engine.config import EngineConfig
+from evaluator.store.cells import Cells
 from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Failure
 from launch.provenance import Room
@@ -31,7 +32,7 @@ def _run() -> driver._Run:
     engine = SimpleNamespace(gpu_memory_utilization=0.9)
     config = SimpleNamespace(engine=engine, resources=Resources(), gate=Thresholds())
     prepared = SimpleNamespace(
-        config=config, jobs=(), tasks=(), engine=None, held_out={}
+        config=config, jobs=(), tasks=(), engine=None, held_out={}, dense={}
     )
     return _of(prepared)
 
@@ -42,10 +43,11 @@ def _of(prepared: Any, store: Any = None, path: Path = Path("run")) -> driver._R
         check=lambda: None,
         mark=lambda state, **more: None,
         note_failures=lambda failures: None,
+        cells=Cells(path),
+        reused=[],
     )
     live = SimpleNamespace(poll=lambda served: None)
-    reuse: Any = SimpleNamespace(rows=[], into=lambda *given: None)
-    return driver._Run(prepared, directory, store, lambda event: None, live, [], reuse)
+    return driver._Run(prepared, directory, store, lambda event: None, live, [], ())
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,7 @@ def test_run_without_any_record_failed(tmp_path, mendable, kind) -> None:
     assert (run.failures, events) == ([failure], [GaveUp(failure)])
     with pytest.raises(kind, match=f"nothing could be evaluated: {failure.text}"):
         run._need_something()
-    run._store = SimpleNamespace(tables=lambda: ["a table"])
+    run._store = SimpleNamespace(every_part=lambda: ["a part"])
     run._need_something()
 
 
@@ -96,7 +98,7 @@ def test_sent_paths_are_absolute(monkeypatch, tmp_path: Path) -> None:
         report=lambda event: None,
     ).start(1)  # fmt: skip
     with Inspections(trust=False) as inspected:
-        run._enqueue(dense, inspected)
+        run._enqueue([dense], inspected)
     worker = run._worker(0, Placement(node_id="n", gpus=1, threads=1), {})
     sent += [run._board.take(0, None, None), worker._setup]
     paths = {Path(path) for path in re.findall(r"PosixPath\('(.*?)'\)", repr(sent))}
