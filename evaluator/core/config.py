@@ -16,7 +16,14 @@ from datetime import date
 from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from evaluator.core.errors import Document, InputError, unknown
 
@@ -35,9 +42,18 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 class Frozen(BaseModel):
     """Immutable; a key that it does not know is an error, and so is a number that is
-    not finite."""
+    not finite, or that is true or false."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_flag(cls, value: Any, field: ValidationInfo) -> Any:
+        kinds = cls.model_fields[field.field_name or ""].annotation
+        numbers = (int, float, int | None, float | None)
+        if isinstance(value, bool) and kinds in numbers:
+            raise ValueError("a number is needed")
+        return value
 
 
 def validated(

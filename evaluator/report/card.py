@@ -19,7 +19,7 @@ from evaluator.metrics.items import ALL
 from evaluator.report.figures import draw_each
 from evaluator.report.gate_formats import Judged, code, grid, section
 from evaluator.report.notebook import OpenRun
-from evaluator.report.page import evaluated, facts, prompt_form, render, standalone
+from evaluator.report.page import evaluated, facts, remarks, render, standalone
 from evaluator.report.page import grid as grid_of
 from evaluator.report.results import Results, compute
 from evaluator.store.reading import read_run
@@ -95,7 +95,7 @@ def write_sign_off(run_dir: Path, results: Results) -> Path:
         "not_judged": results.not_judged,
         "evaluated": evaluated(run),
         "facts": facts(run),
-        "remarks": [*filter(None, (prompt_form(run), results.missed, results.noise))],
+        "remarks": remarks(run, results),
         "sources": [
             each["task"] for each in rows_at(mapping_at(run, "config"), "tasks")
         ],

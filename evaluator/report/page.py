@@ -79,7 +79,7 @@ def render_page(
         "why": why,
         "tolerances": spelled(results.policy),
         "sentence": results.sentence,
-        "remarks": [*filter(None, (prompt_form(run), results.missed, results.noise))],
+        "remarks": remarks(run, results),
         "headline": grid(results.intervals, HEADLINE, sortable=True),
         "few": FEW,
         "filled": [section for section in sections if not section["note"]],
@@ -141,6 +141,26 @@ def prompt_form(run: Mapping[str, Any]) -> str:
     return f"Questions and options were posed: {'; '.join(named)}" if named else ""
 
 
+def asked(run: Mapping[str, Any]) -> str:
+    """How each task's answers were asked for and graded."""
+    every = mapping_at(run, "identity", "task_settings")
+    tasks: dict[str, str] = {}
+    for checkpoint in every:
+        for name in mapping_at(every, checkpoint):
+            settings = mapping_at(every, checkpoint, name)
+            template = mapping_at(settings, "template").get("name")
+            parts = {
+                "grader {}": settings.get("grader"),
+                "at most {} tokens": settings.get("max_new_tokens"),
+                "{} examples": settings.get("few_shot"),
+                "system prompt {!r}": settings.get("system"),
+                "prompt {}": template,
+            }
+            told = [words.format(value) for words, value in parts.items() if value]
+            tasks[name] = ", ".join(told)
+    return "; ".join(f"{name}: {told}" for name, told in tasks.items() if told)
+
+
 def facts(run: Mapping[str, Any]) -> list[str]:
     """What was asked, and with what: tasks with their numbers of items and digests,
     the engine, date and version. What run.json does not state is left out."""
@@ -187,6 +207,12 @@ def evaluated(run: Mapping[str, Any]) -> list[dict[str, str]]:
             }
         )
     return rows
+
+
+def remarks(run: Mapping[str, Any], results: Results) -> list[str]:
+    """What a reader should know before the numbers."""
+    found = prompt_form(run), asked(run), results.missed, results.noise
+    return [*filter(None, found)]
 
 
 def engine_notes(run: Mapping[str, Any]) -> list[str]:

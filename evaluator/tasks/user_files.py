@@ -23,6 +23,7 @@ from evaluator.tasks.rows import json_lines
 
 BUNDLED = "gazetteer"
 _FIELDS = ("id", "language", "context", "question", "answers", "options")
+_NEEDED = _FIELDS[:-1]
 # what other data sets call them
 _SYNONYMS = {
     "choices": "options",
@@ -51,6 +52,9 @@ def read_jsonl(path: Path | None, task: str = "jsonl") -> list[Item]:
     for entry, record in _records(path):
         place = f"{path}: {entry}"
         unread |= _unread(record, place)
+        missing = [name for name in _NEEDED if name not in record]
+        if isinstance(record, dict) and len(missing) > 1:
+            raise InputError(f"{place}: fields {', '.join(missing)} are missing")
         item_id = text_field(record, "id", place)
         language = text_field(record, "language", place)
         context = field(record, "context", str, place)

@@ -102,6 +102,8 @@ def gate(
     validated(Tolerances, typed, "resurface gate", as_option)
     each_known("--format", [format], ("table", "json", "markdown", "junit"))
     if plan is not None:
+        if run:
+            raise InputError(f"{run[0]}: --plan takes no run: it plans one")
         _planned(plan, policy_of(policy, typed).default, as_json=as_json)
         return
     if not run:

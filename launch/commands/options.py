@@ -217,6 +217,8 @@ def eval_sweep(checkpoints: Sequence[str], typed: Document) -> SweepConfig:
             named = next(iter(models))
         models = {named: models[named], **models}  # the base first
     values: dict[str, ModelValue] = dict(models)
+    if "key_env" in typed and not typed.get("endpoint"):
+        raise InputError("--key-env: it goes with --endpoint")
     for text in typed.get("endpoint") or ():
         name, endpoint = served_model(text, typed.get("key_env"))
         if name in values:

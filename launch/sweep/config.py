@@ -247,7 +247,9 @@ class SweepConfig(Frozen):
         Annotated[
             Annotated[str, Tag("Path")] | Annotated[Endpoint, Tag("Endpoint")],
             Discriminator(
-                lambda value: "Path" if isinstance(value, str) else "Endpoint"
+                lambda value: (
+                    "Endpoint" if isinstance(value, dict | Endpoint) else "Path"
+                )
             ),
         ],
     ] = Field(default_factory=dict)

@@ -178,6 +178,8 @@ COMMANDS = [
         "compress dense --method rtn --scheme W4A16 --group-size 48 --out x --dry-run",
         ["group_size 48 does not divide"],
     ),
+    (f"{EVAL} --key-env KEY", ["--key-env: it goes with --endpoint"]),
+    ("gate run --plan 100", ["run: --plan takes no run"]),
     (f"{EVAL} --shard-items 0", ["--shard-items: 0", "greater than or equal to 1"]),
     (f"{EVAL} --itmes 3", ["--itmes", "--items"]),
     (

@@ -161,6 +161,7 @@ def test_jsonl_items_and_bad_files(tmp_path):
     ("change", "part"),
     [
         *(({name: ...}, f"field {name!r} is missing") for name in LINE),
+        ({"id": ..., "context": ...}, "fields id, context are missing"),
         ({"id": 7}, "field 'id' must be a string, not 7"),
         ({"id": " "}, "field 'id' is empty"),
         ({"answers": "x"}, "field 'answers' must be a list, not \"x\""),
