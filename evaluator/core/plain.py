@@ -418,18 +418,33 @@ _COMPOUND = re.compile(
 )
 
 
+# Behind a number, a calculation of it: `18 (13+5)`. `3(4+5)` multiplies.
+_TERM = r"[$€£¥]?\d[\d.,]{0,30}%?"
+_CALCULATION = re.compile(
+    rf"(?<=[\d%$€£¥])[^\S\n]{{1,3}}[(（\[]=?\s?{_TERM}"
+    rf"(?:\s?[-+−–*/×x·÷=]\s?{_TERM}){{1,30}}\s?[)）\]]"
+)
+# The exponent of `1e300`, which has no digits here, is a part of it as that of `1^300`
+# is; so is what a letter joins: `2x+1`, `0x1f`.
+_JOINED = re.compile(r"(?<=\d)[a-z](?=[+−^]?\d)")
+
+
 def in_numbers(text: str, language: str) -> str:
-    """The clauses with `percent` for its sign, and with `1억2000만`, `3万5000` and `5천만`
-    in digits."""
-    normal = in_clauses(text.replace("%", " percent "), language)
-    return _COMPOUND.sub(lambda found: str(_total(found[0])), normal)
+    """The clauses with `percent` for its sign, with `1억2000만`, `3万5000` and `5천만` in
+    digits, and without a number's calculation. What only begins with a number is a
+    power."""
+    normal = _CALCULATION.sub(" ", text).replace("%", " percent ")
+    normal = _JOINED.sub("^", in_clauses(normal, language))
+    return _COMPOUND.sub(_total, normal)
 
 
-def _total(text: str) -> int | float:
+def _total(match: re.Match[str]) -> str:
     """The value of digits and units: those below 10,000 multiply what is before them,
-    larger ones the sum since the last of these."""
+    larger ones the sum since the last of these. Of more than 99 signs, a power."""
+    if len(match[0]) > 99:
+        return "1^1"
     total, section, number = Fraction(0), Fraction(0), Fraction(0)
-    for digits, unit in re.findall(r"(\d[\d⋅]*)|(\w)", text):
+    for digits, unit in re.findall(r"(\d[\d⋅]*)|(\w)", match[0]):
         power = _UNITS.get(unit, 0)
         if digits:
             number = Fraction(digits.replace("⋅", "."))
@@ -439,4 +454,6 @@ def _total(text: str) -> int | float:
             total += (section + number) * 10**power
             section, number = Fraction(0), Fraction(0)
     value = total + section + number
-    return int(value) if value.denominator == 1 else float(value)
+    if value.denominator == 1:
+        return str(int(value))
+    return f"{float(value):f}".replace(".", "⋅")

@@ -216,17 +216,20 @@ class Record(Origin, frozen=True, kw_only=True):
     contains: Annotated[
         bool | None,
         Meaning(
-            "whether the response contains a gold answer, by the strict rule; without"
-            " `grading` the paper's"
+            "whether the response is right: contains a gold answer by the strict rule,"
+            " without `grading` the paper's; or as its task's other `grader` says"
         ),
     ] = None
     exact_match: Annotated[
-        bool | None, Meaning("whether it equals one, by the same rule")
+        bool | None,
+        Meaning("whether its text is a gold answer's by that rule, with any grader"),
     ] = None
     token_f1: Annotated[
         float | None,
         Meaning(
-            "token F1 of response and gold answer, the best over the answers", "0 to 1"
+            "token F1 of the texts of response and gold answer, with any grader; the"
+            " best over the answers",
+            "0 to 1",
         ),
     ] = None
     prompt_tokens: Annotated[

@@ -106,6 +106,16 @@ def test_a_missing_extra_is_one_line(monkeypatch):
         GRADERS["math"].problem(make_item(answers=["73"]))
 
 
+def test_a_number_is_read_whole_or_not_at_all():
+    """And a gold answer like that is refused."""
+    judge, one = GRADERS["number"], make_item(answers=["1"])
+    texts = "1e99 1e100 1e300 2E-300 1e³⁰⁰ 1e999999999 1.5e400 3*10^100 0x1e3 13+5"
+    long = ("9" * 100, "9" * 5000 + "만5", "1.5" + "1" * 400 + "억3000만")
+    for text in (*texts.split(), *long):
+        assert judge.graded(text, one) == (False, ()), text
+        assert judge.problem(make_item(answers=[text])), text
+
+
 @pytest.mark.parametrize("grader", FILES)
 def test_what_was_read_stands_in_the_output(grader):
     """Or is its value, or its option's letter; and it is read so again."""
