@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from evaluator.core.records import Format, Item
@@ -77,9 +77,8 @@ class Question(Posed):
         return () if self.options is None else self.options.texts
 
     def asked(self, format: Format) -> Item:
-        """The item with the options that a format's prompt lists, if any."""
-        options = self.candidates.get(format)
-        return replace(self.item, options=options) if options else self.item
+        """The item as a format's prompt poses it."""
+        return self.item.posed(self.candidates.get(format, ()))
 
     def can_pose(self, format: Format) -> bool:
         """Whether the question has everything that the format's prompt shows."""

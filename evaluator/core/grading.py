@@ -503,7 +503,7 @@ Graded = tuple[bool, tuple[str, ...] | None]
 class Grader:
     """The text contains a gold answer by the strict rule.
 
-    An item's `options` are those that its prompt lists, or else its own.
+    An item is as it is `posed`: with the options that its prompt lists.
     """
 
     name = "text"
@@ -657,9 +657,9 @@ class Letter(Grader):
     stands alone. The first of these that finds anything decides; several letters or
     options are no answer.
 
-    Options have letters in the order of the prompt's list, or else of the data where
-    these have the gold answer among the options. Options that are letters themselves
-    keep these; beside a gold letter without options are A to J.
+    Options have letters where the prompt lists them with the gold answer, in its order.
+    Options that are letters themselves keep these; beside a gold letter without options
+    are A to J.
     """
 
     name = "letter"

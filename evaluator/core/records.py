@@ -15,7 +15,7 @@ Example (the beam probe's second beam of one item)::
            logprob=-1.73, contains=True, exact_match=True, token_f1=1.0, prompt_tokens=143, truncated=False, ...)
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal, get_args
 
@@ -81,6 +81,13 @@ class Item:
             "SHA-256 over context, question, gold answers and the task's own options"
         ),
     ] = None
+
+    def posed(self, listed: tuple[str, ...]) -> "Item":
+        """As graders see it: with the options that its prompt lists; of none, with its
+        own wrong ones, whose order the model has not seen."""
+        golds = {answer.strip() for answer in self.answers}
+        wrong = tuple(each for each in self.options if each.strip() not in golds)
+        return replace(self, options=listed or wrong)
 
 
 # msgspec makes a record in a fifth of a dataclass's time

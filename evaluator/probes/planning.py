@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.asking.long_contexts import in_order, lengthened
 from evaluator.asking.questions import (
+    LISTING_FORMATS,
     NO_DISTRACTOR,
     NO_UNRELATED,
     TOO_LONG_CONTEXT,
@@ -74,15 +75,28 @@ def few_shot_pool(pool: Sequence[Item], subset: Sequence[Item]) -> list[Item]:
     return found
 
 
-def few_shots(item: Item, pool: Iterable[Item], config: EvalConfig) -> tuple[Item, ...]:
-    """The solved examples of an item. Raises InputError if there are too few, and for
-    one that lacks the options which the template lists."""
-    place = f"task {config.task!r}, item {item.item_id!r}: few_shot: {config.few_shot}:"
-    found = list(islice(apart(item, pool), config.few_shot))
-    if len(found) < config.few_shot:
+def few_shots(item: Item, pool: Sequence[Item], config: EvalConfig) -> tuple[Item, ...]:
+    """The solved examples of an item. Raises InputError if there are too few, for one
+    that lacks the options which the template lists, and for formats that list options
+    where it does not: an example would not look like its prompt."""
+    place, count = f"task {item.task!r}", config.few_shot
+    listing = sorted({*LISTING_FORMATS}.intersection(config.formats))
+    if listing and not config.lists_options:
         raise InputError(
-            f"{place} {len(found)} examples are left: all others are evaluated, or share"
-            " its question or context; use fewer items"
+            f"{place}: few_shot: {count}: the format {listing[0]} lists options and its"
+            " examples do not: use a template that lists {{ options }}"
+        )
+    if len(pool) < count:
+        raise InputError(
+            f"{place}: few_shot: {count}: needs {count} {item.language} questions that"
+            f" are not evaluated, and there are {len(pool)}: use fewer items"
+        )
+    place += f", item {item.item_id!r}: few_shot: {count}:"
+    found = list(islice(apart(item, pool), count))
+    if len(found) < count:
+        raise InputError(
+            f"{place} {len(found)} examples are left: all others share its question or"
+            " context; use fewer items"
         )
     shown = []
     for each in found:
@@ -94,9 +108,9 @@ def few_shots(item: Item, pool: Iterable[Item], config: EvalConfig) -> tuple[Ite
                     f"{place} the prompt lists options, and example {each.item_id!r}"
                     " has none"
                 )
-        listed = replace(each, options=() if options is None else options.texts)
-        answer = GRADERS[config.grader].stated(listed if options else each)
-        shown.append(replace(listed, answers=(answer,)))
+        listed = () if options is None else options.texts
+        answer = GRADERS[config.grader].stated(each.posed(listed))
+        shown.append(replace(each, options=listed, answers=(answer,)))
     return tuple(shown)
 
 

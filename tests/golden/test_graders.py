@@ -158,6 +158,14 @@ def test_floor_of_letters_is_that_of_guessing():
     letters = GRADERS["letter"]
     golds = [make_item(answers=[gold], options=options) for gold in options]
     assert [letters.stated(gold) for gold in golds] == ["A", "B", "C", "D"]
+    bare = [gold.posed(()) for gold in golds]
+    assert [letters.stated(gold) for gold in bare] == [*options]
+    for gold, letter in zip(bare, "ABCD", strict=True):
+        assert letters.graded(f"The answer is {letter}", gold) == (False, ())
+        assert letters.is_right(f"It is the {gold.answers[0]}.", gold)
+    named = make_item(answers=["B"], options=["A", "B", "C"]).posed(())
+    assert letters.is_right("(B)", named)
+    assert not letters.is_right("(C)", named)
 
 
 @pytest.mark.parametrize("grader", GRADERS.names)

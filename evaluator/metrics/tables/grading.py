@@ -125,14 +125,16 @@ def _extractions(inputs: Inputs) -> Iterator[Row]:
         template = str(mapping_at(settings, "template").get("text", ""))
         for row in _EXTRACTED.rows(inputs, subject):
             row["grader"] = str(settings.get("grader"))
-            row["lists_options"] = _LISTS.search(template) is not None
+            row["lists_options"] = listed = _LISTS.search(template) is not None
             key = row["grader"], subject.task, row["language"]
             if key not in floors:
-                floors[key] = _floor(inputs, *key)
+                floors[key] = _floor(inputs, *key, listed=listed)
             yield row | floors[key]
 
 
-def _floor(inputs: Inputs, grader: str, task: str, language: str) -> Row:
+def _floor(
+    inputs: Inputs, grader: str, task: str, language: str, *, listed: bool
+) -> Row:
     items = inputs.items
     if items is None or grader not in GRADERS.names:
         return {}
@@ -142,7 +144,8 @@ def _floor(inputs: Inputs, grader: str, task: str, language: str) -> Row:
     judge, asked = GRADERS[grader], []
     for row in rows_of(items.head(FLOOR)):
         row |= {name: tuple(row.get(name, ())) for name in ("answers", "options")}
-        asked.append(Item(**row))
+        item = Item(**row)
+        asked.append(item.posed(item.options if listed else ()))
     others = [judge.stated(item) for item in (*asked[1:], *asked[:1])]
     texts = {
         "other": others,

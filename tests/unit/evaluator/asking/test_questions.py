@@ -157,8 +157,12 @@ def test_examples_are_never_what_is_asked():
         if question.item.item_id in shown:
             assert shown[question.item.item_id] == question.examples
     told = refused(few, english, 9)
-    assert "few_shot: 9: " in told
-    assert "examples are left: all others are evaluated" in told
+    assert told.endswith(
+        ": few_shot: 9: needs 9 english questions that are not evaluated, and there are"
+        " 8: use fewer items"
+    )
+    told = refused(few, [replace(each, question="Why?") for each in english], 3)
+    assert ": few_shot: 3: 0 examples are left: all others share" in told
     train = pool(4, answer="trained {}")
     train = tuple(
         replace(each, question=f"t? {each.item_id}", context="") for each in train
@@ -210,6 +214,12 @@ def test_examples_stand_before_the_prompt():
     bare = [replace(each, options=()) for each in own]
     told = refused(questions_of, data(english=bare), settings)
     assert "few_shot: 1: the prompt lists options, and example 'i" in told
+    settings = settings.model_copy(update={"template": None})
+    (example,) = questions_of(data(english=own), settings)[0].examples
+    assert example.answers == (f"right {example.item_id[1:]}",)
+    settings = settings.model_copy(update={"formats": ("open", "shown")})
+    told = refused(questions_of, data(english=own), settings)
+    assert "few_shot: 1: the format shown lists options and its examples do" in told
 
 
 NEAR = {

@@ -192,8 +192,8 @@ def test_grader_decides_written_answers(tokenizer):
 
 
 def test_letters_are_those_that_the_prompt_lists(tokenizer):
-    """In the order of the list, which the item's own options do not have; a prompt
-    without the list has no letters for options of other items."""
+    """In the order of the list, which the item's own options do not have; in a prompt
+    without the list, only an option's text counts."""
     settings = config(
         probes=("greedy", "choice"), formats=("open", "shown"), items=4, grader="letter"
     )
@@ -201,6 +201,10 @@ def test_letters_are_those_that_the_prompt_lists(tokenizer):
     asked = questions(settings, answers=["Rome"], options=own)
     places = {question.option_texts.index("Rome") for question in asked}
     assert len(places) > 1
+    told = [
+        record.contains for record in run(tokenizer, settings, asked, "Rome, I say")
+    ]
+    assert told.count(True) == 2 * len(asked)
     for letter, place in zip("ABCD", range(4), strict=True):
         records = run(tokenizer, settings, asked, f"({letter})")
         for question in asked:
@@ -210,4 +214,4 @@ def test_letters_are_those_that_the_prompt_lists(tokenizer):
                 if record.item_id == question.item.item_id and record.probe == "greedy"
             }
             listed = question.candidates["shown"][place] == "Rome"
-            assert right == {"open": letter == "A", "shown": listed}
+            assert right == {"open": False, "shown": listed}
