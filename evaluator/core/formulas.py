@@ -12,6 +12,7 @@ import atexit
 import builtins
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -20,12 +21,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from importlib.util import find_spec
+from string import ascii_lowercase
 from threading import Lock
 from typing import Any, NoReturn
 
 from evaluator.core.errors import InputError
 from evaluator.core.isolated import environment
 
+# What a text's last line says plainly: behind a verb or a colon, or all of it.
+_SAID = re.compile(r"(?:\b(?:is|are|ist|est|es|é|è)\b|[:：是])\s*")
+_NAME = re.compile(r"\\(?:text|mathrm|mbox|textbf) *\{([^{}]*)\}")
+_COMMAND = re.compile(r"\\[a-zA-Z]+\*?(?: *\{[a-zA-Z*]+\})?|[^\w\\]+|[\d_]+")
 _SECONDS = 5  # of the processor, for each answer
 _BYTES = 4 << 30
 _LONGEST = 1000  # characters of what is read: a line is written at once
@@ -39,9 +45,45 @@ def compared(
 ) -> tuple[bool, tuple[str, ...]]:
     """Whether the formula that a text gives as its answer equals a gold one, and that
     formula as it stands there; `plain` is read where the text has none in LaTeX. Empty:
-    there is none, or it took too long. Raises InputError without the extra."""
-    answer = _asked([golds, said, plain])
-    return (False, ()) if answer is None else (answer[0], tuple(answer[1]))
+    there is none, or it took too long. Its last line may also give a gold one as it is
+    written. Raises InputError without the extra."""
+    right, found = _asked([golds, said, plain]) or (False, ())
+    if not right and "\\boxed" not in said and (written := _as_written(golds, said)):
+        return True, (written,)
+    return right, tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def is_formula(gold: str) -> bool:
+    """Whether a gold answer equals itself, in a box and between dollars, and is no
+    prose: `Monday` would be a product of letters, unlike `xyz`."""
+    words = _COMMAND.sub(" ", _NAME.sub(" ", gold)).split()
+    named = any(each[2:].islower() and each not in ascii_lowercase for each in words)
+    if not re.search(r"\d", gold) and (named or words in (["no"], ["No"])):
+        return False
+    marked = gold if gold.startswith("$") and gold.endswith("$") else f"${gold}$"
+    answers = (
+        _asked([(gold,), f"\\boxed{{{gold}}}", ""]),
+        _asked([(gold,), marked, ""]),
+    )
+    return all(answer is not None and answer[0] for answer in answers)
+
+
+def _as_written(golds: Sequence[str], said: str) -> str:
+    """What the last line gives as its answer, if that is a gold one as it is written;
+    else empty."""
+    line = (said.strip().splitlines() or [""])[-1]
+    pieces = (line, _SAID.split(line)[-1])
+    wanted = {*map(_bare, golds)} - {""}
+    return next((each.strip(" .") for each in pieces if _bare(each) in wanted), "")
+
+
+def _bare(text: str) -> str:
+    """A text without white space, dollars, a full stop, and the commands of names."""
+    text = "".join(_NAME.sub(r"\1", text).split()).casefold()
+    text = text.lstrip("$*").rstrip("$*.")
+    letter = text.strip("()")
+    return letter if len(letter) == 1 else text
 
 
 def _asked(question: Sequence[Any]) -> Any:

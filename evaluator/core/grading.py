@@ -54,7 +54,7 @@ from typing import get_args
 
 from evaluator.core.config import Registry
 from evaluator.core.errors import one_line, unknown
-from evaluator.core.formulas import compared
+from evaluator.core.formulas import compared, is_formula
 from evaluator.core.plain import SIGNS, flat, forms, in_clauses, in_numbers, plain
 from evaluator.core.records import Columns, Grading, Item
 from evaluator.core.text import (
@@ -723,15 +723,16 @@ def _letter(text: str) -> str:
 class Math(Grader):
     """The text's formula equals a gold answer's, by the library math-verify: in
     `\\boxed{}`, else by its own order of forms. A text without LaTeX gives the number
-    that the grader `number` reads. Gold answers are LaTeX. A text that only repeats
-    `What is $1+2$?` is right too: table `extraction` counts such questions."""
+    that the grader `number` reads, or in its last line the gold answer as it is
+    written. Gold answers are LaTeX. A text that only repeats `What is $1+2$?` is right
+    too: table `extraction` counts such questions."""
 
     name = "math"
     help = "its formula equals a gold answer (extra: resurface[math])"
 
     def problem(self, item: Item) -> str:
         for answer in item.answers:
-            if not compared((answer,), f"\\boxed{{{answer}}}", "")[0]:
+            if not is_formula(answer):
                 return f"{one_line(answer, 60)!r} is no formula"
         return ""
 

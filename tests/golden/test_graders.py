@@ -83,7 +83,34 @@ def test_formulas_refuse_what_is_no_answer():
         for text in ("", "\\boxed{}", "$$", "?", "<think>\\boxed{18}", QUESTION):
             assert judge.graded(text, one)[0] is False
         assert not judge.is_right(f"\\boxed{{{golds[place - 1]}}}", one)
-    assert judge.problem(make_item(answers=["}"]))
+
+
+BROKEN = ("}", "", "$", "x^{", "\\frac{", "$\\frac{$", "$\\frac{1}{$", "\\text{")
+PROSE = ("Monday", "yes", "No", "Rome, Italy", "It is odd.")
+FORMULAS = (
+    "xyz",
+    "\\mathrm{odd}",
+    "\\angle ABD",
+    "x \\in \\mathbb{R}",
+    "(3,4)",
+    "5 cm",
+)
+
+
+@pytest.mark.parametrize("gold", [*BROKEN, *PROSE])
+def test_what_is_no_formula_is_no_gold_answer(gold):
+    assert GRADERS["math"].problem(make_item(answers=[gold]))
+
+
+@pytest.mark.parametrize(
+    "gold", [*FORMULAS, *sorted({row["answer"] for row in rows("math")})]
+)
+def test_a_gold_formula_equals_itself(gold):
+    """In a box, between dollars, and as it is written."""
+    judge, one = GRADERS["math"], make_item(answers=[gold])
+    assert judge.problem(one) == ""
+    for text in (f"\\boxed{{{gold}}}", f"So ${gold}$.", gold, f"The answer is {gold}."):
+        assert judge.is_right(text, one), text
 
 
 @pytest.mark.slow
