@@ -175,6 +175,12 @@ def test_table_counts_what_was_read():
     asks["template"]["text"] += "{% for o in options %}{{ o }}{% endfor %}"
     inputs = Inputs(reduce_records(frame), items, run=settings)
     assert EXTRACTION.fill(inputs).rows[0]["lists_options"]
+    lettered = items.assign(options=[("7", "8")] * 40, question="B")
+    for listed, share in ((True, 0.5), (False, 0.0)):
+        asks = {"grader": "letter", "template": {"text": "{{ options }}" * listed}}
+        settings["identity"]["task_settings"]["m"]["t"] = asks
+        inputs = Inputs(reduce_records(frame), lettered, run=settings)
+        has(EXTRACTION.fill(inputs).rows[0], other=0.5, question=share)
     frame["option_text"] = None  # by a grader of whole texts
     assert not EXTRACTION.fill(Inputs(reduce_records(frame), items, run=settings)).rows
 

@@ -28,7 +28,6 @@ from evaluator.tasks.distractors import (
     unrelated_candidates,
 )
 from evaluator.tasks.loading import select
-from launch.sweep.prepared_tasks import PreparedTask
 from tests.support.stamps import make_item
 from tests.support.sweeps import lines, refused
 
@@ -178,15 +177,11 @@ def test_a_run_that_grows_keeps_its_examples():
     is then asked."""
     english = tuple(pool(12))
     order = select(english, 0)
-    settings = config(probes=("greedy",), items=8, few_shot=3)
-    task = PreparedTask(
-        name="t", key="", config=settings, questions=(), pools={"english": english}
-    )
-    assert list(task.moved_examples(4)) == []
+    small = {q.item.item_id: q.examples for q in few(list(english), 3, items=4)}
+    for question in few(list(english), 3, items=8):
+        assert small.get(question.item.item_id, question.examples) == question.examples
     twin = replace(order[-1], question=order[0].question)
     english = tuple(twin if each is order[-1] else each for each in english)
-    task = replace(task, pools={"english": english})
-    assert list(task.moved_examples(4)) == []
     last = [each.item_id for each in reversed(order)][1:4]
     (shown,) = {
         tuple(e.item_id for e in question.examples)
