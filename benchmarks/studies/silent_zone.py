@@ -142,7 +142,7 @@ def rho(one: Floats, other: Floats) -> float:
     return float(np.corrcoef(*ranks)[0, 1])
 
 
-def study(half: dict[str, Half]) -> pd.DataFrame:
+def study(half: dict[str, Half], count: int = DRAWS) -> pd.DataFrame:
     """The table of the page: a row for each predictor and outcome."""
     ones = {each: np.ones(half[each].contexts) for each in half}
     drop = half["A"].quantities["choice"].value(ones["A"])
@@ -150,7 +150,7 @@ def study(half: dict[str, Half]) -> pd.DataFrame:
     draws = np.random.default_rng(0)
     predictors, rows = (*UNANSWERED, *ANSWERED), []
     drawn: dict[tuple[str, str], list[float]] = {}
-    for number in range(DRAWS + 1):
+    for number in range(count + 1):
         weights, picked = dict(ones), zone
         if number:
             for each in half:

@@ -25,7 +25,9 @@ LISTS: dict[str, list[Any]] = {
     "models": ["a", "b", "copy"],
     "languages": ["english", "korean"],
     "probes": ["greedy", "choice", "sample", "rank", "aligned_rank", "fidelity"],
-    "formats": ["open", "shown", "one_shot"],
+    # without `one_shot`: its example belongs to the task's content, so a task that is
+    # renamed as its example moves is another task, and the former one stays beside it
+    "formats": ["open", "shown", "open_capped"],
     "tasks": ["first", "second", "other"],
 }
 FULL = {name: len(values) for name, values in LISTS.items()}

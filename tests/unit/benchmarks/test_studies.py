@@ -39,7 +39,7 @@ def half(seed: int, losses: np.ndarray) -> Half:
 def test_study_finds_what_predicts():
     losses = np.linspace(0, 0.3, CHECKPOINTS)
     both = {"A": half(0, losses), "B": half(1, losses)}
-    frame = study(both).set_index(["predictor", "outcome"])
+    frame = study(both, 200).set_index(["predictor", "outcome"])
     known, noise = frame.loc["kld", "open"], frame.loc["margin", "open"]
     assert known["rho"] == 1.0
     assert known["low"] > 0.9
@@ -57,7 +57,7 @@ def test_zone_is_what_choice_keeps():
     losses = np.linspace(0, 0.3, CHECKPOINTS)
     both = {"A": half(0, losses), "B": half(1, losses)}
     both["A"].quantities["choice"] = both["A"].quantities["open"]
-    assert set(study(both)["checkpoints"]) == {(losses < 0.05).sum() + 1}
+    assert set(study(both, 200)["checkpoints"]) == {(losses < 0.05).sum() + 1}
 
 
 def test_halves_are_alike_in_all_languages():
