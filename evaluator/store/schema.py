@@ -121,7 +121,7 @@ with `?` permit null. Records under the present names:
 ```python
 from evaluator import open_run
 
-records = open_run("RUN").records()
+records = open_run("runs/mine").records()
 ```
 """
 _NUMBERS = """A row for each number.
