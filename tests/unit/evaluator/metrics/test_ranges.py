@@ -143,6 +143,7 @@ def test_every_interval_of_the_tables():
                 missing.add(f"{table.name}.{column.name}")
     assert missing == {
         "distractors.accuracy", "distractors.drop",  # rates like others
+        "extraction.none", "extraction.several",  # the same, of graders that extract
         # rates and means like others, of controls (test_noise.py)
         "noise.acceptance", "noise.changed_rate", "noise.distance", "noise.flip_rate",
         "noise.kld", "noise.same_top",
