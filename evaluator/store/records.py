@@ -169,15 +169,16 @@ class RecordStore:
     def take(self, other: "RecordStore", key: str, due: Answered) -> int:
         """Copy what this store lacks of `due` and another one has; returns the number
         of items with copied records. Raises InputError for a damaged part of it."""
-        copied = set[ItemKey]()
+        copied, answered = set[ItemKey](), self.finished(key)
         for path in other.parts(key):
             drawn, items, failed = other.content(path)
-            answered = self.finished(key)
             alike: defaultdict[frozenset[Drawn], list[ItemKey]] = defaultdict(list)
             for item in items:
-                lacking = due.get(item, frozenset()) - answered.get(item, frozenset())
-                if item not in failed and lacking & drawn:
-                    alike[lacking & drawn].append(item)
+                before = answered.get(item, frozenset())
+                lacking = (due.get(item, frozenset()) - before) & drawn
+                if item not in failed and lacking:
+                    alike[lacking].append(item)
+                    answered[item] = before | lacking
             if not alike:
                 continue
             table = _read_part(path, RECORDS.names).cast(RECORDS)
