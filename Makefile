@@ -21,9 +21,9 @@ example: OUT = runs/smollm2
 example: install  ## a real model from start to report; ITEMS=200, TASK=xquad:DIR, CHAT=1 and OUT= are optional
 	$(BIN)/python -m examples.run_smollm2 --out $(OUT) $(if $(ITEMS),--items $(ITEMS)) $(if $(TASK),--task $(TASK)) $(if $(CHAT),--chat)
 
-study: install  ## a study from its plan to its numbers, in hours: NAME=silent-zone; TASK=xquad:DIR is optional
+study: install  ## a study from its plan to its numbers, in hours: NAME=silent-zone; TASK=xquad:DIR and WEB=jsonl:FILE are optional
 	$(BIN)/python -m examples.make_smollm2
-	$(BIN)/python -m benchmarks.studies.$(subst -,_,$(NAME)) --out runs/$(NAME) $(if $(TASK),--task $(TASK))
+	$(BIN)/python -m benchmarks.studies.$(subst -,_,$(NAME)) --out runs/$(NAME) $(if $(TASK),--task $(TASK)) $(if $(WEB),--web $(WEB))
 
 # In the order of the files: those that start engines come first.
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 30

@@ -5,8 +5,6 @@
 The same command resumes. It prints the table of the page, and writes OUT.csv."""
 
 import hashlib
-import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
@@ -19,8 +17,8 @@ import yaml
 from scipy.stats import rankdata
 
 from benchmarks.harness import Options, count, print_table, run_main
-from evaluator import open_run
-from evaluator.core.errors import InputError, Json
+from benchmarks.studies.running import finished
+from evaluator.core.errors import Json
 from evaluator.core.files import csv_bytes, write_atomically
 from evaluator.report.notebook import OpenRun
 from evaluator.tasks.loading import load_task, select
@@ -197,9 +195,10 @@ def index(half: dict[str, Half]) -> Json:
     return found
 
 
-def write_sweep(task: str, items: int, out: Path) -> Path:
-    """The sweep as it is run, beside the run, with the English passages of half A."""
-    sweep = yaml.safe_load(SWEEP.read_text(encoding="utf-8"))
+def sweep_with_task(task: str, items: int, out: Path) -> Json:
+    """The study's sweep with its questions, and the English passages of half A, which
+    are written beside the run `out`."""
+    sweep: Json = yaml.safe_load(SWEEP.read_text(encoding="utf-8"))
     (asked,) = sweep["tasks"]
     (pool,) = load_task(task, ["english"]).pools.values()
     english = pd.DataFrame(
@@ -212,9 +211,7 @@ def write_sweep(task: str, items: int, out: Path) -> Path:
     asked |= {"task": task, "items": items, "name": "xquad"}
     read = {"task": f"text:{text}", "name": TEXT, "probes": ["perplexity"]}
     sweep["tasks"] = sweep["include"][0]["tasks"] = [asked, read]
-    written = out.with_suffix(".yaml")
-    write_atomically(written, yaml.safe_dump(sweep, sort_keys=False).encode())
-    return written
+    return sweep
 
 
 def main() -> None:
@@ -223,11 +220,8 @@ def main() -> None:
     options.add_argument("--items", type=count, default=75, help="per language")
     options.add_argument("--out", type=Path, default=Path("runs/silent-zone"))
     given = options.parse_args()
-    sweep = write_sweep(given.task, given.items, given.out)
-    command = [sys.executable, "-m", "launch.commands.cli", "sweep", str(sweep)]
-    if subprocess.run([*command, "--out", str(given.out)]).returncode not in (0, 3):
-        raise InputError(f"{given.out}: the run is not finished: repeat the command")
-    half = read(open_run(given.out))
+    sweep = sweep_with_task(given.task, given.items, given.out)
+    half = read(finished(sweep, given.out))
     found = study(half)
     write_atomically(given.out.with_suffix(".csv"), csv_bytes(found))
     shown = [

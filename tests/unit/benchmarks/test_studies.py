@@ -1,9 +1,11 @@
-"""The numbers of the study "silent zone", on made-up checkpoints."""
+"""The numbers of the studies, on made-up checkpoints."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from benchmarks.studies.calibration_text import TEXTS, code, sequences
+from benchmarks.studies.calibration_text import study as calibration_study
 from benchmarks.studies.silent_zone import (
     ANSWERED,
     OUTCOMES,
@@ -100,3 +102,44 @@ def test_quantities_are_quotients_of_sums():
 
 def test_correlation_of_equal_values_is_none():
     assert rho(np.ones(3), np.arange(3.0)) == 0.0
+
+
+class TestCalibrationText:
+    """The study "calibration text"."""
+
+    def rows(self, lift: float) -> pd.DataFrame:
+        """Of two methods, and 30 passages: `web` picks `lift` more answers."""
+        draws, rows = np.random.default_rng(0), []
+        for text in TEXTS:
+            for draw in "01":
+                for number in range(60):
+                    choice = float(draws.random() < 0.5 + lift * (text == "web"))
+                    rows.append((text, draw, str(number % 30), choice))
+        frame = pd.DataFrame(rows, columns=["text", "draw", "passage", "choice"])
+        return frame.assign(open=0.0, gap=frame["choice"], gap_paper=frame["choice"])
+
+    def test_a_difference_is_found_beside_its_noise(self):
+        frame = calibration_study(self.rows(0.5), 200)
+        frame = frame.set_index(["number", "text", "minus"])
+        lifted = frame.loc["gap", "web", "code"]
+        assert 0.3 < lifted["low_of_six"] < lifted["low"] < lifted["value"]
+        assert lifted["value"] > lifted["noise"] > 0
+        alike = frame.loc["gap", "code", "languages"]
+        assert alike["low"] < 0 < alike["high"]
+        assert frame.loc["open", "web", ""]["value"] == 0
+        means = self.rows(0.5).groupby("text")["choice"].mean()
+        assert frame.loc["choice", "web", ""]["value"] == pytest.approx(means["web"])
+
+    def test_sequences_are_whole(self):
+        class Letters:
+            encode = staticmethod(lambda text, add_special_tokens: [*text])
+            decode = staticmethod("".join)
+
+        found = [*sequences(["abc", "de", "fghi"], Letters(), 4)]
+        assert found == ["abc\n", "\nde\n", "\nfgh"]
+
+    def test_code_is_of_many_files(self):
+        stretches = [*code()]
+        assert len({*stretches}) == len(stretches) > 50
+        assert all(each.startswith(("\ndef ", "\nclass ")) for each in stretches)
+        assert max(map(len, stretches)) <= 1500
