@@ -38,6 +38,7 @@ class Meaning:
     text: str  # completes "<name>: ..."; Markdown
     unit: str = ""
     key: bool = False  # one of the columns that together name a record
+    late: bool = False  # files of earlier versions lack it
     # False: kept for audits; neither the tables nor the page read it
     reported: bool = True
     # the Arrow type, where it is not that of the Python type (str, int32, float64,
@@ -81,6 +82,10 @@ class Item:
             "SHA-256 over context, question, gold answers and the task's own options"
         ),
     ] = None
+    groups: Annotated[
+        tuple[str, ...] | None,
+        Meaning("the user's groups that it belongs to: `team=billing`", late=True),
+    ] = None
 
     def posed(self, listed: tuple[str, ...]) -> "Item":
         """As graders see it: with the options that its prompt lists; of none, with its
@@ -88,6 +93,11 @@ class Item:
         golds = {answer.strip() for answer in self.answers}
         wrong = tuple(each for each in self.options if each.strip() not in golds)
         return replace(self, options=listed or wrong)
+
+
+def is_group(cut: str) -> bool:
+    """Whether the name of a row is a group's (`team=billing`), and no language's."""
+    return "=" in cut
 
 
 # msgspec makes a record in a fifth of a dataclass's time

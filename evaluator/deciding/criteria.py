@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
-from evaluator.deciding.thresholds import Thresholds
+from evaluator.deciding.thresholds import Tolerances
 from evaluator.metrics.columns import PERCENTAGE, POINTS, RATIO, SCORE, Kind, worded
 from evaluator.metrics.fates import fate_share, guesses
 from evaluator.metrics.inputs import Inputs, Subject
@@ -39,8 +39,8 @@ _Z = float(ndtri(1 - ALPHA / 2))
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Paired:
-    """The items that a verdict rests on. Their columns are `language`, `context`, those
-    of ANSWERS with the base's, and for each probe the items that it was to judge. Of
+    """The items that a verdict rests on. Their columns are `language`, `groups`,
+    `context`, those of ANSWERS with the base's, and for each probe the items that it was to judge. Of
     several seeds, `sampled` is the share of right samples over all of them."""
 
     items: Items
@@ -53,6 +53,7 @@ class Paired:
         languages: npt.ArrayLike,
         contexts: ItemNumbers,
         answers: Mapping[Probe, tuple[Floats, Floats, Flags]],
+        groups: npt.NDArray[np.object_] | None = None,
         **more: Any,
     ) -> "Paired":
         """`answers`: for some probes the base's, the checkpoint's (1.0 right, 0.0
@@ -60,6 +61,8 @@ class Paired:
         unasked = np.full(len(contexts), np.nan)
         columns: dict[str, Any] = {"language": languages, "context": contexts}
         columns["item"] = np.arange(len(contexts))
+        columns["groups"] = np.full(len(contexts), None)
+        columns["groups"][:] = groups
         for probe, name in ANSWERS.items():
             base, own, due = answers.get(probe, (unasked, unasked, unasked > 0))
             columns |= {f"{BASE}{name}": base, name: own, probe: due}
@@ -100,7 +103,8 @@ def paired_of(inputs: Inputs, subject: Subject, planned: int | None = None) -> P
     floor = float(guesses(optional, "choice").mean()) if len(optional) else 0.0
     languages = np.where(rows < 0, UNKNOWN, items["language"])
     contexts = np.append(seen["context"], new)
-    return Paired.of_answers(languages, contexts, answers, floor=floor)
+    groups = items["groups"]
+    return Paired.of_answers(languages, contexts, answers, groups, floor=floor)
 
 
 def _sampled(
@@ -209,7 +213,7 @@ class Criterion:
         return worded(self.name.removesuffix("_drop"))
 
     def threshold(
-        self, thresholds: Thresholds, *, language: bool = False
+        self, thresholds: Tolerances, *, language: bool = False
     ) -> float | None:
         """The tolerance in the number's units; None if it is not judged."""
         name = self.of_language if language else self.bound

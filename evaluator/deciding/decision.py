@@ -33,14 +33,14 @@ from evaluator.deciding.criteria import (
     Measured,
     Paired,
 )
-from evaluator.deciding.thresholds import FEWEST, Thresholds
+from evaluator.deciding.thresholds import FEWEST, Thresholds, Tolerances
 from evaluator.metrics.intervals import ALPHA
-from evaluator.metrics.items import ALL
+from evaluator.metrics.items import ALL, Items
 
 Outcome = Literal["PASS", "WARN", "ANOMALOUS", "BLOCK"]
 State = Literal["within", "beyond", "undecided", "unmeasured"]
-Name = tuple[str, str]  # of a check: its criterion and language
-# what controls show, by criterion: over all items, also for languages
+Name = tuple[str, str]  # of a check: its criterion, and language or group
+# what controls show, by criterion: over all items, also for languages and groups
 Floors = Mapping[str, Sequence[Evidence]]
 # from best to worst
 OUTCOMES: tuple[Outcome, ...] = ("PASS", "WARN", "ANOMALOUS", "BLOCK")
@@ -51,7 +51,7 @@ _MOST = 1_000_000  # items: a larger estimate does not help a reader
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One criterion on all items or in one language."""
+    """One criterion on all items, or in one language or group."""
 
     criterion: Criterion
     language: str
@@ -195,13 +195,19 @@ def decide(
     reports: Mapping[Name, Evidence] | None = None,
     absent: Absent = "left out",
     floors: Floors | None = None,
+    groups: Mapping[str, Tolerances] | None = None,
 ) -> Decision:
     """The decision on one checkpoint.
 
     `reports`: numbers of tables; without one that has a tolerance no PASS. `absent`: how
-    to count items without a judgement. `floors`: what the controls show.
+    to count items without a judgement. `floors`: what the controls show. `groups`: their
+    own tolerances.
     """
-    measurements = list(_measurements(paired, thresholds, reports or {}, absent))
+    cuts: list[tuple[str, Tolerances, Items]] = [(ALL, thresholds, paired.items)]
+    for group, own in (groups or {}).items():
+        if len(items := paired.items.of(group)):
+            cuts.append((group, own, items))
+    measurements = list(_measurements(paired, cuts, reports or {}, absent))
     judged = sum(measured.evidence is not None for *_, measured in measurements)
     levels = PASS_LEVEL, BLOCK_LEVEL / max(judged, 1)
     checks = []
@@ -232,23 +238,24 @@ def decide(
 
 def _measurements(
     paired: Paired,
-    thresholds: Thresholds,
+    cuts: Sequence[tuple[str, Tolerances, Items]],
     reports: Mapping[Name, Evidence],
     absent: Absent,
 ) -> Iterator[tuple[Criterion, str, float, Measured]]:
-    """Each judged criterion over all items, then in each language: its language,
-    tolerance and measurement."""
-    parts = {}
+    """Each judged criterion in the `cuts`, of which the first has all items, then in each
+    language: its cut, tolerance and measurement."""
+    parts, thresholds = {}, cuts[0][1]
     if thresholds.languages and len(paired.spoken) > 1:
         parts = {language: paired.items.of(language) for language in paired.spoken}
     for criterion in CRITERIA:
-        bound = criterion.threshold(thresholds)
-        if bound is not None:
-            report = reports.get((criterion.name, ALL))
-            measured = Measured(report, due=len(paired.items))
-            if criterion.measure is not None:
-                measured = criterion.measure(paired.items, absent)
-            yield criterion, ALL, bound, measured
+        for cut, tolerances, items in cuts:
+            bound = criterion.threshold(tolerances)
+            if bound is not None:
+                report = reports.get((criterion.name, cut))
+                measured = Measured(report, due=len(items))
+                if criterion.measure is not None:
+                    measured = criterion.measure(items, absent)
+                yield criterion, cut, bound, measured
         bound = criterion.threshold(thresholds, language=True)
         if bound is not None and criterion.measure is not None:
             for language, part in parts.items():

@@ -5,6 +5,8 @@ that a run must have.
     tasks:
       gsm8k: {max_drop: 1}                   # the rest as in `default`
       mmlu: {max_drop: 3, tier: advisory}    # never BLOCK, only WARN
+    groups:
+      team=billing: {max_drop: 3}            # judged in this group, if it is stated here
     required: [gsm8k]                        # a checkpoint without its records is BLOCK
     lower_is_better: [wer]                   # of a log that does not say so
 
@@ -27,7 +29,8 @@ from evaluator.core.errors import (
     nearest,
     unknown,
 )
-from evaluator.deciding.thresholds import Thresholds, Tolerances
+from evaluator.core.records import is_group
+from evaluator.deciding.thresholds import GroupTolerances, Thresholds, Tolerances
 
 Tier = Literal["critical", "advisory"]
 
@@ -43,6 +46,7 @@ class Policy(Frozen):
 
     default: Thresholds = Thresholds()
     tasks: dict[str, TaskPolicy] = Field(default_factory=dict)
+    groups: dict[str, GroupTolerances] = Field(default_factory=dict)
     required: tuple[str, ...] = ()
     # metrics of other programs' logs that do not state it themselves
     lower_is_better: tuple[str, ...] = ()
@@ -62,9 +66,24 @@ class Policy(Frozen):
         """What RUN/gate.yaml holds: only what was set."""
         return self.model_dump(mode="json", exclude_unset=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _gathered(cls, given: Any) -> Any:
+        """A group may also stand beside `groups`."""
+        if not isinstance(given, Mapping):
+            return given
+        beside = {name: each for name, each in given.items() if is_group(str(name))}
+        inside = given.get("groups") or {}
+        if not beside or not isinstance(inside, Mapping):
+            return given
+        rest = {name: each for name, each in given.items() if name not in beside}
+        return {**rest, "groups": {**inside, **beside}}
+
     @model_validator(mode="after")
     def _agree(self) -> "Policy":
         for task in self.tasks:
+            if is_group(task):
+                raise ValueError(f"tasks.{task}: a group belongs in `groups`")
             try:
                 self.of(task)
             except ValidationError as error:
@@ -148,18 +167,26 @@ def need_tasks(policy: Policy, known: Collection[str], place: str) -> str:
     return f"{place}: not in this run: {', '.join(absent)}" if absent else ""
 
 
+def need_groups(policy: Policy, known: Collection[str], place: str) -> None:
+    """Raises InputError for a group that no question has: nothing would judge it."""
+    for name in policy.groups:
+        if name not in known:
+            raise InputError(f"{place}: {unknown('group of `groups`', name, known)}")
+
+
 def spelled(policy: Policy) -> str:
     """The tolerances that are judged: "max_drop 2, max_mc_only 5; gsm8k: ..."."""
     parts = [_spelled(policy.default)]
     for name in policy.tasks:
         tier = " (advisory)" if policy.is_advisory(name) else ""
         parts.append(f"{name}{tier}: {_spelled(policy.of(name))}")
+    parts += [f"{name}: {_spelled(each)}" for name, each in policy.groups.items()]
     if policy.required:
         parts.append(f"required: {', '.join(policy.required)}")
     return "; ".join(parts)
 
 
-def _spelled(thresholds: Thresholds) -> str:
+def _spelled(thresholds: Tolerances) -> str:
     stated = dict(thresholds)
     stated["max_drop_language"] = thresholds.drop_language
     if not stated.pop("languages"):

@@ -4,7 +4,7 @@ a tolerance needs."""
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from evaluator.core.records import Item
 from evaluator.deciding.criteria import Paired, Probe
 from evaluator.deciding.decision import PASS_LEVEL, Check, decide
-from evaluator.deciding.thresholds import FEWEST, Thresholds
+from evaluator.deciding.thresholds import FEWEST, Thresholds, Tolerances
 from evaluator.metrics.columns import Row
 from evaluator.metrics.intervals import Floats, Mean
 from evaluator.metrics.items import Flags
@@ -30,9 +30,11 @@ def unreachable(
     thresholds: Thresholds,
     probes: Collection[str],
     drawn: Sequence[bool] = (),
+    groups: Mapping[str, Tolerances] | None = None,
 ) -> str:
     """Why no verdict on these items can be PASS, in words; empty if one can. `drawn`:
-    whether each has samples of several seeds."""
+    whether each has samples of several seeds. `groups`: their own tolerances."""
+    items = list(items)
     pairs = [(item.language, item.cluster) for item in items]
     languages, names = np.array(pairs, dtype=object).reshape(-1, 2).T
     _, contexts = np.unique(names, return_inverse=True)
@@ -42,8 +44,9 @@ def unreachable(
         "choice": (right, right, right == ("choice" in probes)),
         "sample": (right, right, np.array(drawn or right == 0, dtype=bool)),
     }
-    equal = Paired.of_answers(languages, contexts, answers)
-    checks = decide(equal, thresholds).checks
+    own = np.fromiter((item.groups for item in items), object, len(items))
+    equal = Paired.of_answers(languages, contexts, answers, own)
+    checks = decide(equal, thresholds, groups=groups).checks
     undecided = [check for check in checks if check.state == "undecided"]
     if not undecided:
         return ""
@@ -70,7 +73,7 @@ def _needed(check: Check) -> int:
     return bisect_left(range(_MOST), True, FEWEST, key=decides)
 
 
-def plan(thresholds: Thresholds, questions: int) -> list[Row]:
+def plan(thresholds: Tolerances, questions: int) -> list[Row]:
     """For each judged tolerance for answers, in percent: how many questions show it in 9
     of 10 runs, and the least that so many show; if no answer changes, and if CHANGED do.
     Each question has a context of its own."""

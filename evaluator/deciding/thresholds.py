@@ -101,16 +101,33 @@ class Tolerances(Frozen):
             if name in self.model_fields_set
         }
 
-
-class Thresholds(Tolerances):
-    """All tolerances of a task. Raises ValueError where two contradict each other."""
-
     @property
     def drop_language(self) -> float | None:
         """The tolerance within one language: `max_drop_language`, and at least
         `max_drop`."""
         total, apart = self.max_drop, self.max_drop_language
         return apart if apart is None or total is None else max(apart, total)
+
+
+class GroupTolerances(Tolerances):
+    """The tolerances within one of the user's groups: only those that are stated."""
+
+    max_drop: Percent = None
+    max_drop_language: Percent = None
+    max_mc_only: Percent = None
+    max_lost: Percent = None
+
+    @model_validator(mode="after")
+    def _state_any(self) -> "GroupTolerances":
+        for name in self.model_fields_set & {"languages", "max_drop_language"}:
+            raise ValueError(f"{name}: a group is not divided into languages")
+        if all(value is None or value is True for value in dict(self).values()):
+            raise ValueError("a tolerance is needed, as max_drop: 3")
+        return self
+
+
+class Thresholds(Tolerances):
+    """All tolerances of a task. Raises ValueError where two contradict each other."""
 
     @property
     def sample_drop_language(self) -> float | None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from evaluator.core.errors import Json, counted
+from evaluator.core.records import is_group
 from evaluator.deciding.decision import OUTCOMES, Check, Outcome, Verdict, worst_first
 from evaluator.deciding.policy import Policy
 from evaluator.deciding.thresholds import FEWEST
@@ -116,6 +117,16 @@ def better(verdict: Verdict) -> str:
     return f"better by {' and '.join(gains)}" if gains else ""
 
 
+def of_groups(verdict: Verdict) -> str:
+    """What it shows in each of the user's groups that has a tolerance; empty for
+    none."""
+    told = []
+    for check in verdict.checks:
+        if is_group(check.language):
+            told.append(f"{_measured(check)}: {check.state}")
+    return "; ".join(told)
+
+
 def words(verdicts: Sequence[Verdict]) -> str:
     """The verdicts in plain words, a line each."""
     several = len({verdict.subject for verdict in verdicts}) > 1
@@ -220,7 +231,7 @@ def _well_elsewhere(verdict: Verdict) -> bool:
     losses = [
         (check.value or 0.0) - tolerances[check.criterion.name]
         for check in drops
-        if check.language not in bad
+        if check.language not in bad and check.criterion.name in tolerances
     ]
     return bool(bad and losses) and max(losses) <= 0
 
@@ -290,9 +301,10 @@ def _where(check: Check) -> str:
 
 
 def _named(languages: Sequence[str]) -> str:
-    """Names as in the data sets. Longer names start with a capital; codes do not."""
+    """Names as in the data sets. Longer names start with a capital; codes and groups do
+    not."""
     names = [
-        name if len(name) <= 3 else name[:1].upper() + name[1:]
+        name if len(name) <= 3 or is_group(name) else name[:1].upper() + name[1:]
         for name in languages[:_NAMES]
     ]
     rest = len(languages) - len(names)

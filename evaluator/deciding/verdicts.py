@@ -29,7 +29,7 @@ from evaluator.deciding.decision import (
     decide,
 )
 from evaluator.deciding.policy import Policy
-from evaluator.deciding.thresholds import FEWEST, Thresholds
+from evaluator.deciding.thresholds import FEWEST, Thresholds, Tolerances
 from evaluator.metrics.columns import Row, rows_with
 from evaluator.metrics.inputs import Inputs, Subject
 from evaluator.metrics.items import ALL
@@ -76,6 +76,7 @@ def judge(inputs: Inputs, policy: Policy) -> list[Verdict]:
                     thresholds,
                     reported.get(key, {}),
                     _floors(inputs, subject, noise),
+                    policy.groups,
                 ),
             )
             if drawn and key not in inputs.incomparable_drawn:
@@ -174,10 +175,11 @@ def decided(
     thresholds: Thresholds,
     reports: Mapping[Name, Reported],
     floors: Floors | None = None,
+    groups: Mapping[str, Tolerances] | None = None,
 ) -> Json:
     """The fields of a verdict that follow from its items."""
     contexts = len(np.unique(paired.items["context"]))
-    how: Json = {"reports": {}, "floors": floors}
+    how: Json = {"reports": {}, "floors": floors, "groups": groups}
     for name, report in reports.items():
         how["reports"][name] = replace(report, contexts=min(report.contexts, contexts))
     decision = decide(paired, thresholds, **how)
@@ -297,7 +299,8 @@ def _reported(
 ) -> dict[tuple[str, str], dict[Name, Reported]]:
     """The tables' numbers of the judged criteria, by task and checkpoint. Each item
     counts as a context so far."""
-    everywhere = [policy.default, *map(policy.of, policy.tasks)]
+    everywhere: list[Tolerances] = [policy.default, *map(policy.of, policy.tasks)]
+    everywhere += policy.groups.values()
     reports: dict[tuple[str, str], dict[Name, Reported]] = {}
     for criterion in CRITERIA:
         bounds = {criterion.threshold(thresholds) for thresholds in everywhere}

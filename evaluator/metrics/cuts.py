@@ -23,7 +23,7 @@ class Cut:
     - `paired`: for a cut of the checkpoint's own items, further measures of those that
       the base has measured too, and `paired_where` picks; `n_paired` counts them.
     - `mean`: with a row `mean` over languages, of the measures that have one.
-    - `pooled`: without rows by language.
+    - `pooled`: without rows by language or group.
     - `nothing`: why there may be no item.
     """
 
@@ -45,8 +45,8 @@ class Cut:
         format: str = "open",
         items: Items | None = None,
     ) -> Iterator[Row]:
-        """The row of all items, their `mean`, and one for each language. `items`:
-        instead of the checkpoint's."""
+        """The row of all items, their `mean`, and one for each language and group.
+        `items`: instead of the checkpoint's."""
         alone = inputs.alone(subject, format) if subject.base else None
         if self.both and subject.base is None:
             return
@@ -54,14 +54,16 @@ class Cut:
             items = inputs.of(subject, format)
             if not (self.both and alone) and not items.any_ran(*self.probes):
                 return
-        languages = inputs.languages(subject.task)
         own = subject.row | self.keys
-        apart = [] if self.pooled or (self.both and alone) else languages
+        apart = (
+            [] if self.pooled or (self.both and alone) else inputs.cuts[subject.task]
+        )
         for language, here in items.slices(apart):
             row = self._row(here, alone, paired=subject.base is not None)
             yield own | {"language": language} | row
             if self.mean and language == ALL and row["n"]:
-                yield own | self._mean(here, row, len(languages))
+                languages = len(inputs.languages(subject.task))
+                yield own | self._mean(here, row, languages)
 
     def _row(self, items: Items, alone: str | None, *, paired: bool) -> Row:
         compared = items.both if self.both else items

@@ -4,6 +4,7 @@ and the controls."""
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from operator import attrgetter
 
 import msgspec
@@ -72,7 +73,7 @@ class Subject(Origin, frozen=True):
 
 @dataclass(frozen=True)
 class Part:
-    """A checkpoint's items in one language of a task, or in all of them."""
+    """A checkpoint's items in one language or group of a task, or all of them."""
 
     subject: Subject
     language: str
@@ -98,6 +99,7 @@ class Inputs:
       (`evaluator.core.controls`), which neither of the two has. The `base` of a control
       is the checkpoint that it controls.
     - `formats`: the evaluated formats, in the protocol's order.
+    - `cuts`: a task's languages, then its groups: each is a row of a table.
     - `notes`: on records that no table can count.
     """
 
@@ -130,6 +132,10 @@ class Inputs:
         self._columns = [*ITEM, "seeds", *own]
         self._identity = {each.key: _IDENTITY_OF(each) for each in subjects}
         self._asked = _asked_items(outcomes.asked, items)
+        self.cuts: dict[str, list[str]] = {}
+        for task, rows in self._asked.items():
+            groups = sorted({*chain(*rows["groups"])})
+            self.cuts[task] = [*sorted(rows["language"].unique()), *groups]
         self._in_format = Recent(self._read, _HELD_ROWS)
         self._joined = Recent(self._join, _HELD_PAIRS)
 
@@ -203,7 +209,8 @@ class Inputs:
 
     def asked(self, task: str) -> pd.DataFrame:
         """Every item of a task that any checkpoint has a record for, in the order of
-        their numbers: the columns ITEM, and `digest`, what it asked ("": unknown)."""
+        their numbers: the columns ITEM, `groups`, and `digest`, what it asked ("":
+        unknown)."""
         return self._asked[task]
 
     def languages(self, task: str) -> list[str]:
@@ -217,14 +224,14 @@ class Inputs:
     def parts(
         self, subject: Subject, format: str = "open", *, where: Collection[str] = ()
     ) -> Iterator[Part]:
-        """All items of a checkpoint, then those of each language; none if no item has
-        a value in a column of `where`."""
+        """All items of a checkpoint, then those of each language and group; none if no
+        item has a value in a column of `where`."""
         items = self.of(subject, format)
         if where and not any(items.has(name).any() for name in where):
             return
         alone = self.alone(subject, format) if subject.base else None
-        for language, here in items.slices(self.languages(subject.task)):
-            yield Part(subject, language, here, alone)
+        for cut, here in items.slices(self.cuts[subject.task]):
+            yield Part(subject, cut, here, alone)
 
     def alone(self, subject: Subject, format: str = "open") -> str | None:
         """Why a checkpoint cannot be compared with its base in this format: they have
@@ -345,18 +352,22 @@ def _asked_items(
     """The items of each task, with their contexts and digests. An item that is not in
     `items` is its own context."""
     key = ["task", "language", "item_id"]
-    known = pd.DataFrame(columns=[*key, "cluster", "digest"], dtype=object)
+    names = [*key, "cluster", "digest", "groups"]
+    known = pd.DataFrame(columns=names, dtype=object)
     if items is not None:
-        known = items.reindex(columns=known.columns).astype(object)
+        known = items.reindex(columns=names).astype(object)
     known = known.drop_duplicates(key, keep="last")
     asked = asked.merge(known, on=key, how="left")
     clusters = "cluster " + asked["cluster"].astype(str)
     own = "item " + asked["item_id"]
-    asked = asked.assign(group=own.where(asked["cluster"].isna(), clusters))
+    asked = asked.assign(
+        cluster=own.where(asked["cluster"].isna(), clusters),
+        groups=asked["groups"].fillna("").map(tuple),
+    )
     tasks = {}
     for task, rows in asked.groupby("task"):
-        columns = rows[["language", "item_id", "item"]].reset_index(drop=True)
-        contexts = pd.factorize(rows["group"])[0]
+        columns = rows[["language", "item_id", "item", "groups"]].reset_index(drop=True)
+        contexts = pd.factorize(rows["cluster"])[0]
         digests = rows["digest"].fillna("").to_numpy(object)
         tasks[str(task)] = columns.assign(digest=digests, context=contexts)
     return tasks

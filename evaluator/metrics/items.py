@@ -5,7 +5,7 @@ base did with it.
     items["base_produced"]      its base's of the same item
     items.measured("greedy")    which items this probe measured; both=True: in both
     items.take(flags)           some of them
-    items.of("finnish")         those of one language
+    items.of("finnish")         those of one language, or of a group
 
 A column is an array with a value an item: floats with NaN, or texts with None. It is
 read when it is asked for. The columns are those of `evaluator.store.outcomes`, and
@@ -13,6 +13,7 @@ read when it is asked for. The columns are those of `evaluator.store.outcomes`, 
     item, context               the number of the item in its task, and of its context:
                                 items of one context depend on each other
     language
+    groups                      the user's, as `team=billing`; None: no group
     asked, base_asked           whether there is a record"""
 
 from collections import Counter
@@ -24,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from evaluator.core.records import is_group
 from evaluator.metrics.columns import Row
 from evaluator.metrics.intervals import Floats, ItemNumbers
 from evaluator.store.outcomes import MEASURED
@@ -32,7 +34,8 @@ from evaluator.tasks.loading import NO_LANGUAGES
 # the row that pools the languages; the unweighted mean over them
 ALL, MEAN = NO_LANGUAGES
 BASE = "base_"  # before the name of a column: that of the base
-OF_ITEM = ("item", "language", "item_id", "context")  # equal in checkpoint and base
+# equal in checkpoint and base
+OF_ITEM = ("item", "language", "item_id", "context", "groups")
 Array = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
 NO_REASON = "the records do not say why"
@@ -89,11 +92,14 @@ class Items:
         """The same items, with the base's outcomes as their own."""
         return Items(lambda name: self[name if name in OF_ITEM else f"{BASE}{name}"])
 
-    def of(self, language: str) -> "Items":
-        """The items of a language, or all of them."""
-        if language == ALL:
+    def of(self, cut: str) -> "Items":
+        """The items of a language or of a group, or all of them."""
+        if cut == ALL:
             return self
-        return self.take(self._rows_of.get(language, slice(0, 0)))
+        rows = self._rows_of.get(cut, slice(0, 0))
+        if cut not in self._rows_of and is_group(cut):
+            rows = np.array([cut in (each or ()) for each in self["groups"]], bool)
+        return self.take(rows)
 
     @cached_property
     def _rows_of(self) -> Mapping[str, ItemNumbers | slice]:
@@ -110,10 +116,10 @@ class Items:
     def languages(self) -> list[str]:
         return sorted(self._rows_of)
 
-    def slices(self, languages: Sequence[str]) -> "Iterator[tuple[str, Items]]":
-        """All items, then those of each language (may be empty)."""
-        for language in (ALL, *languages):
-            yield language, self.of(language)
+    def slices(self, cuts: Sequence[str]) -> "Iterator[tuple[str, Items]]":
+        """All items, then those of each language or group (may be empty)."""
+        for cut in (ALL, *cuts):
+            yield cut, self.of(cut)
 
     @cached_property
     def both(self) -> "Items":

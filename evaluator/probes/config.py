@@ -159,6 +159,7 @@ class EvalConfig(Settings, Source):
     def identifying(self) -> dict[str, Any]:
         """The settings that records depend on, as JSON, beside the task's data."""
         omitted = {"task", "prompts", *Source.model_fields} - self.given().keys()
+        omitted.add("groups")  # they cut what is asked
         for name in ("grader", "few_shot", "system"):  # younger than many runs
             if getattr(self, name) == type(self).model_fields[name].default:
                 omitted.add(name)

@@ -11,7 +11,7 @@ from evaluator.core.errors import Document, mapping_at, rows_at
 from evaluator.core.files import write_atomically
 from evaluator.deciding.decision import worst_first
 from evaluator.deciding.policy import spelled
-from evaluator.deciding.verdict_text import summary, usable, why
+from evaluator.deciding.verdict_text import of_groups, summary, usable, why
 from evaluator.metrics import TABLES
 from evaluator.metrics.columns import names_of, rows_of
 from evaluator.metrics.headline import COLUMNS, WITH_INTERVALS
@@ -89,6 +89,7 @@ def write_sign_off(run_dir: Path, results: Results) -> Path:
         "verdicts": worst_first(results.verdicts),
         "usable": usable,
         "why": why,
+        "of_groups": of_groups,
         "tolerances": spelled(results.policy),
         "grids": grids,
         "absent": absent,

@@ -52,7 +52,7 @@ def worst_of(judged: Sequence[Judged]) -> str:
 
 def table_of(verdicts: Sequence[Verdict]) -> tuple[list[str], list[list[str]]]:
     """Headings, and a row per checkpoint and task: each criterion over all items,
-    then the worst language. The second cell is the verdict; the worst come first."""
+    then the worst language or group. The second cell is the verdict; the worst come first."""
     verdicts = worst_first(verdicts)
     pooled = [
         {
@@ -86,7 +86,7 @@ def _shown(check: Check) -> str:
 
 
 def _worst(verdict: Verdict) -> str:
-    """The language with the largest loss of open accuracy, or of choice if the run
+    """The language or group with the largest loss of open accuracy, or of choice if the run
     has no open answers."""
     for name in ("open_drop", "choice_drop"):
         apart = [

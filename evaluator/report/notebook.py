@@ -27,7 +27,7 @@ from evaluator.deciding import comparison
 from evaluator.deciding.comparison import Side, side_of_run
 from evaluator.deciding.decision import Verdict
 from evaluator.deciding.logged import side_of_logged
-from evaluator.deciding.policy import Policy, need_tasks, policy_for
+from evaluator.deciding.policy import Policy, need_groups, need_tasks, policy_for
 from evaluator.deciding.thresholds import Tolerances
 from evaluator.deciding.verdict_text import document, summary
 from evaluator.deciding.verdicts import judge, not_judged
@@ -232,6 +232,7 @@ class OpenRun:
         chosen = self.policy(file, **tolerances)
         if file is not None:
             need_tasks(chosen, self.tasks, str(file))
+            need_groups(chosen, self.groups, str(file))
         return self.judged(chosen)[1]
 
     def paper(self) -> pd.DataFrame:
@@ -247,6 +248,12 @@ class OpenRun:
         """The tasks that are planned or have records."""
         tasks = {cell.task for cell in self._cells}
         return tasks.union(*mapping_at(self._run, "planned").values())
+
+    @property
+    def groups(self) -> set[str]:
+        """The user's groups of all questions."""
+        items = read_items(self.path)
+        return set() if items is None else {*chain(*items["groups"].dropna())}
 
     def judged(self, policy: Policy) -> tuple[list[Verdict], Json]:
         """The verdicts, and the content of RUN/gate.json. Raises InputError if no

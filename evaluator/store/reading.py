@@ -155,11 +155,14 @@ def read_part(
     not allowed (null, an unknown status)."""
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)
-        stored = {*file.schema_arrow.names}
-        for name in names:
-            if name not in stored:
+        absent = [name for name in names if name not in file.schema_arrow.names]
+        for name in absent:
+            if not columns[name].meaning.late:
                 raise InputError(f"{path}: has no column {name!r}")
-        table = file.read(columns=list(names)).select(list(names))
+        table = file.read(columns=[name for name in names if name not in absent])
+        for name in absent:
+            table = table.append_column(name, pa.nulls(len(table)))
+        table = table.select(list(names))
     except (OSError, pa.ArrowException) as error:
         raise InputError(
             f"{path}: cannot be read as Parquet: {one_line(error)}; the command that"

@@ -14,7 +14,7 @@ from functools import lru_cache
 from evaluator.core.errors import InputError, unknown
 from evaluator.core.grading import gradable
 from evaluator.core.plain import plain
-from evaluator.core.records import Item
+from evaluator.core.records import Item, is_group
 from evaluator.core.text import code_of
 from evaluator.tasks.base import Items, NoSplit, TaskSpec
 from evaluator.tasks.source import Source
@@ -137,6 +137,8 @@ def _by_language(spec: str, items: Iterable[Item]) -> dict[str, list[Item]]:
                 f"{language!r} (item {item.item_id!r}) names a row of the tables, and"
                 " no language; give it another name"
             )
+        elif is_group(language):
+            problem = f"{language!r} (item {item.item_id!r}) looks like a group's name"
         elif first != language:
             problem = f"{first!r} and {language!r} are one language; spell it one way"
         elif item.item_id in pool:

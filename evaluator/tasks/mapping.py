@@ -38,6 +38,7 @@ class RowMapping:
         where: str,
         texts: Texts | None = None,
         answer_mark: str | None = None,
+        groups: Sequence[str] = (),
     ) -> None:
         """`language`: every row's, or None; `where` names the data. Raises
         InputError for fields that make no item."""
@@ -55,6 +56,7 @@ class RowMapping:
         self._where = where
         self._texts = texts or Texts()
         self._answer_mark = answer_mark
+        self._groups = groups
         # (language, context) -> the first item with this context
         self._clusters: dict[tuple[str, str], str] = {}
 
@@ -62,8 +64,9 @@ class RowMapping:
         """The columns that are read, of those that the data has. Raises InputError
         for one that it does not have."""
         columns = []
-        for name in Fields.model_fields:
-            for path in self._fields.paths(name):
+        paths_of = {name: self._fields.paths(name) for name in Fields.model_fields}
+        for name, paths in {**paths_of, "groups": self._groups}.items():
+            for path in paths:
                 if path.startswith(CONSTANT):
                     continue
                 column = path if path in known else path.partition(".")[0]
@@ -98,6 +101,7 @@ class RowMapping:
             answers=answers,
             cluster=cluster,
             options=options,
+            groups=tuple(reader.groups(self._groups)),
         )
 
 
@@ -120,6 +124,12 @@ class _Reader:
     def texts(self, name: str) -> list[str]:
         """The texts of a field that are not empty, in order."""
         return [text for text in self._values(name) if text]
+
+    def groups(self, paths: Sequence[str]) -> Iterator[str]:
+        """The groups of a row; a column that is empty there makes none."""
+        for path in paths:
+            for text in filter(None, self._at_path(path, "groups")):
+                yield f"{path}={text}"
 
     def answers_and_options(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The gold answers, the right options first, and every option. An empty
@@ -176,17 +186,19 @@ class _Reader:
 
     def _values(self, name: str) -> Iterator[str | None]:
         """The texts of a field, in order; None where a row lacks one."""
-        prose = name not in ("answers", "options")
         for path in self._fields.paths(name):
-            if path.startswith(CONSTANT):
-                yield path.removeprefix(CONSTANT).strip()
-                continue
-            column, *parts = [path] if path in self._row else path.split(".")
-            place = f"{self._place}: field {name!r} ({path})"
-            for value, alone in self._walk(self._row.get(column), parts, path, place):
-                yield self._texts.read(
-                    value, path, self._at(name), alone=alone, prose=prose
-                )
+            yield from self._at_path(path, name)
+
+    def _at_path(self, path: str, name: str) -> Iterator[str | None]:
+        """The same of one of its paths."""
+        if path.startswith(CONSTANT):
+            yield path.removeprefix(CONSTANT).strip()
+            return
+        prose = name not in ("answers", "options")
+        column, *parts = [path] if path in self._row else path.split(".")
+        place = f"{self._place}: field {name!r} ({path})"
+        for value, alone in self._walk(self._row.get(column), parts, path, place):
+            yield self._texts.read(value, path, place, alone=alone, prose=prose)
 
     def _walk(
         self, value: Any, parts: Sequence[str], path: str, place: str

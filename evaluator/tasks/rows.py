@@ -374,6 +374,7 @@ def read_data_set(
                 where=str(location),
                 texts=texts,
                 answer_mark=source.answer_mark,
+                groups=source.groups or (),
             )
             columns = mapping.columns(rows.column_names)
             if usual.fields is None:

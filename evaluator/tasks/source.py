@@ -9,14 +9,16 @@ Read from YAML.
     answer_mark: "####"         # texts of fields.answers begin behind it
     translations: true          # items of several languages with one cluster have
                                 translations of one context
+    groups: [team, product]     # columns; a row of the tables for each of their values
     fields: {question: question_stem, options: choices.text, labels: choices.label,
     answer: answerKey}
 
 All keys are optional for a preset. Each given key replaces the preset's."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from evaluator.core.config import Frozen
 
@@ -94,8 +96,27 @@ class Source(Frozen):
     language: str | None = Field(default=None, min_length=1)
     translations: bool | None = None  # None: no
     fields: Fields | None = None
+    groups: Paths = None  # each value makes a row of the tables: `team=billing`
     # A text of fields.answers begins behind the last of these: `####` of GSM8K.
     answer_mark: str | None = Field(default=None, min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _out_of_fields(cls, given: Any) -> Any:
+        """Groups are columns too: `fields` may hold them."""
+        fields = given.get("fields") if isinstance(given, Mapping) else None
+        if not isinstance(fields, Mapping) or "groups" not in fields:
+            return given
+        rest = {name: each for name, each in fields.items() if name != "groups"}
+        return {"groups": fields["groups"], **given, "fields": rest}
+
+    @field_validator("groups")
+    @classmethod
+    def _are_columns(cls, given: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for path in given or ():
+            if CONSTANT in path:
+                raise ValueError(f"{path!r}: a column's path is needed, without '='")
+        return given
 
     @model_validator(mode="after")
     def _one_language(self) -> "Source":

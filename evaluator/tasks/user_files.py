@@ -3,7 +3,8 @@ perplexity probe.
 
 jsonl: one JSON object per line with `id, language, context, question, answers` (list
 of strings). An optional `options` lists the distractors of a multiple-choice
-benchmark. Blank lines are ignored. A field that looks like a misspelled one is
+benchmark, and `groups` names fields of the line whose values make rows of the tables:
+`"groups": ["team"], "team": "billing"`. Blank lines are ignored. A field that looks like a misspelled one is
 refused, and so is another name of one; other fields are named as left out.
 
 text: any UTF-8 file; a folder of `save_to_disk` with a column `text`; or
@@ -20,10 +21,11 @@ from evaluator.core.saved_data import USUAL_SPLITS, is_saved, saved_rows, saved_
 from evaluator.tasks.base import Argument, Items, Task, shared_text
 from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_text
 from evaluator.tasks.rows import json_lines
+from evaluator.tasks.values import Texts
 
 BUNDLED = "gazetteer"
-_FIELDS = ("id", "language", "context", "question", "answers", "options")
-_NEEDED = _FIELDS[:-1]
+_FIELDS = ("id", "language", "context", "question", "answers", "options", "groups")
+_NEEDED = _FIELDS[:-2]
 # what other data sets call them
 _SYNONYMS = {
     "choices": "options",
@@ -51,6 +53,7 @@ def read_jsonl(path: Path | None, task: str = "jsonl") -> list[Item]:
     clusters: dict[tuple[str, str], str] = {}
     for entry, record in _records(path):
         place = f"{path}: {entry}"
+        groups = tuple(_groups(record, place))
         unread |= _unread(record, place)
         missing = [name for name in _NEEDED if name not in record]
         if isinstance(record, dict) and len(missing) > 1:
@@ -83,12 +86,27 @@ def read_jsonl(path: Path | None, task: str = "jsonl") -> list[Item]:
                 answers=tuple(dict.fromkeys(answers)),
                 cluster=cluster,
                 options=options,
+                groups=groups,
             )
         )
     if unread:
         fields = f"{', '.join(unread)} (known: {', '.join(_FIELDS)})"
         items.left_out = (f"fields {fields}",)
     return items
+
+
+def _groups(record: Any, place: str) -> Iterator[str]:
+    """`FIELD=VALUE` for each field that `groups` names; none where it is empty or
+    null. Raises InputError."""
+    if not isinstance(record, dict) or record.get("groups") is None:
+        return
+    for name in strings(field(record, "groups", list, place), f"{place}: groups"):
+        if name not in record or "=" in name:
+            raise InputError(f"{place}: field 'groups': the line has no field {name!r}")
+        where = f"{place}: field {name!r}"
+        text = Texts().read(record[name], name, where, alone=True, prose=True)
+        if text:
+            yield f"{name}={text}"
 
 
 def _unread(record: Any, place: str) -> dict[str, None]:
@@ -104,7 +122,7 @@ def _unread(record: Any, place: str) -> dict[str, None]:
             raise InputError(
                 f"{place}: unknown field {key!r}; did you mean {near[0]!r}?"
             )
-        if key not in _FIELDS:
+        if key not in (*_FIELDS, *(keys.get("groups") or ())):
             unread[key] = None
     return unread
 

@@ -13,7 +13,13 @@ from rich.markup import escape
 from evaluator.core.config import validated
 from evaluator.core.errors import Document, InputError
 from evaluator.core.files import write_atomically
-from evaluator.deciding.policy import need_tasks, policy_of, spelled
+from evaluator.deciding.policy import (
+    Policy,
+    need_groups,
+    need_tasks,
+    policy_of,
+    spelled,
+)
 from evaluator.deciding.thresholds import FEWEST, Thresholds, Tolerances
 from evaluator.store.run_json import need_run
 from launch.commands.options import RunDirectories, as_option, each_known, with_fields
@@ -38,7 +44,7 @@ BLOCKED = 4  # exit code
 _STYLES = {"PASS": "green", "WARN": "yellow", "ANOMALOUS": "magenta", "BLOCK": "red"}
 _LEGEND = (
     "said, picked, sample: accuracy lost, in points; picked only, lost: % of the known"
-    " answers; all languages together. worst: the language that lost most.\n! beyond"
+    " answers; all languages together. worst: the language or group that lost most.\n! beyond"
     " its tolerance; ? undecided; + what exceeds the noise floor; ~ its tolerance is"
     " below that."
 )
@@ -104,7 +110,7 @@ def gate(
     if plan is not None:
         if run:
             raise InputError(f"{run[0]}: --plan takes no run: it plans one")
-        _planned(plan, policy_of(policy, typed).default, as_json=as_json)
+        _planned(plan, policy_of(policy, typed), as_json=as_json)
         return
     if not run:
         raise InputError("RUN is missing: a run directory, two logs, or --plan N")
@@ -132,20 +138,24 @@ def gate(
         raise typer.Exit(BLOCKED)
 
 
-def _planned(questions: int, thresholds: Thresholds, *, as_json: bool) -> None:
+def _planned(questions: int, policy: Policy, *, as_json: bool) -> None:
     from evaluator.deciding.reach import CHANGED, plan
     from launch.documents import Plan
 
-    rows = plan(thresholds, questions)
+    rows = plan(policy.default, questions)
+    for group, own in policy.groups.items():
+        rows += [each | {"group": group} for each in plan(own, questions)]
     for each in rows:
+        where = f" in {each['group']}" if "group" in each else ""
         print_plain(
-            f"{each['tolerance']} {each['percent']:g}: {each['equal_needs']:,} questions"
+            f"{each['tolerance']} {each['percent']:g}{where}: {each['equal_needs']:,} questions"
             f" if no answer changes, {each['changed_needs']:,} if {CHANGED:.0%} are lost"
             f" and as many gained; {questions:,} decide {each['equal_shows']:.1f}, or"
             f" {each['changed_shows']:.1f}"
         )
     print_plain(
-        "Each alone, in 9 of 10 runs. max_drop_language: questions of each language;"
+        "Each alone, in 9 of 10 runs. max_drop_language: questions of each language, and"
+        " of a group its own;"
         " max_mc_only, max_lost: known answers. Questions on one context count once."
     )
     if as_json:
@@ -175,6 +185,7 @@ def _judged_logs(
         for side in (ours, theirs):
             known = known.union(side.groups, *side.groups.values())
         _tell(need_tasks(policy, known, str(file)))
+        need_groups(policy, (), str(file))
     found = judge_logs(ours, theirs, policy)
     document = document_of(found, compare(ours, theirs, found.models), policy)
     return Judged(candidate, policy, found.verdicts, document)
@@ -189,7 +200,10 @@ def _judged(paths: Sequence[Path], file: Path | None, typed: Document) -> list[J
     runs = [OpenRun(path) for path in paths]
     known = set().union(*(each.tasks for each in runs))
     if file is not None:
-        _tell(need_tasks(runs[0].policy(file, **typed), known, str(file)))
+        stated = runs[0].policy(file, **typed)
+        _tell(need_tasks(stated, known, str(file)))
+        groups = set().union(*(run.groups for run in runs))
+        need_groups(stated, groups, str(file))
     judged = []
     for run in runs:
         policy = run.policy(file, **typed)

@@ -21,7 +21,7 @@ from evaluator.core.errors import Document, InputError, counted, one_line
 from evaluator.core.grading import contains
 from evaluator.core.records import Item
 from evaluator.core.text import UNKNOWN, is_known
-from evaluator.deciding.policy import as_policy
+from evaluator.deciding.policy import as_policy, need_groups
 from evaluator.engine.config import EngineConfig
 from evaluator.store.run_json import Failure
 from evaluator.tasks.loading import is_here
@@ -163,7 +163,9 @@ class Prepared:
             items, probes = [each.item for each in asked], configs[0].probes
             several = "sample" in probes and len(configs[0].run_seeds) > 1
             drawn = [several and each.deep for each in asked]
-            if reason := unreachable(items, policy.of(name), probes, drawn):
+            if reason := unreachable(
+                items, policy.of(name), probes, drawn, policy.groups
+            ):
                 yield f"{name}: {reason} (see `resurface gate --plan`)", True
             if loose := list(filter(None, map(_loose_option, questions))):
                 wrong = (
@@ -297,6 +299,7 @@ def prepare(
     positions = _fewest_positions(found, every)
     config, asked = _asked_of(found, every, config, run_dir, tokenizers, positions)
     held_out = _contexts(_tasks_of(asked))
+    _check_groups(_tasks_of(asked), config)
     checks.check_references(engine, _tasks_of(asked))
     for job in found.left(every):
         if job.change:
@@ -336,6 +339,16 @@ def prepare(
         differences=differences,
         other_tokenizer=_with_other_tokenizer(jobs, tokenizers),
     )
+
+
+def _check_groups(tasks: Iterable[PreparedTask], config: SweepConfig) -> None:
+    """Raises InputError for a group of the policy that no question has."""
+    known: set[str] = set()
+    for task in tasks:
+        for question in task.questions:
+            if isinstance(question, Question):
+                known.update(question.item.groups or ())
+    need_groups(as_policy(config.gate), known, "gate")
 
 
 def independent_checks(

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
+from evaluator.core.records import is_group
 from evaluator.core.text import without_spaces
 from evaluator.metrics.columns import (
     AMOUNT,
@@ -25,7 +26,7 @@ from evaluator.metrics.columns import (
 )
 from evaluator.metrics.fates import over_headroom
 from evaluator.metrics.inputs import Inputs, Part
-from evaluator.metrics.items import MEAN, Items, joined_reasons
+from evaluator.metrics.items import ALL, MEAN, Items, joined_reasons
 from evaluator.metrics.measures import Unbounded, drop
 from evaluator.metrics.table import Lack, Scatter, Table
 
@@ -36,7 +37,11 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
     """A mean for each unit and a row per language; drops if the checkpoint has a
     base."""
     for subject in inputs.checkpoints:
-        parts = [*inputs.parts(subject, where=["choice_status"])][1:]
+        parts = [
+            part
+            for part in inputs.parts(subject, where=["choice_status"])
+            if part.language != ALL and not is_group(part.language)
+        ]
         rows: dict[str, list[Row]] = {}
         ratios: dict[str, list[Unbounded | None]] = {}
         by_language = []

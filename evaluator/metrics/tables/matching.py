@@ -62,7 +62,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
                     continue
                 own = subject.row | {"format": format, "probe": probe}
                 every = Items.of_columns({**items, **_columns(tallies)})
-                for language, here in every.slices(inputs.languages(subject.task)):
+                for language, here in every.slices(inputs.cuts[subject.task]):
                     row = own | {"language": language, **here.left_out("status")}
                     done = here.take(here.having(["status"], *MEASURED))
                     for graded in _graded(done, [*tallies]):
@@ -80,6 +80,7 @@ def _items(inputs: Inputs, subject: Subject, format: str, probe: str) -> pd.Data
     answers = answers[answers["seed"] == chosen_seed(answers["seed"], own)]
     answers = answers.reset_index(drop=True)
     return answers[[*ITEM]].assign(
+        groups=inputs.asked(subject.task)["groups"].to_numpy()[answers["item"]],
         status=answers[f"{probe}_status"],
         contained=as_floats(answers[HIT[probe]]),
         responses=1.0 if probe == "greedy" else as_floats(answers[f"{probe}s"]),

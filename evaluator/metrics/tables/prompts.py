@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, product
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -41,7 +40,7 @@ from evaluator.metrics.intervals import (
     Mean,
     too_few,
 )
-from evaluator.metrics.items import ALL, joined_reasons
+from evaluator.metrics.items import ALL, Items, joined_reasons
 from evaluator.metrics.measures import bounds, rate
 from evaluator.metrics.table import Dots, Series, Table
 from evaluator.store.outcomes import MEASURED
@@ -53,22 +52,16 @@ class _Answers:
     """Which items a checkpoint has right, of those measured under every prompt."""
 
     prompts: tuple[str, ...]
-    languages: np.ndarray[Any, Any]  # of each item
-    contexts: ItemNumbers  # of each item, its context
+    items: Items  # with their languages, groups and contexts
     right_PI: Floats  # prompts x items
-    # items that only some prompts measured: per language, and of all
-    dropped: Mapping[str, int]
+    dropped: Items  # that only some prompts measured
 
-    def of_language(self, language: str) -> "_Answers":
-        if language == ALL:
-            return self
-        here = self.languages == language
-        return replace(
-            self,
-            languages=self.languages[here],
-            contexts=self.contexts[here],
-            right_PI=self.right_PI[:, here],
-        )
+    def of(self, cut: str) -> "_Answers":
+        """Those of a language or a group."""
+        items = self.items.of(cut)
+        here = np.isin(self.items["item"], items["item"])
+        right, dropped = self.right_PI[:, here], self.dropped.of(cut)
+        return replace(self, items=items, right_PI=right, dropped=dropped)
 
 
 def _posed_tasks(inputs: Inputs) -> dict[str, dict[str, str]]:
@@ -88,13 +81,13 @@ def _posed_tasks(inputs: Inputs) -> dict[str, dict[str, str]]:
 def _rows(inputs: Inputs) -> Iterator[Row]:
     by_key = {subject.key: subject for subject in inputs.checkpoints}
     for task, tasks in _posed_tasks(inputs).items():
-        languages: set[str] = set()
+        cuts: set[str] = set()
         subjects: dict[str, Subject] = {}
         for subject in inputs.checkpoints:
             if task_and_prompt(subject.task)[0] == task:
                 subjects.setdefault(subject.checkpoint, subject)
         for name in tasks.values():
-            languages.update(inputs.languages(name))
+            cuts.update(inputs.cuts[name])
         for format, subject, probe in product(
             inputs.formats, subjects.values(), CORRECT
         ):
@@ -105,8 +98,8 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
             for prompt in answers.prompts:
                 posed[prompt] = by_key[tasks[prompt], subject.checkpoint]
             own = {"task": task, "format": format, "probe": probe}
-            for language in (ALL, *sorted(languages)):
-                row = subject.row | own | {"language": language}
+            for cut in (ALL, *sorted(cuts)):
+                row = subject.row | own | {"language": cut}
                 yield from _of_language(inputs, posed, answers, row)
 
 
@@ -131,16 +124,16 @@ def _answers(
     whole = joined.dropna().sort_index()
     if whole.empty:
         return None
-    some = joined.index.difference(whole.index).get_level_values(0).value_counts()
-    dropped = {str(language): int(count) for language, count in some.items()}
-    # an item's context has one number within the task
-    first = next(iter(measured.values()))
+    every = pd.concat([inputs.asked(tasks[prompt]) for prompt in measured])
+    every = every.drop_duplicates(["language", "item_id"])
+    every["item"] = np.arange(len(every))
+    every = every.set_index(["language", "item_id"], drop=False)
+    dropped = joined.index.difference(whole.index)
     return _Answers(
         prompts=tuple(measured),
-        languages=whole.index.get_level_values(0).to_numpy(),
-        contexts=first["context"].loc[whole.index].to_numpy(np.intp),
+        items=Items.of_columns({**every.loc[whole.index]}),
         right_PI=whole.to_numpy(np.float64).T,
-        dropped=dropped | {ALL: int(some.sum())},
+        dropped=Items.of_columns({**every.loc[dropped]}),
     )
 
 
@@ -149,24 +142,24 @@ def _of_language(
 ) -> Iterator[Row]:
     """The row of all prompts, then one for each. `posed`: the checkpoint's subjects,
     by prompt."""
-    language, status = own["language"], f"{own['probe']}_status"
-    here = answers.of_language(language)
+    cut, status = own["language"], f"{own['probe']}_status"
+    here = answers.of(cut)
     own = own | {
         "n": here.right_PI.shape[1],
-        "dropped": here.dropped.get(language, 0),
+        "dropped": len(here.dropped),
         "prompts": len(here.prompts),
     }
     none = None if own["n"] else "no item was measured under every prompt"
     whole = own | {"prompt": ALL, "reason": none}
     yield whole | (_over_prompts(here) if own["n"] else {})
     for prompt, right in zip(here.prompts, here.right_PI, strict=True):
-        items = inputs.of(posed[prompt], own["format"]).of(language)
+        items = inputs.of(posed[prompt], own["format"]).of(cut)
         why = inputs.incomparable.get(posed[prompt].key)
         yield {
             **own,
             "prompt": prompt,
             **items.left_out(status),
-            **rate("accuracy", right, here.contexts),
+            **rate("accuracy", right, here.items),
             "reason": joined_reasons(why, items.why_left_out(status)),
         }
 
@@ -176,13 +169,13 @@ def _over_prompts(answers: _Answers) -> Row:
     accuracies = right_PI.mean(axis=1)
     worst, best = int(accuracies.argmin()), int(accuracies.argmax())
     return {
-        **rate("accuracy", right_PI.mean(axis=0), answers.contexts),
+        **rate("accuracy", right_PI.mean(axis=0), answers.items),
         "worst": float(accuracies[worst]),
         "spread": float(accuracies[best] - accuracies[worst]),
         "worst_prompt": answers.prompts[worst],
         "best_prompt": answers.prompts[best],
         "cochran_p": cochran_p(right_PI),
-        **extremes(right_PI, answers.contexts),
+        **extremes(right_PI, answers.items["context"]),
     }
 
 

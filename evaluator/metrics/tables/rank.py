@@ -63,8 +63,8 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
     both."""
     for subject in sorted(inputs.checkpoints, key=lambda each: each.base is not None):
         for group in _groups(inputs, subject):
-            languages = [] if group.pooled_only else inputs.languages(subject.task)
-            for language, items in group.items.slices(languages):
+            cuts = [] if group.pooled_only else inputs.cuts[subject.task]
+            for language, items in group.items.slices(cuts):
                 own = {"language": language, "group": group.name, "side": group.side}
                 yield subject.row | own | _statistics(items, group)
 

@@ -38,9 +38,9 @@ from evaluator.metrics.columns import (
 )
 from evaluator.metrics.cuts import Cut
 from evaluator.metrics.fates import HIT
-from evaluator.metrics.inputs import ITEM, Inputs, Subject, in_language
+from evaluator.metrics.inputs import ITEM, Inputs, Subject
 from evaluator.metrics.intervals import Floats, ItemNumbers
-from evaluator.metrics.items import ALL, BASE, STATUSES, Flags, Items
+from evaluator.metrics.items import BASE, STATUSES, Flags, Items
 from evaluator.metrics.measures import Custom, Share, as_floats, difference, drop, rate
 from evaluator.metrics.table import Dots, Holm, Lack, Note, Series, Table, whole_percent
 
@@ -236,9 +236,9 @@ def _recovery_seeds_rows(inputs: Inputs) -> Iterator[Row]:
         items = inputs.of(subject)
         missed = items["item"][items["produced"] == 0]
         failures = ours[ours["item"].isin(missed)]
-        for language in (ALL, *inputs.languages(subject.task)):
+        for language, here in items.slices(inputs.cuts[subject.task]):
             row = subject.row | {"language": language, "seeds": seeds}
-            yield row | _over_seeds(in_language(failures, language))
+            yield row | _over_seeds(failures[failures["item"].isin(here["item"])])
 
 
 def _over_seeds(items: pd.DataFrame) -> Row:
@@ -275,7 +275,8 @@ def rows_of_seeds(inputs: Inputs, subject: Subject) -> Iterator[Row]:
         return
     base = _drawn(inputs, subject.base or "", subject.task)
     for part in inputs.parts(subject):
-        here, there = (in_language(each, part.language) for each in (own, base))
+        numbers = part.items["item"]
+        here, there = (each[each["item"].isin(numbers)] for each in (own, base))
         row = part.row | {"seeds": seeds} | part.items.left_out("sample_status")
         for measure in (SHARE, "sample", MAJORITY):
             sides = _by_seed(here, measure), _by_seed(there, measure)

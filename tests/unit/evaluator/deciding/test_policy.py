@@ -56,6 +56,30 @@ def test_tasks_differ_from_default(tmp_path, files):
     assert told.endswith("; required: gsm8k")
 
 
+@pytest.mark.parametrize(
+    "stated", [{"groups": {"t=a": {"max_drop": 3}}}, {"t=a": {"max_drop": 3}}]
+)
+def test_group_is_judged_by_what_is_stated(tmp_path, files, stated):
+    policy = policy_for(tmp_path, {}, files("p.yaml", stated))
+    assert policy.document["groups"] == {"t=a": {"max_drop": 3.0}}
+    assert spelled(policy).endswith("; t=a: max_drop 3")
+
+
+@pytest.mark.parametrize(
+    ("stated", "told"),
+    [
+        ({"groups": {"t=a": {}}}, "groups.t=a: {}: a tolerance is needed, as max_drop: 3"),
+        ({"t=a": {"max_drop": None}}, "a tolerance is needed"),
+        ({"t=a": {"max_drop_language": 3}}, "max_drop_language: a group is not divided into languages"),
+        ({"t=a": {"languages": True, "max_drop": 1}}, "languages: a group is not divided"),
+        ({"t=a": {"max_dorp": 3}}, "groups.t=a.max_dorp: unknown key 'max_dorp'; did you mean 'max_drop'?"),
+        ({"tasks": {"t=a": {"max_drop": 3}}}, "tasks.t=a: a group belongs in `groups`"),
+    ],
+)  # fmt: skip
+def test_group_that_judges_nothing_is_refused(tmp_path, files, stated, told):
+    assert told in refused(policy_for, tmp_path, {}, files("p.yaml", stated))
+
+
 def test_last_policy_counts(tmp_path, files):
     """Without options and a file RUN/gate.yaml, else the sweep's. With options the
     sweep's, so that a command repeats."""

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.gate import ONLY_DROP, share
 from evaluator.deciding.reach import plan, unreachable
-from evaluator.deciding.thresholds import Thresholds
+from evaluator.deciding.thresholds import GroupTolerances, Thresholds
 
 BOTH = ("greedy", "choice")
 THREE = ("bengali", "english", "thai")
@@ -17,7 +17,8 @@ def items(count, share=1, languages=("english",)):
     found = []
     for language, number in product(languages, range(count)):
         cluster = f"{language} {number // share}"
-        found.append(SimpleNamespace(language=language, cluster=cluster))
+        groups = ("team=legal",) if number < 20 else None
+        found.append(SimpleNamespace(language=language, cluster=cluster, groups=groups))
     return found
 
 
@@ -42,6 +43,16 @@ def test_few_contexts_are_told(asked, thresholds, probes, told):
     said = unreachable(asked, Thresholds(**thresholds), probes)
     assert told in said
     assert bool(told) == bool(said)
+
+
+def test_groups_need_contexts_if_judged():
+    asked, own = items(149), {"team=legal": GroupTolerances(max_drop=3)}
+    assert not unreachable(asked, Thresholds(), BOTH)
+    told = unreachable(asked, Thresholds(), BOTH, groups=own)
+    assert "in team=legal: at most 3.0 pp) needs at least 99 contexts, and" in told
+    assert not unreachable(
+        asked, Thresholds(), BOTH, groups={"team=it": own.popitem()[1]}
+    )
 
 
 def test_samples_need_contexts_if_judged():

@@ -54,6 +54,52 @@ def test_paths(row, path, answers):
     assert [*item(row, question="q", answers=path).answers] == answers
 
 
+def test_columns_make_groups():
+    """Each value of a column one; empty ones none. A number is a text too."""
+    described = Fields.model_validate(OPEN)
+    groups = ("team", "meta.level", "tags")
+    made = RowMapping(described, task="t", language="english", where="x", groups=groups)
+    assert made.columns(["q", "a", "team", "meta", "tags"])[2:] == [
+        "team",
+        "meta",
+        "tags",
+    ]
+    row = {
+        "q": "?",
+        "a": "x",
+        "team": " legal ",
+        "meta": {"level": 3},
+        "tags": ["a", "b"],
+    }
+    found = made.item(row, "n", "row 0").groups
+    assert found == ("team=legal", "meta.level=3", "tags=a", "tags=b")
+    assert (
+        made.item(row | {"team": None, "tags": [], "meta": None}, "n", "").groups == ()
+    )
+    told = refused(made.columns, ["q", "a", "teams", "meta", "tags"])
+    assert (
+        told.startswith("x: field 'groups': column 'team'; did you mean 'teams'?")
+        or "'teams'" in told
+    )
+
+
+@pytest.mark.parametrize("groups", [["=x"], [], ["a=b"], [3]])
+def test_groups_are_columns(groups):
+    with pytest.raises(ValueError, match="groups"):
+        Source.model_validate({"groups": groups})
+
+
+def test_groups_may_stand_in_fields():
+    inside = Source.model_validate({"fields": {"question": "q", "groups": "team"}})
+    beside = Source.model_validate({"fields": {"question": "q"}, "groups": ["team"]})
+    assert inside == beside
+    assert inside.groups == ("team",)
+    assert (
+        EvalConfig(task="hf:x", groups=["team"]).identifying()
+        == EvalConfig(task="hf:x").identifying()
+    )
+
+
 # Each case: answer, labels, the option that is right.
 OPTIONS = """
 - [0, null, w]

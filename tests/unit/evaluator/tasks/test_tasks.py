@@ -50,6 +50,29 @@ def loaded(path, *records):
     return load_task(f"jsonl:{write_lines(path, *records)}", None)
 
 
+def test_fields_of_a_line_make_groups(tmp_path):
+    """Of the content, only the groups differ: the records of a run stay."""
+    named = {"groups": ["team", "level"], "team": "legal", "level": 2, "note": ""}
+    path = tmp_path / "q.jsonl"
+    data = loaded(path, LINE | named, LINE | {"id": "b", "team": "it"})
+    first, second = data.pools["english"]
+    assert first.groups == ("team=legal", "level=2")
+    assert second.groups == ()
+    assert data.left_out[0].startswith("fields note, team (known: ")
+    assert loaded(path, LINE, LINE | {"id": "b"}).digest == data.digest
+    assert loaded(path, LINE | named | {"team": None}).pools["english"][0].groups == (
+        "level=2",
+    )
+    for wrong, told in (
+        ({"groups": ["team"]}, "line 1: field 'groups': the line has no field 'team'"),
+        ({"groups": {"team": "it"}}, "field 'groups' must be a list"),
+        ({"groups": ["team"], "team": ["it"]}, "field 'team' must be text or a number"),
+        ({"group": "it"}, "unknown field 'group'; did you mean 'groups'?"),
+        ({"language": "team=it"}, "'team=it' (item 'a') looks like a group's name"),
+    ):
+        assert told in refused(loaded, path, LINE | wrong)
+
+
 @pytest.mark.parametrize(
     ("spec", "part"),
     [
