@@ -65,7 +65,7 @@ def _options() -> argparse.Namespace:
         "--items",
         type=count,
         default=180,
-        help="of each checkpoint, at most 2700 (default: 180)",
+        help="of each checkpoint; beyond 2700, copies (default: 180)",
     )
     parser.add_argument("--shard-items", type=count, default=20, help="(default: 20)")
     parser.add_argument(

@@ -26,19 +26,24 @@ _NOBODY |= {"format": "open", "seed": 0, "status": "ok", "truncated": False}
 
 
 class Answers:
-    """Every way of answering every question."""
+    """Every way of answering every question. Questions of one text are answered alike:
+    their records are made once, and get each item's own id."""
 
     def __init__(self, questions: Sequence[Question]) -> None:
         records: list[Record] = []
         self._where: list[list[range]] = []  # by question and way: rows
+        self._names = [question.item.item_id for question in questions]
         others = [question.item.answers[0] for question in questions]
+        known: dict[tuple[str, str], list[range]] = {}  # by language and question
         for question in questions:
-            ways = []
-            for way in range(_WAYS):
-                first = len(records)
-                records += _records(question, way, others)
-                ways.append(range(first, len(records)))
-            self._where.append(ways)
+            text = question.item.language, question.item.question
+            if text not in known:
+                known[text] = []
+                for way in range(_WAYS):
+                    first = len(records)
+                    records += _records(question, way, others)
+                    known[text].append(range(first, len(records)))
+            self._where.append(known[text])
         self._table = to_table(records)
 
     def table(self, origin: Origin, positions: Sequence[int]) -> pa.Table:
@@ -47,10 +52,15 @@ class Answers:
         harm = 0.0 if origin.base is None else 0.2 + 0.8 * (origin.sparsity or 0.0)
         seed = zlib.crc32(origin.checkpoint.encode())
         rows: list[int] = []
+        names: list[str] = []
         for position in positions:
             chance = zlib.crc32(position.to_bytes(4, "little"), seed) / 2**32
-            rows += self._where[position][min(_WAYS - 1, int(chance * harm * _WAYS))]
+            own = self._where[position][min(_WAYS - 1, int(chance * harm * _WAYS))]
+            rows += own
+            names += [self._names[position]] * len(own)
         table = self._table.take(pa.array(rows))
+        at = table.schema.get_field_index("item_id")
+        table = table.set_column(at, table.schema.field(at), pa.array(names))
         for name in Origin.__struct_fields__:
             at = table.schema.get_field_index(name)
             kind = table.schema.field(at)

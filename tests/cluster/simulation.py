@@ -9,19 +9,21 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import count, islice
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from evaluator.asking.questions import Question
+from evaluator.asking.questions import Posed, Question
 from evaluator.checkpoints.info import CheckpointInfo
-from evaluator.core.errors import InputError, ResurfaceError, json_text
+from evaluator.checkpoints.tokenizer import load_tokenizer
+from evaluator.core.errors import ResurfaceError, json_text
 from evaluator.probes.config import EvalConfig
 from evaluator.store.cells import Cells
 from evaluator.store.records import RecordStore
@@ -36,6 +38,7 @@ from launch.run.work.progress import Progress
 from launch.run.work.workers import EngineWorker
 from launch.sweep.config import Resources, SweepConfig
 from launch.sweep.jobs import CheckpointJob
+from launch.sweep.models import BUNDLED_MODEL
 from launch.sweep.preflight import Prepared
 from launch.sweep.prepared_tasks import PreparedTask, TaskPreparation
 from tests.cluster.answers import Answers
@@ -59,22 +62,19 @@ class Size:
 
 
 def made_up(size: Size, **resources: int) -> Prepared:
-    """`resources`: further ones of the sweep. Raises InputError for more items than
-    the task has."""
+    """`resources`: further ones of the sweep. Items beyond the task's are copies with
+    ids of their own."""
     config = EvalConfig(task=TASK, items=-(-size.items // _LANGUAGES))
     base = CheckpointJob(
         name=BASE, path=Path(BASE), model=BASE, base=None, tasks={TASK: config}
     )
-    (whole,) = TaskPreparation(_POSITIONS, {}).tasks_of(base)
-    if size.items > len(whole.questions):
-        raise InputError(
-            f"--items {size.items}: task {TASK} has {len(whole.questions)}"
-        )
+    tokenizers = {BASE: load_tokenizer(BUNDLED_MODEL)}
+    (whole,) = TaskPreparation(_POSITIONS, tokenizers).tasks_of(base)
     task = PreparedTask(
         name=whole.name,
         key=whole.key,
         config=config,
-        questions=whole.questions[: size.items],
+        questions=tuple(islice(_copies(whole.questions), size.items)),
     )
     infos = {info.name: info for info in map(_info, range(size.checkpoints))}
     jobs = tuple(
@@ -100,6 +100,14 @@ def made_up(size: Size, **resources: int) -> Prepared:
         held_out={}, disk_bytes=0, other_tokenizer=frozenset(), served=(), unusable=(),
         differences={},
     )  # fmt: skip
+
+
+def _copies(questions: Sequence[Posed]) -> Iterator[Posed]:
+    """The questions again and again, each item under an id of its own."""
+    for number in count():
+        for each in questions:
+            name = f"{each.item.item_id}{f'-{number}' if number else ''}"
+            yield replace(each, item=replace(each.item, item_id=name))
 
 
 def questions_of(prepared: Prepared) -> tuple[Question, ...]:
