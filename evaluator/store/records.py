@@ -16,8 +16,7 @@ import contextlib
 import os
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -227,14 +226,16 @@ class RecordStore:
         yield from sorted(self.root.glob("*/*.parquet"))
 
     def write_items(
-        self, task: str, items: Iterable[tuple[Item, Sequence[str]]]
+        self, task: str, items: Sequence[tuple[Item, Sequence[str]]]
     ) -> None:
         """Write a task's items with their options, for the report's item view and
         clustered intervals."""
-        rows = [asdict(item) | {"options": options} for item, options in items]
-        write_parquet(
-            pa.Table.from_pylist(rows, schema=ITEMS), self._items / f"{task}.parquet"
-        )
+        listed, options = zip(*items, strict=True) if items else ((), ())
+        columns = {
+            name: [getattr(item, name) for item in listed] for name in ITEMS.names
+        }
+        table = pa.table(columns | {"options": list(options)}, schema=ITEMS)
+        write_parquet(table, self._items / f"{task}.parquet")
 
     def clean(self) -> None:
         """Remove temporary files of killed writers."""
