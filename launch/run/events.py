@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from evaluator.deciding.decision import Verdict
 
 Part = tuple[str, str]  # checkpoint, task
+Span = tuple[int, int]  # a shard's first and last question
+# of an engine with a checkpoint ("done" is `Advanced`); of its process before that; of an
+# engine that loads what has loaded before; of one item; of a second engine, on which all
+# answers of a shard fail; of a job that makes a checkpoint; of the job's node
+Outcome = Literal[
+    "load", "death", "input", "start", "sound", "item", "alike", "job", "node"
+]
 # a file may be anybody's: a limit keeps sums finite
 Seconds = Annotated[float, Field(ge=0, lt=10**9)]
 State = Literal[
@@ -179,10 +186,26 @@ class Began(OfEngine):
 
 @dataclass(frozen=True, kw_only=True)
 class Advanced(OfEngine):
-    """An engine has stored `items` of what it began."""
+    """An engine has stored a shard, of so many `items`."""
 
     kind = "advanced"
+    checkpoint: str
+    task: str
     items: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt(Event):
+    """What `launch/run/attempts.py` decides by."""
+
+    kind = "attempt"
+    outcome: Outcome
+    engine: int = -1  # below 0: none, or one of an earlier call
+    checkpoint: str = ""
+    task: str = ""
+    shards: tuple[Span, ...] = ()  # in flight, of a death
+    # what has gone well since: its engine, its checkpoint, both together
+    settled: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)

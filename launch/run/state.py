@@ -18,7 +18,7 @@ from typing import Literal
 
 from evaluator.core.errors import one_line
 from evaluator.store.run_json import Failure
-from launch.run import events
+from launch.run import attempts, events
 from launch.run.events import Advanced, Completed, Event, OfEngine, Part
 
 PartState = Literal["done", "running", "failed", "waiting"]
@@ -79,6 +79,7 @@ class RunState:
     done: Mapping[Part, int] = field(default_factory=dict)
     lost: Mapping[Part, Failure] = field(default_factory=dict)  # given up, as `Failure`
     failures: int = 0
+    attempts: attempts.Log = ()
     # of the last call
     started: float = 0.0
     engines: Mapping[int, EngineState] = field(default_factory=dict)
@@ -170,8 +171,12 @@ def advance(state: RunState, event: Event, now: float) -> RunState:
     counts[event.kind] += 1
     first = now if state.first is None else state.first
     earlier, state = state.seconds, replace(state, counts=counts, first=first, now=now)
+    log = attempts.after(state.attempts, event)
+    if log is not state.attempts:
+        state = replace(state, attempts=log)
     match event:
         case events.Started():
+            given_up = {name for name, _ in state.lost}
             state = RunState(
                 first=first,
                 now=now,
@@ -182,6 +187,7 @@ def advance(state: RunState, event: Event, now: float) -> RunState:
                 done=state.done,
                 lost=state.lost,
                 failures=state.failures,
+                attempts=attempts.resumed(log, state.incomplete() - given_up),
                 started=now,
             )
         case events.End():
@@ -235,7 +241,8 @@ def _of_engine(state: RunState, event: OfEngine, now: float) -> RunState:
             return state
         case Advanced():
             engine = replace(engine, done=engine.done + event.items)
-            state = _advanced(state, engine.part, event.items, now)
+            part = event.checkpoint, event.task
+            state = _advanced(state, part, event.items, now)
         case events.Began():
             engine = EngineState(
                 state="evaluating",
@@ -300,8 +307,7 @@ class Bus:
             listener(event, state)
         if not isinstance(event, Advanced):
             return
-        part = state.engines[event.engine].part
-        name = part[0]
+        part = name, _ = event.checkpoint, event.task
         if state.is_done(part) and name not in state.incomplete():
             seconds = now - state.began.get(name, state.started)
             self.report(Completed(checkpoint=name, seconds=round(seconds, 3)))

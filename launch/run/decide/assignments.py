@@ -26,7 +26,7 @@ from evaluator.probes.item import BaseAnswer, References
 from evaluator.store.records import BASE_FAILED, Answered, Drawn
 from evaluator.store.run_json import Failure
 from launch.run.decide.nodes import Placement
-from launch.run.events import Part
+from launch.run.events import Part, Span
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,6 +55,10 @@ class Shard:
 
     name: str
     questions: tuple[int, ...]  # positions in the task's list
+
+    @property
+    def span(self) -> Span:
+        return self.questions[0], self.questions[-1]
 
 
 Shards = tuple[Shard, ...]
@@ -198,6 +202,13 @@ def shard_of(questions: tuple[int, ...]) -> Shard:
     """Some questions as a shard. Its name has its first question, which is in no
     other shard of its assignment."""
     return Shard(name=f"{questions[0]:06d}", questions=questions)
+
+
+def halves_of(shard: Shard) -> Shards:
+    """The halves of a shard; a single question stays whole."""
+    middle = len(shard.questions) // 2
+    parts = shard.questions[:middle], shard.questions[middle:]
+    return tuple(shard_of(part) for part in parts if part)
 
 
 def due(task: PreparedTask) -> Answered:

@@ -12,27 +12,37 @@ over shards that another engine has not begun. It takes them from the busiest en
 but first from engines on an awaited base. The unfinished work of an ended engine
 returns to the board.
 
-The ledger decides what follows from a failure (`failures.py`). A checkpoint that is
-set aside leaves the board, together with the work that needs its answers."""
+The list of attempts decides what follows from a failure (`attempts.py`). A checkpoint
+that is set aside leaves the board, together with the work that needs its answers."""
 
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 from evaluator.asking.questions import Posed
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.probes.stream import IN_FLIGHT
 from evaluator.store.run_json import Failure
-from launch.run.decide.assignments import Assignment, Shard, Shards, distance
-from launch.run.decide.failures import Ledger, Remedy
-from launch.run.events import Part
+from launch.run import attempts
+from launch.run.attempts import Log
+from launch.run.decide.assignments import (
+    Assignment,
+    Shard,
+    Shards,
+    begun,
+    distance,
+    halves_of,
+)
+from launch.run.events import Advanced, Attempt, Outcome, Part
+from launch.run.state import Bus
 
 IDLE_SECONDS = 60.0  # an engine without work is kept this long
 _SPARE = 4  # unfinished shards of an engine, which it may have begun
 _WAKE_SECONDS = 1.0  # a waiting engine checks this often, even if nothing has changed
 HandBack = Callable[[int], Sequence[Shard]]
+Remedy = Literal["go on", "probe", "retire"]  # for an engine after a failure
 
 
 @dataclass(slots=True)
@@ -70,7 +80,15 @@ class Source(Protocol):
 class Board:
     """Thread-safe. Other threads may read the public fields at any time."""
 
-    ledger: Ledger = field(default_factory=Ledger)
+    bus: Bus = field(default_factory=Bus)  # with the list of attempts
+    attempts: int = 3
+    known: CheckpointInfo | None = None  # a checkpoint that has loaded
+    engines: set[int] = field(default_factory=set)  # with a process
+    # the nodes on which an engine's processes ran, by name
+    hosts: dict[int, set[str]] = field(default_factory=dict)
+    # Checkpoints behind URLs, and the engines that serve these and no others.
+    remote: set[str] = field(default_factory=set)
+    remote_engines: set[int] = field(default_factory=set)
     # by task key
     questions: Mapping[str, Sequence[Posed]] = field(default_factory=dict)
     source: Source | None = None  # `take` waits for an open one
@@ -86,6 +104,10 @@ class Board:
     # engines that receive no more work
     _dismissed: set[int] = field(default_factory=set)
     _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    @property
+    def log(self) -> Log:
+        return self.bus.state.attempts
 
     @property
     def has_work(self) -> bool:
@@ -128,7 +150,12 @@ class Board:
     def add(self, assignments: Sequence[Assignment]) -> None:
         """Make work available. Without any, wake the engines: a source has closed."""
         with self._changed:
-            self._waiting += [each for each in assignments if each.shards]
+            for each in assignments:
+                # an earlier call may have suspected them
+                suspects, others = self._suspects(each)
+                if others:
+                    self._waiting.append(replace(each, shards=others))
+                self._put_alone(each, suspects)
             self._leave_out(())
             self._changed.notify_all()
 
@@ -146,14 +173,14 @@ class Board:
     def join(self, engine: int, host: str = "") -> None:
         """An engine has a process: it may try work that failed on others."""
         with self._changed:
-            self.ledger.engines.add(engine)
-            self.ledger.hosts[engine].add(host)
+            self.engines.add(engine)
+            self.hosts.setdefault(engine, set()).add(host)
 
     def leave(self, engine: int, *, for_good: bool = False) -> None:
         """An engine has no process, perhaps for good; `for_good`: it receives no
         more work."""
         with self._changed:
-            self.ledger.engines.discard(engine)
+            self.engines.discard(engine)
             if for_good:
                 self._dismissed.add(engine)
             self._changed.notify_all()
@@ -191,10 +218,10 @@ class Board:
 
     def _is_useless(self, engine: int, long: bool) -> bool:
         """Whether an engine without work should end. `long`: it has waited long."""
-        remote = self.ledger.remote
+        remote = self.remote
         names = [each.checkpoint.name for each in self._waiting]
         held = [busy.assignment.checkpoint.name for busy in self._busy.values()]
-        if engine in self.ledger.remote_engines:
+        if engine in self.remote_engines:
             names = [name for name in names if name in remote]
             held = [name for name in held if name in remote]
             return not self._open and not names and (long or not held)
@@ -202,7 +229,7 @@ class Board:
         if not self._open:
             held = [name for name in held if name not in remote]
             return not names and (long or not held)
-        fits = any(self.ledger.fits(engine, name) for name in names)
+        fits = any(self.fits(engine, name) for name in names)
         return long and self.short and not fits
 
     def upcoming(
@@ -215,7 +242,7 @@ class Board:
             for each in self._waiting:
                 info = each.checkpoint
                 away = distance(info, held, architecture)
-                if away and self.ledger.fits(engine, info.name):
+                if away and self.fits(engine, info.name):
                     if away == 1:
                         return info
                     other = other or info
@@ -223,7 +250,10 @@ class Board:
 
     def loaded(self, engine: int, checkpoint: CheckpointInfo) -> None:
         with self._changed:
-            self.ledger.loaded(engine, checkpoint)
+            # it was the probe: so the failures were the checkpoints' fault
+            if self._remedy(engine) == "probe":
+                self.bus.report(Attempt(engine=engine, outcome="sound"))
+            self.known = checkpoint
 
     def begin(self, engine: int, hand_back: HandBack) -> Shards:
         """The shards to evaluate now: the assignment's, without those that other
@@ -239,7 +269,10 @@ class Board:
         with self._changed:
             busy = self._busy[engine]
             assignment, name = busy.assignment, busy.assignment.checkpoint.name
-            if not self.ledger.doubts(engine, name, assignment.doubted_by):
+            if assignment.doubted_by is not None:
+                self.bus.report(Attempt(checkpoint=name, outcome="alike"))
+            believed = attempts.count(self.log, name, "alike")
+            if believed or not self._others(engine, name):
                 return False
             del busy.unfinished[shard.name]
             again = replace(assignment, shards=(shard,), doubted_by=engine)
@@ -252,11 +285,14 @@ class Board:
     ) -> None:
         """Record a finished shard. `unmeasured`: the error, if every answer of the
         part so far failed."""
+        busy = self._busy[engine]
+        part = name, task = busy.assignment.part
+        items = len(shard.questions)
+        self.bus.report(
+            Advanced(engine=engine, checkpoint=name, task=task, items=items)
+        )
         with self._changed:
-            busy = self._busy[engine]
-            part = name, task = busy.assignment.part
             del busy.unfinished[shard.name]
-            self.ledger.went_well(engine, name)
             if unmeasured is None:
                 self.unmeasured.pop(part, None)
             else:
@@ -268,7 +304,7 @@ class Board:
                 failure = Failure(
                     checkpoint=name, stage="evaluate", task=task, reason=reason
                 )
-                self.failures.append(self.ledger.located(failure))
+                self.failures.append(self._located(failure))
                 self._leave_out([part])
             self._changed.notify_all()  # other work may have waited for it
 
@@ -283,17 +319,35 @@ class Board:
 
     def not_started(self, engine: int) -> Remedy:
         """An engine's process ended before its first work."""
-        with self._changed:
-            return self.ledger.not_started(engine)
+        self.bus.report(Attempt(engine=engine, outcome="start"))
+        ends = attempts.ends_engine(self.log, engine, self.attempts)
+        return "retire" if ends else "go on"
 
     def failed(self, engine: int, failure: Failure) -> Remedy:
         """Record a failure of the engine's checkpoint, which ends its assignment;
         returns what to do with the engine."""
         with self._changed:
             assignment = self._busy.pop(engine).rest
-            name = assignment.checkpoint.name
-            given_up = self.ledger.failed(engine, failure)
-            if failure.stage == "load" or failure.mendable:
+            name, task = assignment.part
+            outcome: Outcome = "load" if failure.stage == "load" else "death"
+            shards: Shards = ()
+            if failure.mendable:
+                outcome = "input"
+            elif outcome == "death":
+                shards = begun(assignment.shards, IN_FLIGHT[assignment.config.thinks])
+            spans = tuple(shard.span for shard in shards)
+            self.bus.report(
+                Attempt(
+                    engine=engine,
+                    checkpoint=name,
+                    outcome=outcome,
+                    task=task,
+                    shards=spans,
+                )
+            )
+            others = self._others(engine, name)
+            given_up = attempts.is_hopeless(self.log, name, others, self.attempts)
+            if outcome != "death":
                 self._waiting.append(assignment)
             elif self._examine(assignment, failure):
                 given_up = True
@@ -301,10 +355,10 @@ class Board:
             # Another engine may still succeed with this checkpoint.
             holders = [busy.assignment.checkpoint.name for busy in self._busy.values()]
             if given_up and name not in holders:
-                self.failures.append(self.ledger.located(failure))
+                self.failures.append(self._located(failure))
                 self._leave_out(part for part in self.unfinished if part[0] == name)
             self._changed.notify_all()
-            return self.ledger.remedy(engine)
+            return self._remedy(engine)
 
     def _examine(self, assignment: Assignment, failure: Failure) -> bool:
         """Put a dead engine's unfinished shards back; returns whether to set the
@@ -313,28 +367,77 @@ class Board:
         A suspect is tried alone. If it kills again, it is halved, until one item is
         left. Its records get the reason.
         """
-        (name, task), left, given_up = assignment.part, assignment.shards, False
-        guilty, suspects = self.ledger.examine(
-            assignment.part, left, IN_FLIGHT[assignment.config.thinks]
+        (name, task), given_up = assignment.part, False
+        suspects, others = self._suspects(assignment)
+        if suspects and not others and len(suspects) == 1:
+            (shard,) = suspects
+            suspects = halves_of(shard)
+            known = self.log, assignment.part, shard.span, self.attempts
+            alone = len(suspects) == 1 and attempts.is_guilty(*known)
+            if alone and assignment.refusal is None:
+                self.bus.report(Attempt(checkpoint=name, outcome="item"))
+                given_up = attempts.has_deadly_items(self.log, name)
+                item = self.questions[assignment.task_key][shard.questions[0]].item
+                lost = replace(
+                    failure,
+                    stage="item",
+                    task=task,
+                    language=item.language,
+                    item=item.item_id,
+                )
+                self.failures.append(self._located(lost))
+                assignment = replace(assignment, refusal=failure.reason)
+        self._waiting.insert(0, replace(assignment, shards=others))
+        self._put_alone(assignment, suspects)
+        return given_up
+
+    def _suspects(self, assignment: Assignment) -> tuple[Shards, Shards]:
+        """The shards to evaluate alone, and the others."""
+        suspects = tuple(
+            shard
+            for shard in assignment.shards
+            if attempts.is_suspect(self.log, assignment.part, shard.span, self.attempts)
         )
-        if guilty == "an item" and assignment.refusal is None:
-            given_up = self.ledger.lost_item(name)
-            item = self.questions[assignment.task_key][left[0].questions[0]].item
-            lost = replace(
-                failure,
-                stage="item",
-                task=task,
-                language=item.language,
-                item=item.item_id,
-            )
-            self.failures.append(self.ledger.located(lost))
-            assignment = replace(assignment, refusal=failure.reason)
-        if guilty == "unknown":
-            others = tuple(shard for shard in left if shard not in suspects)
-            self._waiting.insert(0, replace(assignment, shards=others))
+        others = [shard for shard in assignment.shards if shard not in suspects]
+        return suspects, tuple(others)
+
+    def _put_alone(self, assignment: Assignment, suspects: Shards) -> None:
         for shard in suspects:
             self._waiting.append(replace(assignment, shards=(shard,), suspect=True))
-        return given_up
+
+    def _remedy(self, engine: int) -> Remedy:
+        """What to do with an engine that has just failed."""
+        if not attempts.is_doubtful(self.log, engine, self.attempts):
+            return "go on"
+        return "retire" if self.known is None else "probe"
+
+    def _located(self, failure: Failure) -> Failure:
+        return attempts.located(self.log, failure, self.hosts)
+
+    def fits(self, engine: int, checkpoint: str) -> bool:
+        """Whether an engine serves a checkpoint's kind: files, or a URL."""
+        return (engine in self.remote_engines) == (checkpoint in self.remote)
+
+    def _others(self, engine: int, checkpoint: str) -> set[int]:
+        """The other engines that fit a checkpoint."""
+        fitting = {each for each in self.engines if self.fits(each, checkpoint)}
+        return fitting - {engine}
+
+    def _may_take(self, engine: int) -> Callable[[Assignment], bool]:
+        """Whether an engine may try a checkpoint: those that failed with it, and the
+        one that doubts it, go last."""
+        unfit = attempts.unfit(self.log, self.attempts)
+
+        def may(each: Assignment) -> bool:
+            name = each.checkpoint.name
+            if not self.fits(engine, name):
+                return False
+            if engine == each.doubted_by:
+                return not self._others(engine, name)
+            failed = unfit.get(name, set())
+            return engine not in failed or self._others(engine, name) <= failed
+
+        return may
 
     def _leave_out(self, parts: Iterable[Part]) -> None:
         """Take parts off the board, together with the work that would read their
@@ -362,14 +465,14 @@ class Board:
     def _nearest(
         self, engine: int, held: str | None, architecture: str | None
     ) -> Assignment | None:
-        unfinished, ledger = self.unfinished, self.ledger
+        unfinished, may_take = self.unfinished, self._may_take(engine)
+        unloadable = attempts.unloadable(self.log)
         # the parts that other work waits for
         awaited = {each.after for each in self._waiting}
         ready = [
             number
             for number, each in enumerate(self._waiting)
-            if each.after not in unfinished
-            and ledger.may_take(engine, each.checkpoint.name, each.doubted_by)
+            if each.after not in unfinished and may_take(each)
         ]
 
         def order(number: int) -> tuple[bool, bool, int, bool]:
@@ -377,7 +480,7 @@ class Board:
             away = distance(each.checkpoint, held, architecture)
             return (
                 each.suspect,
-                each.checkpoint.name in ledger.doubtful,
+                each.checkpoint.name in unloadable,
                 away,
                 each.part not in awaited,
             )
@@ -388,16 +491,16 @@ class Board:
         """Take over half of the unfinished shards of another engine that has at
         least two and has not begun them."""
         awaited = {each.after for each in self._waiting}
+        may_take = self._may_take(engine)
 
         def need(busy: _Busy) -> tuple[bool, int]:
             return busy.assignment.part in awaited, len(busy.unfinished)
 
         for busy in sorted(self._busy.values(), key=need, reverse=True):
-            assignment, count = busy.assignment, len(busy.unfinished) // 2
-            name = assignment.checkpoint.name
+            count = len(busy.unfinished) // 2
             if not count or time.monotonic() < busy.ask_after:
                 continue
-            if not self.ledger.may_take(engine, name, assignment.doubted_by):
+            if not may_take(busy.assignment):
                 continue
             if (part := busy.give_back(count)) is not None:
                 return part

@@ -8,6 +8,7 @@ from evaluator.core.errors import Document, InputError, Json, counted
 
 _PER_CORE = 4  # engines at most: one that waits for its core only uses memory
 _SPARE = 1  # cores of the driver's node that engines on CPUs leave free
+_RETIRED = 2  # retired engines, after which their node may be at fault
 _NAMED = 8  # limit of nodes in an error
 # Options of a process without a GPU. Since Ray 2.60, such a process otherwise sees all
 # GPUs of its node.
@@ -143,6 +144,20 @@ def missing_places(
     if wanted is not None:
         room = min(room, wanted - there)
     return tuple(missing[: max(0, room)])
+
+
+def suspected_nodes(
+    rooms: Mapping[str, int], retired: Mapping[str, int], serving: Mapping[str, int]
+) -> list[str]:
+    """The nodes that get no engine although they have room: their engines were
+    retired, and others have room. All three count engines by node."""
+    usable = [node_id for node_id, room in rooms.items() if room > retired[node_id]]
+    suspected = [
+        node_id
+        for node_id in usable
+        if retired[node_id] >= _RETIRED and not serving[node_id]
+    ]
+    return suspected if len(suspected) < len(usable) else []
 
 
 def _gpus_of(nodes: Nodes, rooms: Sequence[int] | None = None) -> str:

@@ -4,6 +4,7 @@ a module of its own, since nothing else of a run may look at a clock that can be
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from evaluator.core.errors import json_text, mapping_at
-from launch.run.events import Event, Refused, event_of
+from launch.run.events import Attempt, Event, Refused, event_of
 from launch.run.state import RunState, advance
 
 
@@ -23,7 +24,8 @@ def _file(run_dir: Path) -> Path:
 class EventLog:
     """Appends a line for each event: `time` (UTC), `event`, `call` (of the command,
     from 1), and its own fields. A disk without room loses lines, not the run. Lines
-    wait until `accepted`: a refused command leaves none behind.
+    wait until `accepted`: a refused command leaves none behind. Attempts that failed
+    survive the machine's end; those that went well are as safe as their records.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -50,6 +52,9 @@ class EventLog:
                     self._path.parent.mkdir(exist_ok=True)
                     with self._path.open("a", encoding="utf-8") as log:
                         log.write("".join(self._waiting))
+                        if isinstance(event, Attempt):
+                            log.flush()
+                            os.fsync(log.fileno())
                 self._waiting.clear()
 
 

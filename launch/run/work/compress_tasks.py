@@ -22,10 +22,11 @@ from evaluator.core.errors import Document, InputError
 from evaluator.core.liveness import HangWatch, Hung
 from evaluator.store.run_json import Failure
 from launch.provenance import provenance
+from launch.run.attempts import given_up
 from launch.run.decide.assignments import Where
-from launch.run.decide.failures import Ledger
 from launch.run.decide.nodes import FreeGpus
-from launch.run.events import Made, Making, Report, Retried
+from launch.run.events import Attempt, Made, Making, Retried
+from launch.run.state import Bus
 from launch.run.work.actors import end_process, make_checkpoint
 from launch.run.work.cluster import lives
 from launch.run.work.logs import last_words, size
@@ -96,14 +97,12 @@ class CompressTasks:
         *,
         free: FreeGpus | None,
         options: Document,
-        ledger: Ledger,
-        report: Report,
+        bus: Bus,
     ) -> None:
         """`free`: the GPUs for jobs and engines; None: CPUs. `options`: as
         `compress_options` gives them."""
         self._resources = prepared.config.resources
-        self._ledger = ledger
-        self._report = report
+        self._bus, self._report = bus, bus.report
         self._total = len(jobs)
         # by failed job: the node on which it failed last, if it had a GPU
         self._failed_on: dict[str, str | None] = {}
@@ -236,8 +235,9 @@ class CompressTasks:
         )
         where = task.watch.where
         lost = where is not None and not lives(where.node_id)
-        count = self._ledger.lost_node if lost else self._ledger.not_made
-        final = count(failure)
+        self._report(Attempt(checkpoint=job.name, outcome="node" if lost else "job"))
+        log, attempts = self._bus.state.attempts, self._resources.attempts
+        final = given_up(log, failure, attempts, lost=lost)
         if final is not None:
             self._give_up(final)
             return

@@ -26,7 +26,6 @@ from evaluator.store.run_json import Failure, Served
 from launch.process import captured
 from launch.run.decide.assignments import EngineSetup, Outcome
 from launch.run.decide.board import Board
-from launch.run.decide.failures import Ledger
 from launch.run.decide.nodes import Nodes, Placement, compress_options
 from launch.run.decide.sharing import Trial, most_engines, room_for
 from launch.run.directory.lock import STOP
@@ -39,7 +38,6 @@ from launch.run.events import (
     Noted,
     Phase,
     Planned,
-    Report,
     Retried,
     State,
     Warned,
@@ -95,7 +93,7 @@ def run_sweep(
         directory.mark("running", planned=planned, seeds=seeds, differences=differences)
         directory.note_failures(failures)
         bus.report(Planned(planned, tuple(failures)))
-        run = _Run(prepared, directory, store, bus.report, metrics, failures, reuse)
+        run = _Run(prepared, directory, store, bus, metrics, failures, reuse)
         try:
             with captured(console, run_dir / "logs" / "driver.log"):
                 outcome = run.execute()
@@ -125,7 +123,7 @@ class _Run:
         prepared: Prepared,
         directory: RunDirectory,
         store: RecordStore,
-        report: Report,
+        bus: Bus,
         metrics: Metrics,
         failures: list[Failure],
         reuse: Sequence[Path],
@@ -136,7 +134,7 @@ class _Run:
         self._directory = directory
         self._logs = directory.path.absolute() / "logs"
         self._store = store
-        self._report = report
+        self._report = bus.report
         self._metrics = metrics
         self.failures = failures
         self._noted = 0  # of the board's failures
@@ -149,11 +147,12 @@ class _Run:
         self._refused = 0  # engines that did not start beside others
         self._memory = 1.0  # the part of each GPU that no other program holds
         self._board = Board(
-            Ledger(attempts=self._resources.attempts),
+            bus,
+            self._resources.attempts,
             questions={task.key: task.questions for task in prepared.tasks},
         )
         self._board.source = self
-        self._remaining = Remaining(prepared, directory, store, reuse, report)
+        self._remaining = Remaining(prepared, directory, store, reuse, bus.report)
 
     @property
     def open(self) -> bool:
@@ -243,7 +242,7 @@ class _Run:
             partial(self._worker, questions=questions),
             tensor_parallel=engine.tensor_parallel,
             wanted=self._resources.engines,
-            remote=min(_REMOTE, len(self._board.ledger.remote)),
+            remote=min(_REMOTE, len(self._board.remote)),
         )
         compressing = CompressTasks(
             to_make,
@@ -251,8 +250,7 @@ class _Run:
             self._logs,
             free=fleet.free if fleet.on_gpus else None,
             options=compress_options(gpu=fleet.on_gpus),
-            ledger=self._board.ledger,
-            report=self._report,
+            bus=self._board.bus,
         )
         try:
             if to_make:
@@ -404,7 +402,6 @@ class _Run:
             board=self._board,
             store=self._store,
             questions=questions,
-            report=self._report,
             resources=self._resources,
         )
 
@@ -444,7 +441,7 @@ class _Run:
                 own = info.with_cache(each.name, each.kv_cache)
                 self.infos.append(own)
                 if own.served == "url":
-                    self._board.ledger.remote.add(each.name)
+                    self._board.remote.add(each.name)
                 found.append((each, own))
         assignments = self._remaining.of(found)
         self._items += sum(each.items for each in assignments)

@@ -17,7 +17,6 @@ from typing import Generic, TypeVar
 from evaluator.core.errors import EngineError, ResurfaceError
 from launch.run.decide.assignments import Where
 from launch.run.decide.board import Board
-from launch.run.decide.failures import Ledger
 from launch.run.decide.nodes import (
     FreeGpus,
     Node,
@@ -25,6 +24,7 @@ from launch.run.decide.nodes import (
     Placement,
     missing_places,
     place_engines,
+    suspected_nodes,
 )
 
 
@@ -37,7 +37,7 @@ class Worker(threading.Thread):
         self.place = place
         self.board = board
         if place.remote:
-            board.ledger.remote_engines.add(number)
+            board.remote_engines.add(number)
         self.failure: BaseException | None = None  # the error that stopped it
         self.retired: str | None = None  # why its engine receives no more work
         self.dismissed = False  # it ends after its current work
@@ -240,7 +240,7 @@ class Fleet(Generic[AnyWorker]):
             if self.on_gpus
             else {}
         )
-        for node_id in Ledger.suspected_nodes(rooms, retired, standing):
+        for node_id in suspected_nodes(rooms, retired, standing):
             retired[node_id] = rooms[node_id]
         for place in missing_places(
             self._nodes, standing, retired, self._first, self._wanted

@@ -29,10 +29,10 @@ from evaluator.store.reading import day_of
 from evaluator.store.verdicts import Verdicts, control_pairs, responses
 from launch.run.decide.assignments import Assignment, EngineSetup, origin_of, shards_of
 from launch.run.decide.board import Board
-from launch.run.decide.failures import Ledger
 from launch.run.decide.nodes import Placement
 from launch.run.directory.rundir import set_verdicts_aside
 from launch.run.events import Advanced, Event, Starting, Tell, Warned
+from launch.run.state import Bus
 from launch.run.work.cluster import Cluster, cluster
 from launch.run.work.fleet import Fleet
 from launch.run.work.workers import EngineWorker
@@ -137,7 +137,20 @@ def _judge(
     resources, key = Resources(), config.task
     questions = posed(verdicts.claims)
     task = PreparedTask(name=key, key=key, config=config, questions=questions)
-    board = Board(Ledger(attempts=resources.attempts), questions={key: questions})
+    judged = 0
+
+    def told(event: Event, _: object) -> None:
+        nonlocal judged
+        match event:
+            case Starting():
+                tell(f"{info.name}: starting the engine")
+            case Advanced():
+                judged += event.items
+                tell(f"{info.name}: {judged} of {len(questions)} responses")
+            case Warned():
+                warn(event.text)
+
+    board = Board(Bus(told), resources.attempts, questions={key: questions})
     board.add(
         [
             Assignment(
@@ -153,18 +166,6 @@ def _judge(
     tokens = config.prompt_tokens + _VERDICT_TOKENS
     engine = engine.model_copy(update={"max_model_len": tokens})
     references = {key: ray.put(questions)}
-    judged = 0
-
-    def report(event: Event) -> None:
-        nonlocal judged
-        match event:
-            case Starting():
-                tell(f"{info.name}: starting the engine")
-            case Advanced():
-                judged += event.items
-                tell(f"{info.name}: {judged} of {len(questions)} responses")
-            case Warned():
-                warn(event.text)
 
     def worker(number: int, place: Placement) -> EngineWorker:
         return EngineWorker(
@@ -173,7 +174,6 @@ def _judge(
             board=board,
             store=verdicts,
             questions=references,
-            report=report,
             resources=resources,
         )
 

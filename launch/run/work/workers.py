@@ -32,9 +32,7 @@ from launch.run.decide.assignments import (
     ShardResult,
     Where,
 )
-from launch.run.decide.board import Board
-from launch.run.decide.failures import Remedy
-from launch.run.events import Report
+from launch.run.decide.board import Board, Remedy
 from launch.run.work.actors import GROUPS, EngineActor, end_process, start_actor
 from launch.run.work.cluster import (
     OUT_OF_REACH,
@@ -78,7 +76,6 @@ class EngineWorker(Worker):
         board: Board,
         store: RecordStore,
         questions: Mapping[str, Any],
-        report: Report,
         resources: Resources,
     ) -> None:
         """`questions`: task key -> object reference of its questions."""
@@ -86,7 +83,7 @@ class EngineWorker(Worker):
         self._setup = setup
         self._store = store
         self._questions = questions
-        self._report = report
+        self._report = board.bus.report
         self._actor: Any = None
         # the digest and the architecture of what the actor holds
         self._held: tuple[str | None, str | None] = None, None
@@ -272,7 +269,7 @@ class EngineWorker(Worker):
     def _apply(self, remedy: Remedy, why: str) -> None:
         """Retire the engine, or first test whether it can still load a checkpoint
         that has loaded before."""
-        known = self.board.ledger.known
+        known = self.board.known
         if remedy == "probe" and known is not None:
             try:
                 while not self._has_place(_RESTART_SECONDS):
@@ -377,7 +374,6 @@ class EngineWorker(Worker):
                 self._note(name, result.stats, kept)
                 if kept:
                     items += kept
-                    self._report(events.Advanced(engine=self.number, items=kept))
                     # the next checkpoint may only just have been pruned
                     self._read_ahead()
             stats = ray.get(self._actor.stats.remote(), timeout=_CONTROL_SECONDS)

@@ -49,7 +49,8 @@ GAVE_UP = GaveUp(Failure(checkpoint="wanda-0.5", stage="load", reason="no such l
 EVENTS = (
     Started(), PLANNED, Recorded(checkpoint="dense", task="xquad", items=40), Made(items=1, total=2),
     Died(engine=0, text="ActorDiedError"), Placed(engine=0, text="a: 3 (1/2)"),
-    Began(engine=0, checkpoint="dense", task="tydiqa", items=20), Advanced(engine=0, items=10),
+    Began(engine=0, checkpoint="dense", task="tydiqa", items=20),
+    Advanced(engine=0, checkpoint="dense", task="tydiqa", items=10),
 )  # fmt: skip
 NOW = 1000.0
 SERVED = {"engine": 0, "checkpoint": "dense", "device": "cpu", "idle_share": 0.25}

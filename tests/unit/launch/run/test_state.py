@@ -48,7 +48,7 @@ def fold(*events: Event, state: RunState | None = None, now: float = 0.0) -> Run
 
 
 def _advanced(items: int) -> Advanced:
-    return Advanced(engine=0, items=items)
+    return Advanced(engine=0, checkpoint="dense", task="xquad", items=items)
 
 
 def _gave_up(name: str, task: str = "", stage: str = "load") -> GaveUp:

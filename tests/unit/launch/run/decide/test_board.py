@@ -147,8 +147,8 @@ def test_remote_engines_serve_urls_only(monkeypatch) -> None:
     """Neither kind waits for the other's work."""
     monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)
     board = Board()
-    board.ledger.remote.add("api")
-    board.ledger.remote_engines.add(1)
+    board.remote.add("api")
+    board.remote_engines.add(1)
     board.add([make_assignment("api", 1), make_assignment("dense", 1)])
     assert finish(board, 0).checkpoint.name == "dense"
     assert board.take(0, None, None) is None

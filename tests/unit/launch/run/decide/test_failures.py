@@ -12,9 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.store.run_json import Failure, Stage
-from launch.run.decide.assignments import Assignment, Shard, shard_of
+from launch.run import attempts
+from launch.run.decide.assignments import Assignment, Shard, begun, halves_of, shard_of
 from launch.run.decide.board import Board
-from launch.run.decide.failures import Ledger
+from launch.run.decide.nodes import suspected_nodes
+from launch.run.events import (
+    Advanced,
+    Attempt,
+    Event,
+    GaveUp,
+    Loaded,
+    Planned,
+    Recorded,
+    Started,
+)
+from launch.run.state import RunState, advance
 from tests.support.board import complete, finish, make_assignment, no_spare
 from tests.support.stamps import make_item
 
@@ -24,37 +36,68 @@ def _failure(name: str, what: str = "") -> Failure:
     return Failure(checkpoint=name, stage=stage, reason="no", mendable="?" in what)
 
 
-def _decision(ledger: Ledger, event: str) -> str:
+OUTCOMES = {
+    "-": "start", "*": "job", "/": "node", "x": "item", "c": "alike", "!": "death",
+    "?": "input", "!?": "input",
+}  # fmt: skip
+
+
+class Law:
     """A checkpoint, an engine, and what happens: the checkpoint does not load (""), or
     kills ("!"); its files are wrong ("?"); it finishes a shard ("+"), or loads ("=");
     the engine does not start ("-"); a job fails ("*"), or loses its node ("/"); an item
-    is deadly ("x"); all answers of a shard fail ("n"), and of one doubted by 0 ("c")."""
-    name, engine, what = event[0], int(event[1]), event[2:]
-    failure = _failure(name, what)
-    found: object
-    match what.rstrip("?"):
-        case "+":
-            found = ledger.went_well(engine, name)
-        case "=":
-            found = ledger.loaded(engine, make_assignment(name, 1).checkpoint)
-        case "-":
-            found = ledger.not_started(engine)
-        case "*":
-            found = ledger.not_made(failure)
-        case "/":
-            found = ledger.lost_node(failure)
-        case "x":
-            found = ledger.lost_item(name)
-        case "n" | "c":
-            found = ledger.doubts(engine, name, 0 if what == "c" else None)
-        case _:
-            set_aside = ledger.failed(engine, failure)
-            return set_aside * "aside " + ledger.remedy(engine)
-    return found if isinstance(found, str) else "aside" if found else "go on"
+    is deadly ("x"); all answers of a shard fail, also on a second engine ("c")."""
+
+    def __init__(self, engines: int, limit: int) -> None:
+        self.engines, self.limit = {*range(engines)}, limit
+        self.log: attempts.Log = ()
+        self.known = False
+
+    def tries(self, name: str) -> str:
+        failed = attempts.unfit(self.log, self.limit).get(name, set())
+        return "".join(
+            str(each)
+            for each in self.engines
+            if each not in failed or self.engines - {each} <= failed
+        )
+
+    def decide(self, event: str) -> str:
+        name, engine, what = event[0], int(event[1]), event[2:]
+        doubtful = attempts.is_doubtful(self.log, engine, self.limit)
+        if what == "+":
+            self._add(Advanced(engine=engine, checkpoint=name, task="", items=1))
+            return ""
+        if what == "=":
+            if doubtful:
+                self._add(Attempt(engine=engine, outcome="sound"))
+            self._add(Loaded(engine=engine, checkpoint=name))
+            self.known = True
+            return ""
+        outcome = OUTCOMES.get(what) or OUTCOMES.get(what.rstrip("?"), "load")
+        self._add(Attempt(engine=engine, checkpoint=name, outcome=outcome))
+        match outcome:
+            case "start":
+                ends = attempts.ends_engine(self.log, engine, self.limit)
+                return "retire" * ends
+            case "job" | "node":
+                failure, lost = _failure(name, what), outcome == "node"
+                found = attempts.given_up(self.log, failure, self.limit, lost=lost)
+                return "aside" * (found is not None)
+            case "item":
+                return "aside" * attempts.has_deadly_items(self.log, name)
+            case "alike":
+                return ""
+        others = self.engines - {engine}
+        aside = attempts.is_hopeless(self.log, name, others, self.limit)
+        doubtful = attempts.is_doubtful(self.log, engine, self.limit)
+        remedy = "probe" if self.known else "retire"
+        return " ".join(["aside"] * aside + [remedy] * doubtful)
+
+    def _add(self, event: Event) -> None:
+        self.log = attempts.after(self.log, event)
 
 
-# engines, attempts, history: decisions that are not "go on", by event: engines that may
-# try `a` next
+# engines, attempts, history: decisions, by event: engines that may try `a` next
 LAW = """
 1 1 a0                          : 1 aside                   : 0
 1 3 a0 a0 a0                    : 3 aside                   : 0
@@ -81,23 +124,19 @@ LAW = """
 1 3 g0= a0- a0- a0-             : 4 retire                  : 0
 1 3 a0- g0= a0- a0- a0-         : 5 retire                  : 0
 1 1 a0-                         : 1 retire                  : 0
-2 3 a0n a1c a0n                 : 1 aside                   : 01
-1 3 a0n                         :                           : 0
 """
 
 
 @pytest.mark.parametrize("row", LAW.strip().splitlines(), ids=lambda row: row[:24])
 def test_history_decides(row: str) -> None:
-    """The retry law; a doubted shard is set aside for another engine."""
     history, decisions, tries = (each.strip() for each in row.split(":"))
-    engines, attempts, *events = history.split()
-    ledger = Ledger(attempts=int(attempts), engines={*range(int(engines))})
-    found = [_decision(ledger, event).removesuffix(" go on") for event in events]
-    told = [f"{n} {each}" for n, each in enumerate(found, 1) if each != "go on"]
+    engines, limit, *events = history.split()
+    law = Law(int(engines), int(limit))
+    found = enumerate(map(law.decide, events), 1)
+    told = [f"{n} {each}" for n, each in found if each]
     assert told == decisions.split(", ") * bool(decisions)
-    able = filter(lambda engine: ledger.may_take(engine, "a"), range(int(engines)))
-    assert "".join(map(str, able)) == tries
-    assert ledger.may_take(0, "z")
+    assert law.tries("a") == tries
+    assert "0" in law.tries("z")
 
 
 # attempts; then at each death: shards that were left, by their items, what is proven,
@@ -114,24 +153,78 @@ DEATHS = """
 @pytest.mark.parametrize("row", DEATHS.strip().splitlines())
 def test_suspects_are_halved(row: str) -> None:
     """With two items in flight."""
-    attempts, *deaths = row.split("; ")
-    ledger = Ledger(attempts=int(attempts), engines={0})
+    limit, *deaths = row.split("; ")
+    log: attempts.Log = ()
     for death in deaths:
         shards, proven = death.split(" > ")
         left = [shard_of(tuple(map(int, each))) for each in shards.split()]
-        guilty, alone = ledger.examine(("a", "task"), left, 2)
+        spans = tuple(shard.span for shard in begun(left, 2))
+        part = "a", "task"
+        log = (
+            *log,
+            Attempt(checkpoint="a", task="task", outcome="death", shards=spans),
+        )
+        alone = [
+            shard
+            for shard in left
+            if attempts.is_suspect(log, part, shard.span, int(limit))
+        ]
+        guilty = "unknown"
+        if len(left) == 1 and alone:
+            found = halves_of(alone[0])
+            if len(found) > 1:
+                guilty, alone = "a shard", list(found)
+            elif attempts.is_guilty(log, part, alone[0].span, int(limit)):
+                guilty = "an item"
         names = ["".join(map(str, shard.questions)) for shard in alone]
         assert " ".join([guilty, *names]) == proven
 
 
 def test_failure_names_engines_and_attempts() -> None:
-    ledger = Ledger(engines={0, 1})
-    ledger.hosts[0] |= {"b", "a"}
-    ledger.hosts[1].add("c")
-    for engine in (0, 1, 1):
-        ledger.failed(engine, _failure("a"))
-    located = ledger.located(_failure("a"))
-    assert (located.engine, located.node, located.attempts) == ("0, 1", "a, b, c", 3)
+    log = tuple(
+        Attempt(engine=engine, checkpoint="a", outcome="load") for engine in (0, 1, 1)
+    )
+    found = attempts.located(log, _failure("a"), {0: {"b", "a"}, 1: {"c"}})
+    assert (found.engine, found.node, found.attempts) == ("0, 1", "a, b, c", 3)
+
+
+def _of_events(*events: Event) -> attempts.Log:
+    state = RunState()
+    for event in events:
+        state = advance(state, event, 0.0)
+    return state.attempts
+
+
+def test_resumed_run_goes_on_counting() -> None:
+    """Of what is unfinished and was not given up. Its engines are others, and wrong
+    files may be right now."""
+    planned = Planned({name: {"t": 9} for name in ("a", "b", "lost", "done")})
+    names = ("a", "a", "lost", "done")
+    log = _of_events(
+        planned,
+        *(Attempt(engine=0, checkpoint=name, outcome="load") for name in names),
+        Attempt(engine=0, checkpoint="b", outcome="input"),
+        Attempt(engine=0, outcome="start"),
+        GaveUp(_failure("lost")),
+        Recorded(checkpoint="done", task="t", items=9),
+        Started(),
+    )
+    assert [each.checkpoint for each in log] == ["a", "a"]
+    assert attempts.unfit(log, 3)["a"] == {-1}
+    log = (*log, Attempt(engine=0, checkpoint="a", outcome="load"))
+    assert attempts.is_hopeless(log, "a", set(), 3)
+    assert attempts.located(log, _failure("a"), {}).engine == "0"
+    log = attempts.after(log, Advanced(engine=1, checkpoint="a", task="t", items=1))
+    assert attempts.row(log, "a") == ()
+
+
+def test_resumed_suspects_are_alone() -> None:
+    board, death = _board(), Attempt(checkpoint="a", task="gazetteer", outcome="death", shards=((20, 39),))  # fmt: skip
+    for _ in range(2):
+        board.bus.report(death)
+    board.add([_assignment("a", 60)])
+    taken = [[each.span for each in finish(board).shards] for _ in range(2)]
+    assert taken == [[(0, 19), (40, 59)], [(20, 39)]]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +239,7 @@ def test_failure_names_engines_and_attempts() -> None:
 )
 def test_node_of_retired_engines(rooms, retired, serving, suspected):
     counts = map(Counter, (rooms, retired, serving))
-    assert Ledger.suspected_nodes(*counts) == list(suspected)
+    assert suspected_nodes(*counts) == list(suspected)
 
 
 # ---- the board
@@ -163,9 +256,9 @@ def _take(board: Board, engine: int = 0) -> Assignment:
     return board.take(engine, None, None)
 
 
-def _board(engines: int = 1, attempts: int = 3) -> Board:
+def _board(engines: int = 1, limit: int = 3) -> Board:
     questions = [SimpleNamespace(item=make_item(number)) for number in range(130)]
-    board = Board(Ledger(attempts=attempts), questions={"gazetteer": questions})
+    board = Board(attempts=limit, questions={"gazetteer": questions})
     for engine in range(engines):
         board.join(engine, host="node")
     return board
@@ -204,7 +297,7 @@ def test_broken_checkpoint_goes_last() -> None:
 
 
 def test_lost_base_takes_its_readers_along() -> None:
-    board = _board(attempts=1)
+    board = _board(limit=1)
     board.add(
         [
             make_assignment("dense", 2),
@@ -236,7 +329,7 @@ def test_lost_base_takes_its_readers_along() -> None:
 
 def test_complete_base_may_fail() -> None:
     """Its readers have its answers."""
-    board = _board(attempts=1)
+    board = _board(limit=1)
     board.add([make_assignment("dense", 1), make_assignment("wanda", 1, base="dense")])
     finish(board)
     board.add([make_assignment("dense", 1, task="xquad")])
@@ -247,7 +340,7 @@ def test_complete_base_may_fail() -> None:
 
 
 def test_work_of_another_engine_is_awaited() -> None:
-    board = _board(2, attempts=1)
+    board = _board(2, limit=1)
     board.add([make_assignment("dense", 4)])
     _take(board, 0)
     assert len(_take(board, 1).shards) == 2

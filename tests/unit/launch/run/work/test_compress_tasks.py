@@ -14,9 +14,9 @@ from ray.exceptions import RayTaskError, TaskCancelledError, WorkerCrashedError
 from evaluator.core.errors import InputError
 from evaluator.store.run_json import Failure
 from launch.run.decide.assignments import Where
-from launch.run.decide.failures import Ledger
 from launch.run.decide.nodes import FreeGpus, Node
-from launch.run.events import Retried
+from launch.run.events import Event, Retried
+from launch.run.state import Bus
 from launch.run.work import compress_tasks
 from launch.run.work.compress_tasks import CompressTasks
 from launch.sweep.config import Resources
@@ -124,6 +124,11 @@ def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             monkeypatch.setattr(compress_tasks, name, fake)
         nodes = [Node(node_id=name, name=name, cpus=1, gpus=1) for name in gpus]
         config = SimpleNamespace(absolute=lambda: "config", source=Path("m"))
+
+        def note(event: Event, _: object) -> None:
+            if isinstance(event, Retried):
+                found.warned.append(event.text)
+
         resources = Resources(stall_seconds=60, load_seconds=300)
         found.tasks = CompressTasks(
             [
@@ -140,10 +145,7 @@ def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             tmp_path,
             free=FreeGpus(nodes) if gpus else None,
             options={},
-            ledger=Ledger(attempts=3),
-            report=lambda event: (
-                found.warned.append(event.text) if isinstance(event, Retried) else None
-            ),
+            bus=Bus(note),
         )
         return found
 

@@ -16,10 +16,10 @@ from evaluator.store.cells import Cells
 from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Failure
 from launch.provenance import Room
-from launch.run.decide.failures import Ledger
 from launch.run.decide.nodes import Node, Placement, compress_options
 from launch.run.decide.sharing import Trial
 from launch.run.events import Event, GaveUp
+from launch.run.state import Bus
 from launch.run.work import compress_tasks, driver
 from launch.run.work.compress_tasks import CompressTasks
 from launch.sweep.config import Resources, load_sweep
@@ -47,7 +47,7 @@ def _of(prepared: Any, store: Any = None, path: Path = Path("run")) -> driver._R
         reused=[],
     )
     live = SimpleNamespace(poll=lambda served: None)
-    return driver._Run(prepared, directory, store, lambda event: None, live, [], ())
+    return driver._Run(prepared, directory, store, Bus(), live, [], ())
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,7 @@ def test_sent_paths_are_absolute(monkeypatch, tmp_path: Path) -> None:
     dense, to_prune = prepared.jobs
     logs, options = Path("run/logs"), compress_options(gpu=False)
     CompressTasks(
-        [to_prune], prepared, logs, free=None, options=options, ledger=Ledger(),
-        report=lambda event: None,
+        [to_prune], prepared, logs, free=None, options=options, bus=Bus(),
     ).start(1)  # fmt: skip
     with Inspections(trust=False) as inspected:
         run._enqueue([dense], inspected)

@@ -62,19 +62,14 @@ def _warnings(told: list[Event]) -> list[str]:
 
 
 def _worker(board, told, log=Path("log"), config=None, gpus=2) -> EngineWorker:
+    board.bus.listeners.append(lambda event, _: told.append(event))
     setup = EngineSetup(
         config=config,
         log_path=log,
         place=Placement(node_id="a", gpus=gpus, threads=None),
     )
     return EngineWorker(
-        1,
-        setup,
-        board=board,
-        store=None,
-        questions={},
-        report=told.append,
-        resources=Resources(),
+        1, setup, board=board, store=None, questions={}, resources=Resources()
     )
 
 
