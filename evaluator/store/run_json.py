@@ -153,11 +153,13 @@ class Size:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What one engine did for one checkpoint in one call: its counters
+    """What one engine did for one checkpoint and task in one call: its counters
     (`EngineStats`) and its load (`LoadReport`); None: not measured."""
 
     engine: int = 0
     checkpoint: str
+    task: str = ""  # empty: all of them, in a run of an earlier version
+    seconds: Seconds | None = None  # that it worked at it, its start and load apart
     idle_share: Seconds | None = None
     waiting_share: Seconds | None = None
     node: str = ""
@@ -184,6 +186,20 @@ class Served:
     kv_scales: str | None = None
 
     @property
+    def spent(self) -> float | None:
+        """Its seconds; of an earlier version, those that the engine counted."""
+        found = self.seconds
+        if found is None and None not in (self.busy_seconds, self.waiting_seconds):
+            found = (self.busy_seconds or 0.0) + (self.waiting_seconds or 0.0)
+        return None if found is None else max(found, 0.0)
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs its engine has."""
+        numbers = self.gpu.partition(": ")[2]
+        return len(numbers.split(",")) if numbers else 0
+
+    @property
     def row(self) -> Json:
         row = {each.name: getattr(self, each.name) for each in fields(self)}
         few = ("kv_scales", "abilities", "replaced", "repeated", "changed")
@@ -191,6 +207,21 @@ class Served:
             if row[name] in (None, {}, 0):
                 del row[name]
         return row
+
+
+def gpu_hours(some: Sequence[Served], every: Sequence[Served]) -> float:
+    """The GPU-hours of some rows. A GPU is held as long as its engine of most hours;
+    `every` engine that shares it has a part of them."""
+    spent: dict[str, dict[int, float]] = {}
+    for each in every:
+        engines = spent.setdefault(each.gpu, {})
+        engines[each.engine] = engines.get(each.engine, 0.0) + (each.spent or 0.0)
+    seconds = 0.0
+    for each in some:
+        if each.gpus and each.spent:
+            shared = spent[each.gpu].values()
+            seconds += each.spent * each.gpus * max(shared) / sum(shared)
+    return seconds / 3600
 
 
 def remarks(replaced: int, repeated: int, changed: int) -> dict[str, str]:

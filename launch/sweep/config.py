@@ -229,6 +229,9 @@ class Resources(Frozen):
     load_seconds: int = Field(default=1800, ge=1, le=30 * 24 * 3600)
     # The run ends after this long without GPUs for any engine; at most a month.
     placement_seconds: int = Field(default=600, ge=1, le=30 * 24 * 3600)
+    price_per_gpu_hour: float | None = Field(
+        default=None, ge=0, description="of one GPU, in any currency: table price"
+    )
     # RUN/references, after the run
     keep_references: bool = Field(
         default=False, description="keep the distributions of probe fidelity"

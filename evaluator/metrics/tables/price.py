@@ -1,6 +1,6 @@
 """Table `price`: what a checkpoint costs, beside how many answers it keeps.
 
-One row per checkpoint and machine: a time or a memory of one machine says nothing
+One row per checkpoint, task and machine: a time or a memory of one machine says nothing
 about another's. All calls of a run are added up, and all of its engines of one
 device. A cell is empty where the run did not measure it.
 
@@ -14,19 +14,24 @@ device. A cell is empty where the run did not measure it.
     tokens_per_second   (computed prompt tokens + generated tokens) / seconds; the
                         prefix cache's are not computed
     seconds_per_item    seconds / items whose records were stored
-    engine_hours        of all its tasks: times the price of a GPU's hour, what it cost,
-                        where each GPU has one engine
+    seconds             that engines worked at it, without their starts and loads
+    engine_hours        the same
+    gpu_hours           times the GPUs of an engine; engines that share a GPU divide
+                        its hours
+    cost                gpu_hours x `resources.price_per_gpu_hour`
 
-The seconds are an engine's own: busy, or waiting with requests at hand
+The seconds of a rate are an engine's own: busy, or waiting with requests at hand
 (`EngineStats`). With two engines the run is faster. The figure, one for each task,
 base and machine, has the share of `kept` (`evaluator.metrics.fates`) of the answers
 that the base knew; the base keeps all of its own."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 
 import pandas as pd
 
+from evaluator.core.errors import mapping_at
 from evaluator.metrics.columns import (
     AMOUNT,
     COUNT,
@@ -41,7 +46,7 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.fates import known_share
 from evaluator.metrics.inputs import Inputs, Subject
 from evaluator.metrics.table import Lack, Scatter, Table
-from evaluator.store.run_json import Served, Size, rows_as
+from evaluator.store.run_json import Served, Size, gpu_hours, rows_as
 
 _MB = 1e6
 BYTES = Kind(
@@ -51,24 +56,33 @@ BYTES = Kind(
     dtype="Int64",
     stored="bytes",
 )
+COST = Kind("cost", partial(rounded, digits=2))
 SECONDS = Kind("seconds", partial(rounded, digits=3), unit="s", stored="s")
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
     sizes = {each.name: each for each in rows_as(inputs.run, "checkpoints", Size)}
-    calls: dict[str, dict[str, list[Served]]] = {}
-    for served in rows_as(inputs.run, "engine_stats", Served):
-        machines = calls.setdefault(served.checkpoint, {})
+    calls: dict[tuple[str, str], dict[str, list[Served]]] = {}
+    every = rows_as(inputs.run, "engine_stats", Served)
+    for served in every:
+        machines = calls.setdefault((served.task, served.checkpoint), {})
         machines.setdefault(served.device, []).append(served)
-    for subject in (*inputs.checkpoints, *inputs.readers):
+    price = mapping_at(inputs.run, "config", "resources").get("price_per_gpu_hour")
+    subjects = (*inputs.checkpoints, *inputs.readers)
+    tasks = Counter(subject.checkpoint for subject in subjects)
+    for subject in subjects:
         size = sizes.get(subject.checkpoint)
         row: Row = {"task": subject.task, "checkpoint": subject.checkpoint}
         row |= {"items": len(inputs.asked(subject.task))}
         row |= _kept(inputs, subject) | _size(size)
-        machines = calls.get(subject.checkpoint, {})
-        for machine, own in machines.items():
-            yield row | _speed(own) | {"machine": machine or None}
-        if size is not None and not machines:
+        machines = calls.get(subject.key, {})
+        undivided = calls.get(("", subject.checkpoint), {})
+        for machine, own in (machines or undivided).items():
+            spent: Row = {}
+            if machines or tasks[subject.checkpoint] == 1:
+                spent = _spent(own, gpu_hours(own, every), price)
+            yield row | _speed(own) | spent | {"machine": machine or None}
+        if size is not None and not (machines or undivided):
             yield row
 
 
@@ -111,8 +125,19 @@ def _speed(calls: Sequence[Served]) -> Row:
         "peak_memory": max(peaks, default=None),
         "tokens_per_second": tokens / seconds if seconds > 0 else None,
         "seconds_per_item": item_seconds / items if items and seconds > 0 else None,
-        "engine_hours": seconds / 3600 if seconds > 0 else None,
     }
+
+
+def _spent(calls: Sequence[Served], hours: float, price: object) -> Row:
+    """What a checkpoint took on one machine; `price`: of a GPU's hour, as run.json has
+    it."""
+    seconds = sum(call.spent or 0.0 for call in calls)
+    row = {"seconds": seconds, "engine_hours": seconds / 3600} if seconds > 0 else {}
+    if hours > 0:
+        row["gpu_hours"] = hours
+        if isinstance(price, int | float):
+            row["cost"] = hours * price
+    return row
 
 
 def _plotted(frame: pd.DataFrame) -> pd.DataFrame:
@@ -142,16 +167,16 @@ TABLE = Table(
     title="What does it cost?",
     reading=(
         "Size, memory and speed of each checkpoint in this run, and the known answers"
-        " that it keeps. There is one row per checkpoint and machine, and a figure per"
+        " that it keeps. There is one row per task, checkpoint and machine, and a figure per"
         " machine and base: figures of different machines are never mixed. Bits a"
         " weight include scales. Memory is the peak of an engine's process. Tokens are"
-        " those generated and the prompt's computed ones, not those from a cache. The"
-        " time is that of one engine, busy or waiting with requests at hand."
+        " those generated and the prompt's computed ones, not those from a cache. A rate"
+        " is that of one engine, busy or waiting with requests at hand. Hours are those"
+        " of all engines, without starts and loads; engines on one GPU divide its hours."
     ),
     needs="run.json",
     columns=(
-        Column("task", TEXT, figure_only=True),
-        *TEXT("checkpoint"),
+        *TEXT("task", "checkpoint"),
         Column("of_base", TEXT, figure_only=True),
         Column("is_base", FLAG, figure_only=True),
         Column("kept", PERCENTAGE, figure_only=True),
@@ -161,7 +186,10 @@ TABLE = Table(
         *BYTES("peak_memory"),
         Column("tokens_per_second", AMOUNT, stored="tokens per second"),
         *SECONDS("seconds_per_item"),
+        *SECONDS("seconds"),
         Column("engine_hours", AMOUNT, stored="h"),
+        Column("gpu_hours", AMOUNT, "GPU-hours", stored="h"),
+        *COST("cost"),
         *TEXT("machine"),
         Column("items", COUNT, figure_only=True),
         Column("reason", TEXT, figure_only=True),

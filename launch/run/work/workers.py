@@ -56,13 +56,14 @@ _FAILURES = (RayError, EngineError, Hung, NodeLost)
 
 
 class Tally(NamedTuple):
-    """What one load of an engine counted for one checkpoint. Checkpoints of equal
-    weights share a load."""
+    """What one load of an engine counted for one checkpoint and task. Checkpoints of
+    equal weights share a load."""
 
     where: Where
     report: LoadReport
     stats: EngineStats = EngineStats()
     items: int = 0  # whose records were stored in that time
+    seconds: float = 0.0  # of its assignments
 
 
 class EngineWorker(Worker):
@@ -89,12 +90,13 @@ class EngineWorker(Worker):
         self._held: tuple[str | None, str | None] = None, None
         self._load_report: LoadReport | None = None  # of the present load
         self._counted = EngineStats()  # of the present load, as last noted
+        self._noted = 0.0  # when
         self._loads = 0
         self._actor_since = 0.0  # when the actor was asked for
         self.start_seconds = 0.0  # from then until it served a checkpoint
         self._reading: EngineStats | None = None
         self._asked: Any = None  # a reading that has not come yet
-        self.tallies: dict[tuple[int, str], Tally] = {}  # by load and checkpoint
+        self.tallies: dict[tuple[int, events.Part], Tally] = {}  # by load
         self._log_start = 0  # the byte of the log at which this actor's output begins
         self._loading = HangWatch(resources.load_seconds)
         self._working = HangWatch(resources.stall_seconds)
@@ -362,7 +364,8 @@ class EngineWorker(Worker):
                 engine=self.number, checkpoint=name, task=task, items=assignment.items
             )
         )
-        began, items = time.monotonic(), 0
+        self._noted = began = time.monotonic()
+        items = 0
         try:
             self._read_ahead()
             questions = self._questions[assignment.task_key]
@@ -371,13 +374,13 @@ class EngineWorker(Worker):
             )
             for result in self._results(stream):
                 kept = self._keep(assignment, result)
-                self._note(name, result.stats, kept)
+                self._note(assignment.part, result.stats, kept)
                 if kept:
                     items += kept
                     # the next checkpoint may only just have been pruned
                     self._read_ahead()
             stats = ray.get(self._actor.stats.remote(), timeout=_CONTROL_SECONDS)
-            self._note(name, stats)
+            self._note(assignment.part, stats)
         finally:
             ended = events.Ended(
                 engine=self.number,
@@ -456,22 +459,28 @@ class EngineWorker(Worker):
         self.board.finished(self.number, shard, failed)
         return len(shard.questions)
 
-    def _note(self, name: str, stats: EngineStats | None, items: int = 0) -> None:
-        """Add what the engine counted since the last note. A death or an
-        interruption loses only what follows."""
+    def _note(
+        self, part: events.Part, stats: EngineStats | None, items: int = 0
+    ) -> None:
+        """Add what the engine counted since the last note, and the seconds since then.
+        A death or an interruption loses only what follows."""
         if stats is None or self.where is None or self._load_report is None:
             return
-        load = self._loads, name
+        load = self._loads, part
         before = self.tallies.get(load, Tally(self.where, self._load_report))
         more, self._counted = stats.since(self._counted), stats
+        since, self._noted = self._noted, time.monotonic()
         total = before.stats.plus(more)
         self.tallies[load] = before._replace(
-            where=self.where, stats=total, items=before.items + items
+            where=self.where,
+            stats=total,
+            items=before.items + items,
+            seconds=before.seconds + self._noted - since,
         )
         known = remarks(*before.stats.counted)
         for kind, note in remarks(*total.counted).items():
             if kind not in known:
-                self._warn(f"{name}: {note}")
+                self._warn(f"{part[0]}: {note}")
 
     def reading(self) -> EngineStats | None:
         """What the engine has counted since its last load, as it last told; asks it
@@ -490,14 +499,17 @@ class EngineWorker(Worker):
         return self._reading
 
     def served(self) -> list[Served]:
-        """A row for each load and checkpoint."""
+        """A row for each load, checkpoint and task."""
         rows = []
-        for (_, name), (where, report, stats, items) in list(self.tallies.items()):
+        for (_, (name, task)), tally in list(self.tallies.items()):
+            where, report, stats, items, seconds = tally
             shares: Json = stats.shares()
             rows.append(
                 Served(
                     engine=self.number,
                     checkpoint=name,
+                    task=task,
+                    seconds=round(seconds, 3),
                     node=where.node,
                     node_id=where.node_id,
                     device=where.device,

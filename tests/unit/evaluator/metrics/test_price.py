@@ -11,9 +11,10 @@ from evaluator.report.figures import draw_each
 from tests.support.records import Seen, numbered
 from tests.support.tables import has, only, outcomes
 
-SPEED = ["peak_memory", "tokens_per_second", "seconds_per_item", "engine_hours"]
-SPEED += ["machine"]
-NAMES = ["checkpoint", "bytes", "bits_a_weight", "parameters", *SPEED]
+SPENT = ["seconds", "engine_hours", "gpu_hours", "cost"]
+SPEED = ["peak_memory", "tokens_per_second", "seconds_per_item", *SPENT, "machine"]
+NAMES = ["task", "checkpoint", "bytes", "bits_a_weight", "parameters", *SPEED]
+GPU_HOUR = {"task": "t", "gpu": "a: 3,4", "seconds": 3600.0}
 SIZES = [
     {"name": "dense", "bytes": 2000, "disk_bytes": 2080, "parameters": 1000},
     {"name": "gptq", "bytes": 530, "disk_bytes": 600, "parameters": 1000},
@@ -31,7 +32,10 @@ CALL = {
 
 
 def filled(
-    *calls: object, tasks: tuple[str, ...] = ("t",), sizes: object = SIZES
+    *calls: object,
+    tasks: tuple[str, ...] = ("t",),
+    sizes: object = SIZES,
+    price: object = None,
 ) -> FilledTable:
     known = Seen(greedy=True, choice=True)
     dense = numbered(english=[known] * 3)
@@ -41,6 +45,7 @@ def filled(
         parts.append(outcomes("dense", dense, task=task))
         parts.append(outcomes("gptq", own, base="dense", task=task))
     run = {"checkpoints": sizes, "engine_stats": list(calls)}
+    run["config"] = {"resources": {"price_per_gpu_hour": price}}
     return TABLES["price"].fill(Inputs(pd.concat(parts), run=run))
 
 
@@ -50,15 +55,45 @@ def told(*calls: object, **given: object) -> pd.DataFrame:
 
 
 def test_price_of_all_calls():
-    """Two calls: (100 + 300) tokens in (4 + 4) s, and 2 + 6 items; the higher peak.
-    Two tasks are still one row."""
+    """Two calls: (100 + 300) tokens in (4 + 4) s, and 2 + 6 items; the higher peak."""
     again = CALL | {"generated_tokens": 240, "items": 6, "peak_memory": 650}
-    rows = told(CALL, again, tasks=("t", "u"))
+    rows = told(CALL, again)
     assert rows.columns.tolist() == NAMES
     has(rows, checkpoint=["dense", "gptq"], bytes=[2080, 600], parameters=[1000] * 2)
     has(rows, bits_a_weight=[16, 8 * 530 / 1000], peak_memory=[None, 700])
     has(rows, tokens_per_second=[None, 400 / 8], seconds_per_item=[None, 8 / 8])
     has(rows, machine=[None, "H100"], engine_hours=[None, 8 / 3600])
+    has(rows, seconds=[None, 8], gpu_hours=[None] * 2, cost=[None] * 2)
+
+
+def test_hours_are_of_checkpoint_and_task():
+    """An engine of two GPUs has twice its hours. A run of before did not divide its
+    hours by task: with two tasks they are nobody's."""
+    later = CALL | GPU_HOUR | {"task": "u", "seconds": 1800.0}
+    rows = told(CALL | GPU_HOUR, later, tasks=("t", "u"), price=2.5)
+    rows = rows[rows["checkpoint"] == "gptq"]
+    has(rows, task=["t", "u"], seconds=[3600, 1800], engine_hours=[1, 0.5])
+    has(rows, gpu_hours=[2, 1], cost=[5, 2.5], tokens_per_second=[25, 25])
+    before = told(CALL | {"gpu": "a: 3"}, tasks=("t", "u"), price=2.5)
+    before = before[before["checkpoint"] == "gptq"]
+    has(before, engine_hours=[None] * 2, cost=[None] * 2, tokens_per_second=[25, 25])
+    alone = told(CALL | {"gpu": "a: 3"}, price=3600)
+    has(only(alone, checkpoint="gptq"), seconds=4, gpu_hours=4 / 3600, cost=4)
+    free = told(CALL | GPU_HOUR, price="2.5")
+    has(only(free, checkpoint="gptq"), gpu_hours=2, cost=None)
+
+
+def test_engines_on_one_gpu_divide_its_hours():
+    """One holds it for an hour, and another beside it for half of that: an hour in
+    all, in parts of 2 and 1. Another GPU is not theirs."""
+    first = CALL | GPU_HOUR | {"gpu": "a: 3"}
+    beside = first | {"engine": 1, "checkpoint": "dense", "seconds": 1800.0}
+    apart = first | {"engine": 2, "gpu": "a: 4", "device": "A100"}
+    rows = told(first, beside, apart)
+    has(only(rows, checkpoint="dense"), gpu_hours=1 / 3, engine_hours=0.5)
+    own = only(rows, checkpoint="gptq", machine="H100")
+    has(own, gpu_hours=2 / 3, engine_hours=1)
+    has(only(rows, checkpoint="gptq", machine="A100"), gpu_hours=1)
 
 
 def test_price_keeps_machines_apart():
@@ -84,12 +119,12 @@ def test_price_keeps_machines_apart():
     ("changes", "empty"),
     [
         # a run of before
-        ({"items": None, "peak_memory": None}, ["peak_memory", "seconds_per_item"]),
-        # engine torch
         (
-            {"busy_seconds": None},
-            ["tokens_per_second", "seconds_per_item", "engine_hours"],
+            {"items": None, "peak_memory": None},
+            ["peak_memory", "seconds_per_item", "gpu_hours", "cost"],
         ),
+        # engine torch
+        ({"busy_seconds": None}, ["tokens_per_second", "seconds_per_item", *SPENT]),
         ({"busy_seconds": float("nan")}, SPEED),  # no counters that can be read
         ({"device": 3, "items": -1}, SPEED),
     ],

@@ -167,7 +167,8 @@ def test_remarks_of_a_run_are_told_once(board, told) -> None:
         checkpoint=Path("api"), swapped=False, tensors=1, seconds=0.0, notes=("slow",)
     )
     for repeated, changed in ((3, 0), (5, 1), (9, 2)):
-        worker._note("api", EngineStats(repeated=repeated, changed=changed))
+        counted = EngineStats(repeated=repeated, changed=changed)
+        worker._note(("api", "t"), counted)
     (row,) = worker.served()
     assert (row.repeated, row.changed, row.notes[0]) == (9, 2, "slow")
     assert row.notes[1].startswith("2 of 9 fixed prompts had another answer")
@@ -175,25 +176,34 @@ def test_remarks_of_a_run_are_told_once(board, told) -> None:
     assert warning.startswith("api: 1 of 5 fixed prompts had another answer")
 
 
-def test_counters_of_each_checkpoint(board, told) -> None:
+def test_counters_of_each_checkpoint(board, told, monkeypatch) -> None:
     """Shards are noted as they come. A checkpoint with equal weights is not loaded
-    again, but counted apart."""
+    again, but counted apart, and so is a task; each with the seconds since the note
+    before."""
+    monkeypatch.setattr(time, "monotonic", iter([1.0, 3.0, 7.0, 8.0, 10.0]).__next__)
     worker = _worker(board, told)
     worker.where, worker._loads = Where(node="a", node_id="a", device="cpu"), 1
     worker._load_report = LoadReport(
         checkpoint=Path("dense"), swapped=False, tensors=1, seconds=0.0, notes=("slow",)
     )
-    for name, requests, busy, items in (
-        ("dense", 3, 1.0, 20),
-        ("again", 9, 2.0, 20),
-        ("dense", 10, 4.0, 7),
+    for part, requests, busy, items in (
+        (("dense", "t"), 3, 1.0, 20),
+        (("again", "t"), 9, 2.0, 20),
+        (("dense", "t"), 10, 4.0, 7),
+        (("dense", "u"), 12, 5.0, 3),
     ):
-        worker._note(name, EngineStats(requests=requests, busy_seconds=busy), items)
-    worker._note("dense", None)
+        worker._note(part, EngineStats(requests=requests, busy_seconds=busy), items)
+    worker._note(("dense", "t"), None)
     worker._loads, worker._counted = 2, EngineStats()
-    worker._note("dense", EngineStats(requests=2), 4)
-    rows = [(each.checkpoint, each.requests, each.busy_seconds, each.items) for each in worker.served()]  # fmt: skip
-    assert rows == [("dense", 4, 3.0, 27), ("again", 6, 1.0, 20), ("dense", 2, None, 4)]
+    worker._note(("dense", "t"), EngineStats(requests=2), 4)
+    names = ("checkpoint", "task", "requests", "busy_seconds", "items", "seconds")
+    rows = [tuple(getattr(each, name) for name in names) for each in worker.served()]
+    assert rows == [
+        ("dense", "t", 4, 3.0, 27, 5.0),
+        ("again", "t", 6, 1.0, 20, 2.0),
+        ("dense", "u", 2, 1.0, 3, 1.0),
+        ("dense", "t", 2, None, 4, 2.0),
+    ]
     assert {(*each.notes, each.scoring, each.engine) for each in worker.served()} == {
         ("slow", "forced", 1)
     }
