@@ -114,6 +114,8 @@ class Prompter:
         self._tail = 0 if chat else _special_tail(tokenizer)
         self._opening = [] if chat else opening_of(tokenizer)
         self.system = ""  # the message before the user's turn in a chat template
+        self.blank: str | None = None  # in a prompt, where an option is put
+        self.whole = False  # spaces at a prompt's end belong to the answer
         self.eos_ids = eos_ids_of(tokenizer)
         self._counts: dict[str, int] = {}
         self.thoughts = Thoughts(tokenizer) if thinking else None
@@ -193,9 +195,16 @@ class Prompter:
 
         A space precedes an answer, except after a chat template or white space. If the
         joint encoding does not begin with the prompt's ids, it is split after the last
-        common token. Raises InputError for an answer that adds no tokens.
+        common token. With a `blank`, each answer is put there, and what follows it is
+        its continuation. Raises InputError for an answer that adds no tokens.
         """
         separator = "" if self._chat else _separator(prompt.text)
+        if self.blank is not None:
+            start, _, rest = prompt.text.partition(self.blank)
+            rest = f" {rest.strip()}"
+            return [self._following(start + each, rest) for each in answers]
+        if self.whole and not self._chat:
+            return [self._following(prompt.text, f" {each}") for each in answers]
         before: TokenIds = ()
         # they are no text that could be encoded again
         if prompt.thought is not None and self.thoughts is not None:
@@ -210,9 +219,13 @@ class Prompter:
             [prompt.text + separator + answer for answer in answers]
         )
         return [
-            _split(before, prompt, ids, answer)
+            _split(before, prompt.token_ids, ids, answer)
             for ids, answer in zip(joint, answers, strict=True)
         ]
+
+    def _following(self, text: str, rest: str) -> Continuation:
+        """A text's continuation, with the white space between them, as in lm-eval."""
+        return _split((), self._encode(text.rstrip()), self._encode(text + rest), rest)
 
     def after(self, prompt: Prompt, thought: Thought | None) -> Prompt:
         """The prompt with a thought that has ended, or None: what follows is the
@@ -454,9 +467,8 @@ def _around(context: str, gap: str, question: str) -> tuple[str, str]:
 
 
 def _split(
-    before: TokenIds, prompt: Prompt, joint: TokenIds, answer: str
+    before: TokenIds, own: TokenIds, joint: TokenIds, answer: str
 ) -> Continuation:
-    own = prompt.token_ids
     pairs = enumerate(zip(own, joint, strict=False))
     common = next(
         (place for place, (one, other) in pairs if one != other),

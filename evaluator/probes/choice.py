@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from evaluator.asking.questions import NO_DISTRACTOR, Question
@@ -43,6 +44,10 @@ class Choice(ItemProbe):
         "recognised": "boolean",
         "recognised_per_token": "boolean",
         "recognised_per_byte": "boolean",
+        # The same with ties to the first option, by summed and by score per character:
+        # lm-eval's `acc` and `acc_norm`, where options are in the order of the data.
+        "acc": "boolean",
+        "acc_norm": "boolean",
         # The gold option's score minus the best other one's, in nats; the number of the
         # option that scored highest.
         "choice_margin": "Float64",
@@ -104,7 +109,11 @@ class Choice(ItemProbe):
         lengths = [_length(option["token_ids"]) for option in options]
         words = [text.split() for text in texts]
         kinds = [answer_type(text, options[0]["language"]) for text in texts]
-        best = max(scores)
+        order = sorted(options, key=itemgetter("index"))
+        picked = max(order, key=itemgetter("logprob"))
+        normed = max(
+            order, key=lambda each: each["logprob"] / (len(each["option_text"]) or 1)
+        )
         return {
             "options": len(options),
             "recognised": _gold_leads(scores),
@@ -112,10 +121,10 @@ class Choice(ItemProbe):
             "recognised_per_byte": _gold_leads(
                 scores, [len(text.encode()) for text in texts]
             ),
+            "acc": picked["is_gold"],
+            "acc_norm": normed["is_gold"],
             "choice_margin": scores[0] - max(scores[1:]),
-            "picked": min(
-                option["index"] for option in options if option["logprob"] == best
-            ),
+            "picked": picked["index"],
             "same_kind": kinds.count(kinds[0]) - 1,
             "option_tokens": sum(lengths) or None,
             "option_words": sum(map(len, words)),

@@ -41,6 +41,10 @@ class EvalConfig(Settings, Source):
         default=None, description="distractors: alike (default), any or near"
     )
     chat: bool = Field(default=False, description="use the tokenizer's chat template")
+    # As this suite poses it (`Task.suites`).
+    suite: str | None = Field(
+        default=None, description="zero-shot[:DIR], in place of a task"
+    )
     # Which of the sweep's prompts pose it; None: the paper's and every other one.
     prompts: tuple[str, ...] | None = None
     # the prompt that poses it, if not the paper's; `prompts` sets it
@@ -64,8 +68,17 @@ class EvalConfig(Settings, Source):
         it."""
         if not isinstance(given, dict) or not isinstance(given.get("task"), str):
             return given
-        task = _task_of(given["task"])
+        task, suite = _task_of(given["task"]), given.get("suite")
         usual = dict(task.settings) if task else {}
+        if suite is not None:
+            known = [each.name for each in TASKS if suite in each.suites]
+            if task is None or task.name not in known:
+                has = ", ".join(known) or "nothing"
+                raise ValueError(
+                    f"suite: {suite!r} has {has}, not task {given['task']!r}"
+                )
+            usual |= task.suites[suite]
+            usual.pop("prompt", None)
         if given.get("grader", usual.get("grader")) != usual.get("grader"):
             usual.pop("options", None)
         return {**usual, **given}
@@ -118,6 +131,11 @@ class EvalConfig(Settings, Source):
             raise ValueError(
                 "system: a chat template has system messages: set chat: true (--chat)"
             )
+        if self.blank and (self.chat or self.few_shot):
+            raise ValueError(
+                f"blank: {self.blank!r}: options in a question's blank go without chat"
+                " and few_shot"
+            )
         if self.thinks and not self.chat:
             raise ValueError(
                 "thinking: thoughts begin in the chat template: set chat: true (--chat)"
@@ -160,7 +178,8 @@ class EvalConfig(Settings, Source):
         """The settings that records depend on, as JSON, beside the task's data."""
         omitted = {"task", "prompts", *Source.model_fields} - self.given().keys()
         omitted.add("groups")  # they cut what is asked
-        for name in ("grader", "few_shot", "system"):  # younger than many runs
+        # younger than many runs
+        for name in ("grader", "few_shot", "system", "suite"):
             if getattr(self, name) == type(self).model_fields[name].default:
                 omitted.add(name)
         return self.model_dump(mode="json", exclude=omitted)
@@ -183,9 +202,12 @@ class EvalConfig(Settings, Source):
     @property
     def usual_template(self) -> PromptTemplate | None:
         """What poses the task if no other prompt does; None: the paper's wording."""
-        if self._task is None or not self._task.prompt:
+        if self._task is None:
             return None
-        return PromptTemplate(name=self._task.name, text=self._task.prompt)
+        text, name = self._task.prompt, self.suite or self._task.name
+        if self.suite is not None:
+            text = self._task.suites[self.suite].get("prompt", text)
+        return PromptTemplate(name=name, text=text) if text else None
 
     @property
     def chosen(self) -> tuple[Probe, ...]:

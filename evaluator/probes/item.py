@@ -270,8 +270,8 @@ class ItemRun:
         probe's `continuations`; `ranked`: with its first token's rank."""
         continuation = self.scored[answer]
         ids = ",".join(map(str, continuation.continuation_ids))
-        # The prompt's length tells a moved boundary from an unmoved one.
-        name = f"{len(continuation.prompt_ids)}:{ids}"
+        # The prompt tells a moved boundary from an unmoved one, and filled blanks apart.
+        name = f"{hash(continuation.prompt_ids)}:{ids}"
         return Score(
             request_id=self.request_id("score", name),
             prompt_ids=continuation.prompt_ids,

@@ -28,6 +28,7 @@ from evaluator.core.text import normalise
 from evaluator.probes.base import blame
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks.distractors import (
+    ByKind,
     Options,
     ambiguous,
     by_kind,
@@ -35,7 +36,13 @@ from evaluator.tasks.distractors import (
     choose_options,
     unrelated_candidates,
 )
-from evaluator.tasks.loading import DEEP_ITEMS, TaskData, is_excluded, select
+from evaluator.tasks.loading import (
+    DEEP_ITEMS,
+    TaskData,
+    gold_option,
+    is_excluded,
+    select,
+)
 
 if TYPE_CHECKING:
     from evaluator.asking.prompts import Continuation, Prompt, Prompter
@@ -137,11 +144,9 @@ def questions_of(
             options = hard = None
             unrelated: tuple[str, ...] = ()
             excluded = is_excluded(item)
-            why = "" if excluded else ambiguous(item)
+            why = "" if excluded or config.suite else ambiguous(item)
             if config.draws_options and not excluded and not why:
-                options = choose_options(
-                    item, pool, config.seed, kinds, near=config.options == "near"
-                )
+                options = _options(item, pool, config, kinds)
             if hard_options and not excluded:
                 hard = choose_hard_options(item, pool, config.seed)
             if "unrelated" in config.formats and not excluded:
@@ -181,6 +186,23 @@ def questions_of(
     if refuse and (drawn or "unrelated" in config.formats):
         _need_one_to_ask(questions, config, NO_UNRELATED if not drawn else None)
     return questions
+
+
+def _options(
+    item: Item, pool: Sequence[Item], config: EvalConfig, kinds: ByKind | None
+) -> Options | None:
+    """What `choice` scores; of a suite in the order of the data. Raises InputError for
+    a question without the blank that they fill."""
+    if config.blank and config.blank not in item.question:
+        raise InputError(
+            f"task {config.task!r}, item {item.item_id!r}: field 'question' has no blank"
+            f" {config.blank!r}"
+        )
+    if config.suite:
+        gold = item.options.index(gold_option(item))
+        return Options(texts=item.options, gold=gold)
+    near = config.options == "near"
+    return choose_options(item, pool, config.seed, kinds, near=near)
 
 
 def _need_one_to_ask(
@@ -230,6 +252,7 @@ def prompter_of(tokenizer: Any, config: EvalConfig) -> Prompter:
         date=config.date,
     )
     prompter.system = config.system or ""
+    prompter.blank, prompter.whole = config.blank, config.texts is not None
     return prompter
 
 

@@ -40,6 +40,7 @@ for task in (
     squad.XQUAD,
     squad.TYDIQA,
     *(data_sets.preset_task(path) for path in sorted(data_sets.FOLDER.glob("*.yaml"))),
+    data_sets.WIKITEXT,
     data_sets.HF,
     user_files.JSONL,
     user_files.TEXT,

@@ -95,7 +95,7 @@ class Task:
     # what records call the task unless the user names it
     named_after: Literal["task", "file"] = "task"
     # Language -> items, where reading them takes the network: a dry run counts with
-    # these. Empty: it reads the items.
+    # these (of a text: its bytes). Empty: it reads the items.
     sizes: Mapping[str, int] = field(default_factory=dict)
     example: str = ""  # what its file holds
     open: str = ""  # how a model answers its questions without options
@@ -105,6 +105,8 @@ class Task:
     # usual prompt (empty: the paper's)
     settings: Mapping[str, Any] = field(default_factory=dict)
     prompt: str = ""
+    # by suite that has it: the settings with which it is posed there, and its `prompt`
+    suites: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # items of several languages with one cluster have translations of one context
     translations: bool = False
     sample: Callable[[], Item] | None = None  # an item to show; it takes no network

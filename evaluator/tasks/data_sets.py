@@ -26,11 +26,11 @@ from pydantic import Field
 
 from evaluator.core.config import validated
 from evaluator.core.document import read_document
-from evaluator.core.errors import InputError, Json, one_line
+from evaluator.core.errors import InputError, Json, field, one_line
 from evaluator.core.records import Item
 from evaluator.tasks.base import Argument, Task
 from evaluator.tasks.mapping import RowMapping
-from evaluator.tasks.rows import read_data_set
+from evaluator.tasks.rows import RowLocation, read_data_set, rows_at
 from evaluator.tasks.source import Source
 
 FOLDER = Path(__file__).parent / "presets"
@@ -58,6 +58,7 @@ class Preset(DataSource):
     # of an evaluation, in place of those that nobody gives
     settings: Json = Field(default_factory=dict)
     prompt: str = ""  # a template; empty: the paper's prompt
+    suites: dict[str, Json] = Field(default_factory=dict)  # `Task.suites`
     sizes: int | dict[str, int]  # of the split on the hub: rows of each language
     sample: Json  # a row of our own
 
@@ -117,14 +118,9 @@ def preset_task(path: Path) -> Task:
     languages = [language for language in preset.configs if language is not None]
 
     def sample() -> Item:
-        assert preset.fields is not None
         language = "english" if "english" in languages else next(iter(preset.configs))
         mapping = RowMapping(
-            preset.fields,
-            task=name,
-            language=language,
-            where=f"preset {name!r}",
-            answer_mark=preset.answer_mark,
+            preset, task=name, language=language, where=f"preset {name!r}"
         )
         return mapping.item(preset.sample, "sample", "sample")
 
@@ -140,6 +136,7 @@ def preset_task(path: Path) -> Task:
         licence=preset.licence,
         settings=preset.settings,
         prompt=preset.prompt,
+        suites=preset.suites,
         sample=sample,
     )
 
@@ -154,4 +151,35 @@ HF = Task(
     named_after="file",
     example=_EXAMPLE,
     data=_Reader("hf"),
+)
+
+
+def _wikitext(path: Path | None) -> str:
+    """The test split as one text, as pruning papers join its lines. Raises
+    InputError."""
+    data = "Salesforce/wikitext" if path is None else str(path)
+    config = "wikitext-2-raw-v1" if path is None else None
+    location = RowLocation(
+        task="wikitext2",
+        data=data,
+        local=path is not None,
+        config=config,
+        split="test" if path is None else None,
+        usual="test",
+    )
+    with rows_at(location) as (_, rows):
+        lines = [
+            field(row, "text", str, f"{location}: row {number}")
+            for number, row in enumerate(rows)
+        ]
+    return "\n\n".join(lines)
+
+
+WIKITEXT = Task(
+    name="wikitext2",
+    help="WikiText-2, the raw test split as one text, for the perplexity probe",
+    argument=Argument("DIR"),
+    read_text=_wikitext,
+    suites={"zero-shot": {"probes": ["perplexity"]}},
+    sizes={"bytes": 1_290_590},
 )

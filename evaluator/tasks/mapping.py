@@ -1,24 +1,26 @@
 """From a row of a data set to an item, according to `Fields`. Pure.
 
-    mapping = RowMapping(fields, task="arc", language="english", where="data set
+    mapping = RowMapping(source, task="arc", language="english", where="data set
     'allenai/ai2_arc'")
     mapping.columns(known)                       # the columns to read; a missing one is
                                                  an error
     mapping.item(row, "test-000017", "row 17")   # the names are for a row without an
                                                  id, and for errors
 
-`values.py` decides what a value means as text. Every text is trimmed. A row without a
-right answer (an empty list, null, a hidden label) is excluded and counted. Any other
-malformed row is an error that names data, row and field.
+`values.py` decides what a value means as text. Every text is trimmed, unless
+`Source.texts` says otherwise. A row without a right answer (an empty list, null, a
+hidden label) is excluded and counted. Any other malformed row is an error that names
+data, row and field.
 """
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from evaluator.core.errors import Document, InputError, one_line, unknown
 from evaluator.core.records import Item
 from evaluator.tasks.base import shared_text
-from evaluator.tasks.source import CONSTANT, Fields
+from evaluator.tasks.source import CONSTANT, Fields, Source
 from evaluator.tasks.values import ClassLabel, Texts
 
 MOST_OPTIONS = 10
@@ -31,17 +33,16 @@ class RowMapping:
 
     def __init__(
         self,
-        fields: Fields,
+        source: Source,
         *,
         task: str,
         language: str | None,
         where: str,
         texts: Texts | None = None,
-        answer_mark: str | None = None,
-        groups: Sequence[str] = (),
     ) -> None:
-        """`language`: every row's, or None; `where` names the data. Raises
-        InputError for fields that make no item."""
+        """`source` has fields; `language`: every row's, or None; `where` names the
+        data. Raises InputError for fields that make no item."""
+        fields = source.fields or Fields()
         problem = fields.problem()
         if problem is None and (language is None) == (fields.language is None):
             problem = (
@@ -50,13 +51,11 @@ class RowMapping:
             )
         if problem is not None:
             raise InputError(f"{where}: {problem}")
-        self._fields = fields
+        self._source, self._fields = source, fields
         self._task = task
         self._language = language
         self._where = where
         self._texts = texts or Texts()
-        self._answer_mark = answer_mark
-        self._groups = groups
         # (language, context) -> the first item with this context
         self._clusters: dict[tuple[str, str], str] = {}
 
@@ -65,7 +64,7 @@ class RowMapping:
         for one that it does not have."""
         columns = []
         paths_of = {name: self._fields.paths(name) for name in Fields.model_fields}
-        for name, paths in {**paths_of, "groups": self._groups}.items():
+        for name, paths in {**paths_of, "groups": self._source.groups or ()}.items():
             for path in paths:
                 if path.startswith(CONSTANT):
                     continue
@@ -79,14 +78,14 @@ class RowMapping:
     def item(self, row: Document, name: str, place: str) -> Item:
         """The item of a row, which is called `name` where no column has an id.
         Raises InputError."""
-        reader = _Reader(row, self._fields, f"{self._where}: {place}", self._texts)
+        reader = _Reader(row, self._source, f"{self._where}: {place}", self._texts)
         item_id = "-".join(reader.needed("id")) if self._fields.id is not None else name
         language = self._language or "-".join(reader.needed("language"))
         context = "\n".join(reader.texts("context"))
         answers, options = reader.answers_and_options()
-        if mark := self._answer_mark:
+        if mark := self._source.answer_mark:
             answers = tuple(text.rpartition(mark)[2].strip() for text in answers)
-        question = "\n".join(reader.needed("question"))
+        question = reader.question()
         if self._fields.cluster is not None:
             cluster = "-".join(reader.needed("cluster"))
         else:
@@ -101,16 +100,16 @@ class RowMapping:
             answers=answers,
             cluster=cluster,
             options=options,
-            groups=tuple(reader.groups(self._groups)),
+            groups=tuple(reader.groups(self._source.groups or ())),
         )
 
 
 class _Reader:
     """One row, by the names of an item's fields."""
 
-    def __init__(self, row: Document, fields: Fields, place: str, texts: Texts) -> None:
+    def __init__(self, row: Document, source: Source, place: str, texts: Texts) -> None:
         self._row = row
-        self._fields = fields
+        self._fields, self._as = source.fields or Fields(), source.texts
         self._place = place
         self._texts = texts
 
@@ -120,6 +119,16 @@ class _Reader:
         if not texts:
             raise InputError(f"{self._at(name)} is empty")
         return texts
+
+    def question(self) -> str:
+        """Its parts, a line each; of HellaSwag label and beginnings, as lm-eval joins
+        them."""
+        parts = self.needed("question")
+        if self._as != "hellaswag":
+            return "\n".join(parts)
+        label, *begun = [text or "" for text in self._values("question")]
+        begun[1:] = map(str.capitalize, begun[1:])
+        return _cleaned(f"{label}: {' '.join(begun)}")
 
     def texts(self, name: str) -> list[str]:
         """The texts of a field that are not empty, in order."""
@@ -195,10 +204,16 @@ class _Reader:
             yield path.removeprefix(CONSTANT).strip()
             return
         prose = name not in ("answers", "options")
+        whole = self._as is not None and name in ("context", "question", "options")
         column, *parts = [path] if path in self._row else path.split(".")
         place = f"{self._place}: field {name!r} ({path})"
         for value, alone in self._walk(self._row.get(column), parts, path, place):
-            yield self._texts.read(value, path, place, alone=alone, prose=prose)
+            text = self._texts.read(value, path, place, alone=alone, prose=prose)
+            if whole and text and isinstance(value, str):
+                text = value
+                if self._as == "hellaswag" and name == "options":
+                    text = _cleaned(text)
+            yield text
 
     def _walk(
         self, value: Any, parts: Sequence[str], path: str, place: str
@@ -225,3 +240,9 @@ class _Reader:
     def _at(self, name: str) -> str:
         paths = ", ".join(self._fields.paths(name))
         return f"{self._place}: field {name!r} ({paths})"
+
+
+def _cleaned(text: str) -> str:
+    """A text of HellaSwag without the marks of WikiHow, as in lm-eval."""
+    text = text.strip().replace(" [title]", ". ")
+    return re.sub(r"\[.*?\]", "", text).replace("  ", " ")

@@ -368,13 +368,11 @@ def read_data_set(
             texts = Texts(csv=getattr(rows, "csv", False))
             fields = source.fields or _fields_by_name(rows.column_names, language)
             mapping = RowMapping(
-                fields,
+                source.model_copy(update={"fields": fields}),
                 task=task,
                 language=language,
                 where=str(location),
                 texts=texts,
-                answer_mark=source.answer_mark,
-                groups=source.groups or (),
             )
             columns = mapping.columns(rows.column_names)
             if usual.fields is None:

@@ -7,6 +7,9 @@ Read from YAML.
     revision: 1a2b3c            # on the hub: a branch, a tag or a commit
     language: english           # for every row, without a language column
     answer_mark: "####"         # texts of fields.answers begin behind it
+    blank: "_"                  # options are put in its place in the question, and what
+                                follows it is scored
+    texts: whole                # not trimmed, as lm-eval reads them
     translations: true          # items of several languages with one cluster have
                                 translations of one context
     groups: [team, product]     # columns; a row of the tables for each of their values
@@ -16,7 +19,7 @@ Read from YAML.
 All keys are optional for a preset. Each given key replaces the preset's."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -99,6 +102,11 @@ class Source(Frozen):
     groups: Paths = None  # each value makes a row of the tables: `team=billing`
     # A text of fields.answers begins behind the last of these: `####` of GSM8K.
     answer_mark: str | None = Field(default=None, min_length=1)
+    # Options are put in its place in the question, and what follows it is scored.
+    blank: str | None = Field(default=None, min_length=1)
+    # Context, question and options: trimmed (None), as they are, or as lm-eval makes
+    # them of the columns of HellaSwag.
+    texts: Literal["whole", "hellaswag"] | None = None
 
     @model_validator(mode="before")
     @classmethod

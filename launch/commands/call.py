@@ -367,6 +367,7 @@ def summary(failures: Sequence[Failure]) -> str:
     *("The questions", EvalConfig, "languages", "items", "formats", "probes"),
     *("options", "grading", "grader", "seed", "seeds", "max_new_tokens"),
     *("prompt_tokens", "context_tokens", "few_shot", "chat", "system", "thinking"),
+    "suite",
 )
 def evaluate(
     checkpoints: Annotated[
@@ -376,7 +377,7 @@ def evaluate(
         ),
     ],
     *,
-    task: TaskName,
+    task: TaskName | None = None,
     date: Date = None,
     prompts: Prompts = None,
     base: Annotated[

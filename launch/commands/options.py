@@ -207,6 +207,11 @@ def eval_sweep(checkpoints: Sequence[str], typed: Document) -> SweepConfig:
     typed = {name: value for name, value in typed.items() if value is not None}
     earlier = _earlier_names(typed.get("out"))
     models = names_of(checkpoints, "CHECKPOINT", earlier)
+    if ("task" in typed) == ("suite" in typed):
+        raise InputError(
+            "give one of --task (a task of `resurface list tasks`) and --suite"
+            " (zero-shot)"
+        )
     base, named = typed.get("base"), None
     if base is not None:
         equal = [name for name, value in models.items() if same_model(value, base)]

@@ -165,7 +165,7 @@ def _described(task: Task) -> Iterator[str]:
     yield f"{task.name}   (--task {', '.join(task.spellings)})"
     yield f"  {task.help}"
     yield from (f"  {line}" for line in task.example.splitlines())
-    if task.sizes:
+    if task.sizes and task.kind == "items":
         listed = [f"{language} {size:,}" for language, size in task.sizes.items()]
         yield f"  items on the hub: {', '.join(listed)}"
     if task.open:

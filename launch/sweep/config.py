@@ -20,6 +20,7 @@ prompts: {terse: "{{ question }} Answer:"}  # more prompts than the paper's (pro
 grading: paper                           # strict (default), or the paper's containment
 tasks:
   - {task: gazetteer, items: 40}
+  - {suite: zero-shot}                   # its tasks; zero-shot:DIR reads DIR/<task>
 gate: {max_drop: 2, min_recovery: 98}     # what a compressed checkpoint may lose
 (evaluator/deciding/thresholds.py)
                                           is sure (the same file)
@@ -33,6 +34,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
 
@@ -57,6 +59,7 @@ from evaluator.deciding.thresholds import Thresholds
 from evaluator.engine.config import AUTO_CACHE, ENGINES, EngineConfig
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import Seed, each_once
+from evaluator.tasks import TASKS
 from launch.sweep.models import BUNDLED
 from launch.sweep.prompts import PromptFile, Prompts, problem_of
 from pruning.config import Allocation, CalibrationConfig, MethodName, PruneConfig
@@ -106,6 +109,26 @@ def _controls(value: Any) -> Any:
         return tuple(map(checked, changes))
     except InputError as error:
         raise ValueError(str(error)) from error
+
+
+def _with_suites(value: Any) -> Any:
+    """`tasks`, with its tasks in place of a suite. Raises ValueError for an unknown
+    one."""
+    tasks: list[Any] = []
+    for entry in value if isinstance(value, list | tuple) else ():
+        given = entry if isinstance(entry, dict) else {}
+        if given.get("suite") is None or given.get("task") is not None:
+            tasks.append(entry)
+            continue
+        suite, colon, folder = str(given["suite"]).partition(":")
+        names = [task.name for task in TASKS if suite in task.suites]
+        if not names:
+            known = dict.fromkeys(name for task in TASKS for name in task.suites)
+            raise ValueError(str(unknown("suite", suite, known)))
+        for name in names:
+            at = f"{name}:{folder}/{name}" if colon else name
+            tasks.append({**given, "suite": suite, "task": at})
+    return tasks or value
 
 
 class PruneSetting(Frozen):
@@ -271,7 +294,7 @@ class SweepConfig(Frozen):
     date: Day | None = None
     calibration: CalibrationConfig = CalibrationConfig(source="c4")
     prompts: Prompts = Field(default_factory=dict)
-    tasks: tuple[EvalConfig, ...] = ()
+    tasks: Annotated[tuple[EvalConfig, ...], BeforeValidator(_with_suites)] = ()
     # in YAML also files and names of bundled recipes
     include: tuple[SweepConfig, ...] = ()
     # only these models and their compressed versions; the outermost sweep decides
@@ -424,10 +447,10 @@ def _find_beside(directory: Path, document: Json) -> None:
     for line in rows_at(document, "compress"):
         resolve(line, "checkpoint")
         resolve(line, "recipe")
-    for task in rows_at(document, "tasks"):
-        kind, _, value = str(task.get("task")).partition(":")
+    for task, name in product(rows_at(document, "tasks"), ("task", "suite")):
+        kind, _, value = str(task.get(name)).partition(":")
         if value and (directory / value).exists():
-            cast("Json", task)["task"] = f"{kind}:{directory / value}"
+            cast("Json", task)[name] = f"{kind}:{directory / value}"
 
 
 def _with_includes(document: Json, path: Path, including: tuple[Path, ...]) -> Json:

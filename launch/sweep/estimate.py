@@ -17,6 +17,7 @@ from evaluator.checkpoints.files import check_files
 from evaluator.core.errors import Document, InputError, rows_at
 from evaluator.probes.base import Cost
 from evaluator.probes.config import EvalConfig
+from evaluator.tasks import TaskSpec
 from evaluator.tasks.loading import (
     DEEP_ITEMS,
     UNKNOWN_SIZE,
@@ -162,8 +163,10 @@ def work_of(task: EvalConfig) -> Work:
     InputError as loading the task does."""
     work = Work()
     if task.is_text:
-        text = load_task(task.task, task.languages).text or ""
-        tokens = max(1, len(text.encode()) // _BYTES_PER_TOKEN)
+        (size,) = TaskSpec.parse(task.task).task.sizes.values() or (0,)
+        if is_here(task.task):
+            size = len((load_task(task.task, task.languages).text or "").encode())
+        tokens = max(1, size // _BYTES_PER_TOKEN)
         for text_probe in task.text_probes:
             work = work.plus(text_probe.cost(tokens, task))
         return work

@@ -328,6 +328,9 @@ def _posed_tasks(grid: SweepConfig) -> Iterator[EvalConfig]:
             if tokens and len(task.context_tokens) > 1:
                 settings["name"] = f"{task_name(task.task, task.name)}{AT}{tokens}"
             settings["template"] = task.usual_template
+            if task.suite and prompt == PAPER and not task.is_text:
+                plain = task_name(task.task, settings["name"])
+                settings["name"] = plain + PLUS + task.suite
             if prompt != PAPER:
                 plain = task_name(task.task, settings["name"])
                 settings["name"] = plain + PLUS + prompt

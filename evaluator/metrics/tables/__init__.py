@@ -31,6 +31,7 @@ from evaluator.metrics.tables import (
     rank,
     recovery,
     recovery_percent,
+    suite,
     thinking,
 )
 
@@ -39,6 +40,7 @@ TABLES: Registry[Table] = Registry(
     "table",
     (
         accuracy.TABLE,
+        suite.TABLE,
         fates.TABLE,
         flips.TABLE,
         recovery_percent.TABLE,

@@ -37,7 +37,7 @@ def _rows(inputs: Inputs) -> list[Row]:
     `tokens` the predicted ones."""
     by_checkpoint: dict[str, list[_Reading]] = {}
     rows: list[Row] = []
-    for reading in _readings(inputs):
+    for reading in readings_of(inputs):
         rows.append(reading.row)
         by_checkpoint.setdefault(reading.row["checkpoint"], []).append(reading)
     for readings in by_checkpoint.values():
@@ -50,7 +50,7 @@ def first_readings(inputs: Inputs) -> dict[str, Row]:
     """Each checkpoint's own and its base's perplexity on the first text, as columns
     of the ladder."""
     columns: dict[str, Row] = {}
-    for reading in _readings(inputs):
+    for reading in readings_of(inputs):
         row = reading.row
         values = {name: row.get(name) for name in ("perplexity", "perplexity_dense")}
         values["perplexity_task"] = row["task"]
@@ -58,7 +58,8 @@ def first_readings(inputs: Inputs) -> dict[str, Row]:
     return columns
 
 
-def _readings(inputs: Inputs) -> Iterator[_Reading]:
+def readings_of(inputs: Inputs) -> Iterator[_Reading]:
+    """Each checkpoint on each text."""
     for subject in inputs.readers:
         if inputs.of(subject).any_ran("perplexity"):
             yield _reading(subject, inputs.of(subject))

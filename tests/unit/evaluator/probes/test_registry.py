@@ -141,7 +141,7 @@ seed: 9223372036854775808 | less than 9223372036854775808
 probes: [fidelity] | needs the probe greedy too
 probes: [aligned_rank, rank] | reads the base's greedy answers: it needs
 fidelity_top: 4 | first 5 ranks
-probes: [perplexity] | probe perplexity takes a text, as in task text:FILE
+probes: [perplexity] | probe perplexity takes a text, as in task wikitext2 or text:FILE
 task: 'text:a.txt' | takes the probe perplexity or text_fidelity and no other: greedy, beam
 name: a/b | pattern
 temperature: 2.1 | less than or equal to 2
