@@ -86,7 +86,7 @@ class Settings(Frozen):
     max_new_tokens: int = Field(default=32, ge=1, description="tokens of an answer")
     # Whether the model thinks before it answers, and for how many tokens.
     thinking: Annotated[Thinking, BeforeValidator(_thinking)] = Field(
-        default="off", description="think before: off, on or N tokens"
+        default="off", description="off, on or N tokens"
     )
     # The longest thought, which a sweep's preparation sets: the budget, or what the
     # model's positions leave.

@@ -177,7 +177,7 @@ def _wikitext(path: Path | None) -> str:
 
 WIKITEXT = Task(
     name="wikitext2",
-    help="WikiText-2, the raw test split as one text, for the perplexity probe",
+    help="WikiText-2, raw, test split: for the perplexity probe",
     argument=Argument("DIR"),
     read_text=_wikitext,
     suites={"zero-shot": {"probes": ["perplexity"]}},

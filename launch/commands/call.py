@@ -377,7 +377,7 @@ def evaluate(
         ),
     ],
     *,
-    task: TaskName | None = None,
+    task: TaskName = "",
     date: Date = None,
     prompts: Prompts = None,
     base: Annotated[
@@ -423,7 +423,7 @@ def evaluate(
     and page.
 
     The same command resumes."""
-    named: Json = {"task": task, "date": date, "prompts": prompts, "base": base}
+    named: Json = {"task": task or None, "date": date, "prompts": prompts, "base": base}
     named |= {"out": out, "endpoint": endpoint, "key_env": key_env, "engine": engine}
     named |= {"kv_cache_dtype": kv_cache_dtype, "control": control}
     config = eval_sweep(checkpoints, named | typed)

@@ -176,7 +176,7 @@ Detach = Annotated[
 ]
 Prompts = Annotated[
     Path | None,
-    question("--prompts", help="YAML, NAME: TEMPLATE; each poses the task again"),
+    question("--prompts", help="YAML, NAME: TEMPLATE; further prompts"),
 ]
 Date = Annotated[
     str | None, question(metavar="DAY", help="for chat templates, as 2026-01-31")

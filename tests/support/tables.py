@@ -126,7 +126,8 @@ def whole_inputs(seen: Mapping[str, Mapping[str, Seen]]) -> Inputs:
             parts.append(records(name, found, form=form, **how))
         drawn = {key: Seen(samples=each.samples) for key, each in found.items()}
         parts.append(records(name, drawn, seed=1, **how))
-        parts.append(records(name, found, task="t+terse", **how))
+        for posed in ("t+terse", "boolq+zero-shot"):
+            parts.append(records(name, found, task=posed, **how))
         for length in (500, 2000):
             long = records(name, found, task=f"t@{length}", **how)
             depths = [0.1, 0.5, 0.9] * (len(long) // 3) + [0.1] * (len(long) % 3)
