@@ -175,8 +175,7 @@ Detach = Annotated[
     ),
 ]
 Prompts = Annotated[
-    Path | None,
-    question("--prompts", help="YAML, NAME: TEMPLATE; further prompts"),
+    Path | None, question("--prompts", help="YAML, NAME: TEMPLATE; further prompts")
 ]
 Date = Annotated[
     str | None, question(metavar="DAY", help="for chat templates, as 2026-01-31")
