@@ -66,6 +66,10 @@ def usable(verdict: Verdict) -> str:
 def why(verdict: Verdict, most: int = _MOST) -> str:
     """The reason in one clause."""
     reason = verdict.incomparable or verdict.anomaly or _reason(verdict, most)
+    for check in verdict.checks:
+        if check.value is None and check.criterion.table:
+            lack = _undecided(check)
+            reason += "" if lack in reason else f"; {lack}"
     if verdict.advisory:
         reason = f"advisory: {reason}"
     if verdict.identical and not verdict.incomparable:
@@ -177,7 +181,12 @@ def _lacking(verdict: Verdict) -> str:
     worst = max(pooled, key=lambda check: (_excess(check), _needed(check)))
     most = max(pooled, key=_needed)
     reason = _undecided(worst)
-    rest = Counter(each.criterion.heading for each in undecided if each is not worst)
+    others = [each for each in undecided if each is not worst]
+    rest = Counter(
+        each.criterion.heading
+        for each in others
+        if each.value is not None or not each.criterion.table
+    )
     if rest:
         named = [f"{name} ({counted(rest[name], 'check')})" for name in rest]
         reason += f"; also undecided: {', '.join(named)}"

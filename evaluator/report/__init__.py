@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 
-from evaluator.core.errors import PLUGIN, Json, json_text
+from evaluator.core.errors import PLUGIN, Json, json_text, mapping_at
 from evaluator.core.files import (
     csv_bytes,
     need_unfenced,
@@ -152,14 +152,27 @@ def read_inputs(
     `view` collects the records that are read. `outcomes`: a folder for one file of outcomes per checkpoint; without it,
     outcomes stay in memory."""
     written: set[Path | None] = set()
-    all_outcomes, strange = Outcomes(), set[str]()
+    all_outcomes, strange, notes = Outcomes(), set[str](), list[str]()
     items, run = read_items(run_dir), read_run(run_dir)
+    ended = run.get("state") == "finished"
 
     def records() -> Iterator[tuple[str, pd.DataFrame]]:
         asked = Asked(items, run)
         for cell, paths in cell_parts(run_dir).items():
             tell(f"records of {cell.checkpoint}")
-            part = asked.only(read_records(cell, paths))
+            part = read_records(cell, paths)
+            if part.attrs["repeated"]:
+                notes.append(
+                    f"{paths[0].parent}: parts repeat records: the last counts"
+                )
+            part = asked.only(part)
+            due = mapping_at(run, "planned", cell.checkpoint).get(cell.task)
+            found = len(part[["language", "item_id"]].drop_duplicates())
+            if ended and isinstance(due, int) and found < due:
+                notes.append(
+                    f"{paths[0].parent}: {cell.checkpoint} on {cell.task} has records of"
+                    f" {found:,} of {due:,} items: the run's command evaluates the rest"
+                )
             strange.update({*map(str, part["probe"].unique())}.difference(PROBES.names))
             if view is not None and len(part):
                 view.add(part)
@@ -174,10 +187,19 @@ def read_inputs(
     inputs = Inputs(
         all_outcomes, items, read_verdicts(run_dir), run, read_controls(run_dir)
     )
+    kept = set() if items is None else {*items["task"]}
+    for task in (
+        sorted({each.task for each in inputs.checkpoints} - kept) if ended else ()
+    ):
+        notes.append(
+            f"{run_dir / 'items'}: has no {task}.parquet: each of its items counts as a"
+            " context of its own, and belongs to no group"
+        )
     if strange:
         names = ", ".join(sorted(strange))
-        inputs.notes = (
+        notes.append(
             f"{run_dir}: no number counts the records of {names}: no such probe is"
-            f" installed; {PLUGIN}",
+            f" installed; {PLUGIN}"
         )
+    inputs.notes = tuple(notes)
     return inputs

@@ -11,6 +11,7 @@ A run that is still running shows its records so far. What was read once stays: 
 run again for newer records.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -63,6 +64,7 @@ class OpenRun:
     the names that exist, for another name."""
 
     path: Path
+    aloud: bool = field(default=False, repr=False)  # warn of what lacks records
     _filled: dict[str, FilledTable] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -75,7 +77,10 @@ class OpenRun:
     def inputs(self) -> Inputs:
         """The outcomes of all records, as every table reads them. Raises InputError
         if there are no records yet."""
-        return read_inputs(self.path)
+        inputs = read_inputs(self.path)
+        for note in inputs.notes if self.aloud else ():
+            warnings.warn(note, stacklevel=4)
+        return inputs
 
     @cached_property
     def _run(self) -> Json:

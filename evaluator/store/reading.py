@@ -30,6 +30,7 @@ from evaluator.store.records import RecordStore, unanswered
 # Columns that every part of records must have.
 _NEEDED = {*schema.READ_RECORDS, "weights_digest", "language", "item_id"}
 _DRAWN = ("probe", "format", "seed")
+_RECORD = ("language", "item_id", *_DRAWN, "index")  # in a cell
 _READERS = 8  # parts that are read at a time
 
 
@@ -54,8 +55,9 @@ def cell_parts(run_dir: Path) -> Mapping[Cell, Sequence[Path]]:
 def read_records(
     cell: Cell, parts: Sequence[Path], names: Sequence[str] = schema.READ_RECORDS
 ) -> pd.DataFrame:
-    """The records of a cell under its names, each once: what the engine failed on may
-    have a later answer. Raises InputError for an invalid part (`read_part`)."""
+    """The records of a cell under its names, each once: of several, the last part's
+    counts, as the engine may have failed before. `attrs["repeated"]`: whether answers
+    stand twice. Raises InputError for an invalid part (`read_part`)."""
     tables = [read_part(path, names, schema.RECORD_COLUMNS) for path in parts]
     table = pa.concat_tables(tables, promote_options="permissive")
     own = {**cell.origin, "task": cell.task}
@@ -64,11 +66,16 @@ def read_records(
         column = pa.repeat(pa.scalar(own[name], kind.type), table.num_rows)
         table = table.set_column(table.schema.get_field_index(name), kind, column)
     frame: pd.DataFrame = table.to_pandas()
-    if pc.any(unanswered(table)).as_py():
+    failed = unanswered(table)
+    answers = table.filter(pc.invert(failed)).select([*_RECORD])
+    distinct = answers.group_by([*_RECORD]).aggregate([]).num_rows
+    repeated = distinct < answers.num_rows
+    if repeated or pc.any(failed).as_py():
         part = np.repeat(range(len(tables)), [each.num_rows for each in tables])
         drawn = [frame[name] for name in ("language", "item_id", *_DRAWN)]
         last = pd.Series(part).groupby(drawn).transform("max").to_numpy() == part
         frame = frame[last].reset_index(drop=True)
+    frame.attrs["repeated"] = repeated
     return frame
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import evaluator
 from evaluator.core.errors import InputError
 from evaluator.core.grading import gradable, grade, grades, strip_thinking
 from evaluator.core.plain import plain
@@ -22,6 +23,7 @@ from evaluator.core.text import (
     split_tokens,
     without_spaces,
 )
+from tests.support.sweeps import refused
 
 
 def rows(table):
@@ -274,3 +276,20 @@ def test_laws_of_strict_rule(text, other, language):
 def test_digits_beside_digits_are_never_right(number, digit, language):
     for text in (f"x {number}{digit} y", f"x {digit}{number}"):
         assert not grade(text, [str(number)], language)["contains"]
+
+
+def test_grade_takes_a_grader():
+    """It decides `contains`; the other columns stay those of the strict rule."""
+    plain = evaluator.grade("so 3 + 4 = 7", "3", "english")
+    assert [*plain] == ["contains", "exact_match", "token_f1"]
+    number = evaluator.grade("so 3 + 4 = 7", "3", "english", grader="number")
+    assert number == plain | {"contains": False, "extracted": ("7",)}
+    listed = {"grader": "letter", "options": ["cat", "dog"]}
+    assert evaluator.grade("B", ["dog"], "english", **listed)["contains"]
+    thought = "<think>8</think>7"
+    assert evaluator.grade(thought, "7", "english", grader="number")["contains"]
+    for wrong, told in (
+        ("numbr", "did you mean 'number'?"),
+        ("number", "is no number"),
+    ):
+        assert told in refused(evaluator.grade, "7", "some", "english", grader=wrong)

@@ -283,6 +283,9 @@ def test_divergence_blocks_by_interval():
     assert found.startswith(f"{use}: {KLD} 0.350 (")
     failed = seen | alike(1, replace(RIGHT, status="engine_error"))
     assert judged(seen, failed, Thresholds(max_kld=1, **LOOSE)).outcome == "PASS"
+    unseen = judged(*sides({"x": (400, 200, GONE)}), Thresholds(max_kld=0.1))
+    assert unseen.outcome == "BLOCK"
+    assert f"; {KLD} has no interval in table fidelity, which needs" in why(unseen)
     few = alike(9, *kinds[:3])
     few |= {f"korean/{n}": kinds[n % 3] for n in range(9)}
     found = judged(few, few, Thresholds(max_kld=0.01))

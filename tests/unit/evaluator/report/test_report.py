@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from evaluator import open_run
 from evaluator.deciding.verdict_text import summary
 from evaluator.metrics import TABLES
 from evaluator.report import page, write_report
@@ -221,6 +222,35 @@ def test_links_out_of_a_run_are_refused(copied, name, tmp_path_factory):
 
 
 @pytest.mark.more
+@pytest.mark.parametrize("damage", ["repeated", "missing", "no questions"])
+def test_what_a_finished_run_lacks_is_named(made, tmp_path, capsys, damage):
+    """And records that stand twice count once."""
+    run = Path(shutil.copytree(made[0], tmp_path / "run"))
+    planned = {name: {"gazetteer": 12} for name in CHECKPOINTS}
+    document = json.loads((run / "run.json").read_text())
+    document |= {"state": "finished", "planned": planned}
+    (run / "run.json").write_text(json.dumps(document))
+    before = (run / "tables" / "accuracy.csv").read_bytes()
+    (part, _) = sorted(run.glob("records/dense-gazetteer/*.parquet"))
+    finish(run, headline=False)
+    assert "warning" not in capsys.readouterr().err
+    if damage == "repeated":
+        shutil.copy(part, part.parent / "part-000009.parquet")
+        told = f"{part.parent}: parts repeat records: the last counts"
+    elif damage == "missing":
+        part.unlink()
+        told = "dense on gazetteer has records of 6 of 12 items"
+    else:
+        (run / "items" / "gazetteer.parquet").unlink()
+        told = f"{run}/items: has no gazetteer.parquet: each of its items counts as"
+    finish(run, headline=False)
+    assert told in capsys.readouterr().err
+    after = (run / "tables" / "accuracy.csv").read_bytes()
+    assert (after == before) is (damage == "repeated")
+    with pytest.warns(UserWarning, match="parts repeat|has records of|has no gaz"):
+        open_run(run).table("accuracy")
+
+
 def test_absent_probe_and_table_are_named(copied, monkeypatch, capsys):
     """A plugin's records and table outlive the plugin."""
     for part in (copied / "records").glob("*/*.parquet"):
