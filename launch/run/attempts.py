@@ -60,8 +60,9 @@ def _settled(log: Log, engine: int, checkpoint: str | None = None) -> Iterator[A
 
 
 def resumed(log: Log, unfinished: Collection[str]) -> Log:
-    """The list of another call. Its engines are others. Files may have been mended, and
-    each checkpoint is tried again: what was given up, from the start."""
+    """The list of another call, or of a sweep that has grown. Its engines are others.
+    Files may have been mended, and each checkpoint is tried again: what was given up,
+    from the start."""
     return tuple(
         replace(each, engine=-1)
         for each in log

@@ -176,7 +176,6 @@ def advance(state: RunState, event: Event, now: float) -> RunState:
         state = replace(state, attempts=log)
     match event:
         case events.Started():
-            given_up = {name for name, _ in state.lost}
             state = RunState(
                 first=first,
                 now=now,
@@ -187,7 +186,7 @@ def advance(state: RunState, event: Event, now: float) -> RunState:
                 done=state.done,
                 lost=state.lost,
                 failures=state.failures,
-                attempts=attempts.resumed(log, state.incomplete() - given_up),
+                attempts=log,
                 started=now,
             )
         case events.End():
@@ -201,7 +200,10 @@ def advance(state: RunState, event: Event, now: float) -> RunState:
             done = {
                 part: items for part, items in state.done.items() if part in planned
             }
+            given_up = {name for name, _ in state.lost}
             state = replace(state, planned=planned, done=done, failures=0, lost={})
+            log = attempts.resumed(log, state.incomplete() - given_up)
+            state = replace(state, attempts=log)
             for failure in event.failures:
                 state = _with_failure(state, failure)
         case events.GaveUp():

@@ -208,6 +208,7 @@ def test_resumed_run_goes_on_counting() -> None:
         GaveUp(_failure("lost")),
         Recorded(checkpoint="done", task="t", items=9),
         Started(),
+        planned,
     )
     assert [each.checkpoint for each in log] == ["a", "a"]
     assert attempts.unfit(log, 3)["a"] == {-1}
