@@ -41,6 +41,7 @@ from launch.sweep.preflight_checks import (
 from launch.sweep.prepared_tasks import (
     Asked,
     PreparedTask,
+    ReadTasks,
     TaskPreparation,
     Tokenizers,
     lengths,
@@ -288,6 +289,9 @@ def prepare(
     every: Jobs = tuple(dry) or expand(config, run_dir, found.fetched)
     every = with_controls(every, config, on_gpus=not here or count_gpus() != 0)
     found.check("files", _existing(found.left(every)), checks.check_files)
+    read = ReadTasks()
+    for job in found.left(every):
+        read.check(job)  # before all that takes longer
     plain = [job for job in found.left(every) if not job.is_variant]
     serve = partial(checks.check_engine, config.engine, here=here)
     quantised = found.check("quantisation", plain, serve)
@@ -297,7 +301,9 @@ def prepare(
     made = [job for job in found.left(every) if job.is_made]
     found.check("files", made, checks.check_made)
     positions = _fewest_positions(found, every)
-    config, asked = _asked_of(found, every, config, run_dir, tokenizers, positions)
+    config, asked = _asked_of(
+        found, every, config, run_dir, tokenizers, positions, read
+    )
     held_out = _contexts(_tasks_of(asked))
     _check_groups(_tasks_of(asked), config)
     checks.check_references(engine, _tasks_of(asked))
@@ -396,6 +402,7 @@ def _asked_of(
     run_dir: Path,
     tokenizers: Tokenizers,
     positions: int,
+    read: ReadTasks,
 ) -> tuple[SweepConfig, dict[str, tuple[PreparedTask, ...]]]:
     """The sweep with the date of its prompts, if one reads it; the tasks by job name.
     Raises InputError."""
@@ -403,7 +410,7 @@ def _asked_of(
     from evaluator.store.reading import day_of
 
     day = config.date or day_of(run_dir) or today()
-    preparation = TaskPreparation(positions, tokenizers, day)
+    preparation = TaskPreparation(positions, tokenizers, day, read)
     found.check("chat template", found.left(every), preparation.check_templates)
     asked = {job.name: preparation.tasks_of(job) for job in found.left(every)}
     if any(task.config.date for tasks in asked.values() for task in tasks):
@@ -411,7 +418,7 @@ def _asked_of(
         found.note([f"date: the chat template takes {day} for today"])
     elif config.date is not None:
         found.note([f"date: {day}: no prompt of this run reads it"])
-    found.note(preparation.notes)
+    found.note(read.notes, preparation.notes)
     return config, asked
 
 

@@ -31,7 +31,7 @@ from evaluator.probes.planning import (
 )
 from evaluator.tasks import TaskData, load_task, spelled
 from evaluator.tasks.base import plain_task
-from evaluator.tasks.loading import DEEP_ITEMS, select, with_examples
+from evaluator.tasks.loading import DEEP_ITEMS, is_here, select, with_examples
 from launch.sweep.jobs import CheckpointJob
 
 # room for the longest gold answer of a byte-level vocabulary after a full prompt
@@ -160,13 +160,54 @@ def today() -> date:
 
 
 @dataclass(eq=False)
+class ReadTasks:
+    """The data and the questions of tasks, each read once, without any checkpoint."""
+
+    _data: dict[tuple[object, ...], TaskData] = field(default_factory=dict)
+    _questions: dict[str, list[Question]] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)  # in their order, each once
+
+    def check(self, job: CheckpointJob) -> None:
+        """Raises InputError for data on this machine that cannot be asked."""
+        for name, config in job.tasks.items():
+            if is_here(config.task):
+                self.data(config, name)
+                if not config.is_text:
+                    self.questions(config, name)
+
+    def data(self, config: EvalConfig, name: str) -> TaskData:
+        """Raises InputError for data that cannot be read."""
+        plain = plain_task(name)
+        few = config.few_shot > 0
+        key = (config.task, config.languages, json.dumps(config.given()), few)
+        if (plain, *key) not in self._data:
+            data = load_task(config.task, config.languages, plain, config.data_settings)
+            if config.few_shot:
+                data = with_examples(data, config.task, config.data_settings)
+            self._data[plain, *key] = data
+            if data.left_out:
+                note = f"{plain}: {config.task}: not read: {', '.join(data.left_out)}"
+                self.notes[note] = None
+        if (name, *key) not in self._data:
+            self._data[name, *key] = self._data[plain, *key].named(name)
+        return self._data[name, *key]
+
+    def questions(self, config: EvalConfig, name: str) -> list[Question]:
+        """Raises InputError for questions that cannot be asked or graded."""
+        key = name + config.model_dump_json()
+        if key not in self._questions:
+            self._questions[key] = questions_of(self.data(config, name), config)
+        return self._questions[key]
+
+
+@dataclass(eq=False)
 class TaskPreparation:
-    """Makes the tasks of checkpoints. Reads data once; equal tasks are one object."""
+    """Makes the tasks of checkpoints; equal tasks are one object."""
 
     _positions: int  # the fewest of any model
     _tokenizers: Tokenizers  # by the name of the dense model
     _day: date = DATE  # of the run
-    _data: dict[tuple[object, ...], TaskData] = field(default_factory=dict)
+    _read: ReadTasks = field(default_factory=ReadTasks)
     _tasks: dict[tuple[str, str | None], PreparedTask] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)  # in their order, each once
 
@@ -180,7 +221,7 @@ class TaskPreparation:
                 fitted |= self._of_template(settings, job.model)
             else:
                 self._note_template(job, is_text=settings.is_text)
-            data = self._load(settings, name)
+            data = self._read.data(settings, name)
             # the data's spelling, so that "sw" and "swahili" are one task
             if settings.languages is not None:
                 languages = spelled(name, settings.languages, data.every_pool)
@@ -188,7 +229,8 @@ class TaskPreparation:
             config = settings.model_copy(update=fitted)
             key = name + config.model_dump_json(), job.model if config.is_text else None
             if key not in self._tasks:
-                self._tasks[key] = self._prepared(data, config, job.model)
+                items = () if config.is_text else self._read.questions(settings, name)
+                self._tasks[key] = self._prepared(data, items, config, job.model)
             tasks.append(_of_control(self._tasks[key], job))
         return tuple(tasks)
 
@@ -241,22 +283,6 @@ class TaskPreparation:
         if prompter.thoughts is not None:
             decided["thought_format"] = prompter.thoughts.format.name
         return decided
-
-    def _load(self, config: EvalConfig, name: str) -> TaskData:
-        plain = plain_task(name)
-        few = config.few_shot > 0
-        key = (config.task, config.languages, json.dumps(config.given()), few)
-        if (plain, *key) not in self._data:
-            data = load_task(config.task, config.languages, plain, config.data_settings)
-            if config.few_shot:
-                data = with_examples(data, config.task, config.data_settings)
-            self._data[plain, *key] = data
-            if data.left_out:
-                note = f"{plain}: {config.task}: not read: {', '.join(data.left_out)}"
-                self.notes[note] = None
-        if (name, *key) not in self._data:
-            self._data[name, *key] = self._data[plain, *key].named(name)
-        return self._data[name, *key]
 
     def _try_lengths(
         self, questions: Sequence[Question], config: EvalConfig, model: str
@@ -314,13 +340,15 @@ class TaskPreparation:
             note = f"{task}: {probes}: only {DEEP_ITEMS} items of each language"
             self.notes[note] = None
 
-    def _prepared(self, data: TaskData, config: EvalConfig, model: str) -> PreparedTask:
+    def _prepared(
+        self, data: TaskData, items: Sequence[Question], config: EvalConfig, model: str
+    ) -> PreparedTask:
         """A task, its windows of the model's tokens. Raises InputError for a
         template that cannot pose a question."""
         content = [data.digest]
         if "one_shot" in config.formats or config.few_shot:
             content.append(_examples(data, config))
-        questions: Sequence[Posed]
+        questions: Sequence[Posed] = items
         if config.is_text:
             assert data.text is not None
             tokenizer = self._tokenizers[model]
@@ -330,7 +358,6 @@ class TaskPreparation:
             ids = b"".join(window.token_ids.tobytes() + b"|" for window in windows)
             content.append(hashlib.sha256(ids).hexdigest())
         else:
-            questions = items = questions_of(data, config)
             self._note_depth(items, config)
             if config.length:
                 self._try_lengths(items, config, model)

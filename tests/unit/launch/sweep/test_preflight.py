@@ -86,6 +86,41 @@ def test_read_date_is_identity(tmp_path, monkeypatch):
     assert dated(tmp_path)[1:] == ("2026-05-06", [read("2026-05-06")])
 
 
+@pytest.mark.parametrize(
+    ("line", "settings", "told"),
+    [
+        ({"answers": "x"}, "", "line 1: field 'answers' must be a list"),
+        ({"answers": ["a dog"]}, "grader: number", "'a dog' is no number"),
+        ({}, "languages: [german]", "unknown language of task 'q': 'german'"),
+        ({}, "few_shot: 2", "few_shot: 2: needs 2 english questions"),
+    ],
+)
+def test_bad_questions_are_refused_before_weights_are_read(
+    models, tmp_path, monkeypatch, line, settings, told
+):
+    known = {"id": "1", "language": "english", "context": "", "question": "Who?"}
+    known["answers"] = ["1"]
+    (tmp_path / "q.jsonl").write_text(json.dumps(known | line))
+    monkeypatch.delattr(preflight, "_read_checkpoints")
+    task = f"task: 'jsonl:{tmp_path}/q.jsonl', probes: [greedy], {settings}"
+    text = f"models: {{a: {models}/a}}\ntasks: [{{{task}}}]"
+    assert told in refused(prepared, tmp_path, text)
+
+
+def test_unknown_group_of_the_policy_is_refused(models, tmp_path):
+    known = {"id": "1", "language": "english", "context": "", "question": "Who?"}
+    known |= {"answers": ["1"], "groups": ["team"], "team": "legal"}
+    (tmp_path / "q.jsonl").write_text(json.dumps(known))
+    text = f"""
+    models: {{a: {models}/a}}
+    tasks: [{{task: "jsonl:{tmp_path}/q.jsonl", probes: [greedy]}}]
+    gate: {{groups: {{team=legl: {{max_drop: 3}}}}}}
+    """
+    told = refused(prepared, tmp_path, text)
+    assert told.startswith("gate: unknown group of `groups` 'team=legl'; did you mean")
+    assert prepared(tmp_path, text.replace("legl", "legal")).tasks
+
+
 def test_manifest_that_lies_is_told(models, tmp_path):
     """A pruned checkpoint was trained again: the run says that its weights are
     dense."""
