@@ -12,6 +12,8 @@ from evaluator.probes.item import Settings, each_once
 from evaluator.tasks import TASKS, Source, Task
 from evaluator.tasks.distractors import DrawnOptions
 
+# settings without which records differ in cut answers alone
+RECHECK = ("recheck_cut", "recheck_limit")
 SHORTEST_PROMPT = 32  # tokens: a cap below it would leave every item out
 
 
@@ -179,7 +181,7 @@ class EvalConfig(Settings, Source):
         omitted = {"task", "prompts", *Source.model_fields} - self.given().keys()
         omitted.add("groups")  # they cut what is asked
         # younger than many runs
-        for name in ("grader", "few_shot", "system", "suite"):
+        for name in ("grader", "few_shot", "system", "suite", *RECHECK):
             if getattr(self, name) == type(self).model_fields[name].default:
                 omitted.add(name)
         return self.model_dump(mode="json", exclude=omitted)

@@ -75,7 +75,9 @@ class Greedy(ItemProbe):
             if format in formats and not item.is_cut(format)
         ]
         posed.sort(key=lambda format: format != "open")
-        responses = yield [item.greedy(format) for format in posed]
+        requests = [item.greedy(format) for format in posed]
+        responses = yield requests
+        responses = yield from item.rechecked(requests, responses)
         answers = dict(zip(posed, map(item.generated, responses, posed), strict=True))
         records = []
         for format in formats:

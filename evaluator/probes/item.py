@@ -7,10 +7,11 @@ A `Posed` holds the token ids, once for all checkpoints with the same tokenizer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
 from evaluator.asking.questions import Posed, Question, Window
@@ -84,6 +85,11 @@ class Settings(Frozen):
         default="text", description="see `list graders`"
     )
     max_new_tokens: int = Field(default=32, ge=1, description="tokens of an answer")
+    # Pose a greedy or drawn answer that this limit cut once more, with four times as
+    # many tokens.
+    recheck_cut: bool = Field(default=False, description="pose cut answers again, 4x")
+    # their limit, which a sweep's preparation sets: also what the positions leave
+    recheck_limit: int = Field(default=0, ge=0)
     # Whether the model thinks before it answers, and for how many tokens.
     thinking: Annotated[Thinking, BeforeValidator(_thinking)] = Field(
         default="off", description="off, on or N tokens"
@@ -264,6 +270,25 @@ class ItemRun:
             prompt_ids=self.prompts[format].token_ids,
             max_tokens=self.config.max_new_tokens,
         )
+
+    def rechecked(
+        self, requests: Sequence[Generate], responses: Sequence[Response]
+    ) -> Generator[Sequence[Generate], Sequence[Response], Sequence[Response]]:
+        """The responses; those that the limit cut are posed again, if it is wanted."""
+        cut: dict[int, Generate] = {}
+        for place, (request, response) in enumerate(
+            zip(requests, responses, strict=True)
+        ):
+            ids = response.token_ids
+            if len(ids) >= request.max_tokens and ids[-1] not in self.eos_ids:
+                name, limit = f"{request.request_id}/again", self.config.recheck_limit
+                cut[place] = msgspec.structs.replace(
+                    request, request_id=name, max_tokens=limit
+                )
+        if not (cut and self.config.recheck_cut):
+            return responses
+        longer = dict(zip(cut, (yield [*cut.values()]), strict=True))
+        return [longer.get(place, each) for place, each in enumerate(responses)]
 
     def score(self, answer: str, *, ranked: bool = False) -> Score:
         """The request for the score of an answer to the open prompt, one of the

@@ -70,7 +70,7 @@ class Sample(ItemProbe):
                 prompts[sample] = item.prompter.after(open_prompt, thought)
                 columns[sample] = failure_of([response]) or item.cut(thought)
         unanswered = [sample for sample in samples if not columns.get(sample)]
-        responses = yield [
+        requests = [
             Generate(
                 request_id=item.request_id(self.name, f"{seed}/{number}"),
                 prompt_ids=prompts[seed, number].token_ids,
@@ -79,6 +79,8 @@ class Sample(ItemProbe):
             )
             for seed, number in unanswered
         ]
+        responses = yield requests
+        responses = yield from item.rechecked(requests, responses)
         # until the item's other requests are answered: they show whether its
         # log-probabilities are NaN
         yield ()

@@ -45,6 +45,7 @@ _ANSWER = [  # the columns of a greedy answer
     *("language", "item_id", "status"),
     *("token_ids", "thought_state", "thought_ids"),
 ]
+_WRITTEN = ("greedy", "sample")  # probes
 _KEPT = 4  # bases' answers to a task that are kept in memory
 _DRAWN = ["probe", "format", "seed"]
 _FINISHED = ["language", "item_id", *_DRAWN, "status", "text"]
@@ -155,26 +156,33 @@ class RecordStore:
     def note(self, path: Path, table: pa.Table) -> None:
         """Remember what a part holds that was read."""
         drawn = table.select(_DRAWN).group_by(_DRAWN).aggregate([])
-        failed: defaultdict[ItemKey, set[Drawn]] = defaultdict(set)
-        again = table.filter(unanswered(table)).select(_FINISHED[:5])
-        for language, item_id, *of in zip(*again.to_pydict().values(), strict=True):
-            failed[language, item_id].add((of[0], of[1], of[2]))
         self._contents[path] = Content(
             frozenset(zip(*drawn.select(_DRAWN).to_pydict().values(), strict=True)),
             tuple(self._keys.setdefault(key, key) for key in _keys(table)),
-            {item: frozenset(some) for item, some in failed.items()},
+            _by_item(table.filter(unanswered(table))),
         )
 
-    def take(self, other: "RecordStore", key: str, due: Answered) -> int:
+    def take(
+        self,
+        other: "RecordStore",
+        key: str,
+        due: Answered,
+        source: str = "",
+        limit: int = 0,
+    ) -> int:
         """Copy what this store lacks of `due` and another one has; returns the number
-        of items with copied records. Raises InputError for a damaged part of it."""
+        of items with copied records. `source`: the key there, if it is another one;
+        `limit`: without written answers of so many tokens. Raises InputError for a
+        damaged part of it."""
         copied, answered = set[ItemKey](), self.finished(key)
-        for path in other.parts(key):
+        for path in other.parts(source or key):
             drawn, items, failed = other.content(path)
+            cut = _cut(path, limit) if limit else {}
             alike: defaultdict[frozenset[Drawn], list[ItemKey]] = defaultdict(list)
             for item in items:
                 before = answered.get(item, frozenset())
                 lacking = (due.get(item, frozenset()) - before) & drawn
+                lacking -= cut.get(item, frozenset())
                 if item not in failed and lacking:
                     alike[lacking].append(item)
                     answered[item] = before | lacking
@@ -265,6 +273,22 @@ def _greedy_answers(parts: Sequence[Path]) -> pa.Table:
         chosen = pc.and_(greedy, pc.equal(part["format"], "open"))
         tables.append(part.filter(chosen).select(_ANSWER))
     return pa.concat_tables(tables, promote_options="default")
+
+
+def _by_item(table: pa.Table) -> Answered:
+    found: defaultdict[ItemKey, set[Drawn]] = defaultdict(set)
+    columns = table.select(_FINISHED[:5]).to_pydict().values()
+    for language, item_id, *of in zip(*columns, strict=True):
+        found[language, item_id].add((of[0], of[1], of[2]))
+    return {item: frozenset(some) for item, some in found.items()}
+
+
+def _cut(path: Path, limit: int) -> Answered:
+    """The written answers of so many tokens or more."""
+    table = _read_part(path, [*_FINISHED[:5], "token_ids"])
+    written = pc.is_in(table["probe"], pa.array(_WRITTEN))
+    long = pc.greater_equal(pc.list_value_length(table["token_ids"]), limit)
+    return _by_item(table.filter(pc.and_(written, pc.fill_null(long, False))))
 
 
 def _keys(table: pa.Table) -> set[ItemKey]:

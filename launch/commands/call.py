@@ -80,7 +80,14 @@ from launch.run.events import (
     TookOver,
 )
 from launch.run.state import Bus
-from launch.sweep.config import RECIPES, Resources, SweepConfig, find_recipe, load_sweep
+from launch.sweep.config import (
+    RECIPES,
+    Resources,
+    SweepConfig,
+    find_recipe,
+    load_sweep,
+    rechecking,
+)
 from launch.sweep.models import BUNDLED, is_served, local_directory, no_directory
 
 if TYPE_CHECKING:
@@ -367,7 +374,7 @@ def summary(failures: Sequence[Failure]) -> str:
     *("The questions", EvalConfig, "languages", "items", "formats", "probes"),
     *("options", "grading", "grader", "seed", "seeds", "max_new_tokens"),
     *("prompt_tokens", "context_tokens", "few_shot", "chat", "system", "thinking"),
-    "suite",
+    *("suite", "recheck_cut"),
 )
 def evaluate(
     checkpoints: Annotated[
@@ -456,6 +463,9 @@ def sweep(
     ] = None,
     dry_run: DryRun = False,
     strict: Strict = False,
+    recheck_cut: Annotated[
+        bool, typer.Option("--recheck-cut", help="pose cut answers again, 4x")
+    ] = False,
     explain: Annotated[
         bool,
         typer.Option(
@@ -508,6 +518,8 @@ def sweep(
         if as_json:
             print_json(about)
         return
+    if recheck_cut:
+        config = rechecking(config)
     if only is not None:
         config = config.model_copy(update={"only": tuple(listed("only", only))})
     runs = [] if reuse is None else [Path(each) for each in listed("reuse", reuse)]

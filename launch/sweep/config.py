@@ -389,6 +389,14 @@ def load_sweep(path: Path) -> SweepConfig:
     )
 
 
+def rechecking(config: SweepConfig) -> SweepConfig:
+    """The sweep and what it includes, with each task's cut answers posed again."""
+    again = {"recheck_cut": True}
+    tasks = tuple(task.model_copy(update=again) for task in config.tasks)
+    included = tuple(map(rechecking, config.include))
+    return config.model_copy(update={"tasks": tasks, "include": included})
+
+
 def with_served_caches(config: SweepConfig, place: str) -> SweepConfig:
     """The sweep. Raises InputError, after `place`, if its engine serves no cache of
     a dtype that it or a part names."""

@@ -37,6 +37,7 @@ from launch.sweep.jobs import CheckpointJob
 # room for the longest gold answer of a byte-level vocabulary after a full prompt
 _OPTION_TOKENS = 1024
 _OPTION = 128  # and of a usual one, after a thought
+_LONGER = 4  # times the limit: an answer that is posed again
 _ORDER = 1  # the seed of the control `order`
 _TRIED = 500  # items whose prompts are made before the run
 _OTHER_DAYS = (date(2001, 11, 3), date(2035, 5, 28))  # they share no part of a date
@@ -84,7 +85,7 @@ class PreparedTask:
         return (
             _longest_prompt(config)
             + config.thought_limit
-            + config.max_new_tokens
+            + max(config.max_new_tokens, config.recheck_limit)
             + _OPTION_TOKENS
         )
 
@@ -136,7 +137,23 @@ def lengths(settings: EvalConfig, positions: int) -> Json:
     if settings.thinks:
         longest = _longest_prompt(settings.model_copy(update=fitted))
         fitted["thought_limit"] = _thought_limit(settings, positions, longest)
+    if settings.recheck_cut:
+        fitted |= _recheck(settings.model_copy(update=fitted), positions)
     return fitted
+
+
+def _recheck(settings: EvalConfig, positions: int) -> Json:
+    """The limit of answers that are posed again; no such setting where no probe writes
+    any. Raises InputError."""
+    if not {"greedy", "sample"}.intersection(settings.probes):
+        return {"recheck_cut": False}
+    room = positions - _longest_prompt(settings) - settings.thought_limit
+    if room <= settings.max_new_tokens:
+        raise InputError(
+            f"recheck_cut: {positions} positions leave no room for more than"
+            f" max_new_tokens {settings.max_new_tokens} after prompt and thought"
+        )
+    return {"recheck_limit": min(_LONGER * settings.max_new_tokens, room)}
 
 
 def _thought_limit(settings: EvalConfig, positions: int, prompt: int) -> int:

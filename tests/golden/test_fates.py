@@ -122,6 +122,26 @@ LOOPING = "and so we add the two to it " * 3
 LONGER = "first we add the two, then we take one of them away, and the rest is right"
 
 
+def test_answers_that_were_posed_again():
+    """They are longer than the limit, and end before their own one or not."""
+    again = {"max_new_tokens": 16, "recheck_cut": True, "recheck_limit": 64}
+    pruned = [
+        Seen(greedy=True, tokens=8),
+        Seen(greedy=True, tokens=30),
+        Seen(greedy=False, tokens=40),
+        Seen(greedy=False, tokens=64, ended=False, said=LONGER),
+        Seen(greedy=False, tokens=64, ended=False, said=LOOPING),
+    ]
+    dense = [Seen(greedy=True, tokens=20), *[Seen(greedy=True, tokens=4)] * 4]
+    parts = [records("dense", numbered(english=dense))]
+    parts.append(records("p", numbered(english=pruned), base="dense"))
+    run = run_of(p=again, dense=again)
+    inputs = Inputs(reduce_records(pd.concat(parts, ignore_index=True)), run=run)
+    row = only(TABLES["length"].fill(inputs).frame)
+    has(row, base_rechecked=1, rechecked=4, rechecked_right=1)
+    has(row, rechecked_cut=1, rechecked_loop=1, at_limit=2 / 5, cut=1 / 5, loop=1 / 5)
+
+
 def test_cut_looping_and_long_answers_are_three_outcomes():
     """And the gate names what of a loss is the first two."""
     ends = Seen(greedy=True, choice=True, tokens=4)

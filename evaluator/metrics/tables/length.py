@@ -15,9 +15,13 @@ Three outcomes are no short answer, and an answer has one of them at most:
   it before (`evaluator.core.text.loops`).
 - `cut`: it reached the limit without an EOS, and does not loop.
 - `long`: it ended by itself, does not loop, and is over LONG times as long as the
-  base's."""
+  base's.
 
-from collections.abc import Iterator
+An answer that was posed again (`recheck_cut`) is one beyond the limit. `rechecked` counts
+these, and the columns behind it what became of them; `at_limit` and `cut` are then of
+the limit with which they were posed again."""
+
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +41,7 @@ from evaluator.metrics.cuts import Cut
 from evaluator.metrics.inputs import Inputs, Subject
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.items import BASE, Array, Flags, Items, sides_of
-from evaluator.metrics.measures import Average, Lengthening, Share, as_floats
+from evaluator.metrics.measures import Average, Count, Lengthening, Of, Share, as_floats
 from evaluator.metrics.table import Dots, Series, Table
 
 LONG = 2
@@ -60,7 +64,18 @@ class _Limit:
         lengths = np.concatenate(sides_of(items, "answer_tokens"))
         lasts = np.concatenate(sides_of(items, "last_token"))
         most = limit or lengths.max(initial=0)
-        return cls(limit, most, np.unique(lasts[lengths < most]))
+        longest = settings.get("recheck_limit") or lengths.max(initial=0)
+        ended = (lengths < most) | ((lengths > most) & (lengths < longest))
+        return cls(limit, most, np.unique(lasts[ended]))
+
+    def rechecked(self, items: Items) -> Floats:
+        return as_floats(items["answer_tokens"] > self.most)
+
+    def rechecked_base(self, items: Items) -> Floats:
+        return self.rechecked(items.of_base)
+
+    def rechecked_of(self, outcome: Callable[[Items], Floats]) -> Of:
+        return lambda items: self.rechecked(items) * outcome(items)
 
     def cut(self, items: Items, side: str = "") -> Floats:
         """Which answers the limit cut off."""
@@ -83,6 +98,10 @@ class _Limit:
 
 def _loops(items: Items, side: str = "") -> Floats:
     return np.nan_to_num(items[f"{side}answer_loops"])
+
+
+def _right(items: Items) -> Floats:
+    return as_floats(items["produced"])
 
 
 def unended(inputs: Inputs, subject: Subject) -> str:
@@ -127,6 +146,11 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
                 Share("loop", _loops),
                 Share("cut", answers.cut_alone),
                 Share("long", answers.long),
+                Count("base_rechecked", answers.rechecked_base),
+                Count("rechecked", answers.rechecked),
+                Count("rechecked_right", answers.rechecked_of(_right)),
+                Count("rechecked_cut", answers.rechecked_of(answers.cut_alone)),
+                Count("rechecked_loop", answers.rechecked_of(_loops)),
             ),
         )
         yield from cut.rows(inputs, subject, "open")
@@ -147,7 +171,8 @@ TABLE = Table(
         " reached the limit of new tokens. A model that continues where its base stops"
         " has lost more than an accuracy shows. Loop: half of an answer's runs of eight"
         " words repeat earlier ones. Cut: at the limit, and no loop. Long: it ended, and"
-        " is over twice as long as the base's."
+        " is over twice as long as the base's. Rechecked: cut answers that were posed"
+        " again with a higher limit (--recheck-cut), and what they became."
     ),
     needs="the probe greedy on a checkpoint and its base",
     columns=(
@@ -159,6 +184,8 @@ TABLE = Table(
         *PERCENTAGE.estimates("base_at_limit", "at_limit"),
         *POINTS.estimates("more_at_limit"),
         *PERCENTAGE.estimates("base_loop", "loop", "cut", "long"),
+        *COUNT("base_rechecked", "rechecked", "rechecked_right", "rechecked_cut"),
+        *COUNT("rechecked_loop"),
     ),
     compute=_rows,
     figure=(

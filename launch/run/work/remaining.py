@@ -13,6 +13,7 @@ from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.errors import Json, counted
 from evaluator.core.files import write_atomically
 from evaluator.probes import PROBES
+from evaluator.probes.config import RECHECK
 from evaluator.store.cells import Cells, Name
 from evaluator.store.records import Answered, Drawn, RecordStore
 from evaluator.store.run_json import Failure
@@ -106,6 +107,9 @@ class Remaining:
 
     def _name(self, job: CheckpointJob) -> None:
         """Give each cell of a checkpoint its key."""
+        for task in self._prepared.asked[job.name]:
+            if task.config.recheck_cut:
+                self._take_uncut(job, task)
         for note in self._keys.changes([job], self._cells):
             self._report(Noted(note))
         origin = origin_of(self._keys.infos[job.name], job.base)
@@ -175,6 +179,23 @@ class Remaining:
                     what = keys.first_difference(there, words)
                     text = f"{path}: {job.name}, task {task.name}: not reused: {what}"
                     self._report(Noted(text))
+
+    def _take_uncut(self, job: CheckpointJob, task: PreparedTask) -> None:
+        """Copy what the run has of a cell without recheck_cut, but for what is posed
+        again, and what may read such an answer."""
+        words, due = self._keys.words(job, task), Answered()
+        settings: Json = words["task"]["settings"]
+        settings = {k: v for k, v in settings.items() if k not in RECHECK}
+        plain = {**words, "task": {**words["task"], "settings": settings}}
+        for item, drawn in self._wanted(task).items():
+            due[item] = frozenset(d for d in drawn if not PROBES[d[0]].after_base)
+        self._store.take(
+            self._store,
+            keys.key_of(words),
+            due,
+            keys.key_of(plain),
+            task.config.max_new_tokens,
+        )
 
     def _completing(
         self,

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +16,7 @@ from evaluator.metrics import TABLES
 from evaluator.report import read_inputs
 from evaluator.store.records import BASE_FAILED
 from launch.status import read_status
+from tests.support.fake import FakeLM
 from tests.support.pretended_engine import FULL, SMALL, run_here, save_models, sweep
 from tests.support.runs import folder_of, records, typed
 
@@ -278,3 +280,41 @@ def test_clean_removes_what_no_cell_uses(models, tmp_path, monkeypatch, capsys) 
     assert "no record is unused" in capsys.readouterr().out
     asked = run_here(monkeypatch, both, run).asked
     assert [row[0] for row in asked] == ["b"]
+
+
+def test_cut_answers_alone_are_posed_again(models, tmp_path, monkeypatch) -> None:
+    """Also of a run that was made before, and one that is killed meanwhile."""
+    own = FakeLM.logprobs
+
+    def logprobs(model: FakeLM, prefix: tuple[int, ...]) -> Any:
+        raised = own(model, prefix)
+        raised[[*model.eos_ids]] += 5
+        return raised - np.logaddexp.reduce(raised)
+
+    monkeypatch.setattr(FakeLM, "logprobs", logprobs)
+    size = {"models": 2, "languages": 2, "items": 12, "probes": 6, "tasks": 1}
+    plain, again = sweep(models, size), sweep(models, size, recheck_cut=True)
+    run, fresh = tmp_path / "run", tmp_path / "fresh"
+    run_here(monkeypatch, plain, run)
+    before = records(run)
+    first = run_here(monkeypatch, again, run, shards=2).asked
+    asked = first + run_here(monkeypatch, again, run).asked
+    greedy = before[before["probe"] == "greedy"]
+    lengths = greedy["token_ids"].map(len)
+    last = greedy["token_ids"].map(lambda ids: ids[-1])
+    cut = int(((lengths == 2) & (last != 0)).sum())
+    full = int((lengths == 2).sum())
+    assert 0 < cut < full < len(greedy)
+    # one that ends exactly at the limit is asked too, and answered as before
+    assert sum(row[2] for row in asked if "greedy" in row[3]) == full
+    assert all("choice" not in row[3] for row in asked)
+    run_here(monkeypatch, again, fresh)
+    found = records(run)
+    pd.testing.assert_frame_equal(found, records(fresh))
+    found = found[found["probe"] == "greedy"]
+    longer = found["token_ids"].map(len) > 2
+    assert longer.sum() == cut
+    assert found["token_ids"].map(len).max() <= 8
+    assert run_here(monkeypatch, again, run).asked == []
+    assert run_here(monkeypatch, plain, run).asked == []
+    pd.testing.assert_frame_equal(records(run), before)

@@ -10,7 +10,7 @@ import yaml
 
 from evaluator.probes.config import EvalConfig
 from launch.sweep import prepared_tasks as preparing
-from launch.sweep.config import SweepConfig, load_sweep
+from launch.sweep.config import SweepConfig, load_sweep, rechecking
 from launch.sweep.jobs import CheckpointJob, expand
 from launch.sweep.prepared_tasks import TaskPreparation
 from tests.support.sweeps import expanded, refused
@@ -196,3 +196,42 @@ def test_two_mappings_need_names(rows):
         document["tasks"][1]["name"] = "other"
         [job] = expanded(document).values()
         assert list(job.tasks) == ["rows", "other"]
+
+
+def test_a_recheck_has_four_times_the_tokens_or_what_the_model_leaves(tmp_path):
+    def limit(positions, **settings):
+        [dense] = jobs(tmp_path, task(recheck_cut=True, **settings), prompts={})
+        [made] = TaskPreparation(positions, {}).tasks_of(dense)
+        return made.config.recheck_cut, made.config.recheck_limit
+
+    greedy = {"probes": ["greedy"], "max_new_tokens": 100}
+    assert limit(4096, **greedy) == (True, 400)
+    assert limit(800, **greedy) == (True, 800 - 512)
+    assert limit(4096, probes=["choice"]) == (False, 0)
+    message = refused(limit, 600, **greedy)
+    assert message.startswith("recheck_cut: 600 positions leave no room")
+
+
+def test_a_sweep_rechecks_what_it_includes():
+    inner = {"models": {"a": "bundled"}, "tasks": [task(name="inner")]}
+    outer = {"models": {"a": "bundled"}, "tasks": [task()], "include": [inner]}
+    config = rechecking(SweepConfig.model_validate(outer))
+    [dense] = expand(config)
+    assert {name: each.recheck_cut for name, each in dense.tasks.items()} == {
+        "inner": True,
+        "gazetteer": True,
+    }
+    assert "recheck_cut" not in SweepConfig.model_validate(inner).tasks[0].identifying()
+
+
+def test_a_sweep_file_finds_the_data_of_a_suite(tmp_path):
+    """Beside itself, and whatever else the entry says goes with each task."""
+    rows = Path(__file__).resolve().parents[3] / "golden" / "suite"
+    (tmp_path / "data").symlink_to(rows)
+    entry = {"suite": "zero-shot:data", "items": 7}
+    document = {"models": {"a": "bundled"}, "tasks": [entry]}
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(document))
+    [dense] = expand(load_sweep(tmp_path / "s.yaml"))
+    assert len(dense.tasks) == 8
+    assert {each.items for each in dense.tasks.values()} == {7}
+    assert dense.tasks["rte+zero-shot"].task == f"rte:{tmp_path}/data/rte"
