@@ -19,7 +19,7 @@ from evaluator.core.errors import InputError, Json, one_line
 from evaluator.core.lease import FOLDER, PACE, beats_of, latest_claim
 from evaluator.core.liveness import Pace, Sight, sight
 from evaluator.store.cells import Cells
-from evaluator.store.run_json import Served, no_run, rows_as
+from evaluator.store.run_json import Served, gpu_hours, no_run, price_of_hour, rows_as
 from launch.run.directory.event_log import read_state
 from launch.run.state import PartState, PartStatus, RunState
 
@@ -91,6 +91,8 @@ class RunStatus:
     errors: tuple[str, ...]
     unused_bytes: int = 0  # of records that no cell of the sweep uses
     gate: LastGate | None = None
+    gpu_hours: float = 0.0  # of all engines at work, without starts and loads
+    cost: float | None = None  # with resources.price_per_gpu_hour
 
     def count(self, state: PartState) -> int:
         return sum(part.state == state for part in self.parts)
@@ -153,6 +155,8 @@ def summarise(
     now = max(now, state.now)  # the driver's clock may be ahead
     parts = tuple(state.parts())
     totals = [part.total for part in parts]
+    served = rows_as(run.rows, "engine_stats", Served)
+    hours, price = gpu_hours(served, served), price_of_hour(run.rows)
     made, to_make = state.compressed or (None, None)
     began = None
     if state.first is not None:
@@ -178,6 +182,8 @@ def summarise(
         parts=parts,
         engines=_engines(run, state, now),
         errors=state.errors,
+        gpu_hours=hours,
+        cost=hours * price if hours and price is not None else None,
     )
 
 

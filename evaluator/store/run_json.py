@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from evaluator.core.errors import Document, InputError, Json, meant, rows_at
+from evaluator.core.errors import Document, InputError, Json, mapping_at, meant, rows_at
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -222,6 +222,12 @@ def gpu_hours(some: Sequence[Served], every: Sequence[Served]) -> float:
             shared = spent[each.gpu].values()
             seconds += each.spent * each.gpus * max(shared) / sum(shared)
     return seconds / 3600
+
+
+def price_of_hour(run: Document) -> float | None:
+    """What a GPU costs in an hour, as run.json has it; None: it has no number there."""
+    price = mapping_at(run, "config", "resources").get("price_per_gpu_hour")
+    return price if isinstance(price, int | float) else None
 
 
 def remarks(replaced: int, repeated: int, changed: int) -> dict[str, str]:

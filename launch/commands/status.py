@@ -161,6 +161,9 @@ def _summary(found: RunStatus) -> Iterator[str]:
         if found.to_prune and found.pruned != found.to_prune:
             items += ", pruning not counted"
     yield items
+    if found.gpu_hours:
+        cost = "" if found.cost is None else f", cost {found.cost:.2f}"
+        yield f"{found.gpu_hours:.2f} GPU-hours{cost}"
     if found.unused_bytes:
         yield (
             f"{in_mib(found.unused_bytes)} of records that no cell of the sweep uses;"

@@ -31,7 +31,6 @@ from functools import partial
 
 import pandas as pd
 
-from evaluator.core.errors import mapping_at
 from evaluator.metrics.columns import (
     AMOUNT,
     COUNT,
@@ -46,7 +45,7 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.fates import known_share
 from evaluator.metrics.inputs import Inputs, Subject
 from evaluator.metrics.table import Lack, Scatter, Table
-from evaluator.store.run_json import Served, Size, gpu_hours, rows_as
+from evaluator.store.run_json import Served, Size, gpu_hours, price_of_hour, rows_as
 
 _MB = 1e6
 BYTES = Kind(
@@ -67,7 +66,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
     for served in every:
         machines = calls.setdefault((served.task, served.checkpoint), {})
         machines.setdefault(served.device, []).append(served)
-    price = mapping_at(inputs.run, "config", "resources").get("price_per_gpu_hour")
+    price = price_of_hour(inputs.run)
     subjects = (*inputs.checkpoints, *inputs.readers)
     tasks = Counter(subject.checkpoint for subject in subjects)
     for subject in subjects:
@@ -128,15 +127,15 @@ def _speed(calls: Sequence[Served]) -> Row:
     }
 
 
-def _spent(calls: Sequence[Served], hours: float, price: object) -> Row:
-    """What a checkpoint took on one machine; `price`: of a GPU's hour, as run.json has
-    it."""
+def _spent(calls: Sequence[Served], hours: float, price: float | None) -> Row:
+    """What a checkpoint took on one machine; `price`: of a GPU's hour."""
     seconds = sum(call.spent or 0.0 for call in calls)
-    row = {"seconds": seconds, "engine_hours": seconds / 3600} if seconds > 0 else {}
+    row: Row = (
+        {"seconds": seconds, "engine_hours": seconds / 3600} if seconds > 0 else {}
+    )
     if hours > 0:
         row["gpu_hours"] = hours
-        if isinstance(price, int | float):
-            row["cost"] = hours * price
+        row["cost"] = None if price is None else hours * price
     return row
 
 

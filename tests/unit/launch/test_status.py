@@ -82,6 +82,21 @@ def test_running_run() -> None:
     assert found.errors == ("engine 0 died (ActorDiedError)",)
 
 
+def test_gpu_hours_and_their_cost() -> None:
+    gpu = {"checkpoint": "dense", "device": "H100", "gpu": "a: 0", "seconds": 5400.0}
+    price = {"resources": {"price_per_gpu_hour": 2}}
+    for row, config, told in (
+        (gpu, price, "1.50 GPU-hours, cost 3.00"),
+        (gpu, {}, "1.50 GPU-hours"),
+        (gpu | {"gpu": ""}, price, None),
+    ):
+        found = _summary(engine_stats=[row], config=config)
+        console = Console(file=io.StringIO(), width=100)
+        console.print(_page(found))
+        shown = console.file.getvalue()  # type: ignore[attr-defined]
+        assert told in shown if told else "GPU-hours" not in shown
+
+
 @pytest.mark.parametrize(
     ("driver", "state", "shown", "why"),
     [
