@@ -30,6 +30,8 @@ from evaluator.core.isolated import environment
 
 # What a text's last line says plainly: behind a verb or a colon, or all of it.
 _SAID = re.compile(r"(?:\b(?:is|are|ist|est|es|é|è)\b|[:：是])\s*")
+# A power of numbers in plain text: 10^3, 2*10**3.
+_POWER = re.compile(r"[\d.\s*]+(?:\^|\*\*)\s*-?\d+")
 _NAME = re.compile(r"\\(?:text|mathrm|mbox|textbf) *\{([^{}]*)\}")
 _COMMAND = re.compile(r"\\[a-zA-Z]+\*?(?: *\{[a-zA-Z*]+\})?|[^\w\\]+|[\d_]+")
 _SECONDS = 5  # of the processor, for each answer
@@ -47,6 +49,10 @@ def compared(
     formula as it stands there; `plain` is read where the text has none in LaTeX. Empty:
     there is none, or it took too long. Its last line may also give a gold one as it is
     written. Raises InputError without the extra."""
+    line = _SAID.split((said.strip().splitlines() or [""])[-1])[-1].strip(" .*$")
+    if _POWER.fullmatch(line):
+        base, _, exponent = line.replace("**", "^").partition("^")
+        plain = f"{base}^{{{exponent.strip()}}}".replace("*", "\\cdot ")
     right, found = _asked([golds, said, plain]) or (False, ())
     if not right and "\\boxed" not in said and (written := _as_written(golds, said)):
         return True, (written,)

@@ -648,6 +648,10 @@ _FORMED = (
 )
 
 
+# `'C'` and `_C_`; not `C'est`, `l'A`
+_QUOTED = r"(?<![^\W_])(?:['‘]|__?)([A-Z])(?:['’]|__?)(?![^\W_])"
+
+
 class Letter(Grader):
     """The text chooses the gold option: by its letter, or by its text.
 
@@ -677,10 +681,8 @@ class Letter(Grader):
         return next((name for name, option in found if option in item.answers), "")
 
     def graded(self, text: str, item: Item) -> Graded:
-        said, options = (
-            unicodedata.normalize("NFKC", _answer(text)),
-            self._options(item),
-        )
+        said = unicodedata.normalize("NFKC", _answer(text))
+        said, options = re.sub(_QUOTED, r'"\1"', said), self._options(item)
         last = max(map(_letter, options)) or "A"
         texts = [option for option in options.values() if not _letter(option)]
 
