@@ -98,8 +98,17 @@ class Items:
             return self
         rows = self._rows_of.get(cut, slice(0, 0))
         if cut not in self._rows_of and is_group(cut):
-            rows = np.array([cut in (each or ()) for each in self["groups"]], bool)
+            rows = np.array(self._rows_in.get(cut, ()), np.intp)
         return self.take(rows)
+
+    @cached_property
+    def _rows_in(self) -> Mapping[str, Sequence[int]]:
+        """The rows of each group."""
+        found: dict[str, list[int]] = {}
+        for row, groups in enumerate(self["groups"]):
+            for group in groups or ():
+                found.setdefault(group, []).append(row)
+        return found
 
     @cached_property
     def _rows_of(self) -> Mapping[str, ItemNumbers | slice]:

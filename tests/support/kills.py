@@ -21,6 +21,7 @@ from tests.support.runs import KEY, assert_alike, command, environment, records
 CHECKPOINTS = {"dense", "wanda-0.5", "magnitude-0.6"}
 # columns of `price`
 _MEASURED = ["peak_memory", "tokens_per_second", "seconds_per_item", "machine"]
+_MEASURED += ["seconds", "engine_hours"]
 TRACKER = Path(__file__).parent / "tracker"  # has a module in place of mlflow
 PRUNING, ENGINE = "ray::make_checkpoint", "ray::EngineActor"
 
