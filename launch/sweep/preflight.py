@@ -289,9 +289,11 @@ def prepare(
     every: Jobs = tuple(dry) or expand(config, run_dir, found.fetched)
     every = with_controls(every, config, on_gpus=not here or count_gpus() != 0)
     found.check("files", _existing(found.left(every)), checks.check_files)
-    read = ReadTasks()
-    for job in found.left(every):
-        read.check(job)  # before all that takes longer
+    read, policy = ReadTasks(), as_policy(config.gate)
+    # before all that takes longer
+    whole = [read.check(job) for job in found.left(every)]
+    if all(whole):
+        need_groups(policy, read.groups, "gate")
     plain = [job for job in found.left(every) if not job.is_variant]
     serve = partial(checks.check_engine, config.engine, here=here)
     quantised = found.check("quantisation", plain, serve)
@@ -305,7 +307,7 @@ def prepare(
         found, every, config, run_dir, tokenizers, positions, read
     )
     held_out = _contexts(_tasks_of(asked))
-    _check_groups(_tasks_of(asked), config)
+    need_groups(policy, read.groups, "gate")
     checks.check_references(engine, _tasks_of(asked))
     for job in found.left(every):
         if job.change:
@@ -345,16 +347,6 @@ def prepare(
         differences=differences,
         other_tokenizer=_with_other_tokenizer(jobs, tokenizers),
     )
-
-
-def _check_groups(tasks: Iterable[PreparedTask], config: SweepConfig) -> None:
-    """Raises InputError for a group of the policy that no question has."""
-    known: set[str] = set()
-    for task in tasks:
-        for question in task.questions:
-            if isinstance(question, Question):
-                known.update(question.item.groups or ())
-    need_groups(as_policy(config.gate), known, "gate")
 
 
 def independent_checks(

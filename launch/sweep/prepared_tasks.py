@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
-from itertools import islice
+from itertools import chain, islice
 from random import Random
 from typing import Any
 
@@ -184,13 +184,22 @@ class ReadTasks:
     _questions: dict[str, list[Question]] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)  # in their order, each once
 
-    def check(self, job: CheckpointJob) -> None:
-        """Raises InputError for data on this machine that cannot be asked."""
+    @property
+    def groups(self) -> set[str]:
+        """The users' groups of all questions so far."""
+        every = chain(*self._questions.values())
+        return {group for each in every for group in each.item.groups or ()}
+
+    def check(self, job: CheckpointJob) -> bool:
+        """Whether all its data are on this machine. Raises InputError for such data
+        that cannot be asked."""
+        here = {name: is_here(config.task) for name, config in job.tasks.items()}
         for name, config in job.tasks.items():
-            if is_here(config.task):
+            if here[name]:
                 self.data(config, name)
                 if not config.is_text:
                     self.questions(config, name)
+        return all(here.values())
 
     def data(self, config: EvalConfig, name: str) -> TaskData:
         """Raises InputError for data that cannot be read."""

@@ -107,7 +107,7 @@ def test_bad_questions_are_refused_before_weights_are_read(
     assert told in refused(prepared, tmp_path, text)
 
 
-def test_unknown_group_of_the_policy_is_refused(models, tmp_path):
+def test_unknown_group_of_the_policy_is_refused(models, tmp_path, monkeypatch):
     known = {"id": "1", "language": "english", "context": "", "question": "Who?"}
     known |= {"answers": ["1"], "groups": ["team"], "team": "legal"}
     (tmp_path / "q.jsonl").write_text(json.dumps(known))
@@ -116,7 +116,9 @@ def test_unknown_group_of_the_policy_is_refused(models, tmp_path):
     tasks: [{{task: "jsonl:{tmp_path}/q.jsonl", probes: [greedy]}}]
     gate: {{groups: {{team=legl: {{max_drop: 3}}}}}}
     """
-    told = refused(prepared, tmp_path, text)
+    with monkeypatch.context() as patched:
+        patched.delattr(preflight, "_read_checkpoints")
+        told = refused(prepared, tmp_path, text)
     assert told.startswith("gate: unknown group of `groups` 'team=legl'; did you mean")
     assert prepared(tmp_path, text.replace("legl", "legal")).tasks
 
