@@ -65,7 +65,7 @@ def make_run(run: Path, checkpoints: int, items: int) -> None:
     )
     asked["answers"] = asked["options"] = [["gold"]] * len(asked)
     parts = [asked.assign(language=language) for language in LANGUAGES]
-    rows = pd.concat(parts).astype({"cluster": str}).assign(digest=None)
+    rows = pd.concat(parts).astype({"cluster": str}).assign(digest=None, groups=None)
     table = pa.Table.from_pandas(rows, ITEMS, preserve_index=False)
     write_parquet(table, run / "items" / "made.parquet")
 

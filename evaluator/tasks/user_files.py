@@ -37,9 +37,11 @@ _SYNONYMS = {
     "text": "context",
 }
 _EXAMPLE = (
-    "a line of FILE; context may be empty, and options (wrong ones) is optional:\n"
+    "a line of FILE; context may be empty; options (wrong ones) and groups (fields"
+    " whose values make rows of the tables) are optional:\n"
     '{"id": "q1", "language": "english", "context": "Karo was founded in 1701.",'
-    ' "question": "When was Karo founded?", "answers": ["1701"], "options": ["1689"]}'
+    ' "question": "When was Karo founded?", "answers": ["1701"], "options": ["1689"],'
+    ' "groups": ["team"], "team": "billing"}'
 )
 
 

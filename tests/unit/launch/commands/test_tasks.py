@@ -58,7 +58,7 @@ def test_every_task_shows_its_prompts(capsys):
         assert task.open in out
     tasks("jsonl")
     line = next(each for each in capsys.readouterr().out.split("\n") if "{" in each)
-    assert {*json.loads(line)} == {*_FIELDS}
+    assert {*json.loads(line)} == {*_FIELDS, "team"}
     list_names("probes")
     assert "beam, sample: the first 100" in capsys.readouterr().out
     tasks("arc_challenge")
