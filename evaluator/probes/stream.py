@@ -64,7 +64,7 @@ class ProbeRun:
 
 class Evaluation:
     """The request source of one task on one checkpoint. `questions`, tokenised, are
-    consumed lazily, as there is room.
+    consumed lazily, as there is room; None: there is none yet.
 
     `columns` are those of every record, `base` finds the base's answer to an item, and
     `references` are the places of distributions (`ItemRun`). A probe's error becomes a
@@ -73,7 +73,7 @@ class Evaluation:
 
     def __init__(
         self,
-        questions: Iterable[Posed],
+        questions: Iterable[Posed | None],
         *,
         config: EvalConfig,
         prompter: Prompter,

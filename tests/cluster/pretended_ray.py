@@ -24,7 +24,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -104,12 +104,22 @@ class _Actor:
     def __init__(self, ray: PretendedRay, gpus: int, node_id: str, pid: int) -> None:
         self.ray, self.gpus, self.wanted, self.pid = ray, gpus, node_id, pid
         self.node: _Node | None = None
-        self.dead = threading.Event()
+        self.dead = False
         self.hung = False
         self.away_until = -math.inf  # nobody reaches it before
         self.waiting: deque[Shard] = deque()
-        self.lock = threading.Lock()
+        self.stream = 0  # its number
         self.requests = self.steps = 0
+
+    @property
+    def counted(self) -> EngineStats:
+        return EngineStats(
+            requests=self.requests,
+            steps=self.steps,
+            busy_seconds=1.0,
+            waiting_seconds=0.0,
+            idle_seconds=0.0,
+        )
 
     def __getattr__(self, name: str) -> _Method:
         return _Method(self, name)
@@ -139,43 +149,49 @@ class _Pending:
     ) -> None:
         self.actor, self.make, self._at = actor, make, time.monotonic() + seconds
 
-    def settled(self, timeout: float | None) -> bool:
-        """Whether there is an answer or an error within `timeout` seconds."""
-        left = math.inf if self.actor.hung else self._at - time.monotonic()
-        if left > 0:
-            wait_s = left if timeout is None else min(left, timeout)
-            self.actor.dead.wait(None if wait_s == math.inf else wait_s)
-        arrived = time.monotonic() >= self._at and not self.actor.hung
-        return self.actor.dead.is_set() or arrived
+    @property
+    def at(self) -> float:
+        """When there is an answer or an error, as far as is known now."""
+        if self.actor.dead:
+            return -math.inf
+        return math.inf if self.actor.hung else self._at
+
+    def settled(self) -> bool:
+        return self.at <= time.monotonic()
 
 
 class _Place(_Pending):
     """The answer to where an actor is: there is none before it has a place."""
 
-    def settled(self, timeout: float | None) -> bool:
-        return self.actor.ray.placed(self.actor, timeout)
+    @property
+    def at(self) -> float:
+        placed = self.actor.node is not None or self.actor.dead
+        return -math.inf if placed else math.inf
 
 
 class _Stream:
     """What an actor yields: a shard after another, as long as some wait."""
 
-    def __init__(self, actor: _Actor, assignment: Assignment) -> None:
+    def __init__(self, actor: _Actor, assignment: Assignment, number: int) -> None:
         self.actor, self._assignment = actor, assignment
-        with actor.lock:
-            actor.waiting = deque(assignment.shards)
+        actor.waiting, actor.stream = deque(assignment.shards), number
         self._next: _Pending | None = None
         self._over = False
 
-    def settled(self, timeout: float | None) -> bool:
-        if self._next is None and not self._over and not self.actor.dead.is_set():
+    @property
+    def at(self) -> float:
+        if self._next is None and not self._over and not self.actor.dead:
             self._next = self._begin()
-        return self._next is None or self._next.settled(timeout)
+        return -math.inf if self._next is None else self._next.at
+
+    def settled(self) -> bool:
+        return self.at <= time.monotonic()
 
     def __next__(self) -> _Pending:
         if self._over:
             raise StopIteration
-        self.settled(None)
-        if self.actor.dead.is_set():
+        assert self.settled(), "the driver waits first"
+        if self.actor.dead:
             self._over = True
             return self._next or _Pending(self.actor, lambda: None)
         if self._next is None:
@@ -185,11 +201,10 @@ class _Stream:
 
     def _begin(self) -> _Pending | None:
         actor = self.actor
-        with actor.lock:
-            shard = actor.waiting.popleft() if actor.waiting else None
-        if shard is None:
-            self._over = True
+        if not actor.waiting:
+            self._over, actor.stream = True, 0
             return None
+        shard = actor.waiting.popleft()
         actor.ray.begun(actor)
         pace = actor.ray.pace if actor.gpus else actor.ray.beside
         return _Pending(
@@ -202,7 +217,7 @@ class _Stream:
         actor = self.actor
         actor.requests += len(shard.questions)
         actor.steps += 1
-        return actor.ray.made(self._assignment, shard)
+        return replace(actor.ray.made(self._assignment, shard), stats=actor.counted)
 
 
 class _Calls:
@@ -234,25 +249,17 @@ class _Calls:
         return _Pending(actor, lambda: report, actor.ray.load_seconds)
 
     @staticmethod
-    def evaluate(actor: _Actor, assignment: Assignment, *_: Any) -> _Stream:
-        return _Stream(actor, assignment)
+    def evaluate(actor: _Actor, assignment: Assignment, *more: Any) -> _Stream:
+        return _Stream(actor, assignment, more[-1])
 
     @staticmethod
-    def hand_back(actor: _Actor, count: int) -> _Pending:
-        with actor.lock:
-            given = [actor.waiting.pop() for _ in range(min(count, len(actor.waiting)))]
-        return _Pending(actor, lambda: given)
+    def feed(actor: _Actor, stream: int, shards: Sequence[Shard]) -> None:
+        if stream == actor.stream:
+            actor.waiting += shards
 
     @staticmethod
     def stats(actor: _Actor) -> _Pending:
-        stats = EngineStats(
-            requests=actor.requests,
-            steps=actor.steps,
-            busy_seconds=1.0,
-            waiting_seconds=0.0,
-            idle_seconds=0.0,
-        )
-        return _Pending(actor, lambda: stats)
+        return _Pending(actor, lambda: actor.counted)
 
     @staticmethod
     def pulse(actor: _Actor) -> _Pending:
@@ -320,7 +327,6 @@ class PretendedRay:
         self._pids = itertools.count(_NO_PROCESS)
         self._nodes = [_Node(_node_id(number), gpus, gpus) for number in range(nodes)]
         self._actors: dict[_Actor, None] = {}  # that live, the oldest first
-        self._changed = threading.Condition(threading.RLock())
         self._spent: dict[int, float] = {}  # by thread
 
     @contextlib.contextmanager
@@ -374,12 +380,11 @@ class PretendedRay:
         return mock.Mock(get_node_id=lambda: _node_id(0))
 
     def nodes(self) -> list[dict[str, Any]]:
-        with self._changed:
-            return [
-                {"NodeID": node.node_id, "NodeManagerHostname": node.node_id, "Alive": node.alive,
-                 "Resources": {"CPU": 16.0, "GPU": float(node.gpus)}}
-                for node in self._nodes
-            ]  # fmt: skip
+        return [
+            {"NodeID": node.node_id, "NodeManagerHostname": node.node_id, "Alive": node.alive,
+             "Resources": {"CPU": 16.0, "GPU": float(node.gpus)}}
+            for node in self._nodes
+        ]  # fmt: skip
 
     def put(self, value: Any) -> Any:
         return value
@@ -388,17 +393,23 @@ class PretendedRay:
         return _Remote(self, options)
 
     def wait(
-        self, pending: Sequence[Any], *, timeout: float | None = None
+        self, pending: Sequence[Any], *, num_returns: int = 1, timeout: float = math.inf
     ) -> tuple[list[Any], list[Any]]:
         with self.off_the_clock():
-            (each,) = pending
-            return ([each], []) if each.settled(timeout) else ([], [each])
+            until = time.monotonic() + timeout
+            while True:
+                came = [each for each in pending if each.settled()][:num_returns]
+                now = time.monotonic()
+                if came or now >= until or not pending:
+                    return came, [each for each in pending if each not in came]
+                soonest = min(each.at for each in pending)
+                time.sleep(max(0.0, min(soonest, until) - now))
 
     def get(self, pending: _Pending, *, timeout: float | None = None) -> Any:
         with self.off_the_clock():
-            if not pending.settled(timeout):
+            if not self.wait([pending], timeout=timeout or math.inf)[0]:
                 raise GetTimeoutError
-            if pending.actor.dead.is_set():
+            if pending.actor.dead:
                 raise RayActorError
             if time.monotonic() < pending.actor.away_until:
                 raise ActorUnavailableError("pretended", None)
@@ -412,16 +423,9 @@ class PretendedRay:
 
     def start(self, gpus: int, node_id: str) -> _Actor:
         actor = _Actor(self, gpus, node_id, next(self._pids))
-        with self._changed:
-            self._actors[actor] = None
-            self._place()
+        self._actors[actor] = None
+        self._place()
         return actor
-
-    def placed(self, actor: _Actor, timeout: float | None) -> bool:
-        with self._changed:
-            return self._changed.wait_for(
-                lambda: actor.node is not None or actor.dead.is_set(), timeout
-            )
 
     def made(self, assignment: Assignment, shard: Shard) -> ShardResult:
         """What an engine's process sends."""
@@ -440,28 +444,27 @@ class PretendedRay:
     def begun(self, actor: _Actor) -> None:
         """An actor begins a shard or a load, which may be its last."""
         number, dies = self._deaths.next()
-        with self._changed:
-            while self._joins and self._joins[0] <= number:
-                self._joins.popleft()
-                gpus = self._nodes[0].gpus
-                self._nodes.append(_Node(_node_id(next(self._numbers)), gpus, gpus))
-                self._place()
-            if dies is None or actor.node is None:
-                return
-            if dies == "hang":
-                self.died["hangs"] += 1
-                actor.hung = True
-            elif dies == "away":
-                self.died["away"] += 1
-                actor.away_until = time.monotonic() + _AWAY_SECONDS[number % 2]
-            elif dies == "node" and actor.node is not self._nodes[0]:
-                self._lose(actor.node, number)
-            elif dies == "nodes":
-                for node in [each for each in self._nodes[1:] if each.alive]:
-                    self._lose(node, number)
-            else:
-                self.died["actors"] += 1
-                self._end(actor)
+        while self._joins and self._joins[0] <= number:
+            self._joins.popleft()
+            gpus = self._nodes[0].gpus
+            self._nodes.append(_Node(_node_id(next(self._numbers)), gpus, gpus))
+            self._place()
+        if dies is None or actor.node is None:
+            return
+        if dies == "hang":
+            self.died["hangs"] += 1
+            actor.hung = True
+        elif dies == "away":
+            self.died["away"] += 1
+            actor.away_until = time.monotonic() + _AWAY_SECONDS[number % 2]
+        elif dies == "node" and actor.node is not self._nodes[0]:
+            self._lose(actor.node, number)
+        elif dies == "nodes":
+            for node in [each for each in self._nodes[1:] if each.alive]:
+                self._lose(node, number)
+        else:
+            self.died["actors"] += 1
+            self._end(actor)
 
     def _lose(self, node: _Node, number: int) -> None:
         """A node with all its actors; another joins some time after `number`."""
@@ -473,14 +476,13 @@ class PretendedRay:
         self._joins.append(number + self._rejoin)
 
     def _end(self, actor: _Actor) -> None:
-        with self._changed:
-            if actor not in self._actors:
-                return
-            del self._actors[actor]
-            actor.dead.set()
-            if actor.node is not None:
-                actor.node.free += actor.gpus
-            self._place()
+        if actor not in self._actors:
+            return
+        del self._actors[actor]
+        actor.dead = True
+        if actor.node is not None:
+            actor.node.free += actor.gpus
+        self._place()
 
     def _place(self) -> None:
         """Give actors without a place one: the node that they want, or any other
@@ -497,4 +499,3 @@ class PretendedRay:
                         able, key=lambda each: each.node_id == actor.wanted
                     )
                     actor.node.free -= actor.gpus
-        self._changed.notify_all()

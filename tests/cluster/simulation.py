@@ -6,7 +6,6 @@ No checkpoint file exists: `made_up` states what preflight would have found.
 
 import hashlib
 import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +34,6 @@ from launch.run.events import Advanced, Event, Started
 from launch.run.state import Bus, Listener
 from launch.run.work.driver import run_sweep
 from launch.run.work.progress import Progress
-from launch.run.work.workers import EngineWorker
 from launch.sweep.config import Resources, SweepConfig
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.models import BUNDLED_MODEL
@@ -159,7 +157,6 @@ def simulate(
         stack.enter_context(redirect_stdout(nobody))
         console = Console(file=nobody, width=120)
         stack.enter_context(ray.installed())
-        stack.callback(_join_engines)
         progress = stack.enter_context(Progress(console))
         directory = open_run(prepared, out, stack.enter_context(hold(out)))
         # forget the highest memory so far
@@ -181,14 +178,6 @@ def simulate(
         outcome=outcome, wall_seconds=wall, processor_seconds=processor - ray.seconds,
         pretended_seconds=ray.seconds, megabytes_before=before, megabytes=_megabytes("VmHWM"),
     )  # fmt: skip
-
-
-def _join_engines() -> None:
-    """Threads of a run that has failed are not waited for by its driver, and need
-    what is pretended to their end."""
-    for thread in threading.enumerate():
-        if isinstance(thread, EngineWorker):
-            thread.join()
 
 
 def mistakes(prepared: Prepared, answers: Answers, out: Path) -> Mapping[str, int]:

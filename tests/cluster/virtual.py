@@ -5,7 +5,7 @@
         ...                 # the driver's modules see this clock and these threads
 
 Each thread is a real one that waits for its turn. It gives the turn away wherever it
-could block: at a lock, a condition, an event, a sleep, a join. The seed chooses who is
+could block: at a lock, an event, a sleep. The seed chooses who is
 next. If nobody can go on, the clock jumps to the next timeout; if there is none either,
 the run is stuck, which is an error. `time.time` jumps by an hour now and then, as a
 machine's clock may.
@@ -19,15 +19,14 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 from unittest import mock
 
-from launch.run.decide.board import Board
-from launch.run.work.fleet import Worker
+from launch.run.work import workers
 
 # where the driver's threads wait, and what they wait for
 _MODULES = (
-    "launch.run.decide.board",
     "launch.run.directory.event_log",
     "launch.run.state",
     "launch.run.work.cluster",
@@ -148,27 +147,9 @@ class VirtualWorld:
         threads = _Instead(
             threading,
             Lock=lambda: VirtualLock(self),
-            RLock=lambda: VirtualLock(self),
-            Condition=lambda lock=None: VirtualCondition(self, lock),
             Event=lambda: VirtualEvent(self),
             Thread=lambda **given: VirtualThread(self, **given),
         )
-        make_board = Board.__init__
-        started: dict[Worker, _Turn] = {}
-
-        def board(board: Board, *given: Any, **named: Any) -> None:
-            make_board(board, *given, **named)
-            board._changed = VirtualCondition(self)  # type: ignore[assignment]
-
-        def start(worker: Worker) -> None:
-            started[worker] = self.begin(worker.name, worker.run)
-
-        def is_alive(worker: Worker) -> bool:
-            return worker in started and not started[worker].ended
-
-        def join(worker: Worker, timeout: float | None = None) -> None:
-            self.wait(lambda: not is_alive(worker), timeout)
-
         with contextlib.ExitStack() as stack:
             for name in _MODULES:
                 module = importlib.import_module(name)
@@ -176,10 +157,7 @@ class VirtualWorld:
                     if hasattr(module, instead.name):
                         patch = mock.patch.object(module, instead.name, instead)
                         stack.enter_context(patch)
-            methods = {"start": start, "is_alive": is_alive, "join": join}
-            for name, method in methods.items():
-                stack.enter_context(mock.patch.object(Worker, name, method))
-            stack.enter_context(mock.patch.object(Board, "__init__", board))
+            stack.enter_context(mock.patch.object(workers, "_FILES", _Now()))
             yield
 
     def end(self) -> None:
@@ -191,6 +169,18 @@ class VirtualWorld:
                 ),
                 _HOUR,
             )
+
+
+class _Now:
+    """Does at once what others do in a thread, which the seed would not decide."""
+
+    def submit(self, call: Callable[..., Any], *given: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(call(*given))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
 
 class _Instead:
@@ -231,42 +221,6 @@ class VirtualLock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-
-class VirtualCondition:
-    def __init__(self, world: VirtualWorld, lock: VirtualLock | None = None) -> None:
-        self._world = world
-        self._lock = lock or VirtualLock(world)
-        self._notified = 0
-
-    def __enter__(self) -> bool:
-        return self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        before, depth = self._notified, self._lock.depth
-        for _ in range(depth):
-            self._lock.release()
-        notified = self._world.wait(lambda: self._notified > before, timeout)
-        for _ in range(depth):
-            self._lock.acquire()
-        return notified
-
-    def wait_for(self, holds: Callable[[], Any], timeout: float | None = None) -> Any:
-        until = None if timeout is None else self._world.now + timeout
-        while not (value := holds()):
-            left = None if until is None else until - self._world.now
-            if left is not None and left <= 0:
-                break
-            self.wait(left)
-        return value
-
-    def notify_all(self) -> None:
-        self._notified += 1
-
-    notify = notify_all
 
 
 class VirtualEvent:

@@ -1,6 +1,5 @@
 """Assignments for tests of the board and of whom it serves."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from evaluator.checkpoints.info import CheckpointInfo
@@ -39,14 +38,13 @@ def make_assignment(
     )
 
 
-def no_spare(_: int) -> Sequence[Shard]:
-    return []
-
-
 def complete(board: Board, engine: int = 0) -> None:
-    """Do all that an engine has taken."""
-    for shard in board.begin(engine, no_spare):
-        board.finished(engine, shard)
+    """Do all that an engine has taken, and what is left of it."""
+    board.begin(engine)
+    while hand := board.hand(engine):
+        for shard in hand:
+            board.finished(engine, shard)
+        board.more(engine)
     board.end(engine)
 
 

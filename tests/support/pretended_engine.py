@@ -7,6 +7,7 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,9 +137,12 @@ def pretend(
                 continue
             engine.serve(assignment.checkpoint)
             questions = board.questions[assignment.task_key]
-            board.begin(0, lambda count: ())
+            board.begin(0)
             for result in engine.evaluate(
-                assignment, questions, answers(run, assignment)
+                replace(assignment, shards=board.hand(0)),
+                questions,
+                answers(run, assignment),
+                1,
             ):
                 if left == 0:
                     raise _Stopped
@@ -146,6 +150,7 @@ def pretend(
                 if result.part:
                     run._store.append(assignment.key, result.part)
                 board.finished(0, result.shard)
+                engine.feed(1, board.more(0))
             board.end(0)
 
     def note_of(assignment: Assignment) -> None:

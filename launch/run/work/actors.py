@@ -2,7 +2,7 @@
 prune task.
 
 An actor evaluates shards as one stream and yields each shard as soon as its last
-item ends. `hand_back` returns shards that the actor has not begun, for an idle engine."""
+item ends. `feed` adds shards to the stream, so that it stays full."""
 
 from __future__ import annotations
 
@@ -84,6 +84,7 @@ class EngineActor:
         # checkpoints with that tokenizer.
         self._tokenised: dict[tuple[str, str], dict[int, Posed]] = {}
         self._waiting: deque[Shard] = deque()  # shards that are not begun
+        self._stream = 0  # of these
         self._lock = threading.Lock()
         self._items = 0  # finished since the process began
 
@@ -115,9 +116,10 @@ class EngineActor:
         assignment: Assignment,
         questions: Sequence[Posed],
         base: BaseAnswers | None,
+        stream: int = 0,
     ) -> Iterator[ShardResult]:
         """Yield each shard when its last item is done. `base`: the base's answers,
-        if some probes read them."""
+        if some probes read them. `stream`: its number, for `feed`."""
         from msgspec.structs import asdict
 
         from evaluator.core.files import parquet_bytes
@@ -129,7 +131,7 @@ class EngineActor:
         assert engine is not None, "load comes before evaluate"
         prompter = self._prompter(assignment)
         with self._lock:
-            self._waiting = deque(assignment.shards)
+            self._waiting, self._stream = deque(assignment.shards), stream
         collector, known = ShardCollector(), self._known(assignment)
         evaluation = Evaluation(
             self._begin(assignment, questions, prompter, collector, known),
@@ -178,16 +180,17 @@ class EngineActor:
         prompter: Prompter,
         collector: ShardCollector,
         known: dict[int, Posed],
-    ) -> Iterator[Posed]:
-        """The tokenised questions of the waiting shards. A shard begins when the stream has room
-        for it."""
+    ) -> Iterator[Posed | None]:
+        """The tokenised questions of the waiting shards; None where none waits now. A
+        shard begins when the stream has room for it."""
         from evaluator.probes.planning import tokenised
 
         while True:
             with self._lock:
-                if not self._waiting:
-                    return
-                shard = self._waiting.popleft()
+                shard = self._waiting.popleft() if self._waiting else None
+            if shard is None:
+                yield None
+                continue
             collector.begin(
                 shard, [questions[position].item for position in shard.questions]
             )
@@ -251,11 +254,11 @@ class EngineActor:
             thread.join()
 
     @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
-    def hand_back(self, count: int) -> list[Shard]:
-        """Give back up to `count` shards that this engine has not begun, the last
-        ones first."""
+    def feed(self, stream: int, shards: Sequence[Shard]) -> None:
+        """Add shards to a stream. One that has ended leaves them undone."""
         with self._lock:
-            return [self._waiting.pop() for _ in range(min(count, len(self._waiting)))]
+            if stream == self._stream:
+                self._waiting += shards
 
     @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
     def where(self) -> Where:

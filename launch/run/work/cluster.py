@@ -34,6 +34,7 @@ from launch import provenance
 from launch.process import check_stop, noting_stop
 from launch.run.decide.nodes import Node, Nodes
 from launch.run.events import Tell
+from launch.run.work.fleet import Steps, Wait
 from launch.sweep.plugins import VARIABLE
 
 # shards and questions are small; Ray's default takes 30 % of the memory
@@ -237,7 +238,7 @@ class NodeLost(Exception):
 
 def outcome_of_actor(
     actor: Any, node_id: str, seconds: float, over: Callable[[], bool]
-) -> Exception | None:
+) -> Steps[Exception | None]:
     """An actor's error, or None if it answers (method `pulse`), the time is over, or
     `over()` is true."""
     until = time.monotonic() + seconds
@@ -245,12 +246,12 @@ def outcome_of_actor(
         if not lives(node_id):
             return NodeLost()
         pulse = actor.pulse.remote()
-        if not ray.wait([pulse], timeout=_PULSE_SECONDS)[0]:
+        if not (yield Wait(time.monotonic() + _PULSE_SECONDS, pulse)):
             continue
         try:
             ray.get(pulse)
         except ActorUnavailableError:
-            time.sleep(_PULSE_SECONDS)
+            yield Wait(time.monotonic() + _PULSE_SECONDS)
         except RayError as error:
             outcome: Exception = error
             return outcome

@@ -172,13 +172,10 @@ class CompressTasks:
         to_come |= {task.job.name for task in self.running.values()}
         return next((job for job in self._waiting if job.after not in to_come), None)
 
-    def ended(self, seconds: float) -> tuple[list[CheckpointJob], list[Failure]]:
-        """The jobs that succeeded since the last call, and those that were given up;
-        waits up to `seconds` for one."""
-        # all jobs wait for GPUs, and ray.wait needs at least one task
-        if not self.running:
-            time.sleep(seconds)
-        done, _ = ray.wait(list(self.running), num_returns=1, timeout=seconds)
+    def ended(self) -> tuple[list[CheckpointJob], list[Failure]]:
+        """The jobs that succeeded since the last call, and those that were given up."""
+        running = [*self.running]
+        done, _ = ray.wait(running, num_returns=max(1, len(running)), timeout=0)
         made = []
         for pending in done:
             task = self.running.pop(pending)

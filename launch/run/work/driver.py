@@ -47,7 +47,7 @@ from launch.run.work.cluster import Cluster, cluster, remove_leftovers, room_of_
 from launch.run.work.compress_tasks import CompressTasks
 from launch.run.work.fleet import Fleet
 from launch.run.work.remaining import Remaining
-from launch.run.work.workers import EngineWorker
+from launch.run.work.workers import EngineWorker, turn
 from launch.sweep.jobs import CheckpointJob, Jobs
 from launch.sweep.preflight import Inspections, Prepared
 from launch.sweep.preflight_checks import manifest_of
@@ -110,8 +110,6 @@ def run_sweep(
             drop_references(run_dir, all=not prepared.config.resources.keep_references)
         return outcome
     finally:
-        # an engine's thread may outlive this call, and must not write after the lock is
-        # free
         store.close()
 
 
@@ -265,12 +263,9 @@ class _Run:
                 self._look_after(machines, fleet, compressing)
             # the last engine may have failed meanwhile
             fleet.check(self._resources.placement_seconds)
-        except BaseException:
-            # before Ray shuts down: else a worker takes the shutdown for a death and
-            # tries again
-            self._board.stop()
-            raise
         finally:
+            for worker in fleet.workers:
+                worker.close()
             self.engine_stats = _served(fleet.workers)
             self._note_failures()
 
@@ -290,13 +285,15 @@ class _Run:
         inspected: Inspections,
     ) -> None:
         """Wait a moment, then take what has ended."""
-        if compressing.unfinished:
-            made, failures = compressing.ended(_POLL_SECONDS)
-            inspected.begin(*made)
-            for failure in failures:
-                self._abandon(failure)
-        else:
-            fleet.join(_POLL_SECONDS)
+        until = time.monotonic() + _POLL_SECONDS
+        while (left := until - time.monotonic()) > 0:
+            turn(fleet.workers, left)
+            if not fleet.working:
+                break
+        made, failures = compressing.ended()
+        inspected.begin(*made)
+        for failure in failures:
+            self._abandon(failure)
         if ended := inspected.ended():
             self._enqueue(ended, inspected)
         self._note_failures()

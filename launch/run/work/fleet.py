@@ -1,18 +1,21 @@
 """The engines of a run. They start where GPUs are free, also on nodes that join
 later.
 
+An engine is a generator: it yields what it waits for (`Wait`), and goes on when that
+has come. One thread serves all of them (`workers.turn`).
+
 The driver passes in the nodes, so this module needs no Ray. An engine that has had
 no work for a while ends, and frees its GPUs. If there is work again, a new engine
 starts. An engine belongs to its node: if the node is lost, the engine ends, and
 others do its work."""
 
 import itertools
-import threading
+import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from evaluator.core.errors import EngineError, ResurfaceError
 from launch.run.decide.assignments import Where
@@ -28,11 +31,23 @@ from launch.run.decide.nodes import (
 )
 
 
-class Worker(threading.Thread):
-    """The driver's thread for one engine; `work/workers.py` is the real one."""
+class Wait(NamedTuple):
+    """What an engine waits for: an answer, or the time."""
+
+    until: float
+    answer: Any = None
+    work: bool = False  # a change of the board ends it too
+
+
+Result = TypeVar("Result")
+# each yield returns whether the answer has come
+Steps = Generator[Wait, bool, Result]
+
+
+class Worker:
+    """The driver's side of one engine; `work/workers.py` is the real one."""
 
     def __init__(self, number: int, place: Placement, board: Board) -> None:
-        super().__init__(name=f"engine-{number}", daemon=True)
         self.number = number
         self.place = place
         self.board = board
@@ -46,6 +61,39 @@ class Worker(threading.Thread):
         self.gone = False  # its node was lost
         # None: its process, if it exists, has no place yet
         self.where: Where | None = None
+        self.waits = Wait(math.inf)
+        self._steps: Steps[None] | None = None  # None: not started, or ended
+        self._seen = 0  # changes of the board
+
+    def run(self) -> Steps[None]:
+        raise NotImplementedError
+
+    def start(self) -> None:
+        self._steps = self.run()
+        self.go_on(None)
+
+    def is_alive(self) -> bool:
+        return self._steps is not None
+
+    def is_due(self, now: float) -> bool:
+        """Whether it goes on without its answer."""
+        changed = self.waits.work and self.board.changes != self._seen
+        return changed or self.waits.until <= now
+
+    def go_on(self, came: bool | None) -> None:
+        """Let it work until it waits again. `came`: whether its answer did."""
+        assert self._steps is not None
+        self._seen = self.board.changes
+        try:
+            self.waits = self._steps.send(came)  # type: ignore[arg-type]
+        except StopIteration:
+            self._steps = None
+
+    def close(self) -> None:
+        """End it here. Its process ends with the run's Ray."""
+        if self._steps is not None:
+            self._steps.close()
+            self._steps = None
 
     @property
     def node_id(self) -> str:
@@ -122,6 +170,7 @@ class Fleet(Generic[AnyWorker]):
                 worker.start()
                 if one:
                     return
+        self._board.sharing = sum(worker.serving for worker in self.workers)
 
     def start_first(self) -> None:
         """Start one engine for waiting work before prune jobs get GPUs, unless it
@@ -181,11 +230,6 @@ class Fleet(Generic[AnyWorker]):
             self.workers.append(worker)
             worker.start()
             starting = True
-
-    def join(self, seconds: float) -> None:
-        """Wait up to `seconds` for an engine to end."""
-        alive = next((each for each in self.workers if each.is_alive()), None)
-        time.sleep(seconds) if alive is None else alive.join(timeout=seconds)
 
     def follow(self, nodes: Nodes) -> list[Node]:
         """Adapt the engines to the current nodes; returns the new nodes."""

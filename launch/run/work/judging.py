@@ -35,7 +35,7 @@ from launch.run.events import Advanced, Event, Starting, Tell, Warned
 from launch.run.state import Bus
 from launch.run.work.cluster import Cluster, cluster
 from launch.run.work.fleet import Fleet
-from launch.run.work.workers import EngineWorker
+from launch.run.work.workers import EngineWorker, turn
 from launch.sweep.config import Resources
 from launch.sweep.models import names_of, resolve_model
 from launch.sweep.prepared_tasks import PreparedTask
@@ -187,12 +187,13 @@ def _judge(
     try:
         while fleet.working or not board.over:
             fleet.start()
-            fleet.join(_POLL_SECONDS)
+            turn(fleet.workers, _POLL_SECONDS)
             machines.check()
             fleet.check(resources.placement_seconds)
         fleet.check(resources.placement_seconds)  # the engine may have failed meanwhile
     finally:
-        board.stop()
+        for each in fleet.workers:
+            each.close()
     for failure in board.failures:
         if failure.stage != "item":  # an item's verdict tells of its failure
             kind = InputError if failure.mendable else EngineError

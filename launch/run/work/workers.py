@@ -1,5 +1,5 @@
-"""The driver's side of an engine: a thread that feeds one actor, writes its results,
-and replaces it if it dies.
+"""The driver's side of an engine: it feeds one actor, writes its results, and replaces
+it if it dies. One thread does so for all engines (`turn`).
 
 A finished shard is stored at once, so a death costs only the shards in flight. While
 its actor waits for GPUs, a worker holds no work, and the other workers do it all. A
@@ -9,7 +9,8 @@ with a faulty engine is retired, and the others do its work."""
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
@@ -28,7 +29,6 @@ from launch.run.decide.assignments import (
     Assignment,
     BaseAnswers,
     EngineSetup,
-    Shard,
     ShardResult,
     Where,
 )
@@ -42,16 +42,19 @@ from launch.run.work.cluster import (
     lives,
     outcome_of_actor,
 )
-from launch.run.work.fleet import Worker
+from launch.run.work.fleet import Result, Steps, Wait, Worker
 from launch.run.work.logs import last_words, size
 from launch.sweep.config import Resources
 
 _POLL_SECONDS = 2.0  # between two checks of an actor's progress
-_CONTROL_SECONDS = 20  # for an answer that needs no engine
 # that work is kept for an actor that starts again on GPUs that were just freed
 _RESTART_SECONDS = 30.0
 _TELL_SECONDS = 60.0  # without a place, until the user is informed
 
+IDLE_SECONDS = 60.0  # an engine without work is kept this long
+_WAKE_SECONDS = 1.0  # it looks again this often, even if nothing has changed
+
+_FILES, _FILE_SECONDS = ThreadPoolExecutor(8, "files"), 0.01
 _FAILURES = (RayError, EngineError, Hung, NodeLost)
 
 
@@ -64,6 +67,37 @@ class Tally(NamedTuple):
     stats: EngineStats = EngineStats()
     items: int = 0  # whose records were stored in that time
     seconds: float = 0.0  # of its assignments
+
+
+def turn(workers: Sequence[Worker], seconds: float) -> None:
+    """Let each engine go on whose answer has come, or whose time is over. Waits up to
+    `seconds` for the first."""
+    alive = [worker for worker in workers if worker.is_alive()]
+    answers = [each.waits.answer for each in alive if each.waits.answer is not None]
+    now, came = time.monotonic(), set[Any]()
+    for worker in alive:
+        seconds = 0 if worker.is_due(now) else min(seconds, worker.waits.until - now)
+    if not answers:
+        time.sleep(seconds)
+    else:
+        ready, left = ray.wait(answers, timeout=seconds)
+        if ready and left:
+            ready += ray.wait(left, num_returns=len(left), timeout=0)[0]
+        came.update(ready)
+    now = time.monotonic()
+    for worker in alive:
+        answer = worker.waits.answer
+        if (has := answer in came) or worker.is_due(now):
+            worker.go_on(has)
+
+
+def _elsewhere(call: Callable[..., Result], *given: object) -> Steps[Result]:
+    """Read or write files in a thread: a slow disk must not keep the other engines
+    waiting."""
+    found = _FILES.submit(call, *given)
+    while not found.done():
+        yield Wait(time.monotonic() + _FILE_SECONDS)
+    return found.result()
 
 
 class EngineWorker(Worker):
@@ -101,12 +135,14 @@ class EngineWorker(Worker):
         self._loading = HangWatch(resources.load_seconds)
         self._working = HangWatch(resources.stall_seconds)
         self._ahead: str | None = None  # the checkpoint that the actor last read ahead
+        self._stream = 0  # the number of its last stream
+        self._items = 0  # stored since it began its work
 
-    def run(self) -> None:
+    def run(self) -> Steps[None]:
         try:
-            while (assignment := self._next()) is not None:
-                self._serve(assignment)
-        except BaseException as error:  # the driver's thread raises it
+            while (assignment := (yield from self._next())) is not None:
+                yield from self._serve(assignment)
+        except Exception as error:  # `Fleet.check` raises it
             self.failure = error
             self.board.stop()
         finally:
@@ -116,22 +152,37 @@ class EngineWorker(Worker):
 
     # ---- a process
 
-    def _next(self) -> Assignment | None:
+    def close(self) -> None:
+        self._actor = None
+        super().close()
+
+    def _next(self) -> Steps[Assignment | None]:
         """Wait for a process and for work; None if there will never be both."""
         while not self._over() and self.retired is None:
             try:
-                if self._has_place():
-                    return self.board.take(self.number, *self._held)
+                if (yield from self._has_place()):
+                    return (yield from self._taken())
             except _FAILURES as error:
                 if not self.board.stopped and not self._lost_node(error):
-                    self._not_started(error, "its process did not start")
+                    yield from self._not_started(error, "its process did not start")
+        return None
+
+    def _taken(self) -> Steps[Assignment | None]:
+        """Wait for work; None if there will be no more, or others need the GPUs."""
+        since = time.monotonic()
+        while not (self.board.stopped or self.dismissed):
+            assignment = self.board.take(self.number, *self._held)
+            long = time.monotonic() - since > IDLE_SECONDS
+            if assignment is not None or self.board.is_useless(self.number, long=long):
+                return assignment
+            yield Wait(time.monotonic() + _WAKE_SECONDS, work=True)
         return None
 
     def _over(self) -> bool:
         """Whether no work can follow: the node is lost, or the run has ended."""
         return self.gone or self.board.over
 
-    def _has_place(self, seconds: float = math.inf) -> bool:
+    def _has_place(self, seconds: float = math.inf) -> Steps[bool]:
         """Whether the actor has its node and GPUs. Waits for them for `seconds`, or
         until the run is over."""
         if self.where is not None:
@@ -146,7 +197,7 @@ class EngineWorker(Worker):
         pending = self._actor.where.remote()
         started, warned = time.monotonic(), False
         while not self._over():
-            ready, _ = ray.wait([pending], timeout=1.0)
+            ready = yield Wait(time.monotonic() + 1.0, pending)
             waited = time.monotonic() - started
             if ready:
                 self._placed(ray.get(pending), waited)
@@ -176,31 +227,33 @@ class EngineWorker(Worker):
 
     # ---- failures
 
-    def _serve(self, assignment: Assignment) -> None:
+    def _serve(self, assignment: Assignment) -> Steps[None]:
         stage: Stage = "load"
         try:
-            if self._load(assignment.checkpoint):
+            if (yield from self._load(assignment.checkpoint)):
                 stage = "evaluate"
-                self._evaluate(assignment)
+                yield from self._evaluate(assignment)
         except _FAILURES as error:
-            self._handle(error, assignment, stage)
+            yield from self._handle(error, assignment, stage)
         finally:
             self.board.end(self.number)  # any engine may now take the unfinished shards
 
-    def _handle(self, error: Exception, assignment: Assignment, stage: Stage) -> None:
+    def _handle(
+        self, error: Exception, assignment: Assignment, stage: Stage
+    ) -> Steps[None]:
         """Follow the board's decision on a failure. Raises an error that is no
         engine's and no checkpoint's fault."""
         if self.board.stopped:
             return
         if isinstance(error, OUT_OF_REACH):
-            outcome = self._outcome(SOON_SECONDS)
+            outcome = yield from self._outcome(SOON_SECONDS)
             # other engines do the work until Ray knows whether the actor's node is gone
             if outcome is None:
                 self.board.end(self.number)
                 self.board.leave(self.number)
-                error = self._outcome(VERDICT_SECONDS) or error
+                error = (yield from self._outcome(VERDICT_SECONDS)) or error
                 if not self.board.over and not self._lost_node(error):
-                    self._not_started(error, "it was out of reach")
+                    yield from self._not_started(error, "it was out of reach")
                 return
             error = outcome
         if self._lost_node(error):
@@ -223,9 +276,9 @@ class EngineWorker(Worker):
         if assignment.part in self.board.unfinished:
             self._report(events.Retried(engine=self.number, checkpoint=name, task=task))
         why = "it failed with one checkpoint after another, last with"
-        self._apply(remedy, f"{why} {name!r}: {failure.reason}")
+        yield from self._apply(remedy, f"{why} {name!r}: {failure.reason}")
 
-    def _outcome(self, seconds: float) -> Exception | None:
+    def _outcome(self, seconds: float) -> Steps[Exception | None]:
         return outcome_of_actor(self._actor, self.node_id, seconds, self._over)
 
     def _refuses(self, error: Exception) -> bool:
@@ -237,11 +290,12 @@ class EngineWorker(Worker):
         self.dismiss()
         return True
 
-    def _not_started(self, error: Exception, what: str) -> None:
+    def _not_started(self, error: Exception, what: str) -> Steps[None]:
         if self._refuses(error):
             return
         reason = self._end_actor(error)
-        self._apply(self.board.not_started(self.number), f"{what}: {reason}")
+        remedy = self.board.not_started(self.number)
+        yield from self._apply(remedy, f"{what}: {reason}")
 
     def _lost_node(self, error: Exception) -> bool:
         """Whether an error comes from the loss of the actor's node, and so is no
@@ -268,16 +322,16 @@ class EngineWorker(Worker):
     def _warn(self, text: str) -> None:
         self._report(events.Warned(text))
 
-    def _apply(self, remedy: Remedy, why: str) -> None:
+    def _apply(self, remedy: Remedy, why: str) -> Steps[None]:
         """Retire the engine, or first test whether it can still load a checkpoint
         that has loaded before."""
         known = self.board.known
         if remedy == "probe" and known is not None:
             try:
-                while not self._has_place(_RESTART_SECONDS):
+                while not (yield from self._has_place(_RESTART_SECONDS)):
                     if self._over():
                         return
-                self._hold(known)
+                yield from self._hold(known)
             except _FAILURES as error:
                 if self._lost_node(error):
                     return
@@ -290,7 +344,7 @@ class EngineWorker(Worker):
 
     # ---- a checkpoint
 
-    def _load(self, info: CheckpointInfo) -> bool:
+    def _load(self, info: CheckpointInfo) -> Steps[bool]:
         """Load a checkpoint, unless loaded. False: it needs a new actor, which must
         wait for GPUs."""
         if info.engine_keys == self._held:
@@ -303,19 +357,19 @@ class EngineWorker(Worker):
         )
         if architecture is not None and fresh:
             self._kill()
-            if not self._has_place(_RESTART_SECONDS):
+            if not (yield from self._has_place(_RESTART_SECONDS)):
                 return False
-        self._hold(info)
+        yield from self._hold(info)
         return True
 
-    def _hold(self, info: CheckpointInfo) -> None:
+    def _hold(self, info: CheckpointInfo) -> Steps[None]:
         """Load a checkpoint, whatever the actor holds. Raises Hung if it takes too
         long."""
         self._report(events.Loading(engine=self.number, checkpoint=info.name))
         pending = self._actor.load.remote(info)
         self._loading.begin(time.monotonic())
         try:
-            while not ray.wait([pending], timeout=_POLL_SECONDS)[0]:
+            while not (yield Wait(time.monotonic() + _POLL_SECONDS, pending)):
                 self._check(self._loading)
             report: LoadReport = ray.get(pending)
             self._loading.moved(time.monotonic())
@@ -353,11 +407,11 @@ class EngineWorker(Worker):
 
     # ---- shards
 
-    def _evaluate(self, assignment: Assignment) -> None:
-        """Evaluate the assignment's shards, and store each one's records as soon as
-        it is finished."""
-        shards = self.board.begin(self.number, self._hand_back)
-        assignment = replace(assignment, shards=shards)
+    def _evaluate(self, assignment: Assignment) -> Steps[None]:
+        """Evaluate shards of the assignment until none are left, and store each one's
+        records as soon as it is finished."""
+        if not self.board.begin(self.number):  # others were faster
+            return
         name, task = assignment.part
         self._report(
             events.Began(
@@ -365,72 +419,48 @@ class EngineWorker(Worker):
             )
         )
         self._noted = began = time.monotonic()
-        items = 0
+        self._items = 0
         try:
             self._read_ahead()
-            questions = self._questions[assignment.task_key]
-            stream = self._actor.evaluate.options(num_returns="streaming").remote(
-                assignment, questions, self._answers_of_base(assignment)
-            )
-            for result in self._results(stream):
-                kept = self._keep(assignment, result)
-                self._note(assignment.part, result.stats, kept)
-                if kept:
-                    items += kept
-                    # the next checkpoint may only just have been pruned
-                    self._read_ahead()
-            stats = ray.get(self._actor.stats.remote(), timeout=_CONTROL_SECONDS)
-            self._note(assignment.part, stats)
+            # also what was given to a stream that had just ended
+            while hand := self.board.hand(self.number):
+                yield from self._feed(replace(assignment, shards=hand))
         finally:
             ended = events.Ended(
                 engine=self.number,
                 checkpoint=name,
                 task=task,
-                items=items,
+                items=self._items,
                 seconds=round(time.monotonic() - began, 3),
             )
             self._report(ended)
 
-    def _hand_back(self, count: int) -> list[Shard]:
-        """Shards that the actor has not begun, for another engine's thread. A late
-        answer does no harm: the actor skips these shards, so they stay unfinished and
-        are assigned again."""
-        actor = self._actor  # None while it is being replaced
-        # it may hang, and the board waits
-        silent = self._working.silence(time.monotonic()) > _CONTROL_SECONDS
-        if actor is None or self.gone or silent:
-            return []
-        try:
-            shards: list[Shard] = ray.get(
-                actor.hand_back.remote(count), timeout=_CONTROL_SECONDS
-            )
-        except RayError:
-            return []
-        return shards
-
-    def _answers_of_base(self, assignment: Assignment) -> BaseAnswers | None:
-        """They are complete: the board holds the assignment back until then."""
-        source, table = assignment.base, None
-        if source is None:
-            return None
-        if source.missing is None:
-            table = self._store.greedy_answers(source.key)
-        return BaseAnswers(source, table)
-
-    def _results(self, stream: Any) -> Iterator[ShardResult]:
-        """Yield the actor's results. Raises Hung if for too long neither a shard nor
-        a step of its engine ends."""
+    def _feed(self, assignment: Assignment) -> Steps[None]:
+        """Keep a stream of the actor full, as long as there are shards. Raises Hung if
+        for too long neither a shard nor a step of its engine ends."""
+        self._stream += 1
+        questions = self._questions[assignment.task_key]
+        answers = yield from self._answers_of_base(assignment)
+        evaluate = self._actor.evaluate.options(num_returns="streaming")
+        stream = evaluate.remote(assignment, questions, answers, self._stream)
         watch, pulse, steps = self._working, None, None
         watch.begin(time.monotonic())
         try:
             while True:
-                if ray.wait([stream], timeout=_POLL_SECONDS)[0]:
+                if (yield Wait(time.monotonic() + _POLL_SECONDS, stream)):
                     pending = next(stream, None)
                     if pending is None:
                         return
                     result: ShardResult = ray.get(pending)
                     watch.moved(time.monotonic())
-                    yield result
+                    kept = yield from self._keep(assignment, result)
+                    if more := self.board.more(self.number):
+                        self._actor.feed.remote(self._stream, more)
+                    self._note(assignment.part, result.stats, kept)
+                    if kept:
+                        self._items += kept
+                        # the next checkpoint may only just have been pruned
+                        self._read_ahead()
                     # the time that the driver needs in between is no pause
                     watch.begin(time.monotonic())
                 elif pulse is None:
@@ -443,7 +473,16 @@ class EngineWorker(Worker):
         finally:
             watch.end()
 
-    def _keep(self, assignment: Assignment, result: ShardResult) -> int:
+    def _answers_of_base(self, assignment: Assignment) -> Steps[BaseAnswers | None]:
+        """They are complete: the board holds the assignment back until then."""
+        source, table = assignment.base, None
+        if source is None:
+            return None
+        if source.missing is None:
+            table = yield from _elsewhere(self._store.greedy_answers, source.key)
+        return BaseAnswers(source, table)
+
+    def _keep(self, assignment: Assignment, result: ShardResult) -> Steps[int]:
         """Write a shard's records; returns their items. None if every answer failed
         and another engine can try first."""
         (name, task), failed, shard = assignment.part, result.failed, result.shard
@@ -452,7 +491,7 @@ class EngineWorker(Worker):
             self._report(events.Retried(engine=self.number, checkpoint=name, task=task))
             return 0
         if result.part:
-            self._store.append(assignment.key, result.part)
+            yield from _elsewhere(self._store.append, assignment.key, result.part)
         first = failed is not None and assignment.part not in self.board.unmeasured
         if first and self._store.measured(assignment.key):
             failed = None

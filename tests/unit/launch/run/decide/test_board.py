@@ -1,16 +1,14 @@
 """The board's decisions, and that no shard is ever lost or done twice whatever
 engines do."""
 
-import threading
-import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from launch.run.decide import board as module
-from launch.run.decide.assignments import Assignment
+from launch.run.decide.assignments import Assignment, shard_of
 from launch.run.decide.board import Board
-from tests.support.board import finish, make_assignment, no_spare
+from tests.support.board import complete, finish, make_assignment
 
 
 def _names(assignment: Assignment) -> list[str]:
@@ -37,96 +35,107 @@ def test_order_of_work(work, held, order) -> None:
     assert done == order.split()
 
 
-def _waiting(
-    board: Board, engine: int = 0, held: str | None = None
-) -> tuple[threading.Thread, list[Assignment]]:
-    taken: list[Assignment] = []
-    thread = threading.Thread(
-        target=lambda: taken.append(board.take(engine, held, "qwen3"))
-    )
-    thread.start()
-    return thread, taken
+def _useless(board: Board, engine: int = 0) -> tuple[bool, bool]:
+    """Whether an engine without work ends, at once and after a long wait."""
+    assert board.take(engine, None, "qwen3") is None
+    found = [board.is_useless(engine, long=long) for long in (False, True)]
+    return found[0], found[1]
 
 
-def test_idle_engine_gives_way_to_jobs(monkeypatch) -> None:
-    monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)
+def test_idle_engine_gives_way_to_jobs() -> None:
     board = Board(source=(source := SimpleNamespace(open=True)))
-    thread, taken = _waiting(board)
-    thread.join(timeout=0.05)
-    assert thread.is_alive()  # nobody needs its GPUs
+    assert _useless(board) == (False, False)  # nobody needs its GPUs
     board.short = True
-    thread.join()
-    assert (taken, board.over) == ([None], False)
+    assert _useless(board) == (False, True)
     board.add([make_assignment("wanda", 1)])
     source.open = False
     assert _names(board.take(1, None, None)) == ["wanda-0"]
 
 
-def test_idle_engine_ends_after_a_minute(monkeypatch) -> None:
-    """An engine without work looks each second, and ends when it has waited for more
-    than 60."""
-    clock = [0.0]
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[-1]))
+def test_idle_engine_ends_after_a_while() -> None:
     board = Board()
     board.add([make_assignment("dense", 1)])
     assert _names(board.take(0, None, None)) == ["dense-0"]
-    board._changed.wait = lambda timeout: clock.append(clock[-1] + timeout)
-    assert board.take(1, None, None) is None
-    assert clock == list(range(62))
+    assert _useless(board, 1) == (False, True)
+    complete(board)
+    assert _useless(board, 1) == (True, True)
 
 
-def test_busiest_engine_is_relieved() -> None:
+def _sized(name: str, shards: int, items: int) -> Assignment:
+    cuts = [tuple(range(n * items, (n + 1) * items)) for n in range(shards)]
+    return replace(make_assignment(name, 0), shards=tuple(map(shard_of, cuts)))
+
+
+def test_hand_is_what_is_in_flight_and_one_that_follows() -> None:
+    """64 items are in flight."""
+    board = Board()
+    board.add([_sized("dense", 9, 20)])
+    board.take(0, None, None)
+    assert len(board.begin(0)) == 5
+    assert board.more(0) == ()
+    board.finished(0, board.hand(0)[0])
+    assert [shard.span for shard in board.more(0)] == [(100, 119)]
+    assert board.has_work is False
+    board.stop()
+    board.finished(0, board.hand(0)[0])
+    assert board.more(0) == ()
+
+
+def test_few_shards_are_divided() -> None:
+    """But a second one follows the first, as long as there are some."""
+    board = Board(sharing=4)
+    board.add([_sized("dense", 6, 20)])
+    hands = []
+    for engine in range(4):
+        board.take(engine, None, None)
+        hands.append(len(board.begin(engine)))
+    assert hands == [1, 1, 1, 1]
+    assert [len(board.more(engine)) for engine in range(3)] == [1, 1, 0]
+    assert board.take(4, None, None) is None
+
+
+def test_engines_join_the_largest_work() -> None:
+    """If there is no other. No more engines load it than it has shards."""
     board = Board()
     board.add([make_assignment("small", 2), make_assignment("large", 8)])
-    asked: list[int] = []
-    board.take(0, None, None)
-    large = board.take(1, None, None).shards
-    board.begin(0, no_spare)
-    # it had begun the others meanwhile
-    board.begin(1, lambda count: asked.append(count) or large[-2:])
-    assert _names(board.take(2, None, None)) == ["large-6", "large-7"]
-    assert asked == [4]
+    taken = [board.take(engine, None, None).part[0] for engine in range(2)]
+    assert taken == ["small", "large"]
+    assert board.take(2, None, None).part[0] == "large"
+    board.add([make_assignment("other", 1)])
+    assert board.take(3, None, None).part[0] == "other"
+    for engine in range(4, 11):
+        assert board.take(engine, None, None) is not None
+    assert board.take(11, None, None) is None
 
 
-def test_engine_on_an_awaited_base_first() -> None:
+def test_engines_join_an_awaited_base_first() -> None:
     board = Board(source=SimpleNamespace(open=True))
     waits = make_assignment("wanda", 1, base="dense")
     board.add([make_assignment("dense", 4), make_assignment("large", 9), waits])
-    dense, _ = board.take(0, None, None), board.take(1, None, None)
-    board.begin(0, lambda _: dense.shards[2:])
-    board.begin(1, no_spare)
-    assert _names(board.take(2, None, None)) == ["dense-2", "dense-3"]
+    taken = [board.take(engine, None, None).part[0] for engine in range(3)]
+    assert taken == ["dense", "large", "dense"]
 
 
-def test_engine_with_nothing_to_give() -> None:
-    """It is asked once a second; one that still loads is not asked at all."""
-    board = Board()
-    board.add([make_assignment("dense", 5)])
+def test_loaded_checkpoint_goes_on() -> None:
+    """Also beside others."""
+    board = Board(sharing=2)
+    board.add([make_assignment("dense", 9), make_assignment("other", 1)])
     board.take(0, None, None)
-    assert _names(board._relieve(1)) == ["dense-3", "dense-4"]
-    asked: list[int] = []
-    board.begin(0, lambda count: asked.append(count) or [])
-    for ask_after, number in ((0.0, 1), (None, 1), (0.0, 2)):
-        if ask_after is not None:
-            board._busy[0].ask_after = ask_after
-        assert board._relieve(1) is None
-        assert asked == [1] * number
-    assert 0 < board._busy[0].ask_after - time.monotonic() <= 1.0
+    assert board.take(1, "digest of dense", "qwen3").part[0] == "dense"
 
 
 def test_checkpoint_waits_for_its_base() -> None:
     board = Board()
     board.add([make_assignment("wanda", 2, base="dense"), make_assignment("dense", 3)])
     # holding its weights already is no reason
-    first = board.take(0, "digest of wanda", "qwen3")
-    assert first.part == ("dense", "gazetteer")
-    board.begin(0, no_spare)
-    thread, taken = _waiting(board, 1, "digest of wanda")
-    for shard in first.shards:
-        assert not taken
+    assert board.take(0, "digest of wanda", "qwen3").part == ("dense", "gazetteer")
+    for shard in board.begin(0):
+        assert board.take(1, "digest of wanda", "qwen3") is None
+        before = board.changes
         board.finished(0, shard)
-    thread.join()  # the engine of the base need not have ended
-    assert _names(taken[0]) == ["wanda-0", "wanda-1"]
+    assert board.changes > before  # those who wait look again
+    # the engine of the base need not have ended
+    assert _names(board.take(1, "digest of wanda", "qwen3")) == ["wanda-0", "wanda-1"]
 
 
 def test_only_the_same_task_is_awaited() -> None:
@@ -143,16 +152,15 @@ def test_only_the_same_task_is_awaited() -> None:
     assert done == {("dense", "xquad"), ("other", "gazetteer")}
 
 
-def test_remote_engines_serve_urls_only(monkeypatch) -> None:
+def test_remote_engines_serve_urls_only() -> None:
     """Neither kind waits for the other's work."""
-    monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)
     board = Board()
     board.remote.add("api")
     board.remote_engines.add(1)
     board.add([make_assignment("api", 1), make_assignment("dense", 1)])
     assert finish(board, 0).checkpoint.name == "dense"
-    assert board.take(0, None, None) is None
+    assert _useless(board) == (True, True)
     assert finish(board, 1).checkpoint.name == "api"
     board.add([make_assignment("dense", 1)])
-    assert board.take(1, None, None) is None
+    assert _useless(board, 1) == (True, True)
     assert board.has_work

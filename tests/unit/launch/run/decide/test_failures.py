@@ -2,8 +2,8 @@
 tried again and where, and what is set aside."""
 
 import random
-from collections import Counter, deque
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from evaluator.store.run_json import Failure, Stage
 from launch.run import attempts
-from launch.run.decide.assignments import Assignment, Shard, begun, halves_of, shard_of
+from launch.run.decide.assignments import Assignment, begun, halves_of, shard_of
 from launch.run.decide.board import Board
 from launch.run.decide.nodes import suspected_nodes
 from launch.run.events import (
@@ -27,7 +27,7 @@ from launch.run.events import (
     Started,
 )
 from launch.run.state import RunState, advance
-from tests.support.board import complete, finish, make_assignment, no_spare
+from tests.support.board import complete, finish, make_assignment
 from tests.support.stamps import make_item
 
 
@@ -266,7 +266,7 @@ def _board(engines: int = 1, limit: int = 3) -> Board:
 
 
 def _fail(board: Board, engine: int = 0) -> str:
-    name = board._busy[engine].assignment.checkpoint.name
+    name = board._busy[engine].work.name
     return board.failed(engine, _failure(name))
 
 
@@ -343,23 +343,22 @@ def test_complete_base_may_fail() -> None:
 def test_work_of_another_engine_is_awaited() -> None:
     board = _board(2, limit=1)
     board.add([make_assignment("dense", 4)])
-    _take(board, 0)
-    assert len(_take(board, 1).shards) == 2
+    for engine in (0, 1):
+        assert len(_take(board, engine).shards) == 4
     _fail(board)
     assert board.failures == []
     complete(board, 1)
-    assert len(finish(board, 1).shards) == 2
-    assert board.failures == []
+    assert (board.failures, board.over) == ([], True)
 
 
 def test_doubted_shard_goes_to_another_engine() -> None:
     board = _board(2)
     board.add([make_assignment("nan", 2), make_assignment("reads", 1, base="nan")])
     _take(board, 0)
-    one, two = board.begin(0, no_spare)
+    one, two = board.begin(0)
     assert board.doubts(0, one)
     assert _take(board, 1).shards == (one,)
-    board.begin(1, no_spare)
+    board.begin(1)
     assert not board.doubts(1, one)
     board.finished(1, one, "NaN")
     board.end(1)
@@ -379,36 +378,31 @@ def _evaluate(
     deadly: set[tuple[str, int]],
     done: dict,
     luck: random.Random,
-) -> None:
-    """Work until there is none, dying of deadly items; idle engines take over what is
-    not begun."""
-    while (assignment := board.take(engine, None, None)) is not None:
+) -> Iterator[None]:
+    """Work until there is none, dying of deadly items; others work in between."""
+    while not board.over:
+        if (assignment := board.take(engine, None, None)) is None:
+            yield
+            continue
         name, refusal = assignment.checkpoint.name, assignment.refusal
+        yield
         if luck.random() < 0.1:  # it gave up before it loaded
             board.end(engine)
             continue
-        queue: deque[Shard] = deque()
-
-        def hand_back(count: int, queue: deque[Shard] = queue) -> list[Shard]:
-            return [queue.pop() for _ in range(min(count, len(queue)))]
-
-        with board._changed:
-            queue += board.begin(engine, hand_back)
-        while True:
-            with board._changed:
-                if not queue:
-                    break
-                shard = queue.popleft()
-                # others are in flight beside it
-                begun = [shard, *list(queue)[: luck.randint(0, 3)]]
+        board.begin(engine)
+        while hand := board.hand(engine):
+            # others are in flight beside it
+            begun = hand[: luck.randint(1, 4)]
             asked = {(name, each) for shard in begun for each in shard.questions}
             if refusal is None and asked & deadly:
                 board.failed(engine, _failure(name, "!"))
                 break
-            for question in shard.questions:
+            for question in hand[0].questions:
                 done.setdefault((name, question), []).append(refusal or "ok")
             measured = (of for (of, _), said in list(done.items()) if said == ["ok"])
-            board.finished(engine, shard, None if name in measured else refusal)
+            board.finished(engine, hand[0], None if name in measured else refusal)
+            yield
+            board.more(engine)
         board.end(engine)
 
 
@@ -432,11 +426,12 @@ def test_items_are_done_or_given_up(items, size, engines, deadly, seed):
     done: dict[tuple[str, int], list[str]] = {}
     killers = {("a", question) for question in deadly if question < items}
 
-    def work(number: int) -> None:
-        _evaluate(board, number, killers, done, random.Random(seed + number))
-
-    with ThreadPoolExecutor(engines) as pool:
-        list(pool.map(work, range(engines)))
+    luck, board.sharing = random.Random(seed), engines
+    working = [_evaluate(board, each, killers, done, luck) for each in range(engines)]
+    while working:
+        each = luck.choice(working)
+        if next(each, "ended") == "ended":
+            working.remove(each)
     assert board.over
     assert all(len(said) == 1 for said in done.values())
     assert {(name, question) for name, question in done if name == "b"} == {

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +11,15 @@ from typing import Any
 import pytest
 
 from benchmarks.serving.workload import read_questions
+from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core.lease import Held
 from evaluator.probes.planning import tokenised
-from launch.run.decide.assignments import shard_of
+from launch.run.decide.assignments import Assignment, origin_of, shard_of
+from launch.run.decide.board import Board
 from launch.run.work import actors
 from launch.sweep.models import BUNDLED_MODEL
+from tests.support.fake import FakeEngine, FakeLM
+from tests.support.models import VOCABULARY
 from tests.support.pretended_engine import PretendedEngine
 
 
@@ -65,3 +70,45 @@ def test_next_questions_are_tokenised_ahead():
     with engine._tokenising_ahead(assignment, read.questions, known):
         time.sleep(0.2)
     assert known == {}
+
+
+class _Watched(FakeEngine):
+    """Notes the free rows of each step."""
+
+    def run(self, source: Any) -> Any:
+        self.free: list[int] = []
+
+        def take(limit: int) -> Any:
+            given = source.take(limit)
+            self.free.append(limit - len(given))
+            return given
+
+        return super().run(SimpleNamespace(take=take))
+
+
+def test_fed_stream_leaves_no_row_free() -> None:
+    """Until nothing is left to follow: in one stream, whatever the shards."""
+    read = read_questions("gazetteer", BUNDLED_MODEL, 400, probes=("greedy",))
+    info = inspect_checkpoint(BUNDLED_MODEL, "dense")
+    count = len(read.questions)
+    cuts = [tuple(range(n, min(n + 20, count))) for n in range(0, count, 20)]
+    board, engine = Board(), PretendedEngine()
+    assignment = Assignment(
+        checkpoint=info, task="t", task_key="t", config=read.config,
+        origin=origin_of(info, None), shards=tuple(map(shard_of, cuts)),
+    )  # fmt: skip
+    board.add([assignment])
+    board.take(0, None, None)
+    model = FakeLM(vocabulary=VOCABULARY, seed=0)
+    engine._engine = fake = _Watched(model.answer, room=32)
+    first = replace(assignment, shards=board.begin(0))
+    full, shards = 0, 0
+    for result in engine.evaluate(first, read.questions, None, 1):
+        shards += 1
+        board.finished(0, result.shard)
+        if more := board.more(0):
+            engine.feed(1, more)
+            full = len(fake.free)
+    assert shards == len(cuts)
+    assert len(fake.free) > full > count / 2
+    assert not any(fake.free[:full])

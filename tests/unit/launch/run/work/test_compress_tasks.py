@@ -98,7 +98,7 @@ class Desk:
         """What the driver does, and what ended well."""
         self.now += seconds
         self.tasks.start(cpus)
-        made, given_up = self.tasks.ended(0.2)
+        made, given_up = self.tasks.ended()
         self.lost += given_up
         return [job.name for job in made]
 

@@ -2,6 +2,7 @@
 meanwhile, and nobody waits forever."""
 
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +20,10 @@ from launch.run.decide.nodes import Placement
 from launch.run.events import Event, Unplaced, Warned
 from launch.run.work import cluster, workers
 from launch.run.work.cluster import NodeLost, _sent_environment
-from launch.run.work.workers import EngineWorker
+from launch.run.work.fleet import Steps, Wait, Worker
+from launch.run.work.workers import EngineWorker, turn
 from launch.sweep.config import Resources
-from tests.support.board import make_assignment, no_spare
+from tests.support.board import complete, make_assignment
 
 UNAVAILABLE, DIED = ActorUnavailableError("broken", None), ActorDiedError()
 
@@ -85,19 +87,29 @@ def test_unplaced_engine_holds_no_work(board, told, monkeypatch) -> None:
     monkeypatch.setattr(workers, "ray", ray)
     worker = _worker(board, told)
     worker.start()
-    while not told:
-        time.sleep(0.01)
+    worker.waits = worker.waits._replace(until=0.0)
+    turn([worker], 1.0)
     assert len(board.take(0, None, None).shards) == 3
-    for shard in board.begin(0, no_spare):
-        board.finished(0, shard)
+    complete(board)
     assert worker.is_alive()
-    board.end(0)
-    worker.join()
+    worker.waits = worker.waits._replace(until=0.0)
+    turn([worker], 1.0)
+    assert not worker.is_alive()
     assert worker.failure is None
     assert [
         (each.engine, each.text) for each in told if isinstance(each, Unplaced)
     ] == [(1, "2 free GPUs on one node")]
     assert ray.killed == 1  # Ray would start it when GPUs are free
+
+
+def _end(steps: Steps[Any]) -> Any:
+    """What a part of an engine's work returns if each answer comes at once."""
+    try:
+        next(steps)
+        while True:
+            steps.send(True)
+    except StopIteration as ended:
+        return ended.value
 
 
 @pytest.mark.parametrize(
@@ -115,9 +127,10 @@ def test_engine_out_of_reach(board, told, monkeypatch, fates, gone, blamed) -> N
     worker = _worker(board, told)
     monkeypatch.setattr(workers, "lives", lambda node_id: True)
 
-    def outcome(*_: object) -> Exception | None:
+    def outcome(*_: object) -> Steps[Exception | None]:
         at_once.append(board.has_work)
         return fates.pop(0)
+        yield
 
     monkeypatch.setattr(workers, "outcome_of_actor", outcome)
     board.join(1)
@@ -128,7 +141,7 @@ def test_engine_out_of_reach(board, told, monkeypatch, fates, gone, blamed) -> N
         "failed",
         lambda self, engine, failure: failed.append(failure) or "go on",
     )
-    worker._handle(UNAVAILABLE, assignment, "evaluate")
+    _end(worker._handle(UNAVAILABLE, assignment, "evaluate"))
     assert [each.checkpoint for each in failed] == ["dense"] * blamed
     # others have the work while the second answer is waited for
     assert at_once == [False, True][: len(at_once)]
@@ -149,13 +162,15 @@ def test_fresh_engine_on_a_gpu(board, told, monkeypatch, gpus, swap, processes) 
     monkeypatch.setattr(workers, "ray", ray)
     worker = _worker(board, told, config=EngineConfig(swap=swap), gpus=gpus)
 
-    def hold(info) -> None:
+    def hold(info) -> Steps[None]:
         worker._held = info.engine_keys
+        return
+        yield
 
     monkeypatch.setattr(worker, "_hold", hold)
-    assert worker._has_place()
+    assert _end(worker._has_place())
     for name in ("a", "b", "b"):
-        assert worker._load(SimpleNamespace(engine_keys=(name, "llama")))
+        assert _end(worker._load(SimpleNamespace(engine_keys=(name, "llama"))))
     assert ray.killed == processes - 1
 
 
@@ -266,3 +281,34 @@ def test_start_of_an_engine_is_not_measured(board, told, monkeypatch) -> None:
         worker._held = "digest", "keys"  # a checkpoint was loaded
         assert [worker.reading() for _ in range(3)] == [None, counted, counted]
         worker._kill()
+
+
+def test_engines_go_on_in_one_thread(board, told, monkeypatch) -> None:
+    """Those whose answers have come, whose time is over, or that wait for work when the
+    board has changed; an error ends its engine alone."""
+    came, told_of = {"b"}, []
+    ray = SimpleNamespace(
+        wait=lambda pending, **_: ([each for each in pending if each in came], [])
+    )
+    monkeypatch.setattr(workers, "ray", ray)
+
+    class Waiting(Worker):
+        def __init__(self, number: int, wait: Wait) -> None:
+            super().__init__(number, Placement(node_id="a", gpus=0, threads=1), board)
+            self.wait = wait
+
+        def run(self) -> Steps[None]:
+            while True:
+                told_of.append((self.number, (yield self.wait)))
+
+    waits = Wait(math.inf, "a"), Wait(math.inf, "b"), Wait(0.0, "c"), Wait(math.inf, work=True)  # fmt: skip
+    engines = [Waiting(number, wait) for number, wait in enumerate(waits)]
+    for each in engines:
+        each.start()
+    turn(engines, 0.0)
+    assert told_of == [(1, True), (2, False)]
+    board.changes += 1
+    turn(engines, 0.0)
+    assert told_of[2:] == [(1, True), (2, False), (3, False)]
+    engines[1].close()
+    assert not engines[1].is_alive()
