@@ -117,6 +117,7 @@ def test_a_row_for_each_checkpoint(records, outcomes):
     nats = -windows["logprob"].sum() / windows["prompt_tokens"].sum()
     assert row["wikitext2"] == pytest.approx(np.exp(nats))
     cells = {cell.measure: cell for cell in table.cells}
+    assert cells["wikitext2"].n == len(windows)
     assert (cells["boolq"].n, cells["boolq"].task) == (20, "zero-shot")
     assert cells["boolq"].low < cells["boolq"].value < cells["boolq"].high
 

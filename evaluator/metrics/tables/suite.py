@@ -28,6 +28,7 @@ from evaluator.metrics.tables.perplexity import PERPLEXITY, readings_of
 from evaluator.tasks.base import task_and_prompt
 
 SUITE, TEXT = "zero-shot", "wikitext2"
+_WINDOWS = f"{TEXT}_n"
 _ACC, _NORM, _OPEN = "", "_norm", "_open"
 # the probe and the outcome of each kind of column
 _KINDS = {
@@ -65,12 +66,10 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
     read: dict[str, Row] = {}
     for reading in readings_of(inputs):
         if reading.row["task"] == TEXT:
-            its = reading.row.items()
-            read[reading.row["checkpoint"]] = {
-                name.replace("perplexity", TEXT): value
-                for name, value in its
-                if name.startswith("perplexity") and "dense" not in name
-            }
+            its = read[reading.row["checkpoint"]] = {_WINDOWS: reading.row["n"]}
+            for name, value in reading.row.items():
+                if name.startswith("perplexity") and "dense" not in name:
+                    its[name.replace("perplexity", TEXT)] = value
     for name, subjects in asked.items():
         yield _row(inputs, subjects) | read.get(name, {})
 
@@ -145,8 +144,9 @@ TABLE = Table(
         *COUNTED,
         *PERCENTAGE.estimates("mean", "mean_norm", "mean_open"),
         *_columns(),
-        *PERPLEXITY.estimates(TEXT),
-        *FACTOR.estimates(f"{TEXT}_ratio"),
+        *PERPLEXITY.estimates(TEXT, n=_WINDOWS),
+        *FACTOR.estimates(f"{TEXT}_ratio", n=_WINDOWS),
+        *COUNT(_WINDOWS, csv_only=True),
     ),
     compute=_rows,
     figure=(
