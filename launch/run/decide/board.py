@@ -1,7 +1,7 @@
 """Decides which engine does which work, without Ray.
 
-Engines pull: each has as many shards in hand as it computes at once, and one that
-follows. Nothing is taken back. A free engine first takes more work on its checkpoint,
+Engines pull: each has as many shards in hand as it computes at once, and a few that
+follow. Nothing is taken back. A free engine first takes more work on its checkpoint,
 then a checkpoint of the same architecture (swapped in place), then any other (a new
 engine). Among equals, bases that other checkpoints wait for come first. Work that has
 failed comes last. Only without such work does an engine join others on theirs.
@@ -35,6 +35,7 @@ from launch.run.decide.assignments import (
 from launch.run.events import Advanced, Attempt, Outcome, Part
 from launch.run.state import Bus
 
+_FOLLOWING = 64  # items in hand beside those in flight: many may end in a step
 _SPARE = 4  # waiting shards, from which one more engine is worth its start
 Remedy = Literal["go on", "probe", "retire"]  # for an engine after a failure
 
@@ -272,7 +273,7 @@ class Board:
         return self._more(busy, self._share)
 
     def more(self, engine: int) -> Shards:
-        """Further shards for an engine, so that one follows those that it computes."""
+        """Further shards for an engine, so that some follow those that it computes."""
         if self.stopped or engine in self._dismissed:
             return ()
         return self._more(self._busy[engine], max(2, self._share))
@@ -288,11 +289,9 @@ class Board:
 
     def _more(self, busy: _Busy, most: int) -> Shards:
         work, hand, more = busy.work, busy.hand, list[Shard]()
-        room = IN_FLIGHT[work.assignment.config.thinks]
+        room = IN_FLIGHT[work.assignment.config.thinks] + _FOLLOWING
         room -= sum(len(each.questions) for each in hand.values())
-        while work.shards and (not hand or len(hand) < most):
-            if room + len(work.shards[0].questions) <= 0 and hand:
-                break
+        while work.shards and (not hand or (len(hand) < most and room > 0)):
             shard = work.shards.popleft()
             room -= len(shard.questions)
             hand[shard.name] = shard

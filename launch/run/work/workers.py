@@ -54,7 +54,7 @@ _TELL_SECONDS = 60.0  # without a place, until the user is informed
 IDLE_SECONDS = 60.0  # an engine without work is kept this long
 _WAKE_SECONDS = 1.0  # it looks again this often, even if nothing has changed
 
-_FILES, _FILE_SECONDS = ThreadPoolExecutor(8, "files"), 0.01
+_FILES, _FILE_SECONDS = ThreadPoolExecutor(8, "files"), 0.005
 _FAILURES = (RayError, EngineError, Hung, NodeLost)
 
 

@@ -66,15 +66,15 @@ def _sized(name: str, shards: int, items: int) -> Assignment:
     return replace(make_assignment(name, 0), shards=tuple(map(shard_of, cuts)))
 
 
-def test_hand_is_what_is_in_flight_and_one_that_follows() -> None:
-    """64 items are in flight."""
+def test_hand_is_what_is_in_flight_and_what_follows() -> None:
+    """64 items each."""
     board = Board()
-    board.add([_sized("dense", 9, 20)])
+    board.add([_sized("dense", 12, 20)])
     board.take(0, None, None)
-    assert len(board.begin(0)) == 5
+    assert len(board.begin(0)) == 7
     assert board.more(0) == ()
     board.finished(0, board.hand(0)[0])
-    assert [shard.span for shard in board.more(0)] == [(100, 119)]
+    assert [shard.span for shard in board.more(0)] == [(140, 159)]
     assert board.has_work is False
     board.stop()
     board.finished(0, board.hand(0)[0])
