@@ -97,7 +97,7 @@ class Fidelity(ItemProbe):
         in_the_middle = keep not in ("", references.compare)
         greedy = None
         if base is None or in_the_middle:
-            (greedy,) = yield [item.greedy()]
+            (greedy,) = yield from item.answered([item.greedy()])
         own_ids = greedy.token_ids if greedy and greedy.status == "ok" else None
         passages: list[Passage] = []
         if why is None:

@@ -75,9 +75,7 @@ class Greedy(ItemProbe):
             if format in formats and not item.is_cut(format)
         ]
         posed.sort(key=lambda format: format != "open")
-        requests = [item.greedy(format) for format in posed]
-        responses = yield requests
-        responses = yield from item.rechecked(requests, responses)
+        responses = yield from item.answered([item.greedy(each) for each in posed])
         answers = dict(zip(posed, map(item.generated, responses, posed), strict=True))
         records = []
         for format in formats:

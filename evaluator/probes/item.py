@@ -248,6 +248,7 @@ class ItemRun:
         if config.length:
             self._columns["context_tokens"] = config.length
             self._columns["context_depth"] = posed.context_depth
+        self._again: dict[str, Response] = {}  # to requests that were cut, by their ids
         self._graded: dict[tuple[TokenIds, Format], Columns] = {}
 
     @property
@@ -271,10 +272,12 @@ class ItemRun:
             max_tokens=self.config.max_new_tokens,
         )
 
-    def rechecked(
-        self, requests: Sequence[Generate], responses: Sequence[Response]
+    def answered(
+        self, requests: Sequence[Generate]
     ) -> Generator[Sequence[Generate], Sequence[Response], Sequence[Response]]:
-        """The responses; those that the limit cut are posed again, if it is wanted."""
+        """The responses; those that the limit cut are posed again, if it is wanted:
+        once for all probes that read them."""
+        responses = yield requests
         cut: dict[int, Generate] = {}
         for place, (request, response) in enumerate(
             zip(requests, responses, strict=True)
@@ -287,7 +290,11 @@ class ItemRun:
                 )
         if not (cut and self.config.recheck_cut):
             return responses
-        longer = dict(zip(cut, (yield [*cut.values()]), strict=True))
+        asked = [each for each in cut.values() if each.request_id not in self._again]
+        if asked:
+            for response in (yield asked):
+                self._again[response.request_id] = response
+        longer = {place: self._again[each.request_id] for place, each in cut.items()}
         return [longer.get(place, each) for place, each in enumerate(responses)]
 
     def score(self, answer: str, *, ranked: bool = False) -> Score:

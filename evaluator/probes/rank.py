@@ -107,7 +107,7 @@ class AlignedRank(ItemProbe):
         if base is not None:
             answer_ids = base.token_ids
         elif not item.is_cut("open"):  # the request is that of the other probes
-            (greedy,) = yield [item.greedy()]
+            (greedy,) = yield from item.answered([item.greedy()])
             if greedy.status != "ok":
                 return [item.record(self.name, **failed(greedy.error))]
             answer_ids = greedy.token_ids

@@ -79,8 +79,7 @@ class Sample(ItemProbe):
             )
             for seed, number in unanswered
         ]
-        responses = yield requests
-        responses = yield from item.rechecked(requests, responses)
+        responses = yield from item.answered(requests)
         # until the item's other requests are answered: they show whether its
         # log-probabilities are NaN
         yield ()

@@ -255,15 +255,18 @@ class Evaluation:
         return run.requests
 
     def _advance(self, run: ProbeRun, responses: Sequence[Response] = ()) -> None:
-        """Let a probe go on, and send its requests. They are its own: no other probe
-        shares those of a later step."""
+        """Let a probe go on, and send its requests, but for those that another probe
+        waits for: it reads these too."""
         requests: list[Request] = []
         for request in self._step(run, responses):
             if isinstance(request, Cancel):
                 self._cancel(run, request)
-            else:
-                self._readers[request.request_id] = [run]
+                continue
+            readers = self._readers.setdefault(request.request_id, [])
+            if not readers:
                 requests.append(request)
+            if run not in readers:
+                readers.append(run)
         self._send(run.item, requests)
 
     def _send(self, item: ItemRun, requests: Collection[Request]) -> None:

@@ -276,3 +276,17 @@ def test_alignment_is_defined_and_tight(pieces, answers):
 
         assert end == 1 + max(k for k in range(len(said.ids)) if not contains(0, k))
         assert len(lead_in) == max(j for j in range(end) if contains(j, end))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_base_aligns_the_answer_that_was_posed_again(questions, seed):
+    """Its greedy answer is cut at 2 tokens, and posed again once for all probes."""
+    probes = ("greedy", "rank", "aligned_rank")
+    long = CONFIG.model_copy(update={"probes": probes})
+    again = {"max_new_tokens": 2, "recheck_cut": True, "recheck_limit": 8}
+    sent, noting = letters.noted(letter_model().answer)
+    short = long.model_copy(update=again)
+    found = run(noting, questions, short, reorder_seed=seed, room=3)
+    assert found == run(letter_model().answer, questions, long)
+    asked = [each for each in sent if getattr(each, "max_tokens", 0) == 8]
+    assert len(asked) == len({each.prompt_ids for each in asked}) > 0

@@ -263,3 +263,16 @@ def test_fidelity_outcomes_are_sums(questions, tmp_path):
             for confidence in record.base_confidence
         ]
         assert list(positions.band) == bands
+
+
+def test_a_base_keeps_distributions_along_the_answer_that_was_posed_again(
+    questions, tmp_path
+):
+    again = {"max_new_tokens": 2, "recheck_cut": True, "recheck_limit": 6}
+    short = CONFIG.model_copy(update=again)
+    found, _, base = beside_its_base(questions, tmp_path / "short", short)
+    expected, _, whole = beside_its_base(questions, tmp_path / "long")
+    assert base == whole
+    assert found == expected
+    assert any(len(each.token_ids) > 2 for each in base.values())
+    assert {record.status for record in found.values()} == {"ok"}
