@@ -471,9 +471,7 @@ class Board:
             name = each.checkpoint.name
             if not self.fits(engine, name):
                 return False
-            if engine == each.doubted_by:
-                return not self._others(engine, name)
-            failed = unfit.get(name, set())
+            failed = unfit.get(name, set()) | {each.doubted_by}
             return engine not in failed or self._others(engine, name) <= failed
 
         return may

@@ -67,7 +67,7 @@ def read_state(run_dir: Path) -> RunState:
         with suppress(OSError):
             lines = file.read_bytes().splitlines()
     for line in lines:
-        with suppress(ValueError, TypeError, KeyError, RecursionError):
+        with suppress(ValueError, TypeError, KeyError, OverflowError, RecursionError):
             row = mapping_at(json.loads(line))
             now = datetime.fromisoformat(row["time"]).astimezone(UTC).timestamp()
             if row["call"] >= state.counts["started"]:

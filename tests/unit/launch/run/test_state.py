@@ -101,6 +101,7 @@ SECOND_CALL = [
 LOST = [
     '"x"', '{"time": 3}', '{"time": "2026", "event": "died", "call": 1}', "\x00", "[" * 10**5,
     '{"time": "2026-01-01", "event": "placed", "call": 1, "engine": 0, "seconds": NaN}',
+    '{"time": "9999-12-31T23:59-14:00", "event": "started", "call": 1}',
 ]  # fmt: skip
 
 

@@ -372,6 +372,18 @@ def test_doubted_shard_goes_to_another_engine() -> None:
     assert board.over
 
 
+def test_engine_that_doubts_a_shard_takes_it_where_the_other_one_failed() -> None:
+    board = _board(2)
+    board.add([make_assignment("nan", 1)])
+    _take(board, 1)
+    _fail(board, 1)
+    _take(board, 0)
+    (shard,) = board.begin(0)
+    assert board.doubts(0, shard)
+    board.end(0)
+    assert _take(board, 0).shards == (shard,)
+
+
 def _evaluate(
     board: Board,
     engine: int,
