@@ -80,13 +80,18 @@ def redacted(text: str) -> str:
     return _SECRET.sub("***", text)
 
 
+MORE = "\N{HORIZONTAL ELLIPSIS}"  # where a text was cut
+
+
 def one_line(error: BaseException | str, limit: int = 200) -> str:
-    """An error's text as one line of at most `limit` characters; the name of its
-    type where it has no text."""
+    """An error's text as one line of at most `limit` characters, cut between words: half
+    a path would be another one. The name of its type where it has no text."""
     text = redacted(" ".join(str(error).split()))
     if not text and isinstance(error, BaseException):
         return type(error).__name__
-    return text[:limit]
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit - 1].rpartition(' ')[0] or text[: limit - 2]} {MORE}"
 
 
 # Control characters except the end of a line; lone surrogates, which have no encoding;

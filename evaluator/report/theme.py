@@ -23,6 +23,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from evaluator.core.errors import MORE
 from evaluator.metrics.columns import MINUS, rounded
 from evaluator.metrics.table import Axis, Series, amount
 
@@ -76,7 +77,7 @@ STYLE = {  # matplotlib's settings while a figure is drawn and written
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
 }
-_MORE = "\N{HORIZONTAL ELLIPSIS}"
+
 WHOLE = "whole: "  # begins the id of a text, of which `to_svg` makes its tooltip
 ROW_INCHES = 0.34
 WIDTH_INCHES = 10.4
@@ -119,7 +120,7 @@ def shortened(name: str, width: int = 36) -> str:
     if len(name) <= width:
         return name
     half = width // 2
-    return name[:half] + _MORE + name[-half:]
+    return name[:half] + MORE + name[-half:]
 
 
 def name_rows(panel: Axes, labels: Sequence[str]) -> None:

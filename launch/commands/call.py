@@ -356,7 +356,7 @@ def summary(failures: Sequence[Failure]) -> str:
     for failure in failures:
         first.setdefault(failure.checkpoint, failure)
     named = [
-        f"{name} ({each.stage}: {one_line(each.reason)})"
+        f"{name} ({each.stage}: {one_line(each.reason, 500)})"
         for name, each in first.items()
     ]
     count = counted(len(named), "checkpoint")

@@ -109,7 +109,7 @@ def gate(
     each_known("--format", [format], ("table", "json", "markdown", "junit"))
     if plan is not None:
         if run:
-            raise InputError(f"{run[0]}: --plan takes no run: it plans one")
+            raise InputError(f"{run[0]}: --plan takes no run, but --policy FILE")
         _planned(plan, policy_of(policy, typed), as_json=as_json)
         return
     if not run:

@@ -217,7 +217,8 @@ def clean(
             f"{in_mib(sum(unused.values()))} of records that no cell of the sweep uses"
         )
         print_plain(": ".join(filter(None, [what, ", ".join(named)])))
-        if not yes and not typer.confirm(f"Remove them from {run}?"):
+        if not yes and not _agreed(f"Remove them from {run}?"):
+            print_plain(f"{run}: nothing was removed")
             return
         forget_left_out(run, cells)
         for folder in unused:
@@ -226,6 +227,14 @@ def clean(
         print_plain(f"{run}: removed; `resurface report {run}` writes the tables again")
     finally:
         lease.release()
+
+
+def _agreed(question: str) -> bool:
+    """Raises InputError where nobody can answer."""
+    try:
+        return typer.confirm(question)
+    except typer.Abort:
+        raise InputError("no answer: --yes goes without the question") from None
 
 
 def in_mib(count: int) -> str:

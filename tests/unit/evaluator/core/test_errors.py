@@ -22,7 +22,13 @@ from tests.support.sweeps import refused
         (ValueError("first\n  second "), "first second"),
         ("a\tb\n", "a b"),
         (ValueError(" \n"), "ValueError"),
-        (ValueError("x" * 300), "x" * 200),
+        (ValueError("x" * 300), "x" * 198 + " \N{HORIZONTAL ELLIPSIS}"),
+        ("x" * 200, "x" * 200),
+        # a path is whole or not there at all
+        (
+            f"{'x' * 180}: remove runs/night/checkpoints/one",
+            f"{'x' * 180}: remove \N{HORIZONTAL ELLIPSIS}",
+        ),
         ("", ""),
     ],
 )

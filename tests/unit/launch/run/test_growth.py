@@ -1,5 +1,6 @@
 """A run that grows call by call is the run that had everything from the start."""
 
+import io
 import json
 import random
 import shutil
@@ -269,8 +270,12 @@ def test_clean_removes_what_no_cell_uses(models, tmp_path, monkeypatch, capsys) 
         run_here(monkeypatch, sweep(models, one), out)
     unused = read_status(run).unused_bytes
     assert unused > 0
+    monkeypatch.setattr("sys.stdin", io.StringIO())  # nobody answers
+    assert typed(monkeypatch, "clean", run) == 2
+    assert "--yes" in capsys.readouterr().err
     monkeypatch.setattr("typer.confirm", lambda question: False)
     assert typed(monkeypatch, "clean", run) == 0
+    assert "nothing was removed" in capsys.readouterr().out
     assert read_status(run).unused_bytes == unused
     assert typed(monkeypatch, "clean", run, "--yes") == 0
     assert "b gazetteer" in capsys.readouterr().out
