@@ -36,6 +36,7 @@ from launch.sweep.config import (
     SweepConfig,
     bundled_recipes,
     read_prompts,
+    tasks_of_suite,
     with_served_caches,
 )
 from launch.sweep.models import ModelValue, model_name, names_of, same_model
@@ -211,6 +212,12 @@ def eval_sweep(checkpoints: Sequence[str], typed: Document) -> SweepConfig:
             "give one of --task (a task of `resurface list tasks`) and --suite"
             " (zero-shot)"
         )
+    if "suite" in typed:
+        suite, colon, folder = typed["suite"].partition(":")
+        names = tasks_of_suite(suite)
+        lacking = [name for name in names if not (Path(folder) / name).exists()]
+        if colon and lacking:
+            raise InputError(f"--suite: {folder}: has no {', '.join(lacking)}")
     base, named = typed.get("base"), None
     if base is not None:
         equal = [name for name, value in models.items() if same_model(value, base)]

@@ -111,6 +111,14 @@ def _controls(value: Any) -> Any:
         raise ValueError(str(error)) from error
 
 
+def tasks_of_suite(suite: str) -> list[str]:
+    """Raises InputError for an unknown one."""
+    known = dict.fromkeys(name for task in TASKS for name in task.suites)
+    if suite not in known:
+        raise unknown("suite", suite, known)
+    return [task.name for task in TASKS if suite in task.suites]
+
+
 def _with_suites(value: Any) -> Any:
     """`tasks`, with its tasks in place of a suite. Raises ValueError for an unknown
     one."""
@@ -121,10 +129,10 @@ def _with_suites(value: Any) -> Any:
             tasks.append(entry)
             continue
         suite, colon, folder = str(given["suite"]).partition(":")
-        names = [task.name for task in TASKS if suite in task.suites]
-        if not names:
-            known = dict.fromkeys(name for task in TASKS for name in task.suites)
-            raise ValueError(str(unknown("suite", suite, known)))
+        try:
+            names = tasks_of_suite(suite)
+        except InputError as error:
+            raise ValueError(str(error)) from error
         for name in names:
             at = f"{name}:{folder}/{name}" if colon else name
             tasks.append({**given, "suite": suite, "task": at})

@@ -82,3 +82,14 @@ def test_mistakes_name_the_option(desk, changes, message):
     told = refused(sweep, desk / "dense", **changes)
     assert told.startswith(message)
     assert "{" not in told
+
+
+def test_a_suite_names_all_that_its_folder_lacks(tmp_path):
+    (tmp_path / "boolq").mkdir()
+    line = refused(sweep, task=None, suite=f"zero-shot:{tmp_path}")
+    lacking = (
+        "arc_challenge, arc_easy, hellaswag, openbookqa, rte, winogrande, wikitext2"
+    )
+    assert line == f"--suite: {tmp_path}: has no {lacking}"
+    line = refused(sweep, task=None, suite="zeroshot")
+    assert "unknown suite 'zeroshot'; did you mean 'zero-shot'?" in line
