@@ -54,8 +54,7 @@ def _settled(log: Log, engine: int, checkpoint: str | None = None) -> Iterator[A
         found = {"engine"} if each.engine == engine else set()
         if each.checkpoint == checkpoint:
             found |= {"checkpoint"} | ({"both"} if found else set())
-        both = "both" in found and each.outcome in ("load", "input")
-        if not (both and each.outcome in _FAILURES):
+        if not ("both" in found and each.outcome in ("load", "input")):
             yield replace(each, settled=each.settled | found) if found else each
 
 

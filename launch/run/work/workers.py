@@ -179,8 +179,8 @@ class EngineWorker(Worker):
         return None
 
     def _over(self) -> bool:
-        """Whether no work can follow: the node is lost, or the run has ended."""
-        return self.gone or self.board.over
+        """Whether no work can follow: others do it, or the run has ended."""
+        return self.gone or self.dismissed or self.board.over
 
     def _has_place(self, seconds: float = math.inf) -> Steps[bool]:
         """Whether the actor has its node and GPUs. Waits for them for `seconds`, or

@@ -102,6 +102,16 @@ def test_unplaced_engine_holds_no_work(board, told, monkeypatch) -> None:
     assert ray.killed == 1  # Ray would start it when GPUs are free
 
 
+def test_dismissed_engine_waits_for_no_place(board, told, monkeypatch) -> None:
+    monkeypatch.setattr(workers, "ray", Ray(lambda: False))
+    worker = _worker(board, told)
+    worker.start()
+    worker.dismiss()
+    worker.waits = worker.waits._replace(until=0.0)
+    turn([worker], 1.0)
+    assert not worker.is_alive()
+
+
 def _end(steps: Steps[Any]) -> Any:
     """What a part of an engine's work returns if each answer comes at once."""
     try:
