@@ -85,8 +85,13 @@ class Fields(Frozen):
             return "fields.question is missing: the column of the question"
         if self.answers is None and self.answer is None:
             return "fields.answers (texts) or fields.answer (an option) is missing"
-        if (self.answer and not self.options) or (self.labels and not self.answer):
-            return "fields.labels needs fields.answer, which needs fields.options"
+        if self.answer and not self.options:
+            return (
+                "fields.answer needs fields.options: it says which is right (texts:"
+                " fields.answers)"
+            )
+        if self.labels and not self.answer:
+            return "fields.labels needs fields.answer"
         return None
 
 
