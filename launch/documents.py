@@ -160,10 +160,10 @@ class Names(Printed):
 
 class Plan(Printed):
     """What `gate --plan` prints, for each tolerance in percent: the questions that it
-    needs, and the least that so many questions show."""
+    needs (null: more than 100,000), and the least that so many questions show."""
 
     questions: int
-    tolerances: Sequence[Mapping[str, str | int | Number]]
+    tolerances: Sequence[Mapping[str, str | int | Number | None]]
 
 
 class Matched(Printed):

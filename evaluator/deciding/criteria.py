@@ -212,6 +212,11 @@ class Criterion:
         """In a table: "said" (what is lost of it), "picked only"."""
         return worded(self.name.removesuffix("_drop"))
 
+    def shown(self, bound: float) -> str:
+        """A tolerance for people: as it was given if rounding would change it."""
+        text, given = self.kind.shown(bound, unit=False), f"{self.per * bound:g}"
+        return text if text.rstrip("0").rstrip(".") == given else given
+
     def threshold(
         self, thresholds: Tolerances, *, language: bool = False
     ) -> float | None:

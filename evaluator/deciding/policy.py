@@ -33,6 +33,11 @@ from evaluator.core.records import is_group
 from evaluator.deciding.thresholds import GroupTolerances, Thresholds, Tolerances
 
 Tier = Literal["critical", "advisory"]
+_OF_100 = (
+    *("max_drop", "max_drop_language", "max_sample_drop"),
+    *("max_mc_only", "max_lost", "max_flips"),
+)
+_SMALL = 0.1
 
 
 class TaskPolicy(Tolerances):
@@ -172,6 +177,18 @@ def need_groups(policy: Policy, known: Collection[str], place: str) -> None:
     for name in policy.groups:
         if name not in known:
             raise InputError(f"{place}: {unknown('group of `groups`', name, known)}")
+
+
+def small(policy: Policy) -> str:
+    """Names the tolerances of 100 that may be meant as shares of 1; empty for none."""
+    told = {}
+    for own in (policy.default, *policy.tasks.values(), *policy.groups.values()):
+        for name in _OF_100:
+            if 0 < (value := getattr(own, name) or 0.0) < _SMALL:
+                told[
+                    f"{name} is {value:g} of 100: {100 * value:g} if meant as a share"
+                ] = 0
+    return "; ".join(told)
 
 
 def spelled(policy: Policy) -> str:

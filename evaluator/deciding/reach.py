@@ -18,7 +18,7 @@ from evaluator.metrics.intervals import Floats, Mean
 from evaluator.metrics.items import Flags
 
 _MOST = 10**6  # contexts
-_PLANNED = 10**5  # questions of a plan
+PLANNED = 10**5  # questions of a plan
 CHANGED = 0.01  # the share of answers that turns wrong, and as many right
 _SPREAD = 1.28  # standard deviations: 9 of 10 runs are luckier
 # the lowest value of an answer: a drop counts what is gained
@@ -56,7 +56,8 @@ def unreachable(
     side = ("at most", "at least")[criterion.least]
     return (
         f"{len(pairs):,} items: a PASS ({criterion.text}{where}: {side}"
-        f" {criterion.kind.shown(hardest.threshold)}) needs at least"
+        f" {criterion.shown(hardest.threshold)} {criterion.kind.unit}".rstrip()
+        + f") needs at least"
         f" {_needed(hardest):,}"
         f" contexts, and there are {hardest.contexts:,}"
     )
@@ -75,8 +76,8 @@ def _needed(check: Check) -> int:
 
 def plan(thresholds: Tolerances, questions: int) -> list[Row]:
     """For each judged tolerance for answers, in percent: how many questions show it in 9
-    of 10 runs, and the least that so many show; if no answer changes, and if CHANGED do.
-    Each question has a context of its own."""
+    of 10 runs (None: more than PLANNED), and the least that so many show; if no answer
+    changes, and if CHANGED do. Each question has a context of its own."""
     stated = {**dict(thresholds), "max_drop_language": thresholds.drop_language}
     if not thresholds.languages:
         del stated["max_drop_language"]
@@ -91,13 +92,14 @@ def plan(thresholds: Tolerances, questions: int) -> list[Row]:
     return rows
 
 
-def _fewest(seen: Callable[[int], Mean], bound: float) -> int:
-    """The fewest questions that show less than `bound`; at most _PLANNED."""
+def _fewest(seen: Callable[[int], Mean], bound: float) -> int | None:
+    """The fewest questions that show less than `bound`."""
 
     def shows(count: int) -> bool:
         return seen(count).p_at_least(bound) <= PASS_LEVEL
 
-    return bisect_left(range(_PLANNED), True, FEWEST, key=shows)
+    fewest = bisect_left(range(PLANNED), True, FEWEST, key=shows)
+    return fewest if fewest < PLANNED else None
 
 
 def _seen(questions: int, share: float, low: int) -> Mean:

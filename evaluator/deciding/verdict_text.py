@@ -182,16 +182,18 @@ def _lacking(verdict: Verdict) -> str:
     most = max(pooled, key=_needed)
     reason = _undecided(worst)
     others = [each for each in undecided if each is not worst]
-    rest = Counter(
-        each.criterion.heading
-        for each in others
-        if each.value is not None or not each.criterion.table
-    )
+    rest: dict[str, list[Check]] = {}
+    for each in others:
+        if each.value is not None or not each.criterion.table:
+            rest.setdefault(each.criterion.heading, []).append(each)
     if rest:
-        named = [f"{name} ({counted(rest[name], 'check')})" for name in rest]
+        named = [
+            name + (f" ({len(each)} checks)" if each[1:] else _where(each[0]))
+            for name, each in rest.items()
+        ]
         reason += f"; also undecided: {', '.join(named)}"
     if _needed(most) > _needed(worst):
-        reason += f", and would take {_needs(most)}"
+        reason += f"; {most.criterion.heading} would take {_needs(most)}"
     return reason
 
 
@@ -282,7 +284,7 @@ def _measured(check: Check) -> str:
     kind = check.criterion.kind
     low, high = kind.shown(check.low, unit=False), kind.shown(check.high, unit=False)
     side = "at least" if check.criterion.least else "at most"
-    bound = kind.shown(check.threshold, unit=False)
+    bound = check.criterion.shown(check.threshold)
     spread = ""
     if check.of_seeds is not None:
         spread = f"; {_spread(check.of_seeds)}"

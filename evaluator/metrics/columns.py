@@ -68,11 +68,12 @@ def is_null(value: Any) -> bool:
 
 def rounded(value: float, digits: int = 0) -> str:
     """A number for people, halves away from zero as in the page's script. Python's
-    formats turn 2.5 into 2."""
+    formats turn 2.5 into 2. 15 digits count: 37.49999999999999, a sum's, is 37.5."""
     text = f"{float(value):,.{digits}f}"
-    if abs(value) < 2**52:  # else nothing to round, or no number
+    if abs(value) < 1e15:  # else nothing to round, or no number
         places = Decimal(1).scaleb(-digits)
-        nearest = Decimal(float(value)).quantize(places, ROUND_HALF_UP)
+        exact = Decimal(f"{float(value):.15g}")
+        nearest = exact.quantize(places, ROUND_HALF_UP)
         text = f"{nearest or abs(nearest):,}"  # no -0.0
     return text.replace("-", MINUS)
 

@@ -18,6 +18,7 @@ from evaluator.deciding.policy import (
     need_groups,
     need_tasks,
     policy_of,
+    small,
     spelled,
 )
 from evaluator.deciding.thresholds import FEWEST, Thresholds, Tolerances
@@ -44,8 +45,8 @@ BLOCKED = 4  # exit code
 _STYLES = {"PASS": "green", "WARN": "yellow", "ANOMALOUS": "magenta", "BLOCK": "red"}
 _LEGEND = (
     "said, picked, sample: accuracy lost, in points; picked only, lost: % of the known"
-    " answers; all languages together. worst: the language or group that lost most.\n! beyond"
-    " its tolerance; ? undecided; + what exceeds the noise floor; ~ its tolerance is"
+    " answers; all languages together. worst: the language or group that lost most,"
+    " of those judged.\n! beyond its tolerance; ? undecided; + what exceeds the noise floor; ~ its tolerance is"
     " below that."
 )
 
@@ -139,17 +140,23 @@ def gate(
 
 
 def _planned(questions: int, policy: Policy, *, as_json: bool) -> None:
-    from evaluator.deciding.reach import CHANGED, plan
+    from evaluator.deciding.reach import CHANGED, PLANNED, plan
     from launch.documents import Plan
 
+    _tell(small(policy))
     rows = plan(policy.default, questions)
     for group, own in policy.groups.items():
         rows += [each | {"group": group} for each in plan(own, questions)]
     for each in rows:
+        over = f"more than {PLANNED:,}" if each["percent"] else "no number of"
+        equal, changed = (
+            over if needs is None else f"{needs:,}"
+            for needs in (each["equal_needs"], each["changed_needs"])
+        )
         where = f" in {each['group']}" if "group" in each else ""
         print_plain(
-            f"{each['tolerance']} {each['percent']:g}{where}: {each['equal_needs']:,} questions"
-            f" if no answer changes, {each['changed_needs']:,} if {CHANGED:.0%} are lost"
+            f"{each['tolerance']} {each['percent']:g}{where}: {equal} questions"
+            f" if no answer changes, {changed} if {CHANGED:.0%} are lost"
             f" and as many gained; {questions:,} decide {each['equal_shows']:.1f}, or"
             f" {each['changed_shows']:.1f}"
         )
@@ -158,6 +165,12 @@ def _planned(questions: int, policy: Policy, *, as_json: bool) -> None:
         " of a group its own;"
         " max_mc_only, max_lost: known answers. Questions on one context count once."
     )
+    stated: set[str] = set()
+    for each_own in (policy.default, *policy.groups.values()):
+        stated |= {name for name, value in dict(each_own).items() if value is not None}
+    stated -= {each["tolerance"] for each in rows} | {"languages", "max_drop_language"}
+    if stated:
+        print_plain(f"not planned: {', '.join(sorted(stated))}")
     if as_json:
         print_json(Plan(questions=questions, tolerances=rows))
 
@@ -178,6 +191,7 @@ def _judged_logs(
     from evaluator.report.gate_formats import Judged
 
     policy = policy_of(file, typed)
+    _tell(small(policy))
     ours = side_of_logged(read_logged(base), str(base))
     theirs = side_of_logged(read_logged(candidate), str(candidate))
     if file is not None:
@@ -208,14 +222,14 @@ def _judged(paths: Sequence[Path], file: Path | None, typed: Document) -> list[J
     for run in runs:
         policy = run.policy(file, **typed)
         judged.append(Judged(run, policy, *run.judged(policy)))
-        for note in run.inputs.notes:
-            warn(note, errors)
+        for note in (small(policy), *run.inputs.notes):
+            _tell(note)
     return judged
 
 
-def _tell(absent: str) -> None:
-    if absent:
-        warn(absent, errors)
+def _tell(note: str) -> None:
+    if note:
+        warn(note, errors)
 
 
 def _write(judged: Judged) -> None:

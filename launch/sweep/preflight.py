@@ -21,7 +21,7 @@ from evaluator.core.errors import Document, InputError, counted, one_line
 from evaluator.core.grading import contains
 from evaluator.core.records import Item
 from evaluator.core.text import UNKNOWN, is_known
-from evaluator.deciding.policy import as_policy, need_groups
+from evaluator.deciding.policy import as_policy, need_groups, small
 from evaluator.engine.config import EngineConfig
 from evaluator.store.run_json import Failure
 from evaluator.tasks.loading import is_here
@@ -141,6 +141,8 @@ class Prepared:
         from evaluator.deciding.reach import unreachable  # pandas
 
         policy = as_policy(self.config.gate)
+        if told := small(policy):
+            yield f"gate: {told}", True
         for name, questions in self.questions_by_task.items():
             configs = [task.config for task in self.tasks if task.name == name]
             wanted = configs[0].items

@@ -104,7 +104,7 @@ def test_copy_passes_with_enough_items():
         ({"english": (200, 60, GONE)}, "BLOCK: not usable:", "drop of said answers 30.0 pp ("),
         ({"english": (200, 60, PICKED)}, "BLOCK: picks as before, says less:", " answers 30.0 pp ("),
         ({"english": (99, 0, PICKED), "thai": (99, 99, PICKED)}, "BLOCK: says less in Thai:", ""),
-        ({"english": (2000, 2, GONE), "thai": (20, 0, GONE)}, "WARN: undecided:", " said answers in Thai 0.0 pp"),
+        ({"english": (2000, 2, GONE), "thai": (20, 0, GONE)}, "WARN: undecided:", "; also undecided: picked in Thai"),
         # few items decide nothing, like 2 of 4 known answers
         ({"english": (9, 9, GONE)}, "WARN: undecided:", " in 9 contexts: a verdict needs 10 contexts"),
     ],

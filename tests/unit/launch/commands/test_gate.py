@@ -122,6 +122,15 @@ def test_plan_needs_no_run(monkeypatch, capsys):
     assert typed(monkeypatch, "gate", "--plan", 150) == 0
     said = capsys.readouterr().out
     assert "max_drop 2: 149 questions if no answer changes" in said
+    typed(monkeypatch, "gate", "--plan", 150, "--max-drop", 0.001, "--max-flips", 5)
+    said, told = capsys.readouterr()
+    assert "max_drop 0.001: more than 100,000 questions if no answer ch" in said
+    assert "not planned: max_flips\n" in said
+    assert "max_drop is 0.001 of 100: 0.1 if meant as a share" in told
+    typed(monkeypatch, "gate", "--plan", 150, "--max-drop", 0)
+    said, told = capsys.readouterr()
+    assert "max_drop 0: no number of questions if no answer changes, no num" in said
+    assert not told
     assert typed(monkeypatch, "gate", "--plan", 150, "--json") == 0
     assert valid("plan", capsys.readouterr().out)["questions"] == 150
     assert typed(monkeypatch, "gate") == 2
