@@ -55,7 +55,8 @@ from launch.sweep.preflight_checks import manifest_of
 _REMOTE = 4  # engines of models behind URLs, each of one model at a time
 _POLL_SECONDS = 0.2  # between two checks for ended jobs
 _NODES_SECONDS = 1.0  # between two checks of the nodes
-_REMEMBER_SECONDS = 15.0  # between two writes of the engines' counters to run.json
+# between two writes of the engines' counters to run.json: at most, and after work ended
+_REMEMBER_SECONDS, _ENDED_SECONDS = 15.0, 1.0
 
 
 def run_sweep(
@@ -139,6 +140,7 @@ class _Run:
         self.infos: list[CheckpointInfo] = []
         self.engine_stats: list[Served] = []
         self._remembered = self._looked = time.monotonic()
+        self._ended = 0  # assignments, when it was last remembered
         self._items = 0
         self._to_make: set[str] = set()
         self._trial = Trial(1, "")
@@ -314,8 +316,10 @@ class _Run:
         )
         self._metrics.poll(lambda: _served(fleet.workers))
         now = time.monotonic()
-        if now - self._remembered > _REMEMBER_SECONDS:
-            self._remembered, before = now, self.engine_stats
+        ended = self._board.bus.state.counts["ended"]
+        wait = _REMEMBER_SECONDS if ended == self._ended else _ENDED_SECONDS
+        if now - self._remembered > wait:
+            self._remembered, self._ended, before = now, ended, self.engine_stats
             self.engine_stats = _served(fleet.workers)
             # a killed call must not take its measurements with it
             if self.engine_stats != before:

@@ -14,11 +14,11 @@ from evaluator.deciding.thresholds import Thresholds
 from evaluator.engine.config import EngineConfig
 from evaluator.store.cells import Cells
 from evaluator.store.records import RecordStore
-from evaluator.store.run_json import Failure
+from evaluator.store.run_json import Failure, Served
 from launch.provenance import Room
 from launch.run.decide.nodes import Node, Placement, compress_options
 from launch.run.decide.sharing import Trial
-from launch.run.events import Event, GaveUp
+from launch.run.events import Ended, Event, GaveUp
 from launch.run.state import Bus
 from launch.run.work import compress_tasks, driver
 from launch.run.work.compress_tasks import CompressTasks
@@ -71,6 +71,21 @@ def test_run_without_any_record_failed(tmp_path, mendable, kind) -> None:
         run._need_something()
     run._store = SimpleNamespace(every_part=lambda: ["a part"])
     run._need_something()
+
+
+def test_run_json_soon_has_what_ended() -> None:
+    """A kill then loses none of its seconds."""
+    run, marks = _run(), []
+    run._directory.mark = lambda state, **more: marks.append(more["engine_stats"])
+    rows = [Served(checkpoint="dense", device="cpu")]
+    quiet = SimpleNamespace(check=lambda *_, **__: None, running=(), short=False)
+    quiet.workers = [SimpleNamespace(served=lambda: rows)]
+    run._remembered -= 2
+    for end in (Ended(engine=0), None):
+        run._look_after(quiet, quiet, quiet)
+        assert marks == ([] if end else [rows])
+        if end:
+            run._report(end)
 
 
 def test_sent_paths_are_absolute(monkeypatch, tmp_path: Path) -> None:
