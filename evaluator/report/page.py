@@ -152,6 +152,7 @@ def asked(run: Mapping[str, Any]) -> str:
             parts = {
                 "grader {}": settings.get("grader"),
                 "at most {} tokens": settings.get("max_new_tokens"),
+                "cut answers again with {}": settings.get("recheck_limit"),
                 "{} examples": settings.get("few_shot"),
                 "system prompt {!r}": settings.get("system"),
                 "prompt {}": template,

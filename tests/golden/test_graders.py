@@ -15,7 +15,7 @@ from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.tables.grading import EXTRACTION
 from tests.support.records import Seen, numbered, records
 from tests.support.stamps import make_item
-from tests.support.tables import has
+from tests.support.tables import has, only
 
 FILES = {"number": "numbers.csv", "letter": "letters.csv"}
 ALL = {**FILES, "math": "formulas.csv"}
@@ -172,6 +172,11 @@ def test_table_counts_what_was_read():
     has(row, n=40, none=0.25, several=0.25, grader="number", lists_options=False)
     has(row, other=0.5, empty=0, question=0.5)
     assert row["none_low"] < 0.25 < row["none_high"]
+    few = items.assign(groups=[["team=a"]] * 20 + [None, ["team=b"]] + [None] * 18)
+    found = EXTRACTION.fill(Inputs(reduce_records(frame), few, run=settings)).frame
+    has(only(found, language="team=a"), n=20, other=0.5, question=0.5)
+    has(only(found, language="team=b"), n=1, other=None)
+    assert "they take two items" in only(found, language="team=b")["reason"]
     asks["template"]["text"] += "{% for o in options %}{{ o }}{% endfor %}"
     inputs = Inputs(reduce_records(frame), items, run=settings)
     assert EXTRACTION.fill(inputs).rows[0]["lists_options"]

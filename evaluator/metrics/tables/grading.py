@@ -22,7 +22,7 @@ import pandas as pd
 
 from evaluator.core.errors import mapping_at, one_line
 from evaluator.core.grading import GRADERS
-from evaluator.core.records import Item
+from evaluator.core.records import Item, is_group
 from evaluator.metrics.columns import (
     BY_LANGUAGE,
     COUNT,
@@ -37,7 +37,7 @@ from evaluator.metrics.columns import (
     rows_of,
 )
 from evaluator.metrics.comparable import settings_of
-from evaluator.metrics.cuts import Cut
+from evaluator.metrics.cuts import Cut, add
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.items import ALL, Array, Items
 from evaluator.metrics.measures import Share, as_floats, rate
@@ -93,7 +93,7 @@ TABLE = Table(
         " does not: read the examples. The page shows rows where the rules differ by"
         " more than the interval."
     ),
-    needs="the probe greedy, beam or sample",
+    needs="the grader text, and the probe greedy, beam or sample",
     columns=(
         *TEXT("task", "checkpoint", "probe"),
         *COUNT("n", "excluded", "engine_error", "strict", "paper", "only_paper"),
@@ -129,7 +129,7 @@ def _extractions(inputs: Inputs) -> Iterator[Row]:
             key = row["grader"], subject.task, row["language"]
             if key not in floors:
                 floors[key] = _floor(inputs, *key, listed=listed)
-            yield row | floors[key]
+            yield add(row, floors[key])
 
 
 def _floor(
@@ -137,10 +137,15 @@ def _floor(
 ) -> Row:
     items = inputs.items
     if items is None or grader not in GRADERS.names:
-        return {}
+        return {"reason": f"other, empty, question: no items, or no grader {grader}"}
     items = items[items["task"].eq(task)]
-    if language != ALL:
+    if is_group(language):
+        groups = items["groups"].fillna("").map(tuple)
+        items = items[[language in own for own in groups]]
+    elif language != ALL:
         items = items[items["language"].eq(language)]
+    if len(items) < 2:
+        return {"reason": "other, empty, question: they take two items"}
     judge, asked = GRADERS[grader], []
     for row in rows_of(items.head(FLOOR)):
         row |= {name: tuple(row.get(name, ())) for name in ("answers", "options")}
@@ -155,7 +160,7 @@ def _floor(
     floor: Row = {}
     for name, said in texts.items():
         right = [*map(judge.is_right, said, asked)]
-        floor[name] = sum(right) / len(right) if len(right) > 1 else None
+        floor[name] = sum(right) / len(right)
     return floor
 
 

@@ -2,7 +2,7 @@
 
 One row per checkpoint, task and machine: a time or a memory of one machine says nothing
 about another's. All calls of a run are added up, and all of its engines of one
-device. A cell is empty where the run did not measure it.
+device. A cell is empty where the run did not measure it; `reason` names it.
 
     bytes               of the files that hold the weights
     bits_a_weight       8 x bytes of the tensors / parameters, so scales and zero
@@ -20,7 +20,7 @@ device. A cell is empty where the run did not measure it.
                         its hours
     cost                gpu_hours x `resources.price_per_gpu_hour`
 
-The seconds of a rate are an engine's own: busy, or waiting with requests at hand
+The seconds of `tokens_per_second` are an engine's own: busy, or waiting with requests at hand
 (`EngineStats`). With two engines the run is faster. The figure, one for each task,
 base and machine, has the share of `kept` (`evaluator.metrics.fates`) of the answers
 that the base knew; the base keeps all of its own."""
@@ -41,9 +41,11 @@ from evaluator.metrics.columns import (
     Kind,
     Row,
     rounded,
+    worded,
 )
 from evaluator.metrics.fates import known_share
 from evaluator.metrics.inputs import Inputs, Subject
+from evaluator.metrics.items import joined_reasons
 from evaluator.metrics.table import Lack, Scatter, Table
 from evaluator.store.run_json import Served, Size, gpu_hours, price_of_hour, rows_as
 
@@ -54,6 +56,10 @@ BYTES = Kind(
     unit="MB",
     dtype="Int64",
     stored="bytes",
+)
+_MEASURED = (
+    *("bytes", "bits_a_weight", "parameters"),
+    *("peak_memory", "tokens_per_second", "seconds_per_item", "seconds"),
 )
 COST = Kind("cost", partial(rounded, digits=2))
 SECONDS = Kind("seconds", partial(rounded, digits=3), unit="s", stored="s")
@@ -80,9 +86,10 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
             spent: Row = {}
             if machines or tasks[subject.checkpoint] == 1:
                 spent = _spent(own, gpu_hours(own, every), price)
-            yield row | _speed(own) | spent | {"machine": machine or None}
+            found = row | _speed(own) | spent | {"machine": machine or None}
+            yield found | {"reason": _missing(found)}
         if size is not None and not (machines or undivided):
-            yield row
+            yield row | {"reason": _missing(row)}
 
 
 def _kept(inputs: Inputs, subject: Subject) -> Row:
@@ -112,18 +119,17 @@ def _speed(calls: Sequence[Served]) -> Row:
     for call in calls:
         if call.peak_memory is not None:
             peaks.append(call.peak_memory)
+        if call.items is not None and call.spent:
+            item_seconds += call.spent
+            items += call.items
         if call.busy_seconds is None or call.waiting_seconds is None:
             continue
-        spent = call.busy_seconds + call.waiting_seconds
-        seconds += spent
+        seconds += call.busy_seconds + call.waiting_seconds
         tokens += call.prompt_tokens + call.generated_tokens
-        if call.items is not None:
-            item_seconds += spent
-            items += call.items
     return {
         "peak_memory": max(peaks, default=None),
         "tokens_per_second": tokens / seconds if seconds > 0 else None,
-        "seconds_per_item": item_seconds / items if items and seconds > 0 else None,
+        "seconds_per_item": item_seconds / items if items and item_seconds else None,
     }
 
 
@@ -137,6 +143,17 @@ def _spent(calls: Sequence[Served], hours: float, price: float | None) -> Row:
         row["gpu_hours"] = hours
         row["cost"] = None if price is None else hours * price
     return row
+
+
+def _missing(row: Row) -> str | None:
+    """Why cells are empty."""
+    gone = [name for name in _MEASURED if row.get(name) is None]
+    told = [f"not measured: {', '.join(map(worded, gone))}"] if gone else []
+    if not row.get("gpu_hours"):
+        told.append("no GPU is known to have worked at it")
+    elif row.get("cost") is None:
+        told.append("no resources.price_per_gpu_hour")
+    return joined_reasons(*told)
 
 
 def _plotted(frame: pd.DataFrame) -> pd.DataFrame:
@@ -169,8 +186,8 @@ TABLE = Table(
         " that it keeps. There is one row per task, checkpoint and machine, and a figure per"
         " machine and base: figures of different machines are never mixed. Bits a"
         " weight include scales. Memory is the peak of an engine's process. Tokens are"
-        " those generated and the prompt's computed ones, not those from a cache. A rate"
-        " is that of one engine, busy or waiting with requests at hand. Hours are those"
+        " those generated and the prompt's computed ones, not those from a cache, in a"
+        " second of one engine, busy or waiting with requests at hand. Hours are those"
         " of all engines, without starts and loads; engines on one GPU divide its hours."
     ),
     needs="run.json",
@@ -191,7 +208,6 @@ TABLE = Table(
         *COST("cost"),
         *TEXT("machine"),
         Column("items", COUNT, figure_only=True),
-        Column("reason", TEXT, figure_only=True),
     ),
     compute=_rows,
     figure=(

@@ -13,7 +13,7 @@ from tests.support.tables import has, only, outcomes
 
 SPENT = ["seconds", "engine_hours", "gpu_hours", "cost"]
 SPEED = ["peak_memory", "tokens_per_second", "seconds_per_item", *SPENT, "machine"]
-NAMES = ["task", "checkpoint", "bytes", "bits_a_weight", "parameters", *SPEED]
+NAMES = ["task", "checkpoint", "bytes", "bits_a_weight", "parameters", *SPEED, "reason"]
 GPU_HOUR = {"task": "t", "gpu": "a: 3,4", "seconds": 3600.0}
 SIZES = [
     {"name": "dense", "bytes": 2000, "disk_bytes": 2080, "parameters": 1000},
@@ -64,6 +64,8 @@ def test_price_of_all_calls():
     has(rows, tokens_per_second=[None, 400 / 8], seconds_per_item=[None, 8 / 8])
     has(rows, machine=[None, "H100"], engine_hours=[None, 8 / 3600])
     has(rows, seconds=[None, 8], gpu_hours=[None] * 2, cost=[None] * 2)
+    assert rows["reason"][1] == "no GPU is known to have worked at it"
+    assert rows["reason"][0].startswith("not measured: peak memory, tokens per second")
 
 
 def test_hours_are_of_checkpoint_and_task():
@@ -74,13 +76,15 @@ def test_hours_are_of_checkpoint_and_task():
     rows = rows[rows["checkpoint"] == "gptq"]
     has(rows, task=["t", "u"], seconds=[3600, 1800], engine_hours=[1, 0.5])
     has(rows, gpu_hours=[2, 1], cost=[5, 2.5], tokens_per_second=[25, 25])
+    has(rows, seconds_per_item=[3600 / 2, 1800 / 2], reason=[None] * 2)
     before = told(CALL | {"gpu": "a: 3"}, tasks=("t", "u"), price=2.5)
     before = before[before["checkpoint"] == "gptq"]
     has(before, engine_hours=[None] * 2, cost=[None] * 2, tokens_per_second=[25, 25])
     alone = told(CALL | {"gpu": "a: 3"}, price=3600)
     has(only(alone, checkpoint="gptq"), seconds=4, gpu_hours=4 / 3600, cost=4)
     free = told(CALL | GPU_HOUR, price="2.5")
-    has(only(free, checkpoint="gptq"), gpu_hours=2, cost=None)
+    why = "no resources.price_per_gpu_hour"
+    has(only(free, checkpoint="gptq"), gpu_hours=2, cost=None, reason=why)
 
 
 def test_engines_on_one_gpu_divide_its_hours():

@@ -88,10 +88,15 @@ def test_the_form_of_prompts_is_named():
 
 def test_how_answers_were_asked_and_graded_is_named():
     plain = {"grader": "text", "max_new_tokens": 32, "few_shot": 0, "template": None}
-    shown = {"few_shot": 2, "system": "Be brief", "template": {"name": "terse"}}
+    shown = {
+        "recheck_limit": 128,
+        "few_shot": 2,
+        "system": "Be brief",
+        "template": {"name": "terse"},
+    }
     settings = {"a": {"t": plain, "u": plain | shown}, "b": {"t": plain, "v": 3}}
     assert page.asked({"identity": {"task_settings": settings}}) == (
         "t: grader text, at most 32 tokens; u: grader text, at most 32 tokens,"
-        " 2 examples, system prompt 'Be brief', prompt terse"
+        " cut answers again with 128, 2 examples, system prompt 'Be brief', prompt terse"
     )
     assert page.asked({}) == ""
