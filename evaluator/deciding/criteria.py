@@ -214,8 +214,7 @@ class Criterion:
 
     def shown(self, bound: float) -> str:
         """A tolerance for people: as it was given if rounding would change it."""
-        text, given = self.kind.shown(bound, unit=False), f"{self.per * bound:g}"
-        return text if text.rstrip("0").rstrip(".") == given else given
+        return max(f"{self.per * bound:g}", self.kind.shown(bound, unit=False), key=len)
 
     def threshold(
         self, thresholds: Tolerances, *, language: bool = False

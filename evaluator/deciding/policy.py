@@ -37,7 +37,6 @@ _OF_100 = (
     *("max_drop", "max_drop_language", "max_sample_drop"),
     *("max_mc_only", "max_lost", "max_flips"),
 )
-_SMALL = 0.1
 
 
 class TaskPolicy(Tolerances):
@@ -183,8 +182,8 @@ def small(policy: Policy) -> str:
     """Names the tolerances of 100 that may be meant as shares of 1; empty for none."""
     told = {}
     for own in (policy.default, *policy.tasks.values(), *policy.groups.values()):
-        for name in _OF_100:
-            if 0 < (value := getattr(own, name) or 0.0) < _SMALL:
+        for name, value in own:
+            if name in _OF_100 and 0 < (value or 0) < 0.1:
                 told[
                     f"{name} is {value:g} of 100: {100 * value:g} if meant as a share"
                 ] = 0

@@ -181,17 +181,14 @@ def _lacking(verdict: Verdict) -> str:
     worst = max(pooled, key=lambda check: (_excess(check), _needed(check)))
     most = max(pooled, key=_needed)
     reason = _undecided(worst)
-    others = [each for each in undecided if each is not worst]
-    rest: dict[str, list[Check]] = {}
-    for each in others:
-        if each.value is not None or not each.criterion.table:
-            rest.setdefault(each.criterion.heading, []).append(each)
+    rest = [
+        f"{each.criterion.heading}{_where(each)}"
+        for each in undecided
+        if each is not worst and (each.value is not None or not each.criterion.table)
+    ]
     if rest:
-        named = [
-            name + (f" ({len(each)} checks)" if each[1:] else _where(each[0]))
-            for name, each in rest.items()
-        ]
-        reason += f"; also undecided: {', '.join(named)}"
+        more = f" and {len(rest) - _NAMES} more" if rest[_NAMES:] else ""
+        reason += f"; also undecided: {', '.join(rest[:_NAMES])}{more}"
     if _needed(most) > _needed(worst):
         reason += f"; {most.criterion.heading} would take {_needs(most)}"
     return reason

@@ -165,12 +165,11 @@ def _planned(questions: int, policy: Policy, *, as_json: bool) -> None:
         " of a group its own;"
         " max_mc_only, max_lost: known answers. Questions on one context count once."
     )
-    stated: set[str] = set()
-    for each_own in (policy.default, *policy.groups.values()):
-        stated |= {name for name, value in dict(each_own).items() if value is not None}
-    stated -= {each["tolerance"] for each in rows} | {"languages", "max_drop_language"}
-    if stated:
-        print_plain(f"not planned: {', '.join(sorted(stated))}")
+    every = (policy.default, *policy.groups.values())
+    left = {name for own in every for name, value in own if value is not None}
+    left -= {each["tolerance"] for each in rows} | {"languages", "max_drop_language"}
+    if left:
+        print_plain(f"not planned: {', '.join(sorted(left))}")
     if as_json:
         print_json(Plan(questions=questions, tolerances=rows))
 

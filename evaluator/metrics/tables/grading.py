@@ -159,8 +159,7 @@ def _floor(
     }
     floor: Row = {}
     for name, said in texts.items():
-        right = [*map(judge.is_right, said, asked)]
-        floor[name] = sum(right) / len(right)
+        floor[name] = sum(map(judge.is_right, said, asked)) / len(asked)
     return floor
 
 

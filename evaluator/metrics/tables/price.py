@@ -86,10 +86,9 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
             spent: Row = {}
             if machines or tasks[subject.checkpoint] == 1:
                 spent = _spent(own, gpu_hours(own, every), price)
-            found = row | _speed(own) | spent | {"machine": machine or None}
-            yield found | {"reason": _missing(found)}
+            yield _told(row | _speed(own) | spent | {"machine": machine or None})
         if size is not None and not (machines or undivided):
-            yield row | {"reason": _missing(row)}
+            yield _told(row)
 
 
 def _kept(inputs: Inputs, subject: Subject) -> Row:
@@ -129,31 +128,29 @@ def _speed(calls: Sequence[Served]) -> Row:
     return {
         "peak_memory": max(peaks, default=None),
         "tokens_per_second": tokens / seconds if seconds > 0 else None,
-        "seconds_per_item": item_seconds / items if items and item_seconds else None,
+        "seconds_per_item": item_seconds / items if items else None,
     }
 
 
 def _spent(calls: Sequence[Served], hours: float, price: float | None) -> Row:
     """What a checkpoint took on one machine; `price`: of a GPU's hour."""
     seconds = sum(call.spent or 0.0 for call in calls)
-    row: Row = (
-        {"seconds": seconds, "engine_hours": seconds / 3600} if seconds > 0 else {}
-    )
-    if hours > 0:
-        row["gpu_hours"] = hours
-        row["cost"] = None if price is None else hours * price
-    return row
+    return {
+        "seconds": seconds or None,
+        "engine_hours": seconds / 3600 or None,
+        "gpu_hours": hours or None,
+        "cost": None if price is None or not hours else hours * price,
+    }
 
 
-def _missing(row: Row) -> str | None:
-    """Why cells are empty."""
+def _told(row: Row) -> Row:
+    """A row with the reason for its empty cells."""
     gone = [name for name in _MEASURED if row.get(name) is None]
-    told = [f"not measured: {', '.join(map(worded, gone))}"] if gone else []
+    told = f"not measured: {', '.join(map(worded, gone))}" if gone else None
+    why = "no resources.price_per_gpu_hour" if row.get("cost") is None else None
     if not row.get("gpu_hours"):
-        told.append("no GPU is known to have worked at it")
-    elif row.get("cost") is None:
-        told.append("no resources.price_per_gpu_hour")
-    return joined_reasons(*told)
+        why = "no GPU is known to have worked at it"
+    return row | {"reason": joined_reasons(told, why)}
 
 
 def _plotted(frame: pd.DataFrame) -> pd.DataFrame:

@@ -55,8 +55,7 @@ from launch.sweep.preflight_checks import manifest_of
 _REMOTE = 4  # engines of models behind URLs, each of one model at a time
 _POLL_SECONDS = 0.2  # between two checks for ended jobs
 _NODES_SECONDS = 1.0  # between two checks of the nodes
-# between two writes of the engines' counters to run.json: at most, and after work ended
-_REMEMBER_SECONDS, _ENDED_SECONDS = 15.0, 1.0
+_REMEMBER_SECONDS = 15.0  # between two writes of the engines' counters to run.json
 
 
 def run_sweep(
@@ -317,7 +316,7 @@ class _Run:
         self._metrics.poll(lambda: _served(fleet.workers))
         now = time.monotonic()
         ended = self._board.bus.state.counts["ended"]
-        wait = _REMEMBER_SECONDS if ended == self._ended else _ENDED_SECONDS
+        wait = _REMEMBER_SECONDS if ended == self._ended else 1.0
         if now - self._remembered > wait:
             self._remembered, self._ended, before = now, ended, self.engine_stats
             self.engine_stats = _served(fleet.workers)
