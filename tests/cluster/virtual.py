@@ -157,7 +157,7 @@ class VirtualWorld:
                     if hasattr(module, instead.name):
                         patch = mock.patch.object(module, instead.name, instead)
                         stack.enter_context(patch)
-            stack.enter_context(mock.patch.object(workers, "_FILES", _Now()))
+            stack.enter_context(mock.patch.object(workers, "_begun", _at_once))
             yield
 
     def end(self) -> None:
@@ -171,16 +171,14 @@ class VirtualWorld:
             )
 
 
-class _Now:
-    """Does at once what others do in a thread, which the seed would not decide."""
-
-    def submit(self, call: Callable[..., Any], *given: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        try:
-            future.set_result(call(*given))
-        except Exception as error:
-            future.set_exception(error)
-        return future
+def _at_once(call: Callable[..., Any], *given: Any) -> Future[Any]:
+    """Does what others do in a thread, which the seed would not decide."""
+    future: Future[Any] = Future()
+    try:
+        future.set_result(call(*given))
+    except Exception as error:
+        future.set_exception(error)
+    return future
 
 
 class _Instead:

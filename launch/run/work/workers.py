@@ -10,9 +10,10 @@ with a faulty engine is retired, and the others do its work."""
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, replace
+from threading import Thread
 from typing import Any, NamedTuple
 
 import ray
@@ -54,7 +55,7 @@ _TELL_SECONDS = 60.0  # without a place, until the user is informed
 IDLE_SECONDS = 60.0  # an engine without work is kept this long
 _WAKE_SECONDS = 1.0  # it looks again this often, even if nothing has changed
 
-_FILES, _FILE_SECONDS = ThreadPoolExecutor(8, "files"), 0.005
+_FILE_SECONDS = 0.005  # between two looks at a file's thread
 _FAILURES = (RayError, EngineError, Hung, NodeLost)
 
 
@@ -91,13 +92,28 @@ def turn(workers: Sequence[Worker], seconds: float) -> None:
             worker.go_on(has)
 
 
+def _begun(call: Callable[..., Result], *given: object) -> Future[Result]:
+    """The outcome of a call in a thread: a daemon, so that a process ends beside a disk
+    that never answers."""
+    outcome: Future[Result] = Future()
+
+    def work() -> None:
+        try:
+            outcome.set_result(call(*given))
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    Thread(target=work, name="files", daemon=True).start()
+    return outcome
+
+
 def _elsewhere(call: Callable[..., Result], *given: object) -> Steps[Result]:
     """Read or write files in a thread: a slow disk must not keep the other engines
     waiting."""
-    found = _FILES.submit(call, *given)
-    while not found.done():
+    outcome = _begun(call, *given)
+    while not outcome.done():
         yield Wait(time.monotonic() + _FILE_SECONDS)
-    return found.result()
+    return outcome.result()
 
 
 class EngineWorker(Worker):

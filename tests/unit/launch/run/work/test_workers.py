@@ -3,6 +3,8 @@ meanwhile, and nobody waits forever."""
 
 import contextlib
 import math
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -322,3 +324,11 @@ def test_engines_go_on_in_one_thread(board, told, monkeypatch) -> None:
     assert told_of[2:] == [(1, True), (2, False), (3, False)]
     engines[1].close()
     assert not engines[1].is_alive()
+
+
+def test_a_disk_that_never_answers_keeps_no_process():
+    code = (
+        "import sys, threading; from launch.run.work.workers import _begun;"
+        " _begun(threading.Event().wait); sys.exit(7)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 7
