@@ -182,7 +182,11 @@ def test_errors_name_row_and_field(row, fields, told):
     [
         ({"answers": "a"}, "english", "fields.question is missing"),
         ({"question": "q"}, "english", "fields.answers (texts) or fields.answer (an"),
-        ({"question": "q", "answer": "a"}, "english", "fields.answer needs fields.options"),
+        (
+            {"question": "q", "answer": "a"},
+            "english",
+            "fields.answer needs fields.options",
+        ),
         (OPEN | {"labels": "l"}, "english", "fields.labels needs fields.answer"),
         (OPEN, None, "set the language (language: english) or its column"),
     ],
