@@ -15,6 +15,7 @@ Example (the beam probe's second beam of one item)::
            logprob=-1.73, contains=True, exact_match=True, token_f1=1.0, prompt_tokens=143, truncated=False, ...)
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal, get_args
@@ -98,6 +99,11 @@ class Item:
 def is_group(cut: str) -> bool:
     """Whether the name of a row is a group's (`team=billing`), and no language's."""
     return "=" in cut
+
+
+def groups_of(named: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """The groups of fields and their values: each once, and in one line."""
+    return tuple({f"{name}={' '.join(text.split())}": None for name, text in named})
 
 
 # msgspec makes a record in a fifth of a dataclass's time

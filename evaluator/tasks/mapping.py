@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from evaluator.core.errors import Document, InputError, one_line, unknown
-from evaluator.core.records import Item
+from evaluator.core.records import Item, groups_of
 from evaluator.tasks.base import shared_text
 from evaluator.tasks.source import CONSTANT, Fields, Source
 from evaluator.tasks.values import ClassLabel, Texts
@@ -100,7 +100,7 @@ class RowMapping:
             answers=answers,
             cluster=cluster,
             options=options,
-            groups=tuple(reader.groups(self._source.groups or ())),
+            groups=groups_of(reader.groups(self._source.groups or ())),
         )
 
 
@@ -134,11 +134,11 @@ class _Reader:
         """The texts of a field that are not empty, in order."""
         return [text for text in self._values(name) if text]
 
-    def groups(self, paths: Sequence[str]) -> Iterator[str]:
-        """The groups of a row; a column that is empty there makes none."""
+    def groups(self, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """The columns of a row's groups and their values; an empty one makes none."""
         for path in paths:
             for text in filter(None, self._at_path(path, "groups")):
-                yield f"{path}={text}"
+                yield path, text
 
     def answers_and_options(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The gold answers, the right options first, and every option. An empty

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.core.errors import InputError, field, read_bytes, strings, text_field
-from evaluator.core.records import Item
+from evaluator.core.records import Item, groups_of
 from evaluator.core.saved_data import USUAL_SPLITS, is_saved, saved_rows, saved_texts
 from evaluator.tasks.base import Argument, Items, Task, shared_text
 from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_text
@@ -55,7 +55,7 @@ def read_jsonl(path: Path | None, task: str = "jsonl") -> list[Item]:
     clusters: dict[tuple[str, str], str] = {}
     for entry, record in _records(path):
         place = f"{path}: {entry}"
-        groups = tuple(_groups(record, place))
+        groups = groups_of(_groups(record, place))
         unread |= _unread(record, place)
         missing = [name for name in _NEEDED if name not in record]
         if isinstance(record, dict) and len(missing) > 1:
@@ -97,8 +97,8 @@ def read_jsonl(path: Path | None, task: str = "jsonl") -> list[Item]:
     return items
 
 
-def _groups(record: Any, place: str) -> Iterator[str]:
-    """`FIELD=VALUE` for each field that `groups` names; none where it is empty or
+def _groups(record: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Name and value of each field that `groups` names; none where it is empty or
     null. Raises InputError."""
     if not isinstance(record, dict) or record.get("groups") is None:
         return
@@ -108,7 +108,7 @@ def _groups(record: Any, place: str) -> Iterator[str]:
         where = f"{place}: field {name!r}"
         text = Texts().read(record[name], name, where, alone=True, prose=True)
         if text:
-            yield f"{name}={text}"
+            yield name, text
 
 
 def _unread(record: Any, place: str) -> dict[str, None]:

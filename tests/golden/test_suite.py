@@ -119,7 +119,23 @@ def test_a_row_for_each_checkpoint(records, outcomes):
     cells = {cell.measure: cell for cell in table.cells}
     assert cells["wikitext2"].n == len(windows)
     assert (cells["boolq"].n, cells["boolq"].task) == (20, "zero-shot")
+    assert [cells[f"mean{kind}"].n for kind in ("", "_norm", "_open")] == [
+        140,
+        140,
+        100,
+    ]
     assert cells["boolq"].low < cells["boolq"].value < cells["boolq"].high
+
+
+def test_a_prompt_of_the_suites_name_is_none_of_its_rows(outcomes):
+    """A run's settings say which tasks are the suite's."""
+    table = next(each for each in TABLES if each.name == "suite")
+    others = {f"{task}+zero-shot": {"suite": "zero-shot"} for task in _TASKS}
+    others["boolq+zero-shot"] = {"task": "boolq"}
+    run = {"identity": {"task_settings": {"pruned": others}}}
+    (row,) = table.fill(Inputs(outcomes, run=run)).rows
+    assert row["boolq"] is None
+    assert (row["n"], row["reason"]) == (120, "mean of 6 of 7 tasks")
 
 
 def test_text_joins_lines_as_papers_do():

@@ -20,6 +20,7 @@ from evaluator.metrics.columns import (
     Column,
     Row,
 )
+from evaluator.metrics.comparable import settings_of
 from evaluator.metrics.inputs import Inputs, Subject
 from evaluator.metrics.items import ALL, Items, joined_reasons
 from evaluator.metrics.measures import Share, known, mean_of, of_mean
@@ -61,7 +62,10 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
     asked: dict[str, dict[str, Subject]] = {}
     for subject in inputs.checkpoints:
         task, suite = task_and_prompt(subject.task)
-        if suite == SUITE and task in _TASKS:
+        settings = settings_of(inputs.run, subject.checkpoint, subject.task)
+        # a prompt of the user's own may have the suite's name
+        own = bool(settings) and settings.get("suite") != SUITE
+        if suite == SUITE and task in _TASKS and not own:
             asked.setdefault(subject.checkpoint, {})[task] = subject
     read: dict[str, Row] = {}
     for reading in readings_of(inputs):
@@ -97,6 +101,7 @@ def _row(inputs: Inputs, subjects: Mapping[str, Subject]) -> Row:
             reasons.append(f"{task}: {why}")
     for kind, tasks in parts.items():
         row |= _mean(f"mean{kind}", tasks)
+        row[f"mean{kind}_n"] = sum(len(items) for _, items in tasks)
     if len(parts[_ACC]) < len(_TASKS):
         reasons.append(f"mean of {len(parts[_ACC])} of {len(_TASKS)} tasks")
     return row | {"reason": joined_reasons(*reasons)}
@@ -121,6 +126,9 @@ _WORDS = {_ACC: "", _NORM: " norm", _OPEN: " said"}
 
 
 def _columns() -> Iterator[Column]:
+    for name in (f"mean{kind}" for kind in _KINDS):
+        yield from PERCENTAGE.estimates(name, n=f"{name}_n")
+        yield from COUNT(f"{name}_n", csv_only=True)
     for task, kinds in _TASKS.items():
         for kind in kinds:
             name, title = f"{task}{kind}", _TITLES[task] + _WORDS[kind]
@@ -142,7 +150,6 @@ TABLE = Table(
     columns=(
         *BY_LANGUAGE,
         *COUNTED,
-        *PERCENTAGE.estimates("mean", "mean_norm", "mean_open"),
         *_columns(),
         *PERPLEXITY.estimates(TEXT, n=_WINDOWS),
         *FACTOR.estimates(f"{TEXT}_ratio", n=_WINDOWS),

@@ -70,10 +70,10 @@ def test_columns_make_groups():
         "a": "x",
         "team": " legal ",
         "meta": {"level": 3},
-        "tags": ["a", "b"],
+        "tags": ["a", "b\nc", "a"],
     }
     found = made.item(row, "n", "row 0").groups
-    assert found == ("team=legal", "meta.level=3", "tags=a", "tags=b")
+    assert found == ("team=legal", "meta.level=3", "tags=a", "tags=b c")
     assert (
         made.item(row | {"team": None, "tags": [], "meta": None}, "n", "").groups == ()
     )

@@ -52,11 +52,16 @@ def loaded(path, *records):
 
 def test_fields_of_a_line_make_groups(tmp_path):
     """Of the content, only the groups differ: the records of a run stay."""
-    named = {"groups": ["team", "level"], "team": "legal", "level": 2, "note": ""}
+    named = {
+        "groups": ["team", "level", "team"],
+        "team": "le\ngal",
+        "level": 2,
+        "note": "",
+    }
     path = tmp_path / "q.jsonl"
     data = loaded(path, LINE | named, LINE | {"id": "b", "team": "it"})
     first, second = data.pools["english"]
-    assert first.groups == ("team=legal", "level=2")
+    assert first.groups == ("team=le gal", "level=2")
     assert second.groups == ()
     assert data.left_out[0].startswith("fields note, team (known: ")
     assert loaded(path, LINE, LINE | {"id": "b"}).digest == data.digest
