@@ -141,6 +141,8 @@ def test_every_interval_of_the_tables():
                 assert least <= low <= high <= most, (table.name, column.name)
             if ends.empty:
                 missing.add(f"{table.name}.{column.name}")
+    # rates and means of tasks that only a suite has (golden/test_suite.py)
+    missing = {name for name in missing if not name.startswith("suite.")}
     assert missing == {
         "distractors.accuracy", "distractors.drop",  # rates like others
         "extraction.none", "extraction.several",  # the same, of graders that extract
