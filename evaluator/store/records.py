@@ -175,14 +175,17 @@ class RecordStore:
         `limit`: without written answers of so many tokens. Raises InputError for a
         damaged part of it."""
         copied, answered = set[ItemKey](), self.finished(key)
+        none: frozenset[Drawn] = frozenset()
         for path in other.parts(source or key):
             drawn, items, failed = other.content(path)
+            if all(due.get(item, none) <= answered.get(item, none) for item in items):
+                continue  # a resumed run has copied them
             cut = _cut(path, limit) if limit else {}
             alike: defaultdict[frozenset[Drawn], list[ItemKey]] = defaultdict(list)
             for item in items:
-                before = answered.get(item, frozenset())
-                lacking = (due.get(item, frozenset()) - before) & drawn
-                lacking -= cut.get(item, frozenset())
+                before = answered.get(item, none)
+                lacking = (due.get(item, none) - before) & drawn
+                lacking -= cut.get(item, none)
                 if item not in failed and lacking:
                     alike[lacking].append(item)
                     answered[item] = before | lacking

@@ -49,7 +49,7 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended = True  # an engine's thread may still have output
+        self._ended = True  # a thread may still have output
         self._bars.stop()
 
     def on(self, event: Event, state: RunState) -> None:
