@@ -599,6 +599,7 @@ def start(config: SweepConfig, output: Output, *, dry_run: bool) -> None:
     run: Document = {}
     if (out / "run.json").is_file():
         run = parse(read_bytes(out / "run.json"), str(out / "run.json"))
+        notes.append(f"what {out} has already is counted too")
     print_estimate(config, run, notes, as_json=output.as_json)
     if refused:  # as the run would end
         raise typer.Exit(WITH_FAILURES)
