@@ -4,7 +4,7 @@ are errors."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -31,7 +31,7 @@ Allocation = Literal["uniform", "owl"]
 MethodName = Annotated[str, AfterValidator(METHODS.checked)]
 
 
-def needs_calibration(method: str, allocation: str) -> bool:
+def needs_calibration(method: str, allocation: str | None) -> bool:
     """Whether method or allocation by outliers looks at text. Raises InputError for
     an unknown method."""
     return METHODS[method].needs_calibration or allocation == "owl"
@@ -45,9 +45,11 @@ class CalibrationConfig(Frozen):
     supplies, such as `gazetteer`."""
 
     source: str
-    samples: int = Field(default=128, ge=1, le=10**6)
-    # tokens; a longer passage is cut
-    sequence_length: int = Field(default=2048, ge=1, le=10**7)
+    samples: int = Field(default=128, ge=1, le=10**6, description="passages")
+    # a longer passage is cut
+    sequence_length: int = Field(
+        default=2048, ge=1, le=10**7, description="tokens per passage at most"
+    )
     # Where relative files are looked for; None: the process's own directory. It is no
     # part of the settings: manifests, records and a run's identity name a file as the
     # user did.
@@ -75,13 +77,24 @@ class CalibrationConfig(Frozen):
         return found
 
 
+USUAL = CalibrationConfig(source="c4")
+
+
 class JobConfig(Frozen):
     """What the configurations of pruning and quantising share."""
 
     source: Path  # directory of the checkpoint, dense or pruned
     # needed only where text is looked at (see `needs_calibration`)
-    calibration: CalibrationConfig | None = None
-    seed: int = Field(default=0, ge=0, lt=2**63)
+    calibration: CalibrationConfig | None = Field(
+        default=None,
+        description=(
+            f"{USUAL.source} (default), text:FILE (each line is a text); see `resurface"
+            " list methods`"
+        ),
+    )
+    seed: int = Field(
+        default=0, ge=0, lt=2**63, description="of the choice of passages"
+    )
 
     def absolute(self) -> Self:
         """The same job for a process in another directory: it finds the checkpoint
@@ -92,17 +105,42 @@ class JobConfig(Frozen):
         )
 
 
-class PruneConfig(JobConfig):
+class Selection(Frozen):
+    """How a pruning chooses what goes."""
+
+    method: MethodName = Field(
+        description="required to prune; see `resurface list methods`"
+    )
+    # "owl": a ratio for each layer, from its share of outliers
+    allocation: Allocation = Field(
+        default="uniform",
+        description=f"{', '.join(get_args(Allocation))} (spares layers with outliers)",
+    )
+    # what a weight is compared with; None: the method's own
+    group: Group | None = Field(
+        default=None,
+        description=(
+            f"remove the least of each: {', '.join(get_args(Group))}; default: the"
+            " method's"
+        ),
+    )
+
+
+class PruneConfig(Selection, JobConfig):
     """One dense checkpoint, one method, one pattern."""
 
-    method: MethodName
     # "unstructured", "N:M"; of a method that takes layers out "layers", or the list of
     # them ("20-25")
-    pattern: str = UNSTRUCTURED
-    sparsity: float | None = None  # the share that goes, unless the pattern says it
-    group: Group | None = None  # what a weight is compared with; None: the method's own
-    # "owl": a ratio for each layer, from its share of outliers
-    allocation: Allocation = "uniform"
+    pattern: str = Field(
+        default=UNSTRUCTURED,
+        description=(
+            "N:M, e.g. 2:4 zeroes 2 of every 4; for drop the layers, e.g. 20-25,28"
+        ),
+    )
+    # unless the pattern says it
+    sparsity: float | None = Field(
+        default=None, description="share of zeros, or of removed layers, as 0.5"
+    )
     device: str = "auto"  # "auto", "cpu", "cuda" or "cuda:N"
 
     @field_validator("device")

@@ -33,8 +33,6 @@ REMOVED: Mapping[str, str] = {
     "compress --repair": _UPDATES,
     "method heads": _LAYERS,
     "method channels": _LAYERS,
-    "--method heads": _LAYERS,
-    "--method channels": _LAYERS,
     "prune --push": _UPLOADS,
     "prune --public": _UPLOADS,
     "prune --run": "`resurface export RUN --to card` writes a card",

@@ -364,18 +364,18 @@ def summary(failures: Sequence[Failure]) -> str:
     return f"{count}, wholly or in part: {', '.join(named[:_NAMED])}{more}"
 
 
-@with_fields("How it runs", EngineConfig, "scoring")
-@with_fields(
-    *("How it runs", Resources, "engines", "engines_per_gpu", "shard_items"),
-    "keep_references",
-)
-@with_fields("The models", EngineConfig, "dtype", "mixed_dtypes", "trust_remote_code")
 @with_fields(
     *("The questions", EvalConfig, "languages", "items", "formats", "probes"),
     *("options", "grading", "grader", "seed", "seeds", "max_new_tokens"),
     *("prompt_tokens", "context_tokens", "few_shot", "chat", "system", "thinking"),
     *("suite", "recheck_cut"),
 )
+@with_fields("The models", EngineConfig, "dtype", "mixed_dtypes", "trust_remote_code")
+@with_fields(
+    *("How it runs", Resources, "engines", "engines_per_gpu", "shard_items"),
+    "keep_references",
+)
+@with_fields("How it runs", EngineConfig, "scoring")
 def evaluate(
     checkpoints: Annotated[
         list[str],
@@ -383,7 +383,6 @@ def evaluate(
             metavar="CHECKPOINT...", help=f"directory, hub id, GGUF file, {BUNDLED!r}"
         ),
     ],
-    *,
     task: TaskName = "",
     date: Date = None,
     prompts: Prompts = None,
@@ -599,7 +598,6 @@ def start(config: SweepConfig, output: Output, *, dry_run: bool) -> None:
     run: Document = {}
     if (out / "run.json").is_file():
         run = parse(read_bytes(out / "run.json"), str(out / "run.json"))
-        notes.append(f"what {out} has already is counted too")
     print_estimate(config, run, notes, as_json=output.as_json)
     if refused:  # as the run would end
         raise typer.Exit(WITH_FAILURES)

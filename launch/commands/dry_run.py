@@ -97,10 +97,7 @@ def _counts(estimates: Estimates, total: Work, seconds: float | None) -> Iterato
     jobs = sum(len(row.job.tasks) for row in estimates)
     time = ""
     if seconds is not None:
-        time = (
-            f", about {lasting(seconds)} of one engine as fast as in the last run,"
-            " without starts"
-        )
+        time = f", about {lasting(seconds)} of one engine as fast as in the last run"
     yield (
         f"{counted(len(estimates), 'checkpoint')}, {counted(jobs, 'job')} (checkpoint x"
         f" task), {total.requests:,} requests, {total.prompt_tokens:,} prompt and"

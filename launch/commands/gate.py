@@ -91,7 +91,7 @@ def gate(
         bool, typer.Option("--try", help="write nothing: page and report stay")
     ] = False,
     as_json: AsJson = False,
-    **tolerances: Any,
+    **typed: Any,
 ) -> None:
     """Judge each compressed checkpoint against its base. Exit code 4 if one is
     BLOCK, else 0. Or judge the second of two logs of lm-eval, inspect, lighteval or
@@ -104,8 +104,7 @@ def gate(
     the last policy counts. A tolerance without a default is judged only if it is
     set. Known answers: the base says and picks them. Writes RUN/gate.json and
     RUN/gate.yaml, the policy; page and report show the same verdict."""
-    typed = tolerances | {"languages": languages}
-    typed = {name: value for name, value in typed.items() if value is not None}
+    typed |= {} if languages is None else {"languages": languages}
     validated(Tolerances, typed, "resurface gate", as_option)
     each_known("--format", [format], ("table", "json", "markdown", "junit"))
     if plan is not None:

@@ -6,14 +6,17 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from evaluator.core.config import validated
 from evaluator.engine.config import EngineConfig
 from evaluator.probes import answering_probes
 from evaluator.store.run_json import need_run
 from launch.commands.options import (
     EngineName,
     RunDirectory,
+    as_option,
     completing,
-    match_request,
+    each_known,
+    listed,
     with_fields,
 )
 from launch.commands.report import finish
@@ -47,7 +50,10 @@ def match(
     Runs one engine at a time: each matcher judges the whole run, and claims whose
     verdict is known."""
     need_run(run)
-    chosen, config = match_request(probes, {"kind": engine, **typed})
+    answering = answering_probes()
+    chosen = each_known("probe with responses", listed("probes", probes), answering)
+    typed["kind"] = engine
+    config = validated(EngineConfig, typed, "resurface match", as_option)
     from launch.process import captured
     from launch.run.work.judging import judge_run
 

@@ -1,7 +1,7 @@
 """Options that commands share, and the checked configurations that they become."""
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import partial, wraps
 from inspect import Parameter, signature
 from pathlib import Path
 from types import NoneType
@@ -27,10 +27,9 @@ from evaluator.core.grading import GRADERS
 from evaluator.core.records import FORMATS
 from evaluator.core.removed import REMOVED
 from evaluator.engine.config import ENGINES, DType, EngineConfig, engines_help
-from evaluator.probes import PROBES, answering_probes
+from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks import TASKS
-from launch.sweep.compress import spelled_source
 from launch.sweep.config import (
     Resources,
     SweepConfig,
@@ -40,9 +39,8 @@ from launch.sweep.config import (
     with_served_caches,
 )
 from launch.sweep.models import ModelValue, model_name, names_of, same_model
-from pruning.config import PruneConfig, needs_calibration
 from pruning.methods import METHODS
-from quantising.methods import METHODS as QUANTISING
+from quantising.schemes import SCHEMES
 
 
 class Command(TyperCommand):
@@ -83,32 +81,53 @@ def runs() -> list[str]:
     return [str(file.parent) for file in files]
 
 
-DTYPES: tuple[str, ...] = get_args(DType)
 # the values of fields, to complete
 _NAMES: dict[str, Iterable[Any]] = {
     "formats": FORMATS,
     "probes": PROBES,
-    "dtype": DTYPES,
+    "dtype": get_args(DType),
     "grader": GRADERS,
+    "method": METHODS,
+    "scheme": SCHEMES,
+}
+
+
+# fields, and the options that set them
+_RENAMED = {
+    "kv_cache": "kv_cache_dtype",
+    "controls": "control",
+    "kind": "engine",
+    "source": "calibration",
 }
 
 
 def with_fields(
     panel: str, model: type[BaseModel], *names: str
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command options from fields of a model, which help shows under `panel`.
-    The command takes them as `**typed`: None for one that was not typed."""
+    """Gives a command options from fields of a model, which help shows under `panel`,
+    before its keyword-only ones. The command takes those that were typed as `**typed`."""
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         known = signature(command, eval_str=True)
-        own = [
+        shown = [field_option(model, name, panel) for name in names]
+        shown += [
             parameter
             for parameter in known.parameters.values()
             if parameter.kind is not Parameter.VAR_KEYWORD
         ]
-        own += [field_option(model, name, panel) for name in names]
-        setattr(command, "__signature__", known.replace(parameters=own))  # noqa: B010
-        return command
+        shown.sort(key=lambda each: each.kind)
+
+        @wraps(command)
+        def called(**given: Any) -> None:
+            typed = {
+                name: value
+                for name, value in given.items()
+                if value is not None or name not in names
+            }
+            command(**typed)
+
+        setattr(called, "__signature__", known.replace(parameters=shown))  # noqa: B010
+        return called
 
     return decorated
 
@@ -119,13 +138,15 @@ def field_option(model: type[BaseModel], name: str, panel: str) -> Parameter:
     field = model.model_fields[name]
     parts = get_args(field.annotation) or (field.annotation,)
     kinds = {getattr(part, "__origin__", part) for part in parts} - {NoneType}
-    kind: Any = next((each for each in (bool, int, float) if kinds == {each}), str)
+    known = (bool, int, float, Path)
+    kind: Any = next((each for each in known if kinds == {each}), str)
     default = field.default
     if isinstance(default, tuple):
         default = ", ".join(map(str, default))
-    shown = "" if default in (None, False) else f" (default: {default})"
     if isinstance(default, float):
-        shown = f" (default: {default:g})"
+        default = f"{default:g}"
+    told = default and not field.is_required()
+    shown = f" (default: {default})" if told else ""
     option = typer.Option(
         f"--{name.replace('_', '-')}",
         help=f"{field.description}{shown}",
@@ -189,16 +210,6 @@ TaskName = Annotated[
 EngineName = Annotated[
     str, running(help=engines_help(), autocompletion=completing(ENGINES))
 ]
-text = grouped("The calibration text")
-Calibration = Annotated[
-    str | None,
-    text(
-        help="c4 (default), text:FILE (each line is a text); see `resurface list methods`"
-    ),
-]
-Samples = Annotated[int, text(help="passages")]
-SequenceLength = Annotated[int, text(help="tokens per passage at most")]
-CalibrationSeed = Annotated[int, text(help="of the choice of passages")]
 
 
 def eval_sweep(checkpoints: Sequence[str], typed: Document) -> SweepConfig:
@@ -239,7 +250,6 @@ def eval_sweep(checkpoints: Sequence[str], typed: Document) -> SweepConfig:
     for name in ("languages", "context_tokens", "formats", "probes", "seeds"):
         if name in options:
             options[name] = listed(name.replace("_", "-"), options[name])
-    each_known("--engine", [options["engine"]], ENGINES.names)
     parts: Json = {}
     for model in (EvalConfig, EngineConfig, Resources):
         given = {name: options[name] for name in model.model_fields if name in options}
@@ -285,61 +295,6 @@ def _earlier_names(run_dir: Path | None) -> dict[str, str]:
     return {value: name for name, value in models.items() if isinstance(value, str)}
 
 
-def prune_request(source: Path, options: Document) -> PruneConfig:
-    """A pruning by the options of `resurface prune`. Raises InputError naming the
-    option and the value."""
-    method, sparsity, pattern = (
-        options[name] for name in ("method", "sparsity", "pattern")
-    )
-    if method is None:
-        raise InputError(
-            f"Missing option '--method': one of {', '.join(METHODS.names)}"
-        )
-    if method in QUANTISING.names:
-        amount = "--experts 0.25"
-        if schemes := QUANTISING[method].schemes:
-            amount = f"--scheme {schemes[0]}"
-        raise InputError(
-            f"--method {method}: `resurface compress MODEL --method {method} {amount}"
-            " --out DIR`"
-        )
-    each_known("--method", [method], METHODS.names)
-    if (sparsity is None) == (pattern is None):
-        given = f"not both, --sparsity {sparsity} and --pattern {pattern}"
-        if pattern is None:
-            given = "neither is given"
-        raise InputError(
-            f"give one of --sparsity (as 0.5) and --pattern (as 2:4): {given}"
-        )
-    names = ("method", "allocation", "group", "seed", "sparsity", "pattern")
-    wanted = {"source": source} | {name: options[name] for name in names}
-    # the one that is not given has a default of its own
-    del wanted["sparsity" if pattern is not None else "pattern"]
-    if needs_calibration(method, options["allocation"]):
-        calibration = {name: options[name] for name in ("samples", "sequence_length")}
-        wanted["calibration"] = calibration | {"source": options["calibration"] or "c4"}
-    config = validated(PruneConfig, wanted, "resurface prune", as_option)
-    if config.calibration is None:
-        return config
-    if options["calibration"] is None and not METHODS[method].needs_calibration:
-        raise InputError(
-            "Missing option '--calibration': --allocation owl looks at text (c4,"
-            " gazetteer, text:FILE)"
-        )
-    return config.model_copy(update={"calibration": spelled_source(config.calibration)})
-
-
-def match_request(probes: str, engine: Document) -> tuple[list[str], EngineConfig]:
-    """The probes and the engine of `resurface match`. Raises InputError naming the
-    option and the value."""
-    each_known("--engine", [engine["kind"]], ENGINES.names)
-    chosen = each_known(
-        "probe with responses", listed("probes", probes), answering_probes()
-    )
-    given = {name: value for name, value in engine.items() if value is not None}
-    return chosen, validated(EngineConfig, given, "resurface match", as_option)
-
-
 def explained(error: TyperException) -> str:
     """An error's text; for what is missing, with the words of its help."""
     message = error.format_message()
@@ -358,8 +313,7 @@ def as_option(location: tuple[int | str, ...]) -> str:
     has no option."""
     inside = location[2:] if location[:2] == ("tasks", 0) else location
     name = next((part for part in reversed(inside) if isinstance(part, str)), None)
-    renamed = {"kv_cache": "kv_cache_dtype", "controls": "control"}
-    name = renamed.get(name or "", name)
+    name = _RENAMED.get(name or "", name)
     return "" if name is None else f"--{name.replace('_', '-')}"
 
 

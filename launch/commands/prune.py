@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from evaluator.checkpoints.info import little_text
-from evaluator.core.errors import Document, InputError, lasting
+from evaluator.core.config import validated
+from evaluator.core.errors import Document, InputError, Json, lasting
 from launch.commands.dry_run import print_job
-from launch.commands.options import (
-    Calibration,
-    CalibrationSeed,
-    DryRun,
-    Samples,
-    SequenceLength,
-    completing,
-    grouped,
-    output,
-    prune_request,
-)
+from launch.commands.options import DryRun, as_option, output, with_fields
 from launch.commands.terminal import (
     AsJson,
     console,
@@ -32,21 +22,35 @@ from launch.commands.terminal import (
     warn,
 )
 from launch.documents import Made
-from launch.sweep.compress import SOURCES
+from launch.sweep.compress import SOURCES, spelled_source
 from launch.sweep.models import BUNDLED, local_directory, no_directory, resolve_model
 from pruning.calibration import check_named, wrapped
-from pruning.config import Allocation, JobConfig
+from pruning.config import (
+    USUAL,
+    CalibrationConfig,
+    JobConfig,
+    PruneConfig,
+    needs_calibration,
+)
 from pruning.methods import METHODS
-from pruning.methods.patterns import Group
+from quantising.methods import METHODS as QUANTISING
 
 if TYPE_CHECKING:
     from evaluator.checkpoints.manifests import CalibrationManifest, PruneManifest
 
-removal = grouped("What is removed")
 Config = TypeVar("Config", bound=JobConfig)
 _LINES = 10  # of progress, about, where there is no terminal
 
 
+TEXT = "The calibration text"
+
+
+@with_fields(
+    *("What is removed", PruneConfig, "method", "sparsity", "pattern", "allocation"),
+    "group",
+)
+@with_fields(TEXT, PruneConfig, "calibration", "seed")
+@with_fields(TEXT, CalibrationConfig, "samples", "sequence_length")
 def prune(
     model: Annotated[
         str | None,
@@ -55,41 +59,7 @@ def prune(
             help=f"required to prune: a directory, a hub id, or '{BUNDLED}'",
         ),
     ] = None,
-    method: Annotated[
-        str | None,
-        removal(
-            help="required to prune; see `resurface list methods`",
-            autocompletion=completing(METHODS),
-        ),
-    ] = None,
-    sparsity: Annotated[
-        float | None, removal(help="share of zeros, or of removed layers")
-    ] = None,
-    pattern: Annotated[
-        str | None,
-        removal(
-            help="N:M, e.g. 2:4 zeroes 2 of every 4; for drop the layers, e.g. 20-25,28"
-        ),
-    ] = None,
-    allocation: Annotated[
-        str,
-        removal(
-            help=f"{', '.join(get_args(Allocation))} (spares layers with outliers)"
-        ),
-    ] = "uniform",
-    group: Annotated[
-        str | None,
-        removal(
-            help=(
-                f"remove the least of each: {', '.join(get_args(Group))}; default: the"
-                " method's"
-            )
-        ),
-    ] = None,
-    calibration: Calibration = None,
-    samples: Samples = 128,
-    sequence_length: SequenceLength = 2048,
-    seed: CalibrationSeed = 0,
+    *,
     out: Annotated[
         Path | None,
         output("--out", help="the pruned checkpoint's directory; not with --verify"),
@@ -99,52 +69,32 @@ def prune(
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
+    **typed: Any,
 ) -> None:
     """Prune a checkpoint. vLLM, transformers and others load the result. --verify
     checks one."""
-    options = {
-        name: value for name, value in locals().items() if name in PRUNE_DEFAULTS
-    }
-    changed = [
-        f"--{name.replace('_', '-')}"
-        for name, value in options.items()
-        if value != PRUNE_DEFAULTS[name]
-    ]
     if verify is not None:
         more = {"MODEL": model, "--out": out, "--dry-run": dry_run}
-        given = [name for name, value in more.items() if value not in (None, False)]
-        ignored = given + changed
+        ignored = [name for name, value in more.items() if value not in (None, False)]
+        ignored += [as_option((name,)) for name in typed]
         if ignored:
             raise InputError(
                 f"--verify takes no {', '.join(ignored)}: it only checks an existing"
                 " checkpoint"
             )
         raise typer.Exit(run_verify(verify, as_json=as_json))
-    run_prune(model, out, options, dry_run=dry_run, as_json=as_json)
-
-
-# The options that define a pruning.
-PRUNE_DEFAULTS = {
-    name: option.default
-    for name, option in signature(prune).parameters.items()
-    if name not in ("model", "out", "verify", "dry_run", "as_json")
-}
-
-
-def run_prune(
-    model: str | None,
-    out: Path | None,
-    options: Document,
-    *,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
-    """Prune `model` into `out`. Raises InputError or JobError."""
     if model is None:
         raise InputError("Missing argument 'MODEL': the dense checkpoint")
     if out is None:
         raise InputError("Missing option '--out': the sparse checkpoint's directory")
-    config = with_source(prune_request(Path(model), options), model, fetch=not dry_run)
+    run_prune(model, out, typed, dry_run=dry_run, as_json=as_json)
+
+
+def run_prune(
+    model: str, out: Path, typed: Document, *, dry_run: bool, as_json: bool
+) -> None:
+    """Prune `model` into `out`. Raises InputError or JobError."""
+    config = prune_request(model, typed, fetch=not dry_run)
     from launch.provenance import provenance
     from pruning.run import check
     from pruning.run import prune as make
@@ -177,10 +127,46 @@ def run_prune(
     print_made(lines, manifest.calibration, out, as_json=as_json)
 
 
-def with_source(config: Config, model: str, *, fetch: bool = True) -> Config:
-    """The settings with the model's directory, which is missing if it was to be fetched
-    and `fetch` is false. Raises InputError without one, or for a calibration that does
-    not exist."""
+def prune_request(model: str, typed: Document, *, fetch: bool) -> PruneConfig:
+    """A pruning by what was typed. Raises as `request`."""
+    method = typed.get("method")
+    if method is None:
+        raise InputError(
+            f"Missing option '--method': one of {', '.join(METHODS.names)}"
+        )
+    if method in QUANTISING:
+        amount = "--experts 0.25"
+        if schemes := QUANTISING[method].schemes:
+            amount = f"--scheme {schemes[0]}"
+        raise InputError(
+            f"--method {method}: `resurface compress MODEL --method {method} {amount}"
+            " --out DIR`"
+        )
+    looks = needs_calibration(method, typed.get("allocation"))
+    if looks and "calibration" not in typed and not METHODS[method].needs_calibration:
+        raise InputError(
+            "Missing option '--calibration': --allocation owl looks at text (c4,"
+            " gazetteer, text:FILE)"
+        )
+    return request(PruneConfig, model, typed, looks=looks, fetch=fetch)
+
+
+def request(
+    kind: type[Config], model: str, typed: Document, *, looks: bool, fetch: bool
+) -> Config:
+    """A job by what was typed. Its source is missing if it was to be fetched and `fetch`
+    is false. Raises InputError naming the option and the value, also for a source or a
+    text that does not exist."""
+    where = f"resurface {'prune' if kind is PruneConfig else 'compress'}"
+    text: Json = {"source": typed.get("calibration", USUAL.source)}
+    wanted: Json = {"source": Path(model)}
+    for name, value in typed.items():
+        (text if name in CalibrationConfig.model_fields else wanted)[name] = value
+    wanted["calibration"] = None
+    if looks:
+        calibration = validated(CalibrationConfig, text, where, as_option)
+        wanted["calibration"] = spelled_source(calibration)
+    config = validated(kind, wanted, where, as_option)
     source = local_directory(model)
     if source is None:
         source = resolve_model(model) if fetch else Path(model)

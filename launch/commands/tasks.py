@@ -241,7 +241,6 @@ def show_prompt(
     """Print an item's prompt, its tokens, and the options that choice scores. Starts
     no engine."""
     templates = _templates(prompts, prompt)
-    typed = {name: value for name, value in typed.items() if value is not None}
     for name in {"languages", "formats"} & typed.keys():
         typed[name] = listed(name, typed[name])
     data, found = _found(task, item, typed.pop("languages", None))

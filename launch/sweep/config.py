@@ -62,9 +62,8 @@ from evaluator.probes.item import Seed, each_once
 from evaluator.tasks import TASKS
 from launch.sweep.models import BUNDLED
 from launch.sweep.prompts import PromptFile, Prompts, problem_of
-from pruning.config import Allocation, CalibrationConfig, MethodName, PruneConfig
-from pruning.methods.patterns import Group
-from quantising.config import MethodName as QuantiseName
+from pruning.config import USUAL, CalibrationConfig, PruneConfig, Selection
+from quantising.config import MethodName
 from quantising.methods import METHODS
 from quantising.methods.base import IGNORED
 
@@ -73,7 +72,6 @@ _MOST_SHARING = 16
 DENSE = "dense"  # in `after:`, a model as it is
 _NEEDED = {"prune": "models", "compress": "models", "prompts": "tasks"}
 RECIPES = Path(__file__).parents[1] / "recipes"
-_SOME = CalibrationConfig(source="c4")  # in place of the sweep's
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 _Value = TypeVar("_Value")
@@ -139,14 +137,11 @@ def _with_suites(value: Any) -> Any:
     return tasks or value
 
 
-class PruneSetting(Frozen):
+class PruneSetting(Selection):
     """One line of the grid: a method with sparsities or patterns."""
 
-    method: MethodName
     sparsity: OneOrMany[float] = ()
     pattern: OneOrMany[str] = ()
-    allocation: Allocation = "uniform"
-    group: Group | None = None  # None: the method's own
     calibration: CalibrationConfig | None = None  # None: the sweep's
     # The end of its checkpoints' names; None: the calibration's source, unless it is
     # the usual one.
@@ -163,7 +158,7 @@ class PruneSetting(Frozen):
         for cell in self.cells():
             try:
                 PruneConfig(
-                    source=Path(), calibration=self.calibration or _SOME, **cell
+                    source=Path(), calibration=self.calibration or USUAL, **cell
                 )
             except ValidationError as error:
                 problem = error.errors()[0]
@@ -176,11 +171,7 @@ class PruneSetting(Frozen):
         """The settings of each pruning, without the calibration."""
         patterns: list[Json] = [{"sparsity": share} for share in self.sparsity]
         patterns += [{"pattern": pattern} for pattern in self.pattern]
-        shared = {
-            "method": self.method,
-            "allocation": self.allocation,
-            "group": self.group,
-        }
+        shared = {name: getattr(self, name) for name in Selection.model_fields}
         for pattern in patterns:
             yield shared | pattern
 
@@ -189,7 +180,7 @@ class CompressSetting(Frozen):
     """One line of `compress:`: a method with one or several schemes, or an existing
     compressed checkpoint."""
 
-    method: QuantiseName | None = None
+    method: MethodName | None = None
     scheme: OneOrMany[str] = ()
     # of method `reap`: shares of each layer's experts
     experts: OneOrMany[float] = ()
@@ -197,7 +188,9 @@ class CompressSetting(Frozen):
     after: OneOrMany[str] = (DENSE,)
     group_size: int | None = None
     ignore: OneOrMany[str] = IGNORED
-    recipe: Path | None = None  # llm-compressor's YAML, for method `recipe`
+    recipe: Path | None = Field(
+        default=None, description="llm-compressor's YAML, for method recipe"
+    )
     calibration: CalibrationConfig | None = None  # None: the sweep's
     checkpoint: str | None = None  # a directory or hub id; excludes all settings above
     base: str | None = None  # the model to compare it with; None: the only one
@@ -300,7 +293,7 @@ class SweepConfig(Frozen):
     # What chat templates take for today; None: the day of the run's first call. The
     # outermost sweep decides.
     date: Day | None = None
-    calibration: CalibrationConfig = CalibrationConfig(source="c4")
+    calibration: CalibrationConfig = USUAL
     prompts: Prompts = Field(default_factory=dict)
     tasks: Annotated[tuple[EvalConfig, ...], BeforeValidator(_with_suites)] = ()
     # in YAML also files and names of bundled recipes

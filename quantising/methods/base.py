@@ -35,15 +35,23 @@ class Settings(JobConfig):
     """What a method reads of a job's configuration (`QuantiseConfig`)."""
 
     method: str
-    scheme: str = ""
-    # weights of a row that share a scale; None: the scheme's own
-    group_size: int | None = Field(default=None, ge=1)
-    # modules that stay as they are, or patterns after `re:`
-    ignore: tuple[str, ...] = IGNORED
+    scheme: str = Field(default="", description="W4A16, W8A16, W8A8, FP8_DYNAMIC, ...")
+    # weights of a row
+    group_size: int | None = Field(
+        default=None,
+        ge=1,
+        description="weights that share a scale; default: the scheme's",
+    )
+    ignore: tuple[str, ...] = Field(
+        default=IGNORED,
+        description="modules that stay as they are, or re:PATTERN; commas",
+    )
     # the text of llm-compressor's recipe, for method `recipe`
     recipe: str | None = None
-    # share of each layer's experts that goes, for method `reap`
-    experts: float | None = None
+    # of each layer
+    experts: float | None = Field(
+        default=None, description="share of experts that go, for method reap"
+    )
 
 
 @dataclass(frozen=True, slots=True)
