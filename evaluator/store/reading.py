@@ -25,7 +25,7 @@ from evaluator.core.errors import (
 )
 from evaluator.store import schema
 from evaluator.store.cells import Cell, Cells
-from evaluator.store.records import RecordStore, unanswered
+from evaluator.store.records import RecordStore, is_as_written, unanswered
 
 # Columns that every part of records must have.
 _NEEDED = {*schema.READ_RECORDS, "weights_digest", "language", "item_id"}
@@ -216,12 +216,16 @@ def damage_of(
 
 
 def damaged(store: RecordStore) -> dict[Path, str]:
-    """Every damaged part and why (`damage_of`); each is read in full (2 ms). Raises
-    InputError."""
+    """Every damaged part and why. Raises InputError.
+
+    Most are told by their checksums: to decode 400 items takes five times as long."""
     parts = [*store.every_part()]
 
     def reason(path: Path) -> str | None:
-        return damage_of(path, take=partial(store.note, path))
+        if not is_as_written(path):
+            return damage_of(path, take=partial(store.note, path))
+        store.content(path)
+        return None
 
     with ThreadPoolExecutor(_READERS) as readers:
         reasons = list(readers.map(reason, parts))

@@ -6,7 +6,8 @@ only see complete parts. Only one process writes: a driver that has lost its run
 directory to another driver cannot rename files there (`files`, `Lease`). No part is ever
 changed. What the engine failed on is asked again, and a later part has the answer.
 
-    RUN/records/<key>/part-*.parquet   the columns: docs/records.md; keys: `cells.py`
+    RUN/records/<key>/part-*.parquet   the columns: docs/records.md; keys: `cells.py`.
+                                       A name has the part's number and its CRC-32
     RUN/damaged/<key>/part-*.parquet   parts that became unreadable; their items are
                                        evaluated again
     RUN/items/<task>.parquet           the questions, for the report's item view
@@ -14,11 +15,13 @@ changed. What the engine failed on is asked again, and a later part has the answ
 
 import contextlib
 import os
+import re
 import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,6 +49,8 @@ _ANSWER = [  # the columns of a greedy answer
     *("token_ids", "thought_state", "thought_ids"),
 ]
 _WRITTEN = ("greedy", "sample")  # probes
+# its number, and its checksum
+_PART = re.compile(r"part-([0-9]+)(?:-([0-9a-f]{8}))?\.parquet\Z")
 _KEPT = 4  # bases' answers to a task that are kept in memory
 _DRAWN = ["probe", "format", "seed"]
 _FINISHED = ["language", "item_id", *_DRAWN, "status", "text"]
@@ -105,11 +110,13 @@ class RecordStore:
         """Write a finished shard; thread-safe. Raises InputError if the disk is
         full, ResurfaceError after `close`."""
         content = part if isinstance(part, bytes) else parquet_bytes(part)
+        checksum = crc32(content)
         with self._changed:
             number = self._next.get(key)
             if number is None:
                 number = max(map(_number, _names(self.root / key)), default=-1) + 1
-            path = self.root / key / f"part-{number:06d}.parquet"
+            name = f"part-{number:06d}-{checksum:08x}.parquet"
+            path = self.root / key / name
             if self._closed:
                 raise ResurfaceError(
                     f"{path}: came after the run had ended, and was not written"
@@ -263,8 +270,17 @@ def _names(folder: Path) -> list[str]:
 
 def _number(name: str) -> int:
     """Of a part, by its file's name; -1 of another file."""
-    number = name.removeprefix("part-").removesuffix(".parquet")
-    return int(number) if number.isdecimal() else -1
+    number = _PART.match(name)
+    return -1 if number is None else int(number[1])
+
+
+def is_as_written(part: Path) -> bool:
+    """Whether a part's bytes have the checksum of its name. False does not tell that
+    it cannot be read."""
+    name = _PART.match(part.name)
+    with contextlib.suppress(OSError):
+        return name is not None and f"{crc32(part.read_bytes()):08x}" == name[2]
+    return False
 
 
 def _greedy_answers(parts: Sequence[Path]) -> pa.Table:

@@ -44,7 +44,7 @@ def page(tmp_path_factory) -> Path:
         ("dense", "wanda-0.6", "magnitude-0.6"),
         languages=("english", "korean"),
     )
-    part = run / "records" / "wanda-0.6-gazetteer" / "part-000000.parquet"
+    (part,) = run.glob("records/wanda-0.6-gazetteer/part-000000*.parquet")
     rows = pq.read_table(part).to_pandas()
     said = (rows["item_id"] == "english-0003") & (rows["probe"] == "greedy")
     rows.loc[said, ["text", "contains", "exact_match"]] = [HOSTILE, False, False]
