@@ -101,7 +101,9 @@ class Settings(Frozen):
     thought_format: str = ""
     # What chat templates take for today. A sweep's preparation sets it, and leaves it
     # out where no template reads it.
-    date: Day | None = None
+    date: Day | None = Field(
+        default=None, title="DAY", description="for chat templates, as 2026-01-31"
+    )
     beam_width: int = Field(default=5, ge=1, le=10)
     samples: int = Field(default=10, ge=1)
     # of probes that draw; None: the run seed. They must include it

@@ -6,15 +6,16 @@ settings refuse unsafe values there.
 
 import re
 import shlex
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pydantic import Field, ValidationInfo, field_validator
 
-from evaluator.core.errors import InputError, unknown
+from evaluator.core.config import Frozen
+from evaluator.core.errors import InputError
 
-MODES = ("symmetric", "start", "array")
+Mode = Literal["symmetric", "start", "array"]
 Parts = tuple[tuple[str, ...], ...]  # the models of each independent part of a sweep
 _WORD = (
     re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,+@:/-]*"),
@@ -43,49 +44,44 @@ def _filled(template: str, **values: Any) -> str:
     return _TEMPLATES.get_template(f"{template}.j2").render(values)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSettings:
+class ClusterSettings(Frozen):
     """Options of `resurface render`; None: not given."""
 
     out: Path  # the run directory, on a file system that all nodes share
-    sweep: str  # the sweep file as the cluster's machines see it, or a bundled recipe
-    name: str = "resurface"  # of the job
-    nodes: int = 1
-    gpus: int = 0  # per node
-    cpus: int | None = None  # per node
-    memory: str | None = None  # per node
-    time: str | None = None
-    partition: str | None = None
-    account: str | None = None
-    # a command before all others, as `source .venv/bin/activate`: it is run, not quoted
-    setup: str | None = None
-    mode: str = MODES[0]
+    # as the cluster's machines see it, or a bundled recipe
+    sweep: str = Field(description="the sweep file's path on the cluster")
+    name: str = Field(default="resurface", description="the job's name")
+    # before all other commands: it is run, not quoted
+    setup: str | None = Field(
+        default=None, description="first command, as 'source x/bin/activate'"
+    )
+    mode: Mode = Field(default="symmetric", description=", ".join(get_args(Mode)))
+    nodes: int = Field(default=1, ge=1, description="number of machines")
+    gpus: int = Field(default=0, ge=0, description="GPUs per machine")
+    cpus: int | None = Field(default=None, ge=1, description="cores per machine")
+    memory: str | None = Field(default=None, description="per machine: 64G")
+    time: str | None = Field(
+        default=None, description="time limit: minutes, HH:MM:SS or D-HH:MM:SS"
+    )
+    partition: str | None = Field(default=None, description="the partition")
+    account: str | None = Field(default=None, description="the account")
 
-    def __post_init__(self) -> None:
-        """Raises InputError naming the option and the value."""
-        for setting in fields(self):
-            value = getattr(self, setting.name)
-            if isinstance(value, str | Path):
-                for form, why in (_ANY, _FORMS.get(setting.name, _ANY)):
-                    fits = form.fullmatch(str(value)) is not None
-                    _need(fits, setting.name, str(value), why)
-        for name in ("nodes", "cpus"):
-            value = getattr(self, name)
-            _need(value is None or value >= 1, name, value, "at least one is needed")
-        _need(self.gpus >= 0, "gpus", self.gpus, "cannot be fewer than none")
-        if self.mode not in MODES:
-            raise unknown("--mode", self.mode, MODES)
+    @field_validator("*")
+    @classmethod
+    def _fits(cls, value: Any, field: ValidationInfo) -> Any:
+        for form, why in (_ANY, _FORMS.get(field.field_name or "", _ANY)):
+            if isinstance(value, str | Path) and not form.fullmatch(str(value)):
+                raise ValueError(why)
+        return value
+
+    @field_validator("setup")
+    @classmethod
+    def _is_closed(cls, value: str | None) -> str | None:
         try:
-            shlex.split(self.setup or "")
-        except ValueError:
-            _need(False, "setup", self.setup, "a quote is not closed")
-
-
-def _need(holds: bool, name: str, value: object, why: str) -> None:
-    """Raises InputError naming the option and the value unless the condition holds."""
-    if not holds:
-        option = "sweep-path" if name == "sweep" else name
-        raise InputError(f"--{option}: {value!r}: {why}")
+            shlex.split(value or "")
+        except ValueError as error:
+            raise ValueError("a quote is not closed") from error
+        return value
 
 
 def render(settings: ClusterSettings, parts: Parts) -> dict[str, str]:
@@ -94,14 +90,19 @@ def render(settings: ClusterSettings, parts: Parts) -> dict[str, str]:
     limit = _seconds(settings.time) if settings.time else 0
     warning = min(120, limit // 4) if limit else 120  # seconds
     out, sweep = str(settings.out), ["resurface", "sweep", settings.sweep]
-    values = {**asdict(settings), "warning": warning, "file": "sweep.sbatch"}
+    values = {**settings.model_dump(), "warning": warning, "file": "sweep.sbatch"}
     values["command"] = shlex.join([*sweep, "--out", out])
     if settings.mode != "array":
         return {"sweep.sbatch": _filled(f"slurm-{settings.mode}.sbatch", **values)}
-    why = "each job of an array has one node"
-    _need(settings.nodes == 1, "nodes", settings.nodes, why)
-    why = "the sweep has one part only (a model, with what is compared with it)"
-    _need(len(parts) >= 2, "mode", settings.mode, why)
+    if settings.nodes != 1:
+        raise InputError(
+            f"--nodes: {settings.nodes}: each job of an array has one node"
+        )
+    if len(parts) < 2:
+        raise InputError(
+            "--mode: array: the sweep has one part only (a model, with what is compared"
+            " with it)"
+        )
     values["parts"] = [
         {"models": ",".join(models), "out": f"{out}.parts/{models[0]}"}
         for models in parts

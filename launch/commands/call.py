@@ -27,13 +27,12 @@ from evaluator.core.errors import (
 from evaluator.core.files import write_atomically
 from evaluator.core.lease import Lease
 from evaluator.core.liveness import this_process
-from evaluator.engine.config import AUTO_CACHE, ENGINES, EngineConfig
+from evaluator.engine.config import ENGINES, EngineConfig
 from evaluator.engine.processor import usable_cores
 from evaluator.probes.config import EvalConfig
 from evaluator.store.run_json import need_run
 from launch.commands.dry_run import explanation, lines_of, print_estimate
 from launch.commands.options import (
-    Date,
     Detach,
     DryRun,
     EngineName,
@@ -368,8 +367,9 @@ def summary(failures: Sequence[Failure]) -> str:
     *("The questions", EvalConfig, "languages", "items", "formats", "probes"),
     *("options", "grading", "grader", "seed", "seeds", "max_new_tokens"),
     *("prompt_tokens", "context_tokens", "few_shot", "chat", "system", "thinking"),
-    *("suite", "recheck_cut"),
+    *("date", "suite", "recheck_cut"),
 )
+@with_fields("The models", SweepConfig, "kv_cache", "controls")
 @with_fields("The models", EngineConfig, "dtype", "mixed_dtypes", "trust_remote_code")
 @with_fields(
     *("How it runs", Resources, "engines", "engines_per_gpu", "shard_items"),
@@ -384,7 +384,6 @@ def evaluate(
         ),
     ],
     task: TaskName = "",
-    date: Date = None,
     prompts: Prompts = None,
     base: Annotated[
         str | None, models(help="the dense one to compare others with")
@@ -396,24 +395,6 @@ def evaluate(
     key_env: Annotated[
         str | None,
         models(metavar="VARIABLE", help="the environment variable with its key"),
-    ] = None,
-    kv_cache_dtype: Annotated[
-        str,
-        models(
-            metavar="D[,D]",
-            help="of cached keys and values: auto, fp8, fp8_e5m2, ...; a variant each",
-        ),
-    ] = AUTO_CACHE,
-    control: Annotated[
-        str | None,
-        models(
-            metavar="C[,C]",
-            help=(
-                "the base once more, for the noise floor: repeat, order, batch,"
-                " dtype:D, engine:E; beside `order` where noise is expected; none: no"
-                " control at all"
-            ),
-        ),
     ] = None,
     engine: EngineName = "vllm",
     out: Out = None,
@@ -429,9 +410,8 @@ def evaluate(
     and page.
 
     The same command resumes."""
-    named: Json = {"task": task or None, "date": date, "prompts": prompts, "base": base}
+    named: Json = {"task": task or None, "prompts": prompts, "base": base}
     named |= {"out": out, "endpoint": endpoint, "key_env": key_env, "engine": engine}
-    named |= {"kv_cache_dtype": kv_cache_dtype, "control": control}
     config = eval_sweep(checkpoints, named | typed)
     for value in config.models.values():
         directory = None if is_served(value) else local_directory(str(value))
@@ -441,6 +421,7 @@ def evaluate(
     start(config, output, dry_run=dry_run)
 
 
+@with_fields("Options", EvalConfig, "recheck_cut")
 def sweep(
     recipe: Annotated[
         str,
@@ -460,11 +441,9 @@ def sweep(
             help="evaluate only these models and their compressed versions",
         ),
     ] = None,
+    *,
     dry_run: DryRun = False,
     strict: Strict = False,
-    recheck_cut: Annotated[
-        bool, typer.Option("--recheck-cut", help="pose cut answers again, 4x")
-    ] = False,
     explain: Annotated[
         bool,
         typer.Option(
@@ -500,6 +479,7 @@ def sweep(
     ] = None,
     detach: Detach = False,
     as_json: AsJson = False,
+    **typed: Any,
 ) -> None:
     """Prune, quantise, evaluate and report a whole grid. The same command resumes,
     and evaluates what a larger file adds.
@@ -517,7 +497,7 @@ def sweep(
         if as_json:
             print_json(about)
         return
-    if recheck_cut:
+    if "recheck_cut" in typed:
         config = rechecking(config)
     if only is not None:
         config = config.model_copy(update={"only": tuple(listed("only", only))})

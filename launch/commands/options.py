@@ -98,6 +98,7 @@ _RENAMED = {
     "controls": "control",
     "kind": "engine",
     "source": "calibration",
+    "sweep": "sweep_path",
 }
 
 
@@ -133,8 +134,8 @@ def with_fields(
 
 
 def field_option(model: type[BaseModel], name: str, panel: str) -> Parameter:
-    """An option with the name, the help and the default of a model's field. The model
-    checks its value."""
+    """An option with the name, the title in place of its type, the help and the default
+    of a model's field. The model checks its value."""
     field = model.model_fields[name]
     parts = get_args(field.annotation) or (field.annotation,)
     kinds = {getattr(part, "__origin__", part) for part in parts} - {NoneType}
@@ -148,7 +149,8 @@ def field_option(model: type[BaseModel], name: str, panel: str) -> Parameter:
     told = default and not field.is_required()
     shown = f" (default: {default})" if told else ""
     option = typer.Option(
-        f"--{name.replace('_', '-')}",
+        as_option((name,)),
+        metavar=field.title,
         help=f"{field.description}{shown}",
         rich_help_panel=panel,
         autocompletion=completing(_NAMES[name]) if name in _NAMES else None,
@@ -199,9 +201,6 @@ Detach = Annotated[
 Prompts = Annotated[
     Path | None, question("--prompts", help="YAML, NAME: TEMPLATE; further prompts")
 ]
-Date = Annotated[
-    str | None, question(metavar="DAY", help="for chat templates, as 2026-01-31")
-]
 recipe_names = completing(bundled_recipes())
 task_names = completing(TASKS)
 TaskName = Annotated[
@@ -210,6 +209,11 @@ TaskName = Annotated[
 EngineName = Annotated[
     str, running(help=engines_help(), autocompletion=completing(ENGINES))
 ]
+
+
+# fields that options give with commas; the latter are of the whole sweep
+_LISTS = ("languages", "context_tokens", "formats", "probes", "seeds")
+_VARIANTS = ("kv_cache", "controls")
 
 
 def eval_sweep(checkpoints: Sequence[str], typed: Document) -> SweepConfig:
@@ -247,15 +251,16 @@ def eval_sweep(checkpoints: Sequence[str], typed: Document) -> SweepConfig:
             raise InputError(f"--endpoint: {name!r} is the name of another checkpoint")
         values[name] = endpoint
     options = {**typed, "kind": typed["engine"]}
-    for name in ("languages", "context_tokens", "formats", "probes", "seeds"):
+    for name in (*_LISTS, *_VARIANTS):
         if name in options:
-            options[name] = listed(name.replace("_", "-"), options[name])
+            options[name] = listed(name, options[name])
+    variants = {name: options.pop(name) for name in _VARIANTS if name in options}
     parts: Json = {}
     for model in (EvalConfig, EngineConfig, Resources):
         given = {name: options[name] for name in model.model_fields if name in options}
         parts[model.__name__] = given
     task = parts["EvalConfig"] | {"date": None, "prompts": None}
-    prompts, control = options.get("prompts"), options.get("control")
+    prompts = options.get("prompts")
     config = validated(
         SweepConfig,
         {
@@ -267,8 +272,7 @@ def eval_sweep(checkpoints: Sequence[str], typed: Document) -> SweepConfig:
             "seed": options.get("seed", 0),
             "engine": parts["EngineConfig"],
             "resources": parts["Resources"],
-            "kv_cache": listed("kv-cache-dtype", options["kv_cache_dtype"]),
-            "controls": None if control is None else listed("control", control),
+            **variants,
         },
         "resurface eval",
         as_option,
@@ -317,12 +321,15 @@ def as_option(location: tuple[int | str, ...]) -> str:
     return "" if name is None else f"--{name.replace('_', '-')}"
 
 
-def listed(option: str, value: str) -> list[str]:
+def listed(field: str, value: str) -> list[str]:
+    """Raises InputError naming the field's option."""
     parts = [part.strip() for part in value.split(",") if part.strip()]
     if not parts:
-        raise InputError(f"--{option}: {value!r} lists nothing")
+        raise InputError(f"{as_option((field,))}: {value!r} lists nothing")
     if ";" in value:
-        raise InputError(f"--{option}: {value!r}: write a comma between two names")
+        raise InputError(
+            f"{as_option((field,))}: {value!r}: write a comma between two names"
+        )
     return parts
 
 

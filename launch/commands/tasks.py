@@ -24,7 +24,6 @@ from evaluator.tasks.base import PAPER
 from evaluator.tasks.distractors import choose_options
 from evaluator.tasks.loading import DEEP_ITEMS
 from launch.commands.options import (
-    Date,
     Prompts,
     TaskName,
     as_option,
@@ -223,7 +222,7 @@ SAMPLE = "sample"
 
 @with_fields(
     *("The questions", EvalConfig, "languages", "formats", "chat", "items"),
-    *("seed", "options", "few_shot", "system", "thinking"),
+    *("seed", "options", "few_shot", "system", "thinking", "date"),
 )
 def show_prompt(
     task: TaskName,
@@ -233,7 +232,6 @@ def show_prompt(
     item: Annotated[
         str | None, question(help="an item's id, or 'sample'; default: the first item")
     ] = None,
-    date: Date = None,
     prompts: Prompts = None,
     prompt: Annotated[str | None, question(help="only this one of --prompts")] = None,
     **typed: Any,
@@ -257,7 +255,7 @@ def show_prompt(
             "task": task,
             "probes": ("greedy" if typed.get("thinking") else "choice",),
             **({"grader": "number"} if typed.get("options") == "near" else {}),
-            "date": date or today(),
+            "date": today(),
             **typed,
         },
         "resurface show-prompt",

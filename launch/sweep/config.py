@@ -284,12 +284,23 @@ class SweepConfig(Frozen):
     base: str | None = None
     prune: tuple[PruneSetting, ...] = ()
     compress: tuple[CompressSetting, ...] = ()
-    # Dtypes of the engines' cache.
-    kv_cache: OneOrMany[str] = (AUTO_CACHE,)
-    # The bases once more, each under a change that should not matter
-    # (evaluator.core.controls), beside those where noise is expected (controls.py).
-    # Empty: none at all. The outermost sweep decides.
-    controls: Annotated[tuple[str, ...] | None, BeforeValidator(_controls)] = None
+    kv_cache: OneOrMany[str] = Field(
+        default=(AUTO_CACHE,),
+        title="D[,D]",
+        description=(
+            "of cached keys and values: auto, fp8, fp8_e5m2, ...; a variant each"
+        ),
+    )
+    # under changes that should not matter (evaluator.core.controls, controls.py); the
+    # outermost sweep decides
+    controls: Annotated[tuple[str, ...] | None, BeforeValidator(_controls)] = Field(
+        default=None,
+        title="C[,C]",
+        description=(
+            "the base once more, for the noise floor: repeat, order, batch, dtype:D,"
+            " engine:E; beside `order` where noise is expected; none: no control at all"
+        ),
+    )
     # What chat templates take for today; None: the day of the run's first call. The
     # outermost sweep decides.
     date: Day | None = None

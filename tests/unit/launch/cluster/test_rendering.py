@@ -12,7 +12,9 @@ import jsonschema
 import pytest
 import yaml
 
+from evaluator.core.config import validated
 from launch.cluster.rendering import ClusterSettings, _seconds, render
+from launch.commands.options import as_option
 from tests.support.sweeps import refused
 
 SHARED = Path('/shared/my runs/it\'s $(touch owned); "x" `id`')  # the worst directory
@@ -55,9 +57,8 @@ def closed(schema: Any) -> Any:
 
 
 def settings(**given: Any) -> ClusterSettings:
-    return ClusterSettings(
-        **{"out": Path("/shared/runs/grid"), "sweep": "/shared/sweep.yaml", **given}
-    )
+    usual = {"out": Path("/shared/runs/grid"), "sweep": "/shared/sweep.yaml"}
+    return validated(ClusterSettings, usual | given, "resurface render", as_option)
 
 
 def files(**given: Any) -> dict[str, str]:
@@ -278,9 +279,9 @@ def test_documented_rayjob_fits_kuberays_own_definition(rayjob):
     ("given", "said"),
     [
         ({"name": "a\n#SBATCH --uid=0"}, "control character"),
-        ({"account": "-x"}, "--account: '-x'"),
+        ({"account": "-x"}, '--account: "-x"'),
         ({"nodes": 0}, "--nodes: 0"),
-        ({"memory": "64Gi"}, "--memory: '64Gi'"),
+        ({"memory": "64Gi"}, '--memory: "64Gi"'),
         ({"setup": 'echo "x'}, "a quote is not closed"),
         ({"mode": "arry"}, "did you mean 'array'?"),
         (

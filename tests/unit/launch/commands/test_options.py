@@ -24,7 +24,6 @@ def sweep(
         "engine": "torch",
         "dtype": "auto",
         "grading": "strict",
-        "kv_cache_dtype": "auto",
     }
     return eval_sweep(list(map(str, checkpoints)), options | changes)
 
@@ -71,7 +70,7 @@ def test_link_has_own_name(desk):
     ("changes", "message"),
     [
         ({"items": -3}, "resurface eval: --items: -3: Input should be"),
-        ({"kv_cache_dtype": "auto,fp9"}, "--kv-cache-dtype: 'fp9': engine torch"),
+        ({"kv_cache": "auto,fp9"}, "--kv-cache-dtype: 'fp9': engine torch"),
         (
             {"probes": "fidelity"},
             "resurface eval: probe fidelity reads the base's greedy answers",
