@@ -38,10 +38,14 @@ from evaluator.store.reading import (
     read_controls,
     read_items,
     read_records,
-    read_run,
     read_verdicts,
 )
-from evaluator.store.run_json import failure_frame, failures_of, need_own_folders
+from evaluator.store.run_json import (
+    failure_frame,
+    failures_of,
+    need_own_folders,
+    read_run,
+)
 from evaluator.store.schema import NUMBERS
 
 

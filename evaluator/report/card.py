@@ -22,7 +22,7 @@ from evaluator.report.notebook import OpenRun
 from evaluator.report.page import evaluated, facts, remarks, render, standalone
 from evaluator.report.page import grid as grid_of
 from evaluator.report.results import Results, compute
-from evaluator.store.reading import read_run
+from evaluator.store.run_json import read_run
 
 _WHO = ("task", "checkpoint", "n")
 # of the page to sign: a title, a table, which of its rows and which columns

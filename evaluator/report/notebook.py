@@ -44,14 +44,8 @@ from evaluator.report.paper_page import paper_table
 from evaluator.report.results import compute
 from evaluator.store.cells import Cell
 from evaluator.store.outcomes import outcome_types
-from evaluator.store.reading import (
-    cell_parts,
-    read_items,
-    read_part,
-    read_records,
-    read_run,
-)
-from evaluator.store.run_json import failure_frame, failures_of, need_run
+from evaluator.store.reading import cell_parts, read_items, read_part, read_records
+from evaluator.store.run_json import failure_frame, failures_of, need_run, read_run
 from evaluator.store.schema import PANDAS, RECORD_COLUMNS
 
 Pairs = Mapping[str, str] | None

@@ -31,7 +31,7 @@ from evaluator.report.figures import draw_panels
 from evaluator.report.page import Cell, Grid, render, words
 from evaluator.report.results import Results
 from evaluator.report.theme import asset
-from evaluator.store.reading import read_run
+from evaluator.store.run_json import read_run
 
 # the setting of the paper's main experiments, in paper_values.yaml
 MAIN = "qwen3-8b, tydiqa"

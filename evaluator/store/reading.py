@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date
 from functools import partial
 from pathlib import Path
 
@@ -13,16 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from evaluator.core.config import day
-from evaluator.core.errors import (
-    Document,
-    InputError,
-    Json,
-    mapping_at,
-    of_kind,
-    one_line,
-    parse,
-)
+from evaluator.core.errors import Document, InputError, mapping_at, one_line
 from evaluator.store import schema
 from evaluator.store.cells import Cell, Cells
 from evaluator.store.records import RecordStore, is_as_written, unanswered
@@ -125,29 +115,6 @@ def read_controls(run_dir: Path) -> pd.DataFrame | None:
     return read_all(
         run_dir / "verdicts", "*/controls", schema.READ_VERDICTS, schema.VERDICT_COLUMNS
     )
-
-
-def read_run(run_dir: Path) -> Json:
-    """run.json; empty if there is none. Raises InputError if it is not a JSON
-    object."""
-    path = run_dir / "run.json"
-    if not path.exists():
-        return {}
-    if not path.is_file():
-        raise InputError(f"{path}: is no file")
-    run: Json = of_kind(parse(path.read_bytes(), str(path)), dict, str(path))
-    return run
-
-
-def day_of(run_dir: Path) -> date | None:
-    """The date that a run's prompts hold; None where none reads a date. Raises
-    InputError for an unreadable one."""
-    stated = mapping_at(read_run(run_dir), "config").get("date")
-    try:
-        return None if stated is None else day(stated)
-    except ValueError as error:
-        place = f"{run_dir / 'run.json'}: config.date"
-        raise InputError(f"{place}: {stated!r}: {error}") from error
 
 
 def read_part(

@@ -14,9 +14,21 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from evaluator.core.errors import Document, InputError, Json, mapping_at, meant, rows_at
+from evaluator.core.config import day
+from evaluator.core.errors import (
+    Document,
+    InputError,
+    Json,
+    mapping_at,
+    meant,
+    of_kind,
+    parse,
+    read_bytes,
+    rows_at,
+)
 
 if TYPE_CHECKING:
+    from datetime import date
     from pathlib import Path
 
     import pandas as pd
@@ -67,6 +79,29 @@ def no_run(path: Path, lacking: str) -> InputError:
     runs = sorted(each.parent.name for each in beside.glob("*/run.json"))
     listed = f" (runs in {beside}: {', '.join(runs)})" if runs else ""
     return InputError(f"{path}: {problem}{listed}")
+
+
+def read_run(run_dir: Path) -> Json:
+    """run.json; empty if there is none. Raises InputError if it is not a JSON
+    object."""
+    path = run_dir / "run.json"
+    if not path.exists():
+        return {}
+    if not path.is_file():
+        raise InputError(f"{path}: is no file")
+    run: Json = of_kind(parse(read_bytes(path), str(path)), dict, str(path))
+    return run
+
+
+def day_of(run_dir: Path) -> date | None:
+    """The date that a run's prompts hold; None where none reads a date. Raises
+    InputError for an unreadable one."""
+    stated = mapping_at(read_run(run_dir), "config").get("date")
+    try:
+        return None if stated is None else day(stated)
+    except ValueError as error:
+        place = f"{run_dir / 'run.json'}: config.date"
+        raise InputError(f"{place}: {stated!r}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,23 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from evaluator.core.errors import (
-    Document,
-    InputError,
-    Json,
-    ResurfaceError,
-    counted,
-    one_line,
-    parse,
-    read_bytes,
-)
+from evaluator.core.errors import InputError, ResurfaceError, counted, one_line
 from evaluator.core.files import write_atomically
 from evaluator.core.lease import Lease
 from evaluator.core.liveness import this_process
 from evaluator.engine.config import ENGINES, EngineConfig
 from evaluator.engine.processor import usable_cores
 from evaluator.probes.config import EvalConfig
-from evaluator.store.run_json import need_run
+from evaluator.store.run_json import need_run, read_run
 from launch.commands.dry_run import explanation, lines_of, print_estimate
 from launch.commands.options import (
     Detach,
@@ -93,7 +84,7 @@ if TYPE_CHECKING:
     from evaluator.deciding.decision import Verdict
     from evaluator.report.results import Results
     from evaluator.store.run_json import Failure
-    from launch.run.state import Listener, RunState
+    from launch.run.state import RunState
     from launch.sweep.watching import Watch
     from launch.trackers.tracking import Tracker
 
@@ -103,10 +94,7 @@ _NAMED = 3  # checkpoints
 
 
 def run_and_report(
-    config: SweepConfig,
-    output: Output,
-    listeners: Sequence[Listener] = (),
-    watched: Watched | None = None,
+    config: SweepConfig, output: Output, watched: Watched | None = None
 ) -> None:
     """Run what is missing, then report, also for each sweep that `watched` gives.
     Raises InputError, ResurfaceError if it failed, typer.Exit(3) if a part did."""
@@ -127,12 +115,9 @@ def run_and_report(
 
         tracker = tracker_of(output.track)
     stop_in_order()
-    need_place(out)
-    if not os.environ.get("RAY_ADDRESS"):  # a remote cluster has other machines
-        ENGINES[config.engine.kind].check_here(config.engine)
-        check_places(config, count_gpus())
+    check_here(config, out)
     log, process = EventLog(out), str(this_process())
-    bus = Bus(log.on, ending.on, *listeners, clock=clock())
+    bus = Bus(log.on, ending.on, clock=clock())
     # the run directory, until the report is written too
     with ExitStack() as notified, ExitStack() as held:
         try:
@@ -206,9 +191,14 @@ def need_reusable(runs: Sequence[Path], out: Path | None) -> None:
             raise InputError(f"--reuse {run}: is the run itself (--out)")
 
 
-def check_places(config: SweepConfig, gpus: int | None) -> None:
-    """Raises InputError for engines that a machine with so many GPUs has no place for;
-    None: unknown."""
+def check_here(config: SweepConfig, out: Path) -> None:
+    """Raises InputError for a path that cannot be a run directory, and for engines that
+    this machine has no place for."""
+    need_place(out)
+    if os.environ.get("RAY_ADDRESS"):  # a remote cluster has other machines
+        return
+    ENGINES[config.engine.kind].check_here(config.engine)
+    gpus = count_gpus()
     if gpus is None:
         return
     shared = config.resources.engines_per_gpu
@@ -249,7 +239,8 @@ class Call:
 
                 strict = self.output.strict
                 prepared = prepare(config, out, strict=strict, step=step)
-            self.given_up.difference_update(prepared.made_of(fresh))
+            made = [job.name for job in prepared.jobs if job.model in fresh]
+            self.given_up.difference_update(fresh, made)
             for note, doubtful in prepared.notes():
                 bus.report(Checked(note, warning=doubtful))
             # imports Ray: bad input is reported without it
@@ -410,9 +401,9 @@ def evaluate(
     and page.
 
     The same command resumes."""
-    named: Json = {"task": task or None, "prompts": prompts, "base": base}
-    named |= {"out": out, "endpoint": endpoint, "key_env": key_env, "engine": engine}
-    config = eval_sweep(checkpoints, named | typed)
+    typed |= {"task": task or None, "prompts": prompts, "base": base, "out": out}
+    typed |= {"endpoint": endpoint, "key_env": key_env, "engine": engine}
+    config = eval_sweep(checkpoints, typed)
     for value in config.models.values():
         directory = None if is_served(value) else local_directory(str(value))
         if directory is not None and not directory.exists():  # mistyped
@@ -547,10 +538,7 @@ def start(config: SweepConfig, output: Output, *, dry_run: bool) -> None:
 
     place = output.out
     out = place or Path("RUN")
-    need_place(out)
-    if not os.environ.get("RAY_ADDRESS"):
-        ENGINES[config.engine.kind].check_here(config.engine)
-        check_places(config, count_gpus())
+    check_here(config, out)
     notes, refused = list[str](), dict[str, str]()
     with Steps(print_plain) as step:
         from launch.sweep.preflight import jobs_here, prepare
@@ -575,10 +563,7 @@ def start(config: SweepConfig, output: Output, *, dry_run: bool) -> None:
         notes.append(
             f"not checked, as a start fetches or serves it: {', '.join(absent)}"
         )
-    run: Document = {}
-    if (out / "run.json").is_file():
-        run = parse(read_bytes(out / "run.json"), str(out / "run.json"))
-    print_estimate(config, run, notes, as_json=output.as_json)
+    print_estimate(config, read_run(out), notes, as_json=output.as_json)
     if refused:  # as the run would end
         raise typer.Exit(WITH_FAILURES)
 

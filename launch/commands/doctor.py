@@ -101,7 +101,7 @@ def examine(run: Path) -> Sequence[Checked]:
         failed = Tolerance(math.nan, math.nan)
         return [check_of(one_line(error), {"n": 0}, failed, "float32")]
     from evaluator.report.notebook import OpenRun
-    from evaluator.store.reading import read_run
+    from evaluator.store.run_json import read_run
 
     found = read_run(run)
     setup = found["engine_stats"][0]["setup"]

@@ -14,21 +14,14 @@ from typer.exceptions import TyperException
 
 from evaluator.checkpoints.served import Endpoint
 from evaluator.core.config import validated
-from evaluator.core.errors import (
-    Document,
-    InputError,
-    Json,
-    mapping_at,
-    parse,
-    read_bytes,
-    unknown,
-)
+from evaluator.core.errors import Document, InputError, Json, mapping_at, unknown
 from evaluator.core.grading import GRADERS
 from evaluator.core.records import FORMATS
 from evaluator.core.removed import REMOVED
 from evaluator.engine.config import ENGINES, DType, EngineConfig, engines_help
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
+from evaluator.store.run_json import read_run
 from evaluator.tasks import TASKS
 from launch.sweep.config import (
     Resources,
@@ -292,10 +285,8 @@ def served_model(text: str, key_env: str | None) -> tuple[str, Endpoint]:
 
 def _earlier_names(run_dir: Path | None) -> dict[str, str]:
     """The names of a run's models by what was typed: a later call keeps them."""
-    if run_dir is None or not (run_dir / "run.json").is_file():
-        return {}
-    file = run_dir / "run.json"
-    models = mapping_at(parse(read_bytes(file), str(file)), "config", "models")
+    run = {} if run_dir is None else read_run(run_dir)
+    models = mapping_at(run, "config", "models")
     return {value: name for name, value in models.items() if isinstance(value, str)}
 
 

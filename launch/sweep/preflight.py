@@ -23,7 +23,7 @@ from evaluator.core.records import Item
 from evaluator.core.text import UNKNOWN, is_known
 from evaluator.deciding.policy import as_policy, need_groups, small
 from evaluator.engine.config import EngineConfig
-from evaluator.store.run_json import Failure
+from evaluator.store.run_json import Failure, day_of
 from evaluator.tasks.loading import is_here
 from launch.provenance import count_gpus
 from launch.sweep import preflight_checks as checks
@@ -99,11 +99,6 @@ class Prepared:
                 each for each in self.unusable if each.checkpoint not in left_out
             ),
         )
-
-    def made_of(self, models: Collection[str]) -> set[str]:
-        """These models, what is made of them, and their controls."""
-        made = {job.name for job in self.jobs if job.model in models}
-        return {*models} | made
 
     @property
     def largest(self) -> int:
@@ -263,10 +258,7 @@ def jobs_here(
                 away.append(value)
             elif local_directory(value) is None:
                 away.append(value)
-        tasks = dict(job.tasks)
-        for name, task in job.tasks.items():
-            if not is_here(task.task):
-                del tasks[name]
+        tasks = {name: task for name, task in job.tasks.items() if is_here(task.task)}
         if not away:
             jobs.append(replace(job, tasks=tasks))
         absent |= dict.fromkeys([*away, *(job.tasks.keys() - tasks)])
@@ -400,9 +392,6 @@ def _asked_of(
 ) -> tuple[SweepConfig, dict[str, tuple[PreparedTask, ...]]]:
     """The sweep with the date of its prompts, if one reads it; the tasks by job name.
     Raises InputError."""
-    # pandas: earlier errors must not wait for it
-    from evaluator.store.reading import day_of
-
     day = config.date or day_of(run_dir) or today()
     preparation = TaskPreparation(positions, tokenizers, day, read)
     found.check("chat template", found.left(every), preparation.check_templates)
@@ -418,18 +407,16 @@ def _asked_of(
 
 def _with_other_tokenizer(jobs: Jobs, tokenizers: Tokenizers) -> frozenset[str]:
     """The jobs that need a base's answers but have another tokenizer."""
-    names = set()
-    for job in jobs:
-        # The run copies the base's tokenizer into each checkpoint that it makes, and a
-        # control is compared with its own checkpoint.
-        if job.base in (None, job.model) or job.change:
-            continue
-        needs_base = any(task.after_base for task in job.tasks.values())
-        if needs_base and not tokenise_alike(
-            tokenizers[job.model], tokenizers[job.base]
-        ):
-            names.add(job.name)
-    return frozenset(names)
+    # The run copies the base's tokenizer into each checkpoint that it makes, and a
+    # control is compared with its own checkpoint.
+    return frozenset(
+        job.name
+        for job in jobs
+        if job.base not in (None, job.model)
+        and not job.change
+        and any(task.after_base for task in job.tasks.values())
+        and not tokenise_alike(tokenizers[job.model], tokenizers[job.base])
+    )
 
 
 def _read_checkpoints(
@@ -472,21 +459,16 @@ def _fewest_positions(found: Findings, every: Jobs) -> int:
 
 def _identity(config: SweepConfig, jobs: Jobs, asked: Asked) -> Document:
     """What run.json tells readers of the sweep's cells, but controls."""
+    bases = {job.name: job.base for job in jobs if not job.change}
     keys, settings = {}, {}
-    names = [job.name for job in jobs if not job.change]
-    for name in names:
+    for name in bases:
         keys[name] = {task.name: task.key for task in asked[name]}
         settings[name] = {task.name: task.config.identifying() for task in asked[name]}
     known = {"kind", "dtype", "scoring", "trust_remote_code"}
     engine = config.engine.model_dump(mode="json", include=known)
     if config.engine.deterministic:
         engine["deterministic"] = True
-    return {
-        "bases": {job.name: job.base for job in jobs if not job.change},
-        "tasks": keys,
-        "task_settings": settings,
-        "engine": engine,
-    }
+    return {"bases": bases, "tasks": keys, "task_settings": settings, "engine": engine}
 
 
 def _disk_bytes(jobs: Jobs, dense: Infos, asked: Asked, dtype: str) -> int:
@@ -497,14 +479,13 @@ def _disk_bytes(jobs: Jobs, dense: Infos, asked: Asked, dtype: str) -> int:
         if job.is_made
     )
     records = sum(_bytes_of_records(task) for tasks in asked.values() for task in tasks)
-    references = 0
-    for job in jobs:
-        if job.is_made or not keeps_references(job, jobs):
-            continue
-        for task in asked[job.name]:
-            if task.config.references:
-                positions = _compared_positions(task)
-                references += reference_bytes(task.config, positions, job.path, dtype)
+    references = sum(
+        reference_bytes(task.config, _compared_positions(task), job.path, dtype)
+        for job in jobs
+        if not job.is_made and keeps_references(job, jobs)
+        for task in asked[job.name]
+        if task.config.references
+    )
     return checkpoints + records + _OTHER_BYTES + references
 
 
@@ -533,10 +514,8 @@ def _contexts(tasks: Iterable[PreparedTask]) -> dict[str, str]:
         for question in task.questions:
             if isinstance(question, Question):
                 first.setdefault(question.item.context, question.item)
-    named = {}
-    for context, item in first.items():
-        if digest := text_digest(context):
-            named[digest] = (
-                f"the context of item {item.item_id!r} of task {item.task!r}"
-            )
-    return named
+    return {
+        digest: f"the context of item {item.item_id!r} of task {item.task!r}"
+        for context, item in first.items()
+        if (digest := text_digest(context))
+    }

@@ -25,7 +25,7 @@ from evaluator.core.lease import Lease
 from evaluator.engine.config import EngineConfig, check_served
 from evaluator.judging.matcher import Claim, JudgeConfig, posed, prompt_of
 from evaluator.probes.planning import prompter_of
-from evaluator.store.reading import day_of
+from evaluator.store.run_json import day_of
 from evaluator.store.verdicts import Verdicts, control_pairs, responses
 from launch.run.decide.assignments import Assignment, EngineSetup, origin_of, shards_of
 from launch.run.decide.board import Board
