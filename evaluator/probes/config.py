@@ -135,8 +135,8 @@ class EvalConfig(Settings, Source):
             )
         if self.blank and (self.chat or self.few_shot):
             raise ValueError(
-                f"blank: {self.blank!r}: options in a question's blank go without chat"
-                " and few_shot"
+                f"task {self.task}: options in a question's blank go without chat and"
+                " few_shot"
             )
         if self.thinks and not self.chat:
             raise ValueError(

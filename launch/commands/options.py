@@ -306,7 +306,7 @@ def explained(error: TyperException) -> str:
 def as_option(location: tuple[int | str, ...]) -> str:
     """The option of a field: tasks.0.items is --items. Empty for a whole task, which
     has no option."""
-    inside = location[2:] if location[:2] == ("tasks", 0) else location
+    inside = location[2:] if location[:1] == ("tasks",) else location
     name = next((part for part in reversed(inside) if isinstance(part, str)), None)
     name = _RENAMED.get(name or "", name)
     return "" if name is None else f"--{name.replace('_', '-')}"

@@ -161,7 +161,10 @@ def test_a_tie_is_the_first_options_in_lm_eval_and_wrong_here():
             {"suite": "zero-shot", "task": "squad"},
             "'zero-shot' has arc_challenge, arc_easy",
         ),
-        ({"suite": "zero-shot", "task": "winogrande", "chat": True}, "blank: '_'"),
+        (
+            {"suite": "zero-shot", "task": "winogrande", "chat": True},
+            "task winogrande: options in",
+        ),
         ({"suite": "zero-shot:/nowhere"}, "/nowhere/arc_challenge"),
     ],
 )
