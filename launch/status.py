@@ -16,8 +16,8 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from evaluator.core.errors import InputError, Json, one_line
-from evaluator.core.lease import FOLDER, PACE, beats_of, latest_claim
-from evaluator.core.liveness import Pace, Sight, sight
+from evaluator.core.lease import PACE, beat_file, beat_of, claims
+from evaluator.core.liveness import Pace, sight
 from evaluator.store.cells import Cells
 from evaluator.store.run_json import Served, gpu_hours, no_run, price_of_hour, rows_as
 from launch.run.directory.event_log import read_state
@@ -236,26 +236,21 @@ def driver_of(
     run_dir: Path, *, pace: Pace = PACE, sleep: Callable[[float], None] = time.sleep
 ) -> Driver:
     """Check whether the driver of a run in state "running" still lives."""
-    claim = latest_claim(run_dir)
+    claim = next(reversed(claims(run_dir)), None)
     if claim is None:
         return Driver(name="an unknown process", alive=False, why="its driver is gone")
-    name = str(claim.owner or "an unknown process")
-    seen: Sight = "elsewhere"
-    if claim.released:
-        seen = "gone"
-    elif claim.owner is not None:
-        seen = sight(claim.owner)
+    name, seen = str(claim), sight(claim)
     if seen == "running":
         return Driver(name=name, alive=True)
     if seen in ("gone", "stopped"):
         return Driver(name=name, alive=False, why=f"its driver ({name}) is {seen}")
     alive = False
     with suppress(OSError):
-        file = run_dir / FOLDER / f"{claim.number:06d}.beat"
-        alive = abs(time.time() - file.stat().st_mtime) <= pace.silence
-    first, tries = beats_of(run_dir, claim), 0
+        beaten = beat_file(run_dir, claim).stat().st_mtime
+        alive = abs(time.time() - beaten) <= pace.silence
+    first, tries = beat_of(run_dir, claim), 0
     while not alive and tries < 5:
         tries += 1
         sleep(pace.beat_seconds / 2)
-        alive = beats_of(run_dir, claim) != first
+        alive = beat_of(run_dir, claim) != first
     return Driver(name=name, alive=alive, why=f"no sign of life of its driver ({name})")

@@ -49,10 +49,6 @@ class Fence(Protocol):
     def check(self) -> None:
         """Raises ResurfaceError when this process may no longer write."""
 
-    def folder_is_gone(self) -> None:
-        """Raises ResurfaceError: the folder is gone. On a network file system, a
-        failed write may show it first."""
-
 
 _fences: dict[str, Fence] = {}
 
@@ -196,12 +192,6 @@ def _fenced(owner: Fence, path: Path, parts: Iterable[bytes]) -> None:
     try:
         _renamed(temporary, path, parts)
     except OSError as error:
-        if (
-            error.errno == errno.ENOENT
-            and error.filename == str(temporary)
-            and error.filename2 is None
-        ):
-            owner.folder_is_gone()  # it could not even be opened
         owner.check()
         if error.errno != errno.EXDEV:
             raise

@@ -1,16 +1,11 @@
 """Is the process that does some work alive, and does it make progress? One module
 for runs, prune jobs and engines.
 
-- A lease decides which process writes a directory, on any file system and for every
-  node of a cluster. Each process claims the next number; the latest claim is the
-  lease, and names its `Owner`. `lease.py` keeps its files. Locks do not suffice: on
-  shared file systems flock works within one node, or not at all.
+- The `Owner` of a directory (`lease.py`) is looked up by its process id on the same
+  machine. An owner elsewhere shows signs of life only: it counts up its file of beats
+  every few seconds. No two machines' clocks are compared.
 - A `Heartbeat` is a counter that work raises. A `HangWatch` decides that work hangs
-  when the counter stands still.
-
-An owner on the same machine is looked up by its process id. An owner elsewhere shows
-signs of life only: it counts up its file of beats every few seconds. No two machines'
-clocks are compared."""
+  when the counter stands still."""
 
 import os
 import platform
@@ -20,7 +15,6 @@ from pathlib import Path
 from typing import Literal
 
 Sight = Literal["running", "stopped", "gone", "elsewhere"]
-Decision = Literal["take", "refuse", "watch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,54 +57,13 @@ class Pace:
     """How often an owner gives a sign of life, and how many in a row may be missed."""
 
     beat_seconds: float = 5.0
-    missed: int = 9  # a shared file system may show them late
+    missed: int = 5  # a shared file system may show them late
     look_seconds: float = 0.5  # between two looks of a waiter
 
     @property
     def silence(self) -> float:
         """Seconds without a beat after which an owner has lost its lease."""
         return self.beat_seconds * self.missed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseClaim:
-    number: int
-    # no other claim has it: two that were made at the same moment are told apart
-    token: str
-    owner: Owner | None  # None: the file could not be read
-    locked: bool  # whether its owner also got the file lock
-    released: bool = False
-
-
-def decide(last: LeaseClaim | None, sight: Sight, locked_by_another: bool) -> Decision:
-    """The reaction to the latest claim. `sight`: its owner's state;
-    `locked_by_another`: the file lock's state. The lock works at once, but not on
-    every file system, and a stopped process keeps it. It decides only if no claimant
-    can hold it: then another process is just claiming the directory."""
-    if last is None or last.released or sight == "gone":
-        unexplained = locked_by_another and (last is None or last.locked)
-        return "refuse" if unexplained else "take"
-    return "refuse" if sight == "running" else "watch"
-
-
-@dataclass(slots=True)
-class SilenceWatch:
-    """Looks for signs of life of an owner that is stopped, or on another machine."""
-
-    pace: Pace
-    now: float  # seconds by the waiter's clock, when it last looked
-    beats: int | None  # the owner's count, None where there is none yet
-    _silent: float = 0.0
-
-    def look(self, *, now: float, beats: int | None) -> Decision:
-        """refuse: it lives; take: it was silent for too long; watch: neither is
-        certain."""
-        if beats != self.beats:
-            return "refuse"
-        # A paused waiter did not look meanwhile: at most four looks' time counts.
-        self._silent += min(now - self.now, 4 * self.pace.look_seconds)
-        self.now = now
-        return "take" if self._silent >= self.pace.silence else "watch"
 
 
 @dataclass(slots=True)

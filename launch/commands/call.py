@@ -31,6 +31,7 @@ from launch.commands.options import (
     Out,
     Prompts,
     Strict,
+    TakeOver,
     TaskName,
     Track,
     eval_sweep,
@@ -121,7 +122,7 @@ def run_and_report(
     # the run directory, until the report is written too
     with ExitStack() as notified, ExitStack() as held:
         try:
-            lock = held.enter_context(hold(out, warn))
+            lock = held.enter_context(hold(out, warn, take_over=output.take_over))
         except InputError:
             bus.state = read_state(out)
             bus.report(Refused(process))
@@ -391,6 +392,7 @@ def evaluate(
     out: Out = None,
     dry_run: DryRun = False,
     strict: Strict = False,
+    take_over: TakeOver = False,
     track: Track = None,
     notify: Notify = None,
     detach: Detach = False,
@@ -408,7 +410,9 @@ def evaluate(
         directory = None if is_served(value) else local_directory(str(value))
         if directory is not None and not directory.exists():  # mistyped
             raise no_directory(str(value))
-    output = Output(out, track, notify, strict=strict, detach=detach, as_json=as_json)
+    output = Output(
+        out, track, notify, (), strict, take_over, detach=detach, as_json=as_json
+    )
     start(config, output, dry_run=dry_run)
 
 
@@ -435,6 +439,7 @@ def sweep(
     *,
     dry_run: DryRun = False,
     strict: Strict = False,
+    take_over: TakeOver = False,
     explain: Annotated[
         bool,
         typer.Option(
@@ -495,7 +500,7 @@ def sweep(
     runs = [] if reuse is None else [Path(each) for each in listed("reuse", reuse)]
     need_reusable(runs, out)
     output = Output(
-        out, track, notify, runs, strict=strict, detach=detach, as_json=as_json
+        out, track, notify, runs, strict, take_over, detach=detach, as_json=as_json
     )
     if not watch and (newest_first or idle_hours is not None):
         raise InputError("--newest-first, --idle-hours: they go with --watch")
@@ -522,6 +527,7 @@ class Output:
     notify: str | None = None
     reuse: Sequence[Path] = ()
     strict: bool = False
+    take_over: bool = False
     detach: bool = False
     as_json: bool = False
 

@@ -13,6 +13,7 @@ from evaluator.store.run_json import need_run
 from launch.commands.options import (
     EngineName,
     RunDirectory,
+    TakeOver,
     as_option,
     completing,
     each_known,
@@ -41,6 +42,7 @@ def match(
         ),
     ] = "greedy",
     engine: EngineName = "vllm",
+    take_over: TakeOver = False,
     as_json: AsJson = False,
     **typed: Any,
 ) -> None:
@@ -55,9 +57,11 @@ def match(
     typed["kind"] = engine
     config = validated(EngineConfig, typed, "resurface match", as_option)
     from launch.process import captured
+    from launch.run.directory.lock import hold
     from launch.run.work.judging import judge_run
 
     with (
+        hold(run, warn, take_over=take_over),
         captured(console, run / "logs" / "match.log"),
         console.status("matching") as status,
     ):

@@ -170,6 +170,9 @@ DryRun = Annotated[bool, running("--dry-run", help="check and estimate; start no
 Strict = Annotated[
     bool, running("--strict", help="start only if every checkpoint can be used")
 ]
+TakeOver = Annotated[
+    bool, running("--take-over", help="take the run from another machine at once")
+]
 Track = Annotated[
     str | None,
     output(
@@ -185,11 +188,7 @@ Notify = Annotated[
     ),
 ]
 Detach = Annotated[
-    bool,
-    output(
-        "--detach",
-        help="go on without the terminal; print a line of JSON when it is safe to leave",
-    ),
+    bool, output("--detach", help="go on without the terminal, after a line of JSON")
 ]
 Prompts = Annotated[
     Path | None, question("--prompts", help="YAML, NAME: TEMPLATE; further prompts")

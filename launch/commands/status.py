@@ -15,18 +15,18 @@ from rich.text import Text
 
 from evaluator.core.errors import InputError, counted, lasting, printable
 from evaluator.core.files import need_unfenced, write_atomically
-from evaluator.core.lease import Lease
 from evaluator.store.run_json import need_run
-from launch.commands.options import RunDirectory
+from launch.commands.options import RunDirectory, TakeOver
 from launch.commands.terminal import (
     AsJson,
     console,
     empty_table,
     print_json,
     print_plain,
+    warn,
 )
 from launch.process import lost_output
-from launch.run.directory.lock import STOP
+from launch.run.directory.lock import STOP, hold
 
 if TYPE_CHECKING:
     from launch.status import RunStatus
@@ -196,6 +196,7 @@ def stop(run: RunDirectory) -> None:
 def clean(
     run: RunDirectory,
     yes: Annotated[bool, typer.Option("--yes", help="without the question")] = False,
+    take_over: TakeOver = False,
 ) -> None:
     """Remove the records that no cell of the last sweep uses: of checkpoints and tasks
     that it left out, and of earlier settings.
@@ -205,8 +206,7 @@ def clean(
     from launch.run.directory.rundir import forget_left_out
 
     need_run(run)
-    lease = Lease(run)
-    try:
+    with hold(run, warn, take_over=take_over):
         cells = Cells(run)
         unused = cells.unused()
         named = [" ".join(each) for each in sorted(cells.left_out)]
@@ -225,8 +225,6 @@ def clean(
             need_unfenced(folder)
             shutil.rmtree(folder)
         print_plain(f"{run}: removed; `resurface report {run}` writes the tables again")
-    finally:
-        lease.release()
 
 
 def _agreed(question: str) -> bool:

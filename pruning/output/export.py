@@ -256,6 +256,6 @@ def open_export(checkpoint: Checkpoint, out: Path) -> Iterator[Export]:
         raise InputError(f"out: {out} cannot be written: {error}") from error
     finally:
         if lease is not None:
-            lease.withdraw()
+            lease.release()
         with suppress(OSError):  # another process writes there
             beside.rmdir()

@@ -1,44 +1,37 @@
 """Whether a path can be a run directory, the lease that holds it, and the request that
 its holder stops."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from evaluator.core.errors import InputError
-from evaluator.core.lease import FOLDER, LOCK, Lease
+from evaluator.core.lease import FOLDER, Lease
 
 # a file that a run's driver looks for: every machine that shares the run directory can
 # write it
 STOP = "STOP"
 
 
-def _written(run_dir: Path) -> int | None:
-    file = run_dir / "run.json"
-    return file.stat().st_mtime_ns if file.exists() else None
-
-
 @contextmanager
-def hold(run_dir: Path, tell: Callable[[str], None] | None = None) -> Iterator[Lease]:
+def hold(
+    run_dir: Path, tell: Callable[[str], None] | None = None, *, take_over: bool = False
+) -> Iterator[Lease]:
     """Hold a run directory. A refused command leaves it as it was. Raises InputError
     if another process holds it."""
     missing = [path for path in (run_dir, *run_dir.parents) if not path.exists()]
-    is_new = not (run_dir / FOLDER).exists()
     try:
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
-            lease = Lease(run_dir, tell=tell)
+            lease = Lease(run_dir, tell=tell, take_over=take_over)
         except OSError as error:
             raise InputError(
-                f"{run_dir}: --out: cannot write there: {error.strerror}"
+                f"{run_dir}: cannot write there: {error.strerror}"
             ) from error
-        before = _written(run_dir)
         try:
             (run_dir / STOP).unlink(missing_ok=True)  # of an earlier call
             yield lease
         finally:
-            if is_new and _written(run_dir) == before:
-                lease.withdraw()
             lease.release()
     finally:
         with suppress(OSError):  # no longer empty
@@ -52,24 +45,24 @@ def need_place(path: Path) -> None:
     nearest = nearest_existing(path)
     if not nearest.is_dir():
         raise InputError(f"{path}: --out: {nearest} is a file, not a directory")
-    # A driver that ended before its first result leaves the files of its lease. If its
-    # directory was removed meanwhile, it leaves folders without files.
+    # A driver that was killed before its first result leaves the files of its lease. If
+    # its directory was removed meanwhile, it leaves folders without files.
     if (
         path.is_dir()
         and not (path / "run.json").exists()
-        and not _is_empty(path, {LOCK, FOLDER})
+        and not _is_empty(path, but=FOLDER)
     ):
         raise InputError(
             f"{path}: --out exists and is not a run directory (it has no run.json)"
         )
 
 
-def _is_empty(folder: Path, but: Collection[str] = ()) -> bool:
-    """Whether a folder holds only empty folders and names that begin as those in `but`
-    do. False if that cannot be read."""
+def _is_empty(folder: Path, but: str = "") -> bool:
+    """Whether a folder holds only empty folders, beside the one of that name. False if
+    that cannot be read."""
     try:
         return all(
-            each.name.startswith(tuple(but))
+            each.name == but
             or (each.is_dir() and not each.is_symlink() and _is_empty(each))
             for each in folder.iterdir()
         )

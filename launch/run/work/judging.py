@@ -21,7 +21,6 @@ from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import EngineError, InputError
-from evaluator.core.lease import Lease
 from evaluator.engine.config import EngineConfig, check_served
 from evaluator.judging.matcher import Claim, JudgeConfig, posed, prompt_of
 from evaluator.probes.planning import prompter_of
@@ -60,7 +59,8 @@ def judge_run(
 ) -> dict[str, Verdicts]:
     """Judge, with every judge, the responses to some probes that it has not judged
     yet; the verdicts by its name. Without `everything`, responses that contain a gold
-    answer are left out. Raises InputError, or ResurfaceError if the work fails."""
+    answer are left out. The caller holds the run. Raises InputError, or ResurfaceError
+    if the work fails."""
     day = day_of(run_dir)
     checked = []
     for name, path in names_of(judges, "--matcher").items():
@@ -71,7 +71,6 @@ def judge_run(
     for info in infos:
         check_served(engine, info, here=not os.environ.get("RAY_ADDRESS"))
     with ExitStack() as stack:
-        stack.callback(Lease(run_dir).release)
         wanted = control_pairs()
         wanted |= responses(run_dir, probes, everything=everything)
         for info in infos:

@@ -15,8 +15,8 @@ import pytest
 from rich.console import Console
 
 from evaluator.core.errors import Json
-from evaluator.core.lease import FOLDER, Lease
-from evaluator.core.liveness import LeaseClaim, Owner, Pace, this_process
+from evaluator.core.lease import FOLDER, Claim, Lease
+from evaluator.core.liveness import Owner, Pace, this_process
 from evaluator.store.run_json import Failure
 from launch.commands.status import _page
 from launch.run.directory.event_log import EventLog
@@ -138,8 +138,8 @@ def _write(run: Path, state: str = "running", *events: Event, **more: Json) -> P
 
 
 def _claimed(run: Path, owner: Owner) -> None:
-    claim = LeaseClaim(number=1, token="t", owner=owner, locked=True, released=False)
-    (run / FOLDER).mkdir(parents=True, exist_ok=True)
+    claim = Claim(**asdict(owner), number=1, token="t")
+    (run / FOLDER / "000001-t").mkdir(parents=True)
     (run / FOLDER / "000001.json").write_text(json.dumps(asdict(claim)))
 
 
@@ -161,8 +161,8 @@ ELSEWHERE = Owner(host="node-b", machine="node-b 1", pid=1, started="2")
 def test_driver_elsewhere(tmp_path: Path) -> None:
     """It counts up; this machine's clock is not that of the file server."""
     _claimed(_write(tmp_path), ELSEWHERE)
-    beat, slept = tmp_path / FOLDER / "000001.beat", []
-    pace = Pace(beat_seconds=5.0, missed=9)
+    beat, slept = tmp_path / FOLDER / "000001-t" / "beat", []
+    pace = Pace()
     why = "no sign of life of its driver (process 1 on node-b)"
     silent = Driver(name="process 1 on node-b", alive=False, why=why)
     assert driver_of(tmp_path, pace=pace, sleep=slept.append) == silent

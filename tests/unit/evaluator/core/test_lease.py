@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import itertools
 import json
 import os
@@ -14,7 +13,9 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -22,8 +23,8 @@ import pytest
 from evaluator.core import lease
 from evaluator.core.errors import InputError
 from evaluator.core.files import need_unfenced, write_atomically
-from evaluator.core.lease import FOLDER, Lease, LeaseLost, latest_claim
-from evaluator.core.liveness import LeaseClaim, Owner, Pace, this_process
+from evaluator.core.lease import FOLDER, Claim, Lease, LeaseLost, claims
+from evaluator.core.liveness import Owner, Pace, this_process
 from tests.support.sweeps import refused
 
 PACE = Pace(beat_seconds=0.02, missed=10, look_seconds=0.01)
@@ -35,14 +36,10 @@ def _lease(run: Path, pace: Pace = PACE) -> Lease:
     return Lease(run, pace=pace)
 
 
-def _claimed(
-    run: Path, number: int, owner: Owner, *, released: bool = False, locked: bool = True
-) -> Path:
+def _claimed(run: Path, number: int, owner: Owner) -> Path:
     """What a driver leaves that claimed a directory and was killed; where it made
     its files."""
-    claim = LeaseClaim(
-        number=number, token="ab", owner=owner, locked=locked, released=released
-    )
+    claim = Claim(**asdict(owner), number=number, token="ab")
     folder = run / FOLDER / f"{number:06d}-ab"
     folder.mkdir(parents=True)
     (run / FOLDER / f"{number:06d}.json").write_text(json.dumps(asdict(claim)))
@@ -68,11 +65,13 @@ def test_released_directory_is_taken_again(tmp_path: Path) -> None:
     )
     first.release()
     first.release()
-    assert _names(tmp_path) == ["000001.json"]
+    assert [each.name for each in tmp_path.iterdir()] == ["tables"]
     second = _lease(tmp_path, QUIET)
-    claim = latest_claim(tmp_path)
-    assert (claim.number, claim.owner, claim.released) == (2, this_process(), False)
-    assert _names(tmp_path) == ["000002-" + claim.token, "000002.json"]
+    (claim,) = claims(tmp_path)
+    assert claim == Claim(**asdict(this_process()), number=1, token=claim.token)
+    assert _names(tmp_path) == ["000001-" + claim.token, "000001.json"]
+    first.release()
+    second.check()
     second.release()
     assert (tmp_path / "tables" / "a.csv").read_bytes() == b"a"
 
@@ -83,16 +82,59 @@ def test_dead_local_owner_is_replaced(tmp_path: Path) -> None:
     told: list[str] = []
     held = Lease(tmp_path, tell=told.append, pace=QUIET)
     assert not folder.exists()
-    assert latest_claim(tmp_path) == replace(latest_claim(tmp_path), number=8)
+    assert _names(tmp_path) == [held.folder.name, "000008.json"]
+    assert held.taken_from.startswith("process ")
     assert told == []
     held.release()
 
 
-def test_unreadable_claim(tmp_path: Path) -> None:
-    (tmp_path / FOLDER / "000007.json").mkdir(parents=True)
-    held = Lease(tmp_path, pace=PACE)
+@pytest.mark.parametrize("damage", [Path.mkdir, Path.touch])
+def test_claim_that_nobody_wrote(tmp_path: Path, monkeypatch, damage) -> None:
+    """Its process was killed, or never heard from the file server that it has it."""
+    slept = Mock()
+    monkeypatch.setattr(
+        lease, "time", SimpleNamespace(sleep=slept, monotonic_ns=time.monotonic_ns)
+    )
+    (tmp_path / FOLDER).mkdir()
+    damage(tmp_path / FOLDER / "000007.json")
+    held = Lease(tmp_path, pace=Pace(beat_seconds=3600.0, look_seconds=600.0))
     assert held.folder.name.startswith("000008-")
-    assert "000007.json" not in _names(tmp_path)
+    assert _names(tmp_path) == [held.folder.name, "000008.json"]
+    assert [each.args for each in slept.call_args_list].count((600.0,)) == 30
+    held.release()
+
+
+def test_claim_that_is_being_written(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "000001.json").touch()
+    owner = Claim(**asdict(this_process()), number=1, token="ab")
+    text = json.dumps(asdict(owner))
+    write = threading.Timer(0.5, (tmp_path / FOLDER / "000001.json").write_text, [text])
+    write.start()
+    assert f"process {os.getpid()} on" in refused(_lease, tmp_path, QUIET)
+    write.join()
+
+
+def test_full_disk_leaves_no_claim(tmp_path: Path, monkeypatch) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    for target, name in ((lease.json, "dump"), (lease.os, "listdir")):
+        with monkeypatch.context() as patched:
+            patched.setattr(target, name, Mock(side_effect=full))
+            with pytest.raises(OSError, match="No space"):
+                _lease(tmp_path)
+        assert not [*tmp_path.iterdir()]
+    _lease(tmp_path).release()
+
+
+def test_taking_over_at_once(tmp_path: Path) -> None:
+    """From another machine. An owner here is refused as ever."""
+    folder, told = _claimed(tmp_path, 7, ELSEWHERE), Mock()
+    held = Lease(tmp_path, tell=told, take_over=True, pace=QUIET)
+    assert held.taken_from == "process 12 on node-b"
+    assert not folder.exists()
+    assert not told.called
+    again = partial(Lease, tmp_path, take_over=True)
+    assert f"process {os.getpid()} on" in refused(again)
     held.release()
 
 
@@ -118,7 +160,7 @@ def test_living_owner_with_wrong_clocks(
     """Another one that sees its files alone, not its process, finds its beats."""
     held = _lease(tmp_path)
     monkeypatch.setattr(lease, "sight", lambda owner: "elsewhere")
-    beat = tmp_path / FOLDER / "000001.beat"
+    beat = held.folder / "beat"
     for _ in range(3):
         with pytest.raises(InputError, match="another resurface process is writing"):
             Lease(
@@ -137,13 +179,16 @@ def test_silent_owner_with_wrong_clocks(tmp_path: Path, hours: int) -> None:
     """Its last beat looks as if it came tomorrow, or yesterday; and it may write
     nothing more."""
     old = _lease(tmp_path, QUIET)
-    folder, beat = old.folder, tmp_path / FOLDER / "000001.beat"
-    claim = replace(latest_claim(tmp_path), owner=ELSEWHERE)
-    (tmp_path / FOLDER / "000001.json").write_text(json.dumps(asdict(claim)))
-    beat.write_text("7")
-    _touched(beat, hours)
+    folder = old.folder
+    claim = json.loads((tmp_path / FOLDER / "000001.json").read_text())
+    (tmp_path / FOLDER / "000001.json").write_text(
+        json.dumps(claim | asdict(ELSEWHERE))
+    )
+    (folder / "beat").write_text("7")
+    _touched(folder / "beat", hours)
     new = _lease(tmp_path)
     assert not folder.exists()
+    assert new.taken_from == "process 12 on node-b"
     with pytest.raises(LeaseLost):
         old.check()
     new.check()
@@ -152,16 +197,18 @@ def test_silent_owner_with_wrong_clocks(tmp_path: Path, hours: int) -> None:
 
 
 def test_waiter_takes_released_directory(tmp_path: Path) -> None:
-    _claimed(tmp_path, 7, ELSEWHERE)
+    folder = _claimed(tmp_path, 7, ELSEWHERE)
+    (folder / "beat").write_text("7")
 
-    def give_back(text: str) -> None:
-        claim = replace(latest_claim(tmp_path), released=True)
-        write_atomically(
-            tmp_path / FOLDER / "000007.json", json.dumps(asdict(claim)).encode()
-        )
+    def give_back() -> None:
+        (tmp_path / FOLDER / "000007.json").rename(folder / "000007.json")
+        shutil.rmtree(folder)
 
-    held = Lease(tmp_path, tell=give_back, pace=Pace(look_seconds=0.01))
-    assert held.folder.name.startswith("000008-")
+    told = Mock(side_effect=lambda text: threading.Timer(0.2, give_back).start())
+    held = Lease(tmp_path, tell=told, pace=Pace(look_seconds=0.01))
+    assert held.folder.name.startswith("000001-")
+    assert held.taken_from == ""
+    assert told.call_args.args[0].endswith("a sign of life for up to 25 s")
     held.release()
 
 
@@ -189,32 +236,32 @@ def test_paused_owner_writes_nothing(tmp_path: Path) -> None:
             write()
     assert part.read_bytes() == b"old"
     old.release()
-    assert latest_claim(tmp_path).owner == ELSEWHERE
+    assert claims(tmp_path)[-1].host == "node-b"
     write_atomically(tmp_path / "elsewhere.txt", b"nobody's")  # no fence is left behind
 
 
 def _take_over(run: Path) -> None:
     """What another driver does that has seen this one's claim expire."""
-    last = latest_claim(run)
+    (last,) = claims(run)
     shutil.rmtree(run / FOLDER / f"{last.number:06d}-{last.token}")
+    (run / FOLDER / f"{last.number:06d}.json").unlink()
     _claimed(run, last.number + 1, ELSEWHERE)
 
 
 def test_lost_folder_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network file system may still show the old claim, and the folder, to the
-    machine that was cut off."""
+    """A network file system may still show the old claim to the machine that was cut
+    off."""
     old = _lease(tmp_path, QUIET)
-    claim = latest_claim(tmp_path)
+    found = claims(tmp_path)
     _take_over(tmp_path)
-    monkeypatch.setattr(lease, "latest_claim", lambda run_dir: claim)
+    monkeypatch.setattr(lease, "claims", lambda run_dir: found)
     with pytest.raises(LeaseLost, match="the lease is gone"):
         write_atomically(tmp_path / "run.json", b"{}")
     old.release()
 
 
 def test_stopped_local_owner_loses_its_lease(tmp_path: Path) -> None:
-    """It keeps the file lock meanwhile, which must be in nobody's way: neither its
-    successor's nor the next one's."""
+    """Though it lives, and with `take_over` too only when it was silent for long."""
     code = f"""
 import time
 from pathlib import Path
@@ -239,7 +286,9 @@ while True:
         Path(f"/proc/{owner.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T"
     ):
         time.sleep(0.01)
-    second = _lease(tmp_path)
+    told: list[str] = []
+    second = Lease(tmp_path, tell=told.append, take_over=True, pace=PACE)
+    assert len(told) == 1
     assert f"process {os.getpid()} on" in refused(_lease, tmp_path)
     second.release()
     third = _lease(tmp_path)
@@ -251,45 +300,10 @@ while True:
     third.release()
 
 
-def test_file_lock_without_claim(tmp_path: Path) -> None:
-    """Another process is just claiming the directory."""
-    with (tmp_path / ".lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        assert refused(_lease, tmp_path).endswith("writing this run directory")
-    _lease(tmp_path).release()
-
-
-def test_withdrawn_lease_leaves_no_trace(tmp_path: Path) -> None:
-    held = _lease(tmp_path, QUIET)
-    held.withdraw()
-    held.release()
-    assert not list(tmp_path.iterdir())
-    held = _lease(tmp_path, QUIET)
-    _take_over(tmp_path)
-    held.withdraw()
-    assert latest_claim(tmp_path).owner == ELSEWHERE
-
-
-def test_no_locks_and_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in ((fcntl, "flock"), (os, "link")):
-        monkeypatch.setattr(
-            module, name, Mock(side_effect=OSError(errno.EOPNOTSUPP, "not supported"))
-        )
-    held = _lease(tmp_path, QUIET)
-    assert "another resurface process" in refused(_lease, tmp_path)
-    held.release()
-    _claimed(tmp_path, 2, ELSEWHERE)
-    # its writer was killed between name and content
-    (tmp_path / FOLDER / "000002.json").write_text("")
-    _lease(tmp_path).release()
-
-
-def test_one_of_many_claimants_wins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without the file lock, in every order in which threads may come."""
-    monkeypatch.setattr(lease, "_locked", lambda file: None)
-    _claimed(tmp_path, 3, _dead())
+@pytest.mark.parametrize("first", [True, False])
+def test_one_of_many_claimants_wins(tmp_path: Path, first: bool) -> None:
+    if not first:
+        _claimed(tmp_path, 3, _dead())
     ready = threading.Barrier(8)
 
     def take(_: int) -> Lease | None:
@@ -323,13 +337,3 @@ def test_link_to_another_file_system(tmp_path: Path, monkeypatch) -> None:
             write_atomically(tmp_path / "records" / "a", b"b")
     held.release()
     assert [each.name for each in (tmp_path / "records").iterdir()] == ["a"]
-
-
-def test_an_end_that_a_full_disk_loses(tmp_path: Path, monkeypatch) -> None:
-    """The same process can take the directory again: it knows that it gave it back."""
-    held = _lease(tmp_path, QUIET)
-    with monkeypatch.context() as full:
-        full.setattr(Lease, "_publish", lambda *_: (_ for _ in ()).throw(OSError(28)))
-        held.release()
-    assert not latest_claim(tmp_path).released
-    _lease(tmp_path, QUIET).release()

@@ -215,6 +215,17 @@ def test_job_requeues_after_time_limit(submitted, mode, signal, code, again):
     assert [call for call in calls if call[0] == "scontrol"] == [requeued] * again
 
 
+@pytest.mark.parametrize("mode", ["symmetric", "start", "array"])
+def test_job_that_begins_again_takes_over(submitted, mode) -> None:
+    """A lost node may still run its driver. Another job's driver is left alone."""
+    nodes = 1 if mode == "array" else 2
+    text = files(mode=mode, nodes=nodes)["sweep.sbatch"]
+    for given, last in (({}, 0), ({"SLURM_RESTART_COUNT": "1"}, 1)):
+        returned, calls = submitted(text, SLURM_ARRAY_TASK_ID="0", **given)
+        (asked,) = [call for call in calls if call[0] == "resurface"]
+        assert (returned, asked.count("--take-over")) == (0, last)
+
+
 def test_array_has_job_per_part(submitted, tmp_path):
     out = tmp_path / "a run; it's"
     made = files(mode="array", out=out, setup="export READY=1")

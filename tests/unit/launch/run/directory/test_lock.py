@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from evaluator.core.lease import Lease
+from evaluator.core.lease import FOLDER, Lease
 from launch.run.directory.lock import need_place
 from tests.support.sweeps import refused
 
@@ -16,8 +16,10 @@ def test_paths_of_any_length(tmp_path: Path) -> None:
 
 
 def test_directory_without_results_is_free(tmp_path: Path) -> None:
-    Lease(tmp_path).release()
+    held = Lease(tmp_path)
+    assert (tmp_path / FOLDER).exists()
     need_place(tmp_path)
+    held.release()
     folder = tmp_path / "records" / "dense" / "xquad"
     # as where somebody removed the run while an engine's answers were written
     folder.mkdir(parents=True)
