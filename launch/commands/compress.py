@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -91,11 +90,6 @@ def quantise_request(model: str, typed: Json, *, fetch: bool) -> QuantiseConfig:
     schemes = list(method.schemes)
     if "ignore" in typed:
         typed["ignore"] = listed("ignore", typed["ignore"])
-        for pattern in typed["ignore"]:
-            try:
-                re.compile(pattern.removeprefix("re:"))
-            except re.error as error:
-                raise InputError(f"--ignore {pattern}: no pattern: {error}") from error
     if "recipe" in typed:
         typed["recipe"], schemes = read_recipe(typed["recipe"], "--recipe")
     if "scheme" not in typed and not method.takes_experts:

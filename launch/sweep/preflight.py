@@ -76,7 +76,7 @@ class Prepared:
     disk_bytes: int
     # jobs that need a base's answers but have another tokenizer
     other_tokenizer: frozenset[str]
-    served: tuple[str, ...]  # notes on how the engine serves checkpoints, a line each
+    findings: tuple[str, ...]  # notes of all checks, a line each
     # damaged checkpoints and everything made from them; not in `jobs`
     unusable: tuple[Failure, ...]
     # by job name: how existing checkpoints differ from their bases beside weights
@@ -132,7 +132,7 @@ class Prepared:
         """A sentence, and whether it is a warning, for each task with options that
         contain a gold answer or too few items for the gate's PASS, for each language
         that is not in the table of languages, and for each that has fewer items than
-        requested; then those on how the engine serves checkpoints."""
+        requested; then the findings of the checks."""
         from evaluator.deciding.reach import unreachable  # pandas
 
         policy = as_policy(self.config.gate)
@@ -171,7 +171,7 @@ class Prepared:
                     f" {counted(len(loose), 'item')}: {loose[0]}"
                 )
                 yield wrong, True
-        for note in self.served:
+        for note in self.findings:
             yield note, False
 
 
@@ -336,7 +336,7 @@ def prepare(
         engine=engine.model_copy(update={"max_model_len": longest}),
         identity=_identity(config, jobs, asked),
         disk_bytes=_disk_bytes(jobs, dense, asked, engine.dtype),
-        served=found.notes,
+        findings=found.notes,
         unusable=unusable,
         differences=differences,
         other_tokenizer=_with_other_tokenizer(jobs, tokenizers),

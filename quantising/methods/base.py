@@ -7,14 +7,15 @@ one too.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import yaml
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from evaluator.checkpoints.manifests import JobManifest, QuantiseManifest
 from evaluator.core.errors import InputError, Json
@@ -31,6 +32,15 @@ Sequences = Sequence[Sequence[int]]  # of token ids
 IGNORED = ("lm_head",)
 
 
+def _compiling(name: str) -> str:
+    """Raises ValueError for what is no pattern."""
+    try:
+        re.compile(name.removeprefix("re:"))
+    except re.error as error:
+        raise ValueError(f"no pattern: {error}") from error
+    return name
+
+
 class Settings(JobConfig):
     """What a method reads of a job's configuration (`QuantiseConfig`)."""
 
@@ -42,7 +52,7 @@ class Settings(JobConfig):
         ge=1,
         description="weights that share a scale; default: the scheme's",
     )
-    ignore: tuple[str, ...] = Field(
+    ignore: tuple[Annotated[str, AfterValidator(_compiling)], ...] = Field(
         default=IGNORED,
         description="modules that stay as they are, or re:PATTERN; commas",
     )

@@ -95,7 +95,7 @@ def made_up(size: Size, **resources: int) -> Prepared:
     return Prepared(
         config=sweep, jobs=jobs, dense=infos, tasks=(task,), asked=dict.fromkeys(infos, (task,)), engine=sweep.engine,
         identity={"models": {name: info.weights_digest for name, info in infos.items()}, "items": size.items},
-        held_out={}, disk_bytes=0, other_tokenizer=frozenset(), served=(), unusable=(),
+        held_out={}, disk_bytes=0, other_tokenizer=frozenset(), findings=(), unusable=(),
         differences={},
     )  # fmt: skip
 

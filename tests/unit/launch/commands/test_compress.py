@@ -64,6 +64,10 @@ def test_compress_prunes_and_quantises(monkeypatch, tmp_path, words, manifest, m
             "--method reap --experts 0.5 --calibration gazetteer --out x",
             "the model has no experts to remove",
         ),
+        (
+            "--method rtn --scheme W8A8 --ignore lm_head,re:( --out x",
+            '--ignore: "re:(": no pattern: missing )',
+        ),
         ("--method rtn --scheme W9 --out x", "unknown scheme of method rtn 'W9'"),
     ],
 )

@@ -130,6 +130,10 @@ def test_same_quantisation_is_one_job():
         ),
         ("{method: reap}", "needs experts (0.25), and no after"),
         ("{method: reap, experts: 0.5, after: wanda-0.5}", "and no after"),
+        (
+            "{method: rtn, scheme: W8A8, ignore: [lm_head, 're:(']}",
+            'compress.0: ignore.1: "re:(": no pattern: missing )',
+        ),
         ("{method: reap, experts: 1}", "compress.0: experts: 1.0 is not a share"),
         (
             "{method: reap, experts: 0.5, scheme: W8A8}",

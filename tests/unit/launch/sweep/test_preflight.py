@@ -65,7 +65,7 @@ def dated(tmp_path, more=""):
         tmp_path, f"models: {{m: {tmp_path}/m}}\ntasks: [{{{task}}}]\n{more}"
     )
     settings = plan.identity["task_settings"]["m"]["gazetteer"]
-    notes = [note for note in plan.served if note.startswith("date:")]
+    notes = [note for note in plan.findings if note.startswith("date:")]
     return plan.config.date, settings.get("date"), notes
 
 
@@ -139,7 +139,7 @@ def test_manifest_that_lies_is_told(models, tmp_path):
     )
     tuned = found.dense["tuned"]
     assert (tuned.pattern, tuned.sparsity) == ("unstructured", 0.0)
-    (note,) = found.served
+    (note,) = found.findings
     assert note.endswith(
         "states sparsity 0.5, 2:4; the weights have 0, unstructured, and so do the"
         " tables"
@@ -310,7 +310,7 @@ def test_quantised_checkpoint_decides_the_dtype(models, tmp_path, monkeypatch):
     assert plan.engine.dtype == plan.identity["engine"]["dtype"] == "bfloat16"
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     # a cluster has other processors
-    assert prepared(tmp_path, sweep).served == (chosen,)
+    assert prepared(tmp_path, sweep).findings == (chosen,)
 
 
 @pytest.mark.parametrize(("cap", "cut"), [(32, 2), (90, 1), (200, 0)])
@@ -324,7 +324,7 @@ def test_cut_contexts_are_told(models, tmp_path, cap, cut):
     models: {{a: {models}/a}}
     tasks: [{{task: "jsonl:{tmp_path}/q.jsonl", probes: [greedy], prompt_tokens: {cap}}}]
     """
-    told = [note for note in prepared(tmp_path, sweep).served if "cut" in note]
+    told = [note for note in prepared(tmp_path, sweep).findings if "cut" in note]
     assert len(told) == (cut > 0)
     for note in told:
         assert (
@@ -446,7 +446,7 @@ def test_each_fault_costs_its_checkpoint(faulty, tmp_path, on_a_cluster):
 def test_independent_checks_have_any_order(faulty, tmp_path, monkeypatch, seed):
     def found():
         plan = prepared(tmp_path, faulty[0])
-        return {*plan.unusable}, sorted(plan.served), plan.identity
+        return {*plan.unusable}, sorted(plan.findings), plan.identity
 
     expected, listed = found(), preflight.independent_checks
 
@@ -524,7 +524,7 @@ def test_eos_outside_vocabulary_is_told(tmp_path, value, told):
     (model / "generation_config.json").write_text(f'{{"eos_token_id": [0, {value}]}}')
     sweep = f"models: {{m: {model}}}\ntasks: [{{task: gazetteer, items: 2}}]"
     note = f"m: eos_token_id: {value}, which ends no answer, is no id of the vocabulary"
-    assert (note in prepared(tmp_path, sweep).served) is told
+    assert (note in prepared(tmp_path, sweep).findings) is told
 
 
 @pytest.mark.parametrize(
@@ -560,7 +560,7 @@ def test_tokens_beyond_the_model(models, tmp_path, question, prompt, refused_for
     plan = prepared(tmp_path, f"{sweep}\ntasks: [{{task: 'jsonl:{file}', items: 0}}]")
     reasons = [*aside(plan).values()]
     note = f"b: no prompt has 1 token of its tokenizer beyond the model's {rows} rows, as '<new>'"
-    assert [note in plan.served, len(reasons)] == [not refused_for, bool(refused_for)]
+    assert [note in plan.findings, len(reasons)] == [not refused_for, bool(refused_for)]
     if refused_for:
         assert f"checkpoint {other}: {refused_for.format(rows)}" in reasons[0]
         assert (set(plan.dense), set(plan.asked)) == ({"a"}, {"a"})
@@ -575,7 +575,7 @@ def test_differing_configuration_is_told(tmp_path):
     plan = prepared(tmp_path, f"{sweep}\ntasks: [{{task: gazetteer, items: 2}}]")
     line = "config.json: rms_norm_eps 1e-06 against 1e-05"
     assert plan.differences == {"int4": [line]}
-    assert f"int4: differs from its base beside weights: {line}" in plan.served
+    assert f"int4: differs from its base beside weights: {line}" in plan.findings
 
 
 def test_differing_settings_of_a_file_are_told(tmp_path):
