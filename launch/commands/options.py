@@ -14,7 +14,7 @@ from typer.exceptions import TyperException
 
 from evaluator.checkpoints.served import Endpoint
 from evaluator.core.config import validated
-from evaluator.core.errors import Document, InputError, Json, mapping_at, unknown
+from evaluator.core.errors import Document, InputError, mapping_at, unknown
 from evaluator.core.grading import GRADERS
 from evaluator.core.records import FORMATS
 from evaluator.core.removed import REMOVED
@@ -203,11 +203,6 @@ EngineName = Annotated[
 ]
 
 
-# fields that options give with commas; the latter are of the whole sweep
-_LISTS = ("languages", "context_tokens", "formats", "probes", "seeds")
-_VARIANTS = ("kv_cache", "controls")
-
-
 def eval_sweep(checkpoints: Sequence[str], typed: Document) -> SweepConfig:
     """A sweep without pruning, from the options of `resurface eval`. Raises
     InputError naming the option and the value."""
@@ -227,8 +222,8 @@ def eval_sweep(checkpoints: Sequence[str], typed: Document) -> SweepConfig:
             raise InputError(f"--suite: {folder}: has no {', '.join(lacking)}")
     base, named = typed.get("base"), None
     if base is not None:
-        equal = [name for name, value in models.items() if same_model(value, base)]
-        named = next(iter(equal), None)
+        equal = (name for name, value in models.items() if same_model(value, base))
+        named = next(equal, None)
         # given by --base alone, or under a name that another checkpoint has
         if named is None:
             models = names_of([base, *checkpoints], "CHECKPOINT and --base", earlier)
@@ -242,29 +237,29 @@ def eval_sweep(checkpoints: Sequence[str], typed: Document) -> SweepConfig:
         if name in values:
             raise InputError(f"--endpoint: {name!r} is the name of another checkpoint")
         values[name] = endpoint
-    options = {**typed, "kind": typed["engine"]}
-    for name in (*_LISTS, *_VARIANTS):
-        if name in options:
-            options[name] = listed(name, options[name])
-    variants = {name: options.pop(name) for name in _VARIANTS if name in options}
-    parts: Json = {}
-    for model in (EvalConfig, EngineConfig, Resources):
-        given = {name: options[name] for name in model.model_fields if name in options}
-        parts[model.__name__] = given
-    task = parts["EvalConfig"] | {"date": None, "prompts": None}
-    prompts = options.get("prompts")
+    typed["kind"] = typed["engine"]
+    listing = ("languages", "context_tokens", "formats", "probes", "seeds")
+    for name in (*listing, "kv_cache", "controls"):
+        if name in typed:
+            typed[name] = listed(name, typed[name])
+    whole = ("kv_cache", "controls", "date", "seed")  # fields of the sweep itself
+    of_sweep = {name: typed[name] for name in whole if name in typed}
+    typed.pop("kv_cache", None)  # an engine has one too
+    if "prompts" in typed:
+        of_sweep["prompts"] = read_prompts(typed["prompts"])
+    task, engine, resources = (
+        {name: typed[name] for name in model.model_fields if name in typed}
+        for model in (EvalConfig, EngineConfig, Resources)
+    )
     config = validated(
         SweepConfig,
         {
             "models": values,
             "base": named,
-            "prompts": {} if prompts is None else read_prompts(prompts),
-            "tasks": [task],
-            "date": options.get("date"),
-            "seed": options.get("seed", 0),
-            "engine": parts["EngineConfig"],
-            "resources": parts["Resources"],
-            **variants,
+            "tasks": [task | {"date": None, "prompts": None}],
+            "engine": engine,
+            "resources": resources,
+            **of_sweep,
         },
         "resurface eval",
         as_option,
