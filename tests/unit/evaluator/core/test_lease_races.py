@@ -99,19 +99,22 @@ class _World:
     def play(self) -> None:
         draw = self.random
         calm, harm = draw.choice((0.0, 0.5, 0.95)), draw.choice((0.0, 0.003, 0.02))
-        process = self.processes[0]
+        process = slow = self.processes[0]
         while living := [each for each in self.processes if each.state != "gone"]:
             if draw.random() < harm:
                 victim = draw.choice(living)
                 victim.state = draw.choice(("gone", "stopped", "stopped"))
                 victim.was_stopped = True
+            if draw.random() < 0.01:
+                slow = draw.choice(self.processes)
             stopped = [each for each in living if each.state == "stopped"]
             ready = [each for each in living if each.state == "running"]
             if stopped and (not ready or draw.random() < 0.02):
                 draw.choice(stopped).state = "running"
             elif ready:
                 if process not in ready or draw.random() >= calm:
-                    process = draw.choice(ready)
+                    swift = [each for each in ready if each is not slow]
+                    process = draw.choice(swift or ready)
                 process.go.release()
                 assert self.came.acquire(timeout=10)
 
