@@ -237,8 +237,8 @@ def test_paused_driver_loses_its_run(desk, undisturbed, monkeypatch):
     (error,) = [
         line for line in paused.read_text().splitlines() if line.startswith("error: ")
     ]
-    assert error.startswith(f"error: {run}: process ")
-    assert "has taken over" in error
+    gone = f"the lease is gone: this process (process {driver.pid} on "
+    assert error.startswith(f"error: {run}: {gone}")
     assert "writes nothing more there" in error
     assert "Traceback" not in paused.read_text()
     assert written() == before
