@@ -76,7 +76,8 @@ class Cells:
         self.earlier = {cell.name: cell.key for cell in file.cells}
 
     def __iter__(self) -> Iterator[Cell]:
-        return iter(self._cells.values())
+        """Those of the last call first, in its order."""
+        return iter(sorted(self._cells.values(), key=lambda cell: cell.left_out))
 
     @property
     def left_out(self) -> set[Name]:
@@ -100,6 +101,7 @@ class Cells:
             del self._cells[other.name]
         columns = msgspec.structs.asdict(origin)
         cell = Cell(checkpoint=origin.checkpoint, task=task, key=key, origin=columns)
+        self._cells.pop(cell.name, None)
         self._cells[cell.name] = cell
         self.words.setdefault(key, words)
 

@@ -70,8 +70,8 @@ class RowMapping:
                     continue
                 column = path if path in known else path.partition(".")[0]
                 if column not in known:
-                    place = f"{self._where}: field {name!r}: column"
-                    raise unknown(place, column, known)
+                    missing = unknown("column", column, known)
+                    raise InputError(f"{self._where}: field {name!r}: {missing}")
                 columns.append(column)
         return list(dict.fromkeys(columns))
 

@@ -569,7 +569,9 @@ def start(config: SweepConfig, output: Output, *, dry_run: bool) -> None:
         notes.append(
             f"not checked, as a start fetches or serves it: {', '.join(absent)}"
         )
-    print_estimate(config, read_run(out), notes, as_json=output.as_json)
+    if run := read_run(out):
+        notes.append(f"what {out} has already is counted too")
+    print_estimate(config, run, notes, as_json=output.as_json)
     if refused:  # as the run would end
         raise typer.Exit(WITH_FAILURES)
 

@@ -97,7 +97,10 @@ def _counts(estimates: Estimates, total: Work, seconds: float | None) -> Iterato
     jobs = sum(len(row.job.tasks) for row in estimates)
     time = ""
     if seconds is not None:
-        time = f", about {lasting(seconds)} of one engine as fast as in the last run"
+        time = (
+            f", about {lasting(seconds)} of one engine as fast as in the last run,"
+            " without starts"
+        )
     yield (
         f"{counted(len(estimates), 'checkpoint')}, {counted(jobs, 'job')} (checkpoint x"
         f" task), {total.requests:,} requests, {total.prompt_tokens:,} prompt and"

@@ -160,6 +160,8 @@ def _summary(found: RunStatus) -> Iterator[str]:
         items += f", {lasting(found.seconds_left)} left"
         if found.to_prune and found.pruned != found.to_prune:
             items += ", pruning not counted"
+    if aside := sum(not part.task for part in found.parts):
+        items += f", without {counted(aside, 'checkpoint')} set aside at the start"
     yield items
     if found.gpu_hours:
         cost = "" if found.cost is None else f", cost {found.cost:.2f}"
@@ -170,7 +172,8 @@ def _summary(found: RunStatus) -> Iterator[str]:
             f" `resurface clean {found.run}` removes them"
         )
     if found.gate is not None:
-        yield f"gate: {found.gate.verdict}: {found.gate.summary}"
+        earlier = "" if found.state.startswith("finished") else " (before this call)"
+        yield f"gate{earlier}: {found.gate.verdict}: {found.gate.summary}"
 
 
 def _plain(value: object) -> Text:
@@ -210,6 +213,11 @@ def clean(
         cells = Cells(run)
         unused = cells.unused()
         named = [" ".join(each) for each in sorted(cells.left_out)]
+        asked = {cell.checkpoint for cell in cells if not cell.left_out}
+        for folder in sorted((run / "checkpoints").glob("*")):
+            if folder.is_dir() and folder.name not in asked:
+                size = sum(file.stat().st_size for file in folder.glob("*"))
+                print_plain(f"{folder}: {in_mib(size)}, outside the sweep: stays")
         if not unused and not named:
             print_plain(f"{run}: no record is unused")
             return

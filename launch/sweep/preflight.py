@@ -132,12 +132,15 @@ class Prepared:
         """A sentence, and whether it is a warning, for each task with options that
         contain a gold answer or too few items for the gate's PASS, for each language
         that is not in the table of languages, and for each that has fewer items than
-        requested; then the findings of the checks."""
+        requested; for a price without a GPU; then the findings of the checks."""
         from evaluator.deciding.reach import unreachable  # pandas
 
         policy = as_policy(self.config.gate)
         if told := small(policy):
             yield f"gate: {told}", True
+        priced = self.config.resources.price_per_gpu_hour is not None
+        if priced and "RAY_ADDRESS" not in os.environ and count_gpus() == 0:
+            yield "resources.price_per_gpu_hour: no GPU here, so no cost", True
         for name, questions in self.questions_by_task.items():
             configs = [task.config for task in self.tasks if task.name == name]
             wanted = configs[0].items

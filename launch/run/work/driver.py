@@ -452,8 +452,9 @@ class _Run:
     def _abandon_unusable(self, job: CheckpointJob, error: InputError) -> None:
         if not job.is_made:
             raise error
+        reason = f"{error}; without {job.path} the same command makes it again"
         failure = Failure(
-            checkpoint=job.name, stage="prune", reason=str(error), mendable=True
+            checkpoint=job.name, stage="load", reason=reason, mendable=True
         )
         self._abandon(failure)
 

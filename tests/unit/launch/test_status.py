@@ -36,7 +36,14 @@ from launch.run.events import (
     Starting,
 )
 from launch.run.state import Bus, RunState, advance
-from launch.status import Driver, RunDocument, driver_of, read_status, summarise
+from launch.status import (
+    Driver,
+    LastGate,
+    RunDocument,
+    driver_of,
+    read_status,
+    summarise,
+)
 from tests.support.runs import typed
 
 ALIVE = Driver(name="process 12 on node-b", alive=True)
@@ -80,6 +87,18 @@ def test_running_run() -> None:
     )
     assert (engine.done, engine.seconds, engine.idle_share) == (10, 5.0, 0.25)
     assert found.errors == ("engine 0 died (ActorDiedError)",)
+
+
+def test_words_of_an_unfinished_run() -> None:
+    """Its last verdict is of an earlier call; checkpoints set aside have no items."""
+    gone = Failure(checkpoint="broken", stage="load", reason="NaN")
+    found = _summary(GaveUp(gone), driver=None, state="interrupted")
+    gate = LastGate(verdict="PASS", summary="1 passed")
+    console = Console(file=io.StringIO(), width=100)
+    console.print(_page(replace(found, gate=gate)))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "50 of 120 items, without 1 checkpoint set aside at the start" in shown
+    assert "gate (before this call): PASS: 1 passed" in shown
 
 
 def test_gpu_hours_and_their_cost() -> None:

@@ -185,7 +185,7 @@ def test_separators_of_csv_are_found(tmp_path, name, text):
     ("content", "part"),
     [
         ('{"n": 1, "q": "q", "a": "x"}\n{"n": [1,}\n', ": line 2: not JSON"),
-        ('{"n": 1, "a": "x"}\n', ": field 'question': column 'q'"),
+        ('{"n": 1, "a": "x"}\n', ": field 'question': unknown column 'q'"),
         ('{"n": 1, "q": "q", "a": "x"}\n' * 2, "': language: 'english': field 'id' repeats '1'"),
         ('{"n": 1, "q": "q", "a": ""}\n', ": none of its 1 rows has a right answer; test"),
         # of two keys of one name, one would be lost

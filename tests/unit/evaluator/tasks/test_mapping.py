@@ -79,7 +79,9 @@ def test_columns_make_groups():
     )
     told = refused(made.columns, ["q", "a", "teams", "meta", "tags"])
     assert (
-        told.startswith("x: field 'groups': column 'team'; did you mean 'teams'?")
+        told.startswith(
+            "x: field 'groups': unknown column 'team'; did you mean 'teams'?"
+        )
         or "'teams'" in told
     )
 
@@ -148,7 +150,7 @@ def test_fields_of_columns():
     assert rows.columns(["n", "a", "q", "picture"]) == ["n", "a", "q"]
     message = refused(mapping(question="q", answers="anser.x").columns, ["q", "answer"])
     assert (
-        "'answers': column 'anser'; did you mean 'answer'? (known: answer, q)"
+        "'answers': unknown column 'anser'; did you mean 'answer'? (known: answer, q)"
         in message
     )
 

@@ -281,8 +281,13 @@ def test_clean_removes_what_no_cell_uses(models, tmp_path, monkeypatch, capsys) 
     assert "b gazetteer" in capsys.readouterr().out
     assert read_status(run).unused_bytes == 0
     assert_same(run, alone)
+    made = run / "checkpoints" / "old"
+    made.mkdir(parents=True)
+    (made / "model.safetensors").write_bytes(bytes(2**20))
     assert typed(monkeypatch, "clean", run) == 0
-    assert "no record is unused" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"{made}: 1.0 MiB, outside the sweep: stays" in told
+    assert "no record is unused" in told
     asked = run_here(monkeypatch, both, run).asked
     assert [row[0] for row in asked] == ["b"]
 

@@ -32,7 +32,7 @@ def test_time_is_that_of_the_last_run():
     sweep = {"models": {"m": "Qwen/Qwen3-8B"}, "tasks": [{"task": "xquad", "items": 1}]}
     config = validated(SweepConfig, {**sweep, "controls": "none"}, "s.yaml")
     text = printed(config, run).replace("\n", " ")
-    assert "of one engine as fast as in the last run" in text
+    assert "of one engine as fast as in the last run, without starts" in text
     assert "as in the last run" not in printed(config)
 
 
