@@ -310,9 +310,10 @@ def _cut(path: Path, limit: int) -> Answered:
     return _by_item(table.filter(pc.and_(written, pc.fill_null(long, False))))
 
 
-def _keys(table: pa.Table) -> set[ItemKey]:
-    columns = table["language"].to_pylist(), table["item_id"].to_pylist()
-    return set(zip(*columns, strict=True))
+def _keys(table: pa.Table) -> Iterator[ItemKey]:
+    names = ["language", "item_id"]
+    each_once = table.group_by(names, use_threads=False).aggregate([])
+    return zip(*each_once.select(names).to_pydict().values(), strict=True)
 
 
 def _read_part(path: Path, columns: list[str]) -> pa.Table:
