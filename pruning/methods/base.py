@@ -143,8 +143,9 @@ class Removal(_Named):
                 " example 0.25"
             )
         if sparsity is None or not 0 < sparsity < 1:  # also refuses NaN
+            given = "missing" if sparsity is None else sparsity
             raise ValueError(
-                f"sparsity: {sparsity} is not a share of {LAYERS} between 0 and 1"
+                f"sparsity: {given}: give a share of {LAYERS} between 0 and 1"
             )
         return Share(float(sparsity))
 

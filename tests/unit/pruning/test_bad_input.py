@@ -43,7 +43,7 @@ sparsity: 0.5, method: wnada | unknown method
 sparsity: 0.5, calibration: null | calibration: method 'wanda'
 sparsity: 0.5, method: sparsegpt, group: row | group: 'row'
 pattern: '2:4', allocation: owl | allocation: 'owl'
-method: layers, sparsity: 1 | sparsity: 1.0 is not a share of layers
+method: layers, sparsity: 1 | sparsity: 1.0: give a share of layers
 method: layers, pattern: '2:4' | pattern: '2:4': of layers a share goes: give sparsity
 method: drop, sparsity: 0.5 | pattern: '' is no list of layers, for example '20-25,28'
 method: drop, pattern: '1', sparsity: 0.5 | sparsity: 0.5: which layers go is said by pattern
