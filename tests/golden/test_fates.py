@@ -112,9 +112,12 @@ def test_length_by_hand():
     has(row, base_tokens=6, tokens=14, ratio=14 / 6)
     has(row, base_at_limit=0, at_limit=0.75, more_at_limit=0.75)
     assert row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
-    for limit, at_limit in ((16, 0.0), (4, 1.0)):
+    for limit, at_limit in ((16, 0.0), (4, None)):
         inputs = compared(run_of(p={"max_new_tokens": limit}), greedy=True, tokens=4)
-        has(only(TABLES["length"].fill(inputs).frame), at_limit=at_limit)
+        row = only(TABLES["length"].fill(inputs).frame)
+        has(row, at_limit=at_limit, cut=at_limit, loop=0.0, tokens=4)
+        # whether the last token ends the answer
+        assert ("no token is known to end one" in str(row["reason"])) == (limit == 4)
 
 
 # 8 words, 3 times: 17 runs of 8 words, 8 of them different.

@@ -6,8 +6,8 @@ items measured in both checkpoints. `ratio` is mean over mean; its interval uses
 no answer is longer than the limit. `at_limit` is the share of answers that reached
 the limit of new tokens without an EOS. Records do not name the EOS token. But the
 last token of an answer that is shorter than the limit is one. An answer as long as
-the limit was cut off, unless it ends in one of these. The limit is that of run.json,
-or else the length of the pair's longest answer.
+the limit was cut off, unless it ends in one of these; without a shorter answer, that is
+unknown. The limit is that of run.json, or else the length of the pair's longest answer.
 
 Three outcomes are no short answer, and an answer has one of them at most:
 
@@ -34,6 +34,7 @@ from evaluator.metrics.columns import (
     FACTOR,
     PERCENTAGE,
     POINTS,
+    WHY,
     Row,
 )
 from evaluator.metrics.comparable import settings_of
@@ -45,6 +46,7 @@ from evaluator.metrics.measures import Average, Count, Lengthening, Of, Share, a
 from evaluator.metrics.table import Dots, Series, Table
 
 LONG = 2
+_UNKNOWN = "no answer is shorter than the limit, so no token is known to end one"
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,9 @@ class _Limit:
         return lambda items: self.rechecked(items) * outcome(items)
 
     def cut(self, items: Items, side: str = "") -> Floats:
-        """Which answers the limit cut off."""
+        """Which answers the limit cut off; NaN: unknown."""
+        if not len(self.ends):
+            return np.full(len(items), np.nan)
         lengths, lasts = items[f"{side}answer_tokens"], items[f"{side}last_token"]
         return as_floats((lengths >= self.most) & ~np.isin(lasts, self.ends))
 
@@ -94,6 +98,14 @@ class _Limit:
     def long(self, items: Items) -> Floats:
         base, own = sides_of(items, "answer_tokens")
         return (own > LONG * base) * (1 - self.cut(items)) * (1 - _loops(items))
+
+
+class _OfCut(Share):
+    """A share that needs to know which answers were cut."""
+
+    def __call__(self, items: Items) -> Row:
+        row = super().__call__(items)
+        return row or ({f"{self.name}{WHY}": _UNKNOWN} if len(items) else row)
 
 
 def _loops(items: Items, side: str = "") -> Floats:
@@ -139,13 +151,13 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
                 Average("base_tokens", "base_answer_tokens"),
                 Average("tokens", "answer_tokens"),
                 Lengthening("ratio", "answer_tokens", answers.limit),
-                Share("base_at_limit", answers.cut_base),
-                Share("at_limit", answers.cut),
-                Share("more_at_limit", answers.cut_more, low=-1.0),
+                _OfCut("base_at_limit", answers.cut_base),
+                _OfCut("at_limit", answers.cut),
+                _OfCut("more_at_limit", answers.cut_more, low=-1.0),
                 Share("base_loop", lambda items: _loops(items, BASE)),
                 Share("loop", _loops),
-                Share("cut", answers.cut_alone),
-                Share("long", answers.long),
+                _OfCut("cut", answers.cut_alone),
+                _OfCut("long", answers.long),
                 Count("base_rechecked", answers.rechecked_base),
                 Count("rechecked", answers.rechecked),
                 Count("rechecked_right", answers.rechecked_of(_right)),
