@@ -218,7 +218,10 @@ class Inspections(AbstractContextManager["Inspections"]):
 
     def _inspect(self, job: CheckpointJob) -> CheckpointInfo:
         try:
-            return inspect_checkpoint(job.path, job.name, trust_remote_code=self._trust)
+            info = inspect_checkpoint(job.path, job.name, trust_remote_code=self._trust)
+            if job.is_made:
+                checks.check_unchanged(job)
+            return info
         except (
             SystemExit,
             KeyboardInterrupt,

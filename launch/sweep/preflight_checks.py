@@ -492,6 +492,17 @@ def check_made(job: CheckpointJob) -> None:
         ) from error
 
 
+def check_unchanged(job: CheckpointJob) -> None:
+    """Raises InputError for a made checkpoint with other weights than were written;
+    reads them, unless this run did so before."""
+    manifest = manifest_of(job)
+    for name, digest in Checkpoint(job.path).prove().files.items():
+        if manifest is not None and manifest.files.get(name, digest) != digest:
+            raise InputError(
+                f"{job.path / name}: was changed: its sha256 is not the manifest's"
+            )
+
+
 def check_change(
     engine: EngineConfig, change: str, tasks: Iterable[PreparedTask], *, here: bool
 ) -> None:

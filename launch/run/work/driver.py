@@ -452,7 +452,7 @@ class _Run:
     def _abandon_unusable(self, job: CheckpointJob, error: InputError) -> None:
         if not job.is_made:
             raise error
-        reason = f"{error}; without {job.path} the same command makes it again"
+        reason = f"{error}; remove {job.path}, and the same command makes it again"
         failure = Failure(
             checkpoint=job.name, stage="load", reason=reason, mendable=True
         )

@@ -1,5 +1,6 @@
 """The axis `compress:`: what it expands to, and what preflight says of it."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from launch.sweep.config import SweepConfig, load_sweep
 from launch.sweep.estimate import estimate
 from launch.sweep.jobs import expand
 from launch.sweep.models import BUNDLED_MODEL
-from launch.sweep.preflight import prepare
+from launch.sweep.preflight import Inspections, prepare
 from pruning.config import PruneConfig
 from pruning.run import prune
 from quantising.methods import METHODS
@@ -215,6 +216,23 @@ def test_damaged_checkpoint_is_set_aside(model, tmp_path):
         "prune",
         "magnitude-0.5, its source, cannot be used",
     )
+
+
+def test_other_weights_in_a_made_checkpoint_are_no_result(model, tmp_path):
+    """Whole and finite ones, such as a copy of another checkpoint's."""
+    changes = {"prune": [{"method": "magnitude", "sparsity": 0.5}], "controls": "none"}
+    made = tmp_path / "run" / "checkpoints" / "magnitude-0.5"
+    prune(PruneConfig(source=model, method="magnitude", sparsity=0.5), made)
+    (job,) = [
+        each for each in prepared(model, tmp_path, RTN, **changes).jobs if each.prune
+    ]
+    with Inspections([job], trust=False) as inspected:
+        assert inspected.result(job.name).sparsity == pytest.approx(0.5, abs=0.01)
+    (weights,) = made.glob("*.safetensors")
+    shutil.copy(model / weights.name, weights)
+    with Inspections([job], trust=False) as inspected:
+        told = refused(inspected.result, job.name)
+    assert told == f"{weights}: was changed: its sha256 is not the manifest's"
 
 
 def test_size_of_each_scheme():
