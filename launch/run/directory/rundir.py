@@ -68,6 +68,8 @@ def open_run(
         prepared.disk_bytes,
     )
     asked = {(name, t.name) for name, tasks in prepared.asked.items() for t in tasks}
+    aside = {failure.checkpoint for failure in prepared.unusable}
+    asked |= {cell.name for cell in directory.cells if cell.checkpoint in aside}
     directory.cells.begin(asked, Keys(prepared).ends())
     return directory
 
@@ -144,7 +146,11 @@ class RunDirectory:
             self._document["engines"] = engines
         for name, value in more.items():
             self._document[name] = redacted(value) if isinstance(value, str) else value
-        document = with_cells(self._document, self._before, self.cells.left_out)
+        now, others = mapping_at(self._document, "planned"), set[Name]()
+        for cell in self.cells:
+            if cell.task not in now.get(cell.checkpoint, ()):
+                others.add(cell.name)
+        document = with_cells(self._document, self._before, others)
         text = json_text(document, indent=2, default=_plain)
         write_atomically(self.path / "run.json", text.encode())
 

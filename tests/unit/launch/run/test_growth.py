@@ -110,6 +110,8 @@ def test_mended_checkpoint_joins_later(models, whole, tmp_path, monkeypatch) -> 
     assert_same(run, whole)
     assert failures(spoiled) == aside
     pd.testing.assert_frame_equal(records(run), records(whole))
+    assert stated(run)[1] == stated(whole)[1]
+    assert read_status(run).unused_bytes == 0  # the sweep names it
 
 
 def test_fewer_items_delete_nothing(models, tmp_path, monkeypatch) -> None:
