@@ -114,6 +114,10 @@ def test_recovery_of_all_and_of_failures():
     has(own.loc[("greedy_failures", "sample")], rate=2 / 3)
     none = only(found, checkpoint="dense", population="greedy_failures", probe="beam")
     has(none, n=0, rate=None, reason="greedy missed no item")
+    beams = numbered(english=[Seen(greedy=False, beams=[True])])
+    found = pair(beams, beams)["recovery"]
+    none = only(found, checkpoint="p", population="greedy_failures", probe="sample")
+    has(none, n=0, reason="the run does not ask sample")
 
 
 def test_length_of_context_by_depth():

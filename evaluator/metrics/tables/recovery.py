@@ -63,7 +63,8 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
         why = "greedy missed no item" if ran else "greedy was not measured"
         cuts = [_cut(probe, HIT[probe]) for probe in HIT]
         for probe in BROAD:
-            cut = replace(_cut(probe, HIT[probe]), paired=(), nothing=why)
+            nothing = why if items.any_ran(probe) else f"the run does not ask {probe}"
+            cut = replace(_cut(probe, HIT[probe]), paired=(), nothing=nothing)
             keys = {"probe": probe, "population": FAILURES}
             cuts.append(replace(cut, keys=keys, where=_missed))
         for cut in (*cuts, *_of_samples(items)):
