@@ -173,9 +173,12 @@ def read_inputs(
             due = mapping_at(run, "planned", cell.checkpoint).get(cell.task)
             found = len(part[["language", "item_id"]].drop_duplicates())
             if ended and isinstance(due, int) and found < due:
+                rest = "the run's command evaluates the rest"
+                if cell.left_out:
+                    rest = "the last sweep does not name it"
                 notes.append(
                     f"{paths[0].parent}: {cell.checkpoint} on {cell.task} has records of"
-                    f" {found:,} of {due:,} items: the run's command evaluates the rest"
+                    f" {found:,} of {due:,} items: {rest}"
                 )
             strange.update({*map(str, part["probe"].unique())}.difference(PROBES.names))
             if view is not None and len(part):
