@@ -44,6 +44,8 @@ from pydantic import (
     Field,
     Tag,
     ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     field_validator,
     model_validator,
 )
@@ -117,14 +119,15 @@ def tasks_of_suite(suite: str) -> list[str]:
     return [task.name for task in TASKS if suite in task.suites]
 
 
-def _with_suites(value: Any) -> Any:
+def _with_suites(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
     """`tasks`, with its tasks in place of a suite. Raises ValueError for an unknown
-    one."""
-    tasks: list[Any] = []
-    for entry in value if isinstance(value, list | tuple) else ():
+    one; errors count the entries as they were given."""
+    tasks, places = list[Any](), list[int]()
+    for place, entry in enumerate(value if isinstance(value, list | tuple) else ()):
         given = entry if isinstance(entry, dict) else {}
         if given.get("suite") is None or given.get("task") is not None:
             tasks.append(entry)
+            places.append(place)
             continue
         suite, colon, folder = str(given["suite"]).partition(":")
         try:
@@ -134,7 +137,15 @@ def _with_suites(value: Any) -> Any:
         for name in names:
             at = f"{name}:{folder}/{name}" if colon else name
             tasks.append({**given, "suite": suite, "task": at})
-    return tasks or value
+            places.append(place)
+    try:
+        return check(tasks or value)
+    except ValidationError as error:
+        problems: list[Any] = [*error.errors()]
+        for problem in problems:
+            if at := problem["loc"]:
+                problem["loc"] = (places[at[0]], *at[1:])
+        raise ValidationError.from_exception_data(error.title, problems) from error
 
 
 class PruneSetting(Selection):
@@ -306,7 +317,7 @@ class SweepConfig(Frozen):
     date: Day | None = None
     calibration: CalibrationConfig = USUAL
     prompts: Prompts = Field(default_factory=dict)
-    tasks: Annotated[tuple[EvalConfig, ...], BeforeValidator(_with_suites)] = ()
+    tasks: Annotated[tuple[EvalConfig, ...], WrapValidator(_with_suites)] = ()
     # in YAML also files and names of bundled recipes
     include: tuple[SweepConfig, ...] = ()
     # only these models and their compressed versions; the outermost sweep decides

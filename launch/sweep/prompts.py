@@ -43,6 +43,8 @@ def problem_of(tasks: Sequence[EvalConfig], prompts: Mapping[str, str]) -> str |
     none."""
     for number, task in enumerate(tasks):
         place = f"tasks.{number}"
+        if any(each.suite for each in tasks):  # it stands for several tasks
+            place = f"tasks: {task.task}"
         if task.template is not None:
             return (
                 f"{place}.template: a template has a name under prompts; a task uses it"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from evaluator.core.config import validated
 from evaluator.probes.config import EvalConfig
 from launch.sweep import prepared_tasks as preparing
 from launch.sweep.config import SweepConfig, load_sweep, rechecking
@@ -222,6 +223,17 @@ def test_a_sweep_rechecks_what_it_includes():
         "gazetteer": True,
     }
     assert "recheck_cut" not in SweepConfig.model_validate(inner).tasks[0].identifying()
+
+
+def test_problems_beside_a_suite_name_their_entry():
+    document = {"models": {"a": "bundled"}, "tasks": [{"suite": "zero-shot"}, task()]}
+    document["tasks"][1]["itmes"] = 3
+    told = refused(validated, SweepConfig, document, "s.yaml")
+    assert told.startswith("s.yaml: tasks.1.itmes: unknown key 'itmes'; did you mean")
+    document["tasks"][1] = task(formats=["open", "shown"], prompts=["terse"])
+    document["prompts"] = {"terse": "{{ context }} {{ question }}"}
+    told = refused(validated, SweepConfig, document, "s.yaml")
+    assert told.startswith("s.yaml: tasks: gazetteer.formats: 'shown' lists candidates")
 
 
 def test_a_sweep_file_finds_the_data_of_a_suite(tmp_path):
