@@ -11,7 +11,7 @@ from multiprocessing.pool import AsyncResult, ThreadPool
 from pathlib import Path
 from typing import Any
 
-from evaluator.asking.questions import Question
+from evaluator.asking.questions import NO_GOLD, Question
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
 from evaluator.checkpoints.served import Endpoint
@@ -129,10 +129,10 @@ class Prepared:
         }
 
     def notes(self) -> Iterator[tuple[str, bool]]:
-        """A sentence, and whether it is a warning, for each task with options that
-        contain a gold answer or too few items for the gate's PASS, for each language
-        that is not in the table of languages, and for each that has fewer items than
-        requested; for a price without a GPU; then the findings of the checks."""
+        """A sentence, and whether it is a warning, for each task with too few items for
+        the gate's PASS, for what its data lack, for each language that is not in the
+        table of languages, and for each that has fewer items than requested; for a price
+        without a GPU; then the findings of the checks."""
         from evaluator.deciding.reach import unreachable  # pandas
 
         policy = as_policy(self.config.gate)
@@ -168,14 +168,35 @@ class Prepared:
                 items, policy.of(name), probes, drawn, policy.groups
             ):
                 yield f"{name}: {reason} (see `resurface gate --plan`)", True
-            if loose := list(filter(None, map(_loose_option, questions))):
-                wrong = (
-                    f"{name}: a gold answer is part of a wrong option of"
-                    f" {counted(len(loose), 'item')}: {loose[0]}"
-                )
-                yield wrong, True
+            yield from _data_notes(name, questions)
         for note in self.findings:
             yield note, False
+
+
+def _data_notes(name: str, questions: Sequence[Question]) -> Iterator[tuple[str, bool]]:
+    """As `Prepared.notes`, of what a task's data lack, and of their options."""
+    if lacking := sum(each.excluded for each in questions):
+        told = f"{lacking:,} of {len(questions):,} items have {NO_GOLD}"
+        yield f"{name}: {told}: they are not asked", False
+    columns = Counter[str]()
+    for item in (each.item for each in questions):
+        columns.update({cut.partition("=")[0] for cut in item.groups or ()})
+    for column, count in columns.items():
+        if lack := len(questions) - count:
+            told = f"{lack:,} of {len(questions):,} items have no {column}"
+            yield f"{name}: {told}: they are in no group of it", False
+    if loose := list(filter(None, map(_loose_option, questions))):
+        wrong = (
+            f"{name}: a gold answer is part of a wrong option of"
+            f" {counted(len(loose), 'item')}: {loose[0]}"
+        )
+        yield wrong, True
+    if tied := [each.item.item_id for each in questions if _is_tied(each)]:
+        tie = (
+            f"{name}: a wrong option equals the gold one in {counted(len(tied), 'item')},"
+            f" as {tied[0]!r}: picked counts a tie as wrong, table suite as right"
+        )
+        yield tie, True
 
 
 def _loose_option(question: Question) -> str:
@@ -186,6 +207,11 @@ def _loose_option(question: Question) -> str:
         if option not in item.answers and contains(option, item.answers, item.language):
             return f"{item.item_id!r} has {one_line(option, 60)!r}"
     return ""
+
+
+def _is_tied(question: Question) -> bool:
+    texts, options = question.option_texts, question.options
+    return options is not None and texts.count(texts[options.gold]) > 1
 
 
 class Inspections(AbstractContextManager["Inspections"]):

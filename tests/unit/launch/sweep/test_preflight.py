@@ -192,6 +192,42 @@ def test_prompts_need_room(tmp_path):
     assert longest(caps(", open_capped")) == longest(caps(", one_shot")) == plain + 300
 
 
+def test_data_that_lack_something_are_told(models, tmp_path):
+    """What is not asked, what no group has, and what a suite cannot decide."""
+    known = {"language": "english", "context": "", "question": "Who?", "answers": ["1"]}
+    rows = [known | {"id": str(at)} for at in range(4)]
+    for row, team in zip(rows, ("legal", "legal", "sales"), strict=False):
+        row |= {"groups": ["team"], "team": team}
+    rows[0]["answers"] = []
+    (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    choices = {"text": ["dog", "cat", "dog"], "label": ["A", "B", "C"]}
+    row = {"id": "r", "question": "Who barks?", "choices": choices, "answerKey": "A"}
+    (tmp_path / "arc_easy").mkdir()
+    (tmp_path / "arc_easy" / "test.jsonl").write_text(json.dumps(row))
+    notes = prepared(
+        tmp_path,
+        f"""
+        models: {{a: {models}/a}}
+        tasks:
+          - {{task: "jsonl:{tmp_path}/q.jsonl", items: 4, probes: [greedy]}}
+          - {{task: "arc_easy:{tmp_path}/arc_easy", suite: zero-shot, items: 1}}
+        """,
+    ).notes()
+    assert list(notes)[:3] == [
+        (
+            "q: 1 of 4 items have no gold answer that could be found in an output: they"
+            " are not asked",
+            False,
+        ),
+        ("q: 1 of 4 items have no team: they are in no group of it", False),
+        (
+            "arc_easy+zero-shot: a wrong option equals the gold one in 1 item, as 'r':"
+            " picked counts a tie as wrong, table suite as right",
+            True,
+        ),
+    ]
+
+
 def test_fewer_items_are_told(models, tmp_path):
     """Only a lost example is a warning."""
     note = "gazetteer: english has 300 items, not 301; the run uses all"
