@@ -9,15 +9,17 @@ One-line errors refuse:
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from evaluator.core.config import KeysOnce
-from evaluator.core.errors import InputError, meant, need_regular, one_line
+from evaluator.core.errors import MORE, InputError, meant, need_regular, one_line
 
 _MOST_ENTRIES = 100_000  # a sweep of 1,000 checkpoints has a tenth
+_QUOTED = 60  # characters of a value in a message
 # yaml's name for a text without a file; the line follows
 _NO_FILE = ' in "<unicode string>"'
 
@@ -77,3 +79,22 @@ def digest(document: object) -> str:
     return hashlib.sha256(
         json.dumps(document, sort_keys=True, default=str).encode()
     ).hexdigest()
+
+
+def differences(before: Any, after: Any, setting: str = "") -> Iterator[str]:
+    """What differs inside two values, in words."""
+    if before == after:
+        return
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for name in sorted(before.keys() | after.keys()):
+            inner = f"{setting}.{name}" if setting else name
+            yield from differences(before.get(name), after.get(name), inner)
+        return
+    there, here = map(_quoted, (before, after))
+    yield f"{setting} is {there} there, {here} here"
+
+
+def _quoted(value: object) -> str:
+    """As JSON; of a long one its beginning and its end."""
+    text = json.dumps(value)
+    return text if len(text) <= _QUOTED else f"{text[:20]}{MORE}{text[-20:]}"

@@ -135,7 +135,7 @@ class Failure:
             case "prune":
                 what = f"{name} could not be made"
             case "load":
-                what = f"{name} does not load, and was set aside"
+                what = f"{name} cannot be used, and was set aside"
             case "evaluate":
                 what = f"{name}, {task}" if task else name
                 what += ": was set aside"

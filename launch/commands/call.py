@@ -546,6 +546,7 @@ def start(config: SweepConfig, output: Output, *, dry_run: bool) -> None:
     out = place or Path("RUN")
     check_here(config, out)
     notes, refused = list[str](), dict[str, str]()
+    left: dict[tuple[str, str], int] = {}
     with Steps(print_plain) as step:
         from launch.sweep.preflight import jobs_here, prepare
 
@@ -562,16 +563,20 @@ def start(config: SweepConfig, output: Output, *, dry_run: bool) -> None:
             from launch.run.directory.keys import Keys
             from launch.run.directory.rundir import open_run
 
-            cells = open_run(prepared, place).cells
-            notes += Keys(prepared).changes(prepared.jobs, cells)
+            cells, keys = open_run(prepared, place).cells, Keys(prepared)
+            notes += keys.changes(prepared.jobs, cells)
+            left = keys.left(cells)
         notes += [note for note, _ in prepared.notes()]
     if absent:
         notes.append(
             f"not checked, as a start fetches or serves it: {', '.join(absent)}"
         )
-    if run := read_run(out):
+    run = read_run(out)
+    if left:
+        notes.append(f"counted: the items that {out} has not or not whole")
+    elif run:
         notes.append(f"what {out} has already is counted too")
-    print_estimate(config, run, notes, as_json=output.as_json)
+    print_estimate(config, run, notes, left, as_json=output.as_json)
     if refused:  # as the run would end
         raise typer.Exit(WITH_FAILURES)
 

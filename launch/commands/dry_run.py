@@ -20,17 +20,23 @@ from quantising.config import QuantiseConfig
 
 if TYPE_CHECKING:
     from evaluator.probes.config import EvalConfig
-    from launch.sweep.estimate import Estimates, Work
+    from launch.sweep.estimate import Estimates, Left, Work
 
 
 def print_estimate(
-    config: SweepConfig, run: Document, notes: Iterable[str] = (), *, as_json: bool
+    config: SweepConfig,
+    run: Document,
+    notes: Iterable[str] = (),
+    left: Left | None = None,
+    *,
+    as_json: bool,
 ) -> None:
     """Print a sweep's cost, `notes` and the assumptions; `run`: the run.json of the
-    last run there, or nothing. Raises InputError as `estimate` does."""
+    last run there, or nothing; `left`: as `estimate` takes it, whose errors it
+    raises."""
     from launch.sweep.estimate import assumptions, estimate, seconds_of, total_of
 
-    estimates = estimate(config)
+    estimates = estimate(config, left)
     total = total_of(estimates)
     seconds = seconds_of(total, run)
     numbers = ("items", "requests", "prompt tok", "gen. tok")

@@ -77,6 +77,8 @@ class Work:
 
     def of(self, items: int | None) -> "Work":
         """The part of it that `items` take; None: all."""
+        if items == 0:
+            return Work()
         if items is None or items >= self.items:
             return self
         parts = asdict(self)
@@ -105,25 +107,27 @@ class JobEstimate:
 
 
 Estimates = Sequence[JobEstimate]
+Left = Mapping[tuple[str, str], int]  # items by checkpoint and task
 
 
 def total_of(estimates: Estimates) -> Work:
     return reduce(Work.plus, (row.work for row in estimates), Work())
 
 
-def estimate(config: SweepConfig) -> list[JobEstimate]:
-    """One estimate for each checkpoint, in the order of the jobs. Raises InputError
-    as expanding the sweep does."""
+def estimate(config: SweepConfig, left: Left | None = None) -> list[JobEstimate]:
+    """One estimate for each checkpoint, in the order of the jobs. `left`: those that are
+    to be done, where not all. Raises InputError as expanding the sweep does."""
     values = models_of(config)
     work_once = cache(work_of)  # several checkpoints have one task
     estimates = []
     on_gpus = "RAY_ADDRESS" in os.environ or count_gpus() != 0
     jobs = with_controls(expand(config), config, on_gpus=on_gpus)
     for job in jobs:
-        works = {}
+        works, asked = {}, {}
         for name, task in job.tasks.items():
             works[name] = work_once(task).of(job.most)
-        row = JobEstimate(job=job, works=works)
+            asked[name] = works[name].of((left or {}).get((job.name, name)))
+        row = JobEstimate(job=job, works=asked)
         if keeps_references(job, jobs):
             row.reference_bytes = _references(job, works, config.engine.dtype)
         if (made := job.quantise or job.prune) is None:

@@ -1,7 +1,6 @@
 """One job before anything heavy starts, and its text: pruning and quantising share
 this."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.manifests import JobManifest, read_manifest
 from evaluator.checkpoints.tokenizer import eos_ids_of, load_tokenizer
+from evaluator.core.document import differences
 from evaluator.core.errors import InputError
 from pruning.calibration import (
     Calibration,
@@ -27,7 +27,6 @@ from pruning.output import export
 # Where a job runs and where its input lies do not change its result; digests tell
 # whether the input is the same.
 _NOT_IDENTITY = {"source", "device"}
-_QUOTED = 80  # characters of a value in a message
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})  # the default of a mapping
 
@@ -111,17 +110,18 @@ def check_made(
     text, wanted = manifest.calibration, config.calibration
     if text is not None and wanted is not None and text.files != digests_of(wanted):
         differing = differing or "field calibration differs: its files have changed"
-    mine = config.model_dump(mode="json")
-    for name in {**mine, **manifest.config}:  # a field at its default may be absent
-        there, here = manifest.config.get(name), mine.get(name)
-        if name not in _NOT_IDENTITY and here != there:
-            differing = (
-                f"field {name} is {json.dumps(there)[:_QUOTED]} there,"
-                f" {json.dumps(here)[:_QUOTED]} here"
-            )
-            break
+    both = manifest.config, config.model_dump(mode="json")
+    there, here = (
+        {k: v for k, v in each.items() if k not in _NOT_IDENTITY} for each in both
+    )
+    for told in differences(there, here):  # a field at its default may be absent
+        differing = f"field {told}"
+        break
     if differing is not None:
-        raise InputError(f"out: {out} holds another job's checkpoint ({differing})")
+        raise InputError(
+            f"out: {out} holds another job's checkpoint ({differing}); remove it, and"
+            " the same command makes this one"
+        )
     missing = [name for name in manifest.files if not (out / name).is_file()]
     if missing:
         raise InputError(

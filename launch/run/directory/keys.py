@@ -7,24 +7,28 @@ not: a part of each would double the files."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.checkpoints.tokenizer import digest_of_files
 from evaluator.core.controls import change_of
-from evaluator.core.document import digest
-from evaluator.core.errors import Document, Json, mapping_at
+from evaluator.core.document import differences, digest
+from evaluator.core.errors import Document, InputError, Json, mapping_at
 from evaluator.engine.config import ENGINES
-from evaluator.store.cells import Cells
+from evaluator.probes.config import RECHECK
+from evaluator.store.cells import Cells, Name
+from evaluator.store.records import RecordStore
 from launch.provenance import provenance
 from launch.run.decide.assignments import (
     NO_BASE,
     NOT_ASKED,
     OTHER_TOKENIZER,
     BaseSource,
+    count_whole,
+    due,
 )
 from launch.sweep.jobs import CheckpointJob, Jobs
 from launch.sweep.prepared_tasks import PreparedTask
@@ -87,12 +91,36 @@ class Keys:
                 words = self.words(job, task)
                 key = key_of(words)
                 before = cells.earlier.get((job.name, task.name), key)
-                if before != key and not (cells.path.parent / key).is_dir():
-                    what = first_difference(cells.words.get(before), words)
+                records = cells.path.parent
+                if before == key or (records / key).is_dir():
+                    continue
+                there, again = cells.words.get(before), "evaluated again"
+                if there == uncut(words):
+                    again = "only cut answers are posed again, and what reads them"
+                if (records / before).is_dir():
+                    what = next(differences(there, words), "its key is another")
                     yield (
-                        f"{job.name}, task {task.name}: {what}: evaluated again; the"
-                        " earlier records stay"
+                        f"{job.name}, task {task.name}: {what}: {again}; the earlier"
+                        " records stay"
                     )
+
+    def left(self, cells: Cells) -> dict[Name, int]:
+        """The items of cells that lack records; not of one without any, nor of a base
+        that may have to keep its distributions again."""
+        found: dict[Name, int] = {}
+        store = RecordStore(cells.path.parent.parent)
+        keys = {cell.name: cell.key for cell in cells}
+        for job in self._prepared.jobs:
+            for task in self._tasks(job):
+                name = job.name, task.name
+                key = self.key(job, task) if job.name in self.infos else keys.get(name)
+                if key is None or (task.config.references and job.base is None):
+                    continue
+                with suppress(InputError):  # a damaged part: a start sets it aside
+                    done = count_whole(due(task), store.finished(key))
+                    if done:
+                        found[name] = len(task.questions) - done
+        return found
 
     def ends(self) -> dict[str, set[str]]:
         """The second halves of the keys of each task."""
@@ -160,22 +188,12 @@ def key_of(words: Document) -> str:
     return f"{_short([words['checkpoint'], words['base']])}-{_short(words['task'])}"
 
 
+def uncut(words: Document) -> Json:
+    """What a key is the digest of, without recheck_cut."""
+    task = words["task"]
+    settings = {k: v for k, v in task["settings"].items() if k not in RECHECK}
+    return {**words, "task": {**task, "settings": settings}}
+
+
 def _short(words: Any) -> str:
     return digest(words)[:20]
-
-
-def first_difference(before: Any, after: Any) -> str:
-    return next(differences(before, after), "its key is another")
-
-
-def differences(before: Any, after: Any, setting: str = "") -> Iterator[str]:
-    """What differs inside two values, in words."""
-    if before == after:
-        return
-    if isinstance(before, Mapping) and isinstance(after, Mapping):
-        for name in sorted(before.keys() | after.keys()):
-            inner = f"{setting}.{name}" if setting else name
-            yield from differences(before.get(name), after.get(name), inner)
-        return
-    there, here = (json.dumps(each)[:60] for each in (before, after))
-    yield f"{setting} is {there} there, {here} here"

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from evaluator.checkpoints.info import CheckpointInfo
+from evaluator.core.document import differences
 from evaluator.core.errors import Json, counted
 from evaluator.core.files import write_atomically
 from evaluator.probes import PROBES
-from evaluator.probes.config import RECHECK
 from evaluator.store.cells import Cells, Name
 from evaluator.store.records import Answered, Drawn, RecordStore
 from evaluator.store.run_json import Failure
@@ -176,7 +176,7 @@ class Remaining:
             for other in cells if key not in cells.words else ():
                 if other.name == cell:
                     there = cells.words.get(other.key)
-                    what = keys.first_difference(there, words)
+                    what = next(differences(there, words), "its key is another")
                     text = f"{path}: {job.name}, task {task.name}: not reused: {what}"
                     self._report(Noted(text))
 
@@ -184,16 +184,13 @@ class Remaining:
         """Copy what the run has of a cell without recheck_cut, but for what is posed
         again, and what may read such an answer."""
         words, due = self._keys.words(job, task), Answered()
-        settings: Json = words["task"]["settings"]
-        settings = {k: v for k, v in settings.items() if k not in RECHECK}
-        plain = {**words, "task": {**words["task"], "settings": settings}}
         for item, drawn in self._wanted(task).items():
             due[item] = frozenset(d for d in drawn if not PROBES[d[0]].after_base)
         self._store.take(
             self._store,
             keys.key_of(words),
             due,
-            keys.key_of(plain),
+            keys.key_of(keys.uncut(words)),
             task.config.max_new_tokens,
         )
 

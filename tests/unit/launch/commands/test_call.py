@@ -22,7 +22,7 @@ from launch.run.directory.keys import Keys
 from launch.run.directory.lock import hold
 from launch.run.directory.rundir import open_run
 from launch.run.events import Planned
-from launch.sweep.config import RECIPES, SweepConfig, load_sweep
+from launch.sweep.config import RECIPES, SweepConfig, load_sweep, rechecking
 from launch.sweep.preflight import jobs_here, prepare
 from tests.support.schemas import valid
 from tests.support.sweeps import refused
@@ -193,14 +193,21 @@ def test_dry_run_checks_its_directory(tmp_path, capsys):
             origin, task.name, keys.key(job, task), keys.words(job, task)
         )
         directory.cells.save()
-    before = sorted(tmp_path.rglob("*"))
     output = call.Output(tmp_path)
-    call.start(config, output, dry_run=True)
-    assert "evaluated again" not in capsys.readouterr().out
-    settings["tasks"][0]["max_new_tokens"] = 9
-    other = SweepConfig.model_validate(settings)
-    call.start(other, output, dry_run=True)
-    told = " ".join(capsys.readouterr().out.split())
+
+    def dry_run(config: SweepConfig) -> str:
+        call.start(config, output, dry_run=True)
+        return " ".join(capsys.readouterr().out.split())
+
+    other = {**settings, "tasks": [{**settings["tasks"][0], "max_new_tokens": 9}]}
+    for each in (settings, other):  # there are no earlier records
+        assert "evaluated again" not in dry_run(SweepConfig.model_validate(each))
+    (tmp_path / "records" / keys.key(job, task)).mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    told = dry_run(rechecking(config))
+    only = "only cut answers are posed again, and what reads them; the earlier records"
+    assert f"task.settings.recheck_cut is null there, true here: {only} stay" in told
+    told = dry_run(SweepConfig.model_validate(other))
     changed = "dense, task gazetteer: task.settings.max_new_tokens is 32 there, 9 here"
     assert f"{changed}: evaluated again; the earlier records stay" in told
     assert sorted(tmp_path.rglob("*")) == before

@@ -4,6 +4,7 @@ import io
 import json
 import random
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from evaluator.core.config import validated
 from evaluator.metrics import TABLES
 from evaluator.report import read_inputs
 from evaluator.store.records import BASE_FAILED
+from launch.run.directory.keys import Keys
+from launch.run.directory.rundir import open_run
 from launch.status import read_status
+from launch.sweep.config import SweepConfig
+from launch.sweep.preflight import prepare
 from tests.support.fake import FakeLM
 from tests.support.pretended_engine import FULL, SMALL, run_here, save_models, sweep
 from tests.support.runs import folder_of, records, typed
@@ -166,6 +172,31 @@ def test_probe_and_seed_come_together(models, tmp_path, monkeypatch) -> None:
     for out in (run, whole):
         run_here(monkeypatch, grown, out)
     assert_same(run, whole)
+
+
+def test_dry_run_counts_what_is_left(models, tmp_path, monkeypatch) -> None:
+    """Also after a call that was killed."""
+    small, grown = (sweep(models, SMALL | {"items": n}) for n in (4, 6))
+    for document, shards in ((small, 1), (small, None), (grown, None)):
+        config = validated(SweepConfig, document, "s.yaml")
+        prepared = prepare(config, tmp_path)
+        left = Keys(prepared).left(open_run(prepared, tmp_path).cells)
+        asked = Counter[tuple[str, str]]()
+        engine = run_here(monkeypatch, document, tmp_path, shards=shards)
+        for name, task, count, _ in engine.asked:
+            asked[name, task] += count
+        assert asked == {**asked, **left}
+    assert set(left.values()) == {2}
+
+
+def test_a_short_cell_that_is_left_out_is_told(models, tmp_path, monkeypatch) -> None:
+    size = SMALL | {"items": 4}
+    run_here(monkeypatch, sweep(models, size), tmp_path, shards=3)
+    run_here(monkeypatch, sweep(models, size | {"models": 1}), tmp_path)
+    (note,) = read_inputs(tmp_path).notes
+    assert note.endswith(
+        "b on gazetteer has records of 2 of 4 items: the last sweep does not name it"
+    )
 
 
 def test_changed_setting_evaluates_again(models, tmp_path, monkeypatch) -> None:

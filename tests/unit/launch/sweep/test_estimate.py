@@ -13,7 +13,7 @@ from evaluator.probes.config import EvalConfig
 from launch.commands.dry_run import print_estimate
 from launch.commands.terminal import console
 from launch.sweep.config import RECIPES, SweepConfig, bundled_recipes, load_sweep
-from launch.sweep.estimate import Work, seconds_of, work_of
+from launch.sweep.estimate import Work, estimate, seconds_of, work_of
 from tests.support.sweeps import refused
 
 
@@ -34,6 +34,16 @@ def test_time_is_that_of_the_last_run():
     text = printed(config, run).replace("\n", " ")
     assert "of one engine as fast as in the last run, without starts" in text
     assert "as in the last run" not in printed(config)
+
+
+def test_what_is_done_costs_nothing():
+    sweep = {"models": {"a": "bundled", "b": "bundled"}, "controls": "none"}
+    sweep["tasks"] = [{"task": "gazetteer", "items": 6, "languages": ["english"]}]
+    config = validated(SweepConfig, sweep, "s.yaml")
+    whole = [row.work for row in estimate(config)]
+    left = {("a", "gazetteer"): 2, ("b", "gazetteer"): 0}
+    assert [row.work for row in estimate(config, left)] == [whole[0].of(2), Work()]
+    assert whole[0].of(2).requests * 3 == whole[0].requests == whole[1].requests
 
 
 def test_work_by_hand():

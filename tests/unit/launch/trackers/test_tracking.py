@@ -90,7 +90,7 @@ def test_command_runs_at_failure_and_end(tmp_path, monkeypatch) -> None:
     told.end(End("finished_with_failures", "see failures.csv"))
     run = tmp_path / "run"
     assert Path("told").read_text().splitlines() == [
-        f"failed|{run}|run: failed: a does not load, and was set aside: no; `x` $HOME",
+        f"failed|{run}|run: failed: a cannot be used, and was set aside: no; `x` $HOME",
         f"partial|{run}|run: partial: 1 of 3 blocked: BLOCK a; see failures.csv",
     ]
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from evaluator.core.config import validated
-from launch.run.directory.keys import Keys, differences
+from evaluator.core.document import differences
+from launch.run.directory.keys import Keys
 from launch.sweep.config import SweepConfig
 from launch.sweep.preflight import prepare
 from tests.support.models import save_tiny_model
@@ -106,7 +107,9 @@ def test_probes_that_read_the_open_answer_need_it(models, tmp_path) -> None:
 
 
 def test_differences_are_named() -> None:
-    before = {"a": {"b": 1, "c": [1]}, "same": 1}
-    after = {"a": {"b": 2}, "same": 1}
+    long = "ab" * 32
+    before = {"a": {"b": 1, "c": [1]}, "same": 1, "z": long}
+    after = {"a": {"b": 2}, "same": 1, "z": "no"}
     told = ["a.b is 1 there, 2 here", "a.c is [1] there, null here"]
-    assert [*differences(before, after)] == told
+    cut = 'z is "abababababababababa…bababababababababab" there, "no" here'
+    assert [*differences(before, after)] == [*told, cut]

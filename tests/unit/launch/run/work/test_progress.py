@@ -29,7 +29,7 @@ BEGAN = Began(engine=0, checkpoint="[bold]dense", task="gazetteer", items=40)
         (Loaded(engine=0, checkpoint="a", swapped=True, seconds=0.02), "a: swapped in place in 0.02 s (engine 0)"),
         (Checked("a doubt", warning=True), "warning: a doubt"),
         (GaveUp(Failure(checkpoint="a", stage="load", reason="no")),
-         "warning: a does not load, and was set aside: no"),
+         "warning: a cannot be used, and was set aside: no"),
         (Died(engine=0, text="[/red]"), "warning: engine 0 died ([/red]); starting it again"),
     ],
 )  # fmt: skip
