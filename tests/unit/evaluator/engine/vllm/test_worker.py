@@ -9,11 +9,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
+from torch.nn import functional
 
 from evaluator.core.errors import EngineError
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
-from evaluator.engine.vllm.worker import WorkerExtension
+from evaluator.engine.vllm.worker import WorkerExtension, _Head
 
 WIDTH, WORDS = 16, 70
 LAYER = "model.layers.0"
@@ -150,7 +151,7 @@ def test_verification_hears_every_worker(second, outcome):
 
 ENGINE = """
 import multiprocessing, time
-from evaluator.engine.vllm.worker import WorkerExtension
+from evaluator.engine.vllm.worker import WorkerExtension, _Head
 
 
 def work():
@@ -197,3 +198,21 @@ def test_source_of_cache_scales(dtype, scale, source):
     worker = WorkerExtension()
     worker.model_runner = SimpleNamespace(get_model=lambda: layers)
     assert worker.kv_scales() == source
+
+
+def test_head_in_float32_is_cast_once() -> None:
+    """As vLLM's: both operands are cast; but a half-precision head once a load."""
+    draws = torch.Generator().manual_seed(0)
+    layer = nn.Linear(8, 32, dtype=torch.bfloat16)
+    states_TH = torch.randn(3, 8, generator=draws).bfloat16()
+    head = _Head()
+    wanted_TV = functional.linear(
+        states_TH.float(), layer.weight.float(), layer.bias.float()
+    )
+    assert torch.equal(head(layer, states_TH, layer.bias), wanted_TV)
+    with torch.no_grad():
+        layer.weight.zero_()  # as a swap in place does, before a new head
+    assert torch.equal(head(layer, states_TH, layer.bias), wanted_TV)
+    new = _Head()(layer, states_TH)
+    assert new.dtype == torch.float32
+    assert not new.any()
