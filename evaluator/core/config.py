@@ -28,14 +28,14 @@ from pydantic import (
 from evaluator.core.errors import Document, InputError, unknown
 
 _SHOWN = 120  # characters of a wrong value
+_MAPPING = "a mapping is needed: {name: value}, or a line 'name: value' for each entry"
 # Pydantic names Python's types; a YAML author knows other names.
 _MEANT = {
     "int_parsing": "a whole number is needed",
     "float_parsing": "a number is needed",
     "tuple_type": "a list is needed: [...], or a line with '- ' for each entry",
-    "dict_type": (
-        "a mapping is needed: {name: value}, or a line 'name: value' for each entry"
-    ),
+    "dict_type": _MAPPING,
+    "model_type": _MAPPING,
 }
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -108,7 +108,8 @@ def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list
         fields = chosen[0].model_fields
         inner = _models_in(fields[part].annotation) if part in fields else []
         models = inner or chosen
-    return list(models[0].model_fields)
+    fields = models[0].model_fields
+    return [name for name in fields if not fields[name].exclude]
 
 
 def _models_in(annotation: Any) -> list[Any]:

@@ -158,6 +158,8 @@ def nearest(value: str, known: Iterable[str]) -> str:
     cutoff = 0.6 if len(value) > 3 else 0.4
     near = difflib.get_close_matches(typed, spellings, n=1, cutoff=cutoff)
     near = near or [name for name in spellings if typed and name.startswith(typed)]
+    if typed.isdecimal():  # numbers are not misspelled
+        return ""
     return f"; did you mean {spellings[near[0]]!r}?" if near else ""
 
 

@@ -276,8 +276,12 @@ def paired_tasks(
 ) -> Iterator[PairedTask]:
     """The named pairs, else those of equal names or the only one of each side. Raises
     InputError if there are none."""
-    checkpoints = _paired(a, b, "checkpoint", pairs, "--pair")
-    tasks = _paired(a, b, "task", task_pairs, "--pair-task")
+    checkpoints = _paired(
+        a, b, "checkpoint", pairs, "--pair A=B (Python: pairs={A: B})"
+    )
+    tasks = _paired(
+        a, b, "task", task_pairs, "--pair-task A=B (Python: task_pairs={A: B})"
+    )
     for (name, other), (task, other_task) in product(
         checkpoints.items(), tasks.items()
     ):
@@ -364,7 +368,7 @@ def _paired(
         known = f"{', '.join(ours) or 'none'}; {', '.join(theirs) or 'none'}"
         raise InputError(
             f"{a.name} and {b.name}: no {what}s in common ({known}); name pairs with"
-            f" {option} A=B"
+            f" {option}"
         )
     return paired
 

@@ -73,9 +73,12 @@ class Policy(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _gathered(cls, given: Any) -> Any:
-        """A group may also stand beside `groups`."""
+        """A group may also stand beside `groups`, but no tolerance beside `default`."""
         if not isinstance(given, Mapping):
             return given
+        for name in given:
+            if name in Thresholds.model_fields:
+                raise ValueError(f"{name}: put it under `default`")
         beside = {name: each for name, each in given.items() if is_group(str(name))}
         inside = given.get("groups") or {}
         if not beside or not isinstance(inside, Mapping):
@@ -120,11 +123,11 @@ def as_policy(stated: Thresholds | Policy) -> Policy:
 def policy_for(
     run_dir: Path, run: Document, file: Path | None = None, **given: object
 ) -> Policy:
-    """The policy in a file, else the one that run.json states, with `given` tolerances
-    over its default ones. Without both: the last policy that judged the run. Raises
-    InputError naming file, field and value."""
+    """The policy in a file, else the last one that judged the run, else the one that
+    run.json states; with `given` tolerances over its default ones. Raises InputError
+    naming file, field and value."""
     last = run_dir / "gate.yaml"
-    if file is None and not given and last.is_file():
+    if file is None and last.is_file():
         file = last
     if file is not None:
         return policy_of(file, given)
@@ -160,22 +163,28 @@ def _over(stated: Any, given: Document) -> Any:
     return {**merged, **given}
 
 
-def need_tasks(policy: Policy, known: Collection[str], place: str) -> str:
-    """Names the tasks of `tasks` that are not there; empty if all are. A company's policy
-    may have more than a run, and a required one blocks. Raises InputError for a
-    misspelled one."""
-    absent = [name for name in policy.tasks if name not in known]
-    for name in absent:
-        if nearest(name, sorted(known)):
-            raise InputError(f"{place}: {unknown('task of `tasks`', name, known)}")
-    return f"{place}: not in this run: {', '.join(absent)}" if absent else ""
+def need_known(
+    policy: Policy, tasks: Collection[str], groups: Collection[str], place: str
+) -> None:
+    """Raises InputError for a misspelled task of `tasks` or group of `groups`."""
+    every = ("task", policy.tasks, tasks), ("group", policy.groups, groups)
+    for what, named, known in every:
+        for name in named:
+            key = name.partition("=")[0] + "="  # groups of one key are not alike
+            values = [each.removeprefix(key) for each in sorted(known)]
+            if name not in known and nearest(name.removeprefix(key), values):
+                what = f"{what} of `{what}s`"
+                raise InputError(f"{place}: {unknown(what, name, known)}")
 
 
-def need_groups(policy: Policy, known: Collection[str], place: str) -> None:
-    """Raises InputError for a group that no question has: nothing would judge it."""
-    for name in policy.groups:
-        if name not in known:
-            raise InputError(f"{place}: {unknown('group of `groups`', name, known)}")
+def absent(
+    policy: Policy, tasks: Collection[str], groups: Collection[str], place: str
+) -> str:
+    """Names the tasks of `tasks` and the groups of `groups` that are not there; empty if
+    all are. A company's policy may have more than a run, and a required task blocks."""
+    names = [name for name in policy.tasks if name not in tasks]
+    names += [name for name in policy.groups if name not in groups]
+    return f"{place}: not in this run: {', '.join(names)}" if names else ""
 
 
 def small(policy: Policy) -> str:

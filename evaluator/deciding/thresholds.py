@@ -113,7 +113,8 @@ class GroupTolerances(Tolerances):
     """The tolerances within one of the user's groups: only those that are stated."""
 
     max_drop: Percent = None
-    max_drop_language: Percent = None
+    max_drop_language: Percent = Field(None, exclude=True)  # refused
+    languages: bool = Field(True, exclude=True)
     max_mc_only: Percent = None
     max_lost: Percent = None
 

@@ -230,16 +230,17 @@ def _floors(inputs: Inputs, subject: Subject, noise: Sequence[Row]) -> Floors:
 
 def not_judged(inputs: Inputs) -> list[Failure]:
     """The checkpoints and tasks that failed, and the planned ones without records; no
-    control, which is no result."""
+    control, which is no result. What failed may have records, which are judged."""
+    subjects = (*inputs.checkpoints, *inputs.readers)
+    known = {(each.checkpoint, each.task) for each in subjects}
+    judged = known | {(each.checkpoint, "") for each in subjects}
     failures = []
     for each in failures_of(inputs.run):
         if each.lost and MARK not in each.checkpoint:
-            failures.append(each)
-    known = set()
-    for failure in failures:
-        known |= {(failure.checkpoint, failure.task), (failure.checkpoint, "")}
-    for subject in (*inputs.checkpoints, *inputs.readers):
-        known.add((subject.checkpoint, subject.task))
+            key = each.checkpoint, each.task
+            but = "all but the records that it has: " if key in judged else ""
+            failures.append(replace(each, reason=but + each.reason))
+            known |= {key, (each.checkpoint, "")}
     reason = "the run is not finished: it has no record"
     for checkpoint, tasks in mapping_at(inputs.run, "planned").items():
         for task in tasks if MARK not in checkpoint else ():

@@ -255,6 +255,10 @@ def headline_sentence(headline: pd.DataFrame) -> str:
             " fate, which is the noise of the measurement."
         )
     changes = f"said {_change(row, 'open')}, picked {_change(row, 'choice')}"
+    of_task = headline[headline["task"] == row["task"]]
+    base = of_task.loc[of_task["checkpoint"] == row["base"], "n"]
+    if (base > row["n"]).any() and row["n"] >= FEW:
+        changes += f" on its {row['n']:,} of {base.max():,} items"
     return f"{name}: {changes}. Of {known}, {_fates(row)}{_sampled(row)}."
 
 

@@ -25,6 +25,7 @@ from evaluator.report.results import Results, compute
 from evaluator.store.run_json import read_run
 
 _WHO = ("task", "checkpoint", "n")
+_OF_GROUP = ("language", "probe", "dense_accuracy", "accuracy", "drop")
 # of the page to sign: a title, a table, which of its rows and which columns
 _SIGNED: tuple[tuple[str, str, Document, tuple[str, ...]], ...] = (
     (
@@ -71,14 +72,19 @@ _SIGNED: tuple[tuple[str, str, Document, tuple[str, ...]], ...] = (
 def write_sign_off(run_dir: Path, results: Results) -> Path:
     """Write RUN/report/sign-off.html; return its path."""
     run, grids, absent = read_run(run_dir), [], []
-    for title, table, where, names in _SIGNED:
+    every = _SIGNED
+    if groups := [*results.policy.groups]:
+        judged = {"language": groups, "format": "open"}
+        every += (("Groups with a tolerance", "accuracy", judged, _OF_GROUP),)
+    for title, table, where, names in every:
         columns, frame = WITH_INTERVALS, results.intervals
         if table != "headline":
             columns, filled = TABLES[table].columns, results.tables[table]
             frame = filled.told(filled.frame)
         columns = tuple(each for each in columns if each.name in (*_WHO, *names))
         for column, value in where.items():
-            frame = frame[frame[column] == value]
+            values = value if isinstance(value, list) else [value]
+            frame = frame[frame[column].isin(values)]
         if len(frame):
             grids.append((title, grid_of(frame[names_of(columns)], columns)))
         else:

@@ -19,6 +19,7 @@ from evaluator.metrics.fates import fates_of
 from evaluator.report.notebook import OpenRun
 
 MARKS = {"beyond": "!", "undecided": "?"}
+_DROPS = "open_drop", "choice_drop"
 _MOST = 10  # lost answers
 _LONGEST = 2000  # characters of a text
 _ANSWER = 200  # of an answer
@@ -86,17 +87,19 @@ def _shown(check: Check) -> str:
 
 
 def _worst(verdict: Verdict) -> str:
-    """The language or group with the largest loss of open accuracy, or of choice if the run
-    has no open answers."""
-    for name in ("open_drop", "choice_drop"):
-        apart = [
-            check
-            for check in verdict.of(name)
-            if not check.pooled and check.value is not None
-        ]
-        if apart:
-            worst = max(apart, key=lambda check: check.value or 0.0)
-            return f"{worst.language} {_shown(worst)}"
+    """The language or group with the largest loss of open accuracy, else of choice, else
+    by the first criterion that judges one."""
+    apart: dict[str, list[Check]] = {name: [] for name in _DROPS}
+    for check in verdict.checks:
+        if not check.pooled and check.value is not None:
+            apart.setdefault(check.criterion.name, []).append(check)
+    for name, checks in apart.items():
+        if checks:
+            criterion = checks[0].criterion
+            choose = min if criterion.least else max
+            worst = choose(checks, key=lambda check: check.value or 0.0)
+            heading = "" if name in _DROPS else f" ({criterion.heading})"
+            return f"{worst.language} {_shown(worst)}{heading}"
     return ""
 
 

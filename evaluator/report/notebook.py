@@ -28,7 +28,7 @@ from evaluator.deciding import comparison
 from evaluator.deciding.comparison import Side, side_of_run
 from evaluator.deciding.decision import Verdict
 from evaluator.deciding.logged import side_of_logged
-from evaluator.deciding.policy import Policy, need_groups, need_tasks, policy_for
+from evaluator.deciding.policy import Policy, need_known, policy_for
 from evaluator.deciding.thresholds import Tolerances
 from evaluator.deciding.verdict_text import document, summary
 from evaluator.deciding.verdicts import judge, not_judged
@@ -223,15 +223,14 @@ class OpenRun:
         return records
 
     def gate(self, policy: Path | str | None = None, **tolerances: object) -> Json:
-        """The content of RUN/gate.json under a policy's file and these tolerances
-        (`Thresholds`). Without both: under the last policy, else that of the run's
-        sweep file."""
+        """The content of RUN/gate.json under a policy's file, else the last policy, else
+        that of the run's sweep file; with these tolerances over its default
+        (`Thresholds`)."""
         validated(Tolerances, tolerances, "gate")
         file = None if policy is None else Path(policy)
         chosen = self.policy(file, **tolerances)
         if file is not None:
-            need_tasks(chosen, self.tasks, str(file))
-            need_groups(chosen, self.groups, str(file))
+            need_known(chosen, self.tasks, self.groups, str(file))
         return self.judged(chosen)[1]
 
     def paper(self) -> pd.DataFrame:
@@ -265,8 +264,12 @@ class OpenRun:
                 " together (--base)"
             )
             if failures:
-                first = failures[0]
-                why = f"{first.checkpoint}: {first.reason}; repeat the run's command"
+                # a base may have some records
+                first = min(
+                    failures, key=lambda each: each.checkpoint in self.checkpoints
+                )
+                what = " on ".join(filter(None, (first.checkpoint, first.task)))
+                why = f"{what}: {first.reason}; repeat the run's command"
             raise InputError(f"{self.path}: {why}")
         return verdicts, document(verdicts, policy, failures)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,8 +16,8 @@ from evaluator.core.errors import Document, InputError
 from evaluator.core.files import write_atomically
 from evaluator.deciding.policy import (
     Policy,
-    need_groups,
-    need_tasks,
+    absent,
+    need_known,
     policy_of,
     small,
     spelled,
@@ -99,11 +100,11 @@ def gate(
 
     PASS: every loss is surely within its tolerance. BLOCK: a loss is surely beyond
     it, or settings differ. WARN: undecided. ANOMALOUS: the base only guesses, or the
-    checkpoint gains over 5 points. Options replace tolerances of the policy's
-    `default`, else of `gate:` of the run's sweep file. Without options and --policy
-    the last policy counts. A tolerance without a default is judged only if it is
-    set. Known answers: the base says and picks them. Writes RUN/gate.json and
-    RUN/gate.yaml, the policy; page and report show the same verdict."""
+    checkpoint gains over 5 points. Without --policy the last policy counts, else
+    `gate:` of the run's sweep file. Options replace tolerances of its `default`, and
+    stay. A tolerance without a default is judged only if it is set. Known answers: the
+    base says and picks them. Writes RUN/gate.json and RUN/gate.yaml, the policy; page
+    and report show the same verdict."""
     typed |= {} if languages is None else {"languages": languages}
     validated(Tolerances, typed, "resurface gate", as_option)
     each_known("--format", [format], ("table", "json", "markdown", "junit"))
@@ -156,8 +157,8 @@ def _planned(questions: int, policy: Policy, *, as_json: bool) -> None:
         print_plain(
             f"{each['tolerance']} {each['percent']:g}{where}: {equal} questions"
             f" if no answer changes, {changed} if {CHANGED:.0%} are lost"
-            f" and as many gained; {questions:,} decide {each['equal_shows']:.1f}, or"
-            f" {each['changed_shows']:.1f}"
+            f" and as many gained; {questions:,} decide {_up(each['equal_shows'])}, or"
+            f" {_up(each['changed_shows'])}"
         )
     print_plain(
         "Each alone, in 9 of 10 runs. max_drop_language: questions of each language, and"
@@ -171,6 +172,11 @@ def _planned(questions: int, policy: Policy, *, as_json: bool) -> None:
         print_plain(f"not planned: {', '.join(sorted(left))}")
     if as_json:
         print_json(Plan(questions=questions, tolerances=rows))
+
+
+def _up(percent: float) -> str:
+    """Rounded up: less is not decided."""
+    return f"{math.ceil(10 * percent - 1e-6) / 10:.1f}"
 
 
 def _may_be_run(path: Path) -> bool:
@@ -196,29 +202,31 @@ def _judged_logs(
         known = {name for side in (ours, theirs) for name in side.names("task")}
         for side in (ours, theirs):
             known = known.union(side.groups, *side.groups.values())
-        _tell(need_tasks(policy, known, str(file)))
-        need_groups(policy, (), str(file))
+        need_known(policy, known, (), str(file))
+        _tell(absent(policy, known, (), str(candidate)))
     found = judge_logs(ours, theirs, policy)
     document = document_of(found, compare(ours, theirs, found.models), policy)
     return Judged(candidate, policy, found.verdicts, document)
 
 
 def _judged(paths: Sequence[Path], file: Path | None, typed: Document) -> list[Judged]:
-    """Each run under its policy. Raises InputError, also for a task of the policy that
-    no run has."""
+    """Each run under its policy. Raises InputError, also for a misspelled task of the
+    policy."""
     from evaluator.report.gate_formats import Judged
     from evaluator.report.notebook import OpenRun
 
     runs = [OpenRun(path) for path in paths]
-    known = set().union(*(each.tasks for each in runs))
     if file is not None:
-        stated = runs[0].policy(file, **typed)
-        _tell(need_tasks(stated, known, str(file)))
-        groups = set().union(*(run.groups for run in runs))
-        need_groups(stated, groups, str(file))
+        tasks, groups = (
+            set().union(*each)
+            for each in zip(*((run.tasks, run.groups) for run in runs), strict=True)
+        )
+        need_known(runs[0].policy(file, **typed), tasks, groups, str(file))
     judged = []
     for run in runs:
         policy = run.policy(file, **typed)
+        if file is not None:
+            _tell(absent(policy, run.tasks, run.groups, str(run.path)))
         judged.append(Judged(run, policy, *run.judged(policy)))
         for note in (small(policy), *run.inputs.notes):
             _tell(note)

@@ -16,7 +16,7 @@ from evaluator.core.controls import change_of, name_of
 from evaluator.core.errors import InputError, Json, unknown
 from evaluator.core.records import FORMATS
 from evaluator.core.text import code_of
-from evaluator.deciding.policy import as_policy, need_tasks
+from evaluator.deciding.policy import as_policy, need_known
 from evaluator.engine.config import AUTO_CACHE
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
@@ -156,7 +156,7 @@ def expand(
     _check_items(jobs.values())
     _check_bases(jobs.values())
     known = {name for job in jobs.values() for name in job.tasks}
-    need_tasks(as_policy(config.gate), known, "gate")
+    need_known(as_policy(config.gate), known, (), "gate")
     order = list(values)
     return tuple(sorted(jobs.values(), key=lambda job: order.index(job.model)))
 
@@ -246,7 +246,9 @@ def _wanted(config: SweepConfig, grids: Sequence[SweepConfig]) -> dict[str, Mode
     dense = [name for grid in grids for name in grid.models]
     for name in config.only:
         if name not in dense:
-            raise unknown("model of `only`:", name, dense)
+            raise unknown(
+                "model of `only`, which takes no compressed ones:", name, dense
+            )
     wanted = {*config.only}
     for grid in grids:
         wanted |= {label for label, _, base in given(grid) if base in config.only}

@@ -21,7 +21,7 @@ from evaluator.core.errors import Document, InputError, counted, one_line
 from evaluator.core.grading import contains
 from evaluator.core.records import Item
 from evaluator.core.text import UNKNOWN, is_known
-from evaluator.deciding.policy import as_policy, need_groups, small
+from evaluator.deciding.policy import absent, as_policy, need_known, small
 from evaluator.engine.config import EngineConfig
 from evaluator.store.run_json import Failure, day_of
 from evaluator.tasks.loading import is_here
@@ -319,7 +319,7 @@ def prepare(
     # before all that takes longer
     whole = [read.check(job) for job in found.left(every)]
     if all(whole):
-        need_groups(policy, read.groups, "gate")
+        need_known(policy, (), read.groups, "gate")
     plain = [job for job in found.left(every) if not job.is_variant]
     serve = partial(checks.check_engine, config.engine, here=here)
     quantised = found.check("quantisation", plain, serve)
@@ -333,7 +333,11 @@ def prepare(
         found, every, config, run_dir, tokenizers, positions, read
     )
     held_out = _contexts(_tasks_of(asked))
-    need_groups(policy, read.groups, "gate")
+    need_known(policy, (), read.groups, "gate")
+    told = absent(
+        policy, {name for job in every for name in job.tasks}, read.groups, "gate"
+    )
+    found.note([told] if told else ())
     checks.check_references(engine, _tasks_of(asked))
     for job in found.left(every):
         if job.change:

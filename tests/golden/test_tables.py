@@ -324,6 +324,8 @@ def test_headline_reads_tables(case):
         "pruned: said 5 → 4 of 6, picked 6 → 3 of 6. Of 5 answers"
     )
     has(case.headline, checkpoint=["dense", "pruned"], hard_accuracy=[None, None])
+    fewer = pair(numbered(english=[BOTH] * 40), numbered(english=[BOTH] * 30))
+    assert "% on its 30 of 40 items. Of 30 answers" in sentence_of(fewer)
 
 
 def asked(

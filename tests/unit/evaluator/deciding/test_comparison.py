@@ -155,7 +155,9 @@ def test_checkpoints_and_tasks_pair():
         "a: no checkpoint 'int5' (there are: int4); did you mean 'int4'?"
     )
     two = side_of(*(records(name, {"english/0": RIGHT}) for name in ("x", "y")))
-    assert "no checkpoints in common" in refused(compare, a, two)
+    told = refused(compare, a, two)
+    assert "no checkpoints in common" in told
+    assert told.endswith("; name pairs with --pair A=B (Python: pairs={A: B})")
     found = compare(a, two, {"int4": "y"}).frame
     assert set(found["checkpoint_b"]) == {"y"}
     thai = run("b", RIGHT, language="thai")

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from evaluator.core.config import validated
-from evaluator.deciding.policy import Policy, need_tasks, policy_for, spelled
+from evaluator.deciding.policy import Policy, absent, need_known, policy_for, spelled
 from evaluator.deciding.verdict_text import document, notice, usable, why
 from evaluator.deciding.verdicts import judge
 from evaluator.metrics import Inputs
@@ -77,17 +77,28 @@ def test_group_is_judged_by_what_is_stated(tmp_path, files, stated):
     ],
 )  # fmt: skip
 def test_group_that_judges_nothing_is_refused(tmp_path, files, stated, told):
-    assert told in refused(policy_for, tmp_path, {}, files("p.yaml", stated))
+    told_whole = refused(policy_for, tmp_path, {}, files("p.yaml", stated))
+    assert told in told_whole
+    assert "known: languages" not in told_whole
+    assert ", max_drop_language" not in told_whole
 
 
 def test_last_policy_counts(tmp_path, files):
-    """Without options and a file RUN/gate.yaml, else the sweep's. With options the
-    sweep's, so that a command repeats."""
+    """Without a file RUN/gate.yaml, else the sweep's. Options change its default, and
+    keep its tasks and groups."""
     run = {"config": {"gate": {"max_drop": 3, "max_lost": 1, "max_drop_language": 3}}}
     assert policy_for(tmp_path, {}) == Policy()
     assert policy_for(tmp_path, run).default.max_drop == 3
     files("gate.yaml", {"max_drop": 5})
     assert policy_for(tmp_path, run).default.max_drop == 5
+    given = policy_for(tmp_path, run, max_flips=7).default
+    assert (given.max_drop, given.max_lost, given.max_flips) == (5, 2, 7)
+    assert policy_for(tmp_path, {"config": {"gate": POLICY}}).default.max_drop == 5
+    last = files("gate.yaml", POLICY | {"t=a": {"max_drop": 6}})
+    given = policy_for(tmp_path, run, max_drop=12, languages=False)
+    assert (given.default.max_drop, given.of("gsm8k").max_drop) == (12, 1)
+    assert given.document["groups"] == {"t=a": {"max_drop": 6.0}}
+    last.unlink()
     given = policy_for(tmp_path, run, max_flips=7, languages=False).default
     assert (given.max_drop, given.max_lost, given.max_flips) == (3, 1, 7)
     assert policy_for(tmp_path, {"config": {"gate": POLICY}}, max_drop=4).required
@@ -107,7 +118,8 @@ def test_last_policy_counts(tmp_path, files):
         ("default: {max_drop_language: 3}\ntasks: {a: {max_drop: 4}}", "tasks.a: max_drop_language: 3 contradicts"),
         ("tasks: {a: {max_drop: null, max_mc_only: null, max_lost: null}}", "tasks.a: every threshold is null"),
         ("required: a", "required: \"a\": a list is needed"),
-        ("max_drop: 1\nrequired: [a]", "max_drop: unknown key 'max_drop'"),
+        ("max_drop: 1\nrequired: [a]", "p.yaml: max_drop: put it under `default`"),
+        ("[]", "p.yaml: (top level): []: a mapping is needed: {name: value}"),
         ("", "p.yaml: (top level): null: "),
         ("default: {min_recovery: 0.95}", "default.min_recovery: 0.95: is 0.95 %, or 95% if it is a share: write 95"),
         ("min_recovery: 0.5", "min_recovery: 0.5: is 0.5 %"),
@@ -127,18 +139,28 @@ def test_bad_policy_is_one_line(tmp_path, files, text, told):
 
 def test_misspelled_task_is_refused(tmp_path):
     policy = validated(Policy, POLICY, "p.yaml")
-    assert not need_tasks(policy, ["gsm8k", "mmlu"], "p.yaml")
-    told = need_tasks(policy, ["mmlu"], "p.yaml")
-    assert told == "p.yaml: not in this run: gsm8k"
-    told = refused(need_tasks, policy, ["gsm8k_de", "mmlu"], "p.yaml")
+    assert not absent(policy, ["gsm8k", "mmlu"], [], "run")
+    assert absent(policy, ["mmlu"], [], "run") == "run: not in this run: gsm8k"
+    need_known(policy, ["mmlu"], [], "p.yaml")
+    told = refused(need_known, policy, ["gsm8k_de", "mmlu"], [], "p.yaml")
     assert told.startswith(
         "p.yaml: unknown task of `tasks` 'gsm8k'; did you mean 'gsm8k_de'?"
     )
-    need_tasks(Policy(required=("later",)), [], "p.yaml")
+    need_known(Policy(required=("later",)), [], [], "p.yaml")
     (tmp_path / "q.yaml").touch()
     told = refused(policy_for, tmp_path, {}, tmp_path / "p.yaml")
     assert "p.yaml: cannot read the policy: No such file or directory" in told
     assert told.endswith(f"; did you mean {str(tmp_path / 'q.yaml')!r}?")
+
+
+def test_group_that_a_run_lacks_is_named():
+    """As a task is: only a misspelled one is refused."""
+    policy = Policy(groups={"team=tax": {"max_drop": 3}})
+    need_known(policy, [], ["team=hr", "team=billing"], "p.yaml")
+    assert absent(policy, [], ["team=hr"], "run") == "run: not in this run: team=tax"
+    for near in ("team=taxes", "teem=tax"):
+        told = refused(need_known, policy, [], [near], "p.yaml")
+        assert told.startswith("p.yaml: unknown group of `groups` 'team=tax'")
 
 
 def test_tiers_and_required_tasks():
@@ -170,7 +192,7 @@ def side_of(checkpoint, counts, **more):
     return outcomes(checkpoint, seen, **more)
 
 
-def expected_of(tier, counts, required, absent):
+def expected_of(tier, counts, required, lacking):
     """By the rules of docs/gate.md, in plain words. Of 400 items a loss of 12 is
     undecided and one of 200 is sure; so is a failure of 200."""
     verdict = "PASS"
@@ -180,7 +202,7 @@ def expected_of(tier, counts, required, absent):
         verdict = "BLOCK"
     if verdict == "BLOCK" and tier == "advisory":
         verdict = "WARN"
-    if required and absent:
+    if required and lacking:
         return verdict, "BLOCK"
     return verdict, verdict
 
@@ -200,13 +222,13 @@ def test_every_combination_has_one_verdict(lost, trouble):
     inputs = Inputs(pd.concat(sides, ignore_index=True))
     tiers = (None, "critical", "advisory")
     asked = ((False, True), (True, False), (True, True))
-    for tier, (required, absent) in product(tiers, asked):
+    for tier, (required, lacking) in product(tiers, asked):
         tasks = {"t": {"tier": tier}} if tier else {}
-        name = "there" if absent else "t"
+        name = "there" if lacking else "t"
         policy = Policy(tasks=tasks, required=(name,) if required else ())
         verdicts = judge(inputs, policy)
         found = verdicts[0].outcome, document(verdicts, policy)["verdict"]
-        assert found == expected_of(tier, own, required, absent)
+        assert found == expected_of(tier, own, required, lacking)
 
 
 def test_base_without_records_is_unmet():

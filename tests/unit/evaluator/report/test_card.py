@@ -4,10 +4,17 @@ import json
 import re
 import shutil
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import yaml
 
+from evaluator import open_run
+from evaluator.deciding.policy import Policy
 from evaluator.report import write_report
 from evaluator.report.card import write_card, write_sign_off
+from evaluator.report.gate_formats import table_of
+from evaluator.report.results import compute
+from evaluator.store.schema import ITEMS
 from tests.support.runs import typed
 from tests.support.synthetic import write_run
 
@@ -44,6 +51,27 @@ def test_page_to_sign_has_numbers_and_their_origin(tmp_path):
     assert "not measured: Noise of both sides" in text
     assert f"digest {'d' * 64}" in text
     assert "script" not in text
+
+
+def test_group_with_a_tolerance_is_shown(tmp_path):
+    """In the table of the gate and on the page to sign, whatever the criterion."""
+    names = ("dense", "wanda-0.6")
+    path = write_run(tmp_path / "run", 40, names, languages=("english",))
+    file = path / "items" / "gazetteer.parquet"
+    rows = pq.read_table(file).to_pylist()
+    for number, row in enumerate(rows):
+        row["groups"] = ["team=a"] if number % 2 else []
+    pq.write_table(pa.Table.from_pylist(rows, schema=ITEMS), file)
+    policy = Policy(groups={"team=a": {"max_lost": 90}})
+    run = open_run(path)
+    headings, ((*cells,),) = table_of(run.judged(policy)[0])
+    worst = cells[headings.index("worst")]
+    assert re.fullmatch(r"team=a \d+\.\d\?? \(lost\)", worst)
+    text = write_sign_off(path, compute(run.inputs, policy)).read_text()
+    table = text.partition("Groups with a tolerance</h2>")[2].partition("<h2>")[0]
+    for part in ("team=a", "greedy", "choice", ">20<"):
+        assert part in table
+    assert "Groups with" not in write_sign_off(path, compute(run.inputs)).read_text()
 
 
 def test_run_without_records_leaves_nothing(tmp_path, monkeypatch, capsys):

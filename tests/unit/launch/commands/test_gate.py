@@ -64,6 +64,7 @@ def test_runs_own_thresholds_count(run, monkeypatch, capsys):
     (run / "run.json").write_text(
         json.dumps(document | {"config": {"gate": {"max_lost": None, "max_drop": 3}}})
     )
+    (run / "gate.yaml").unlink(missing_ok=True)
     typed(monkeypatch, "gate", run, "--max-flips", 7)
     found = json.loads((run / "gate.json").read_text())["thresholds"]
     assert (found["max_lost"], found["max_drop"], found["max_flips"]) == (None, 3, 7)
@@ -106,8 +107,10 @@ def test_policy_of_several_runs(run, tmp_path, monkeypatch, capsys):
 
 def test_missing_record_is_no_pass(run, tmp_path, monkeypatch, capsys):
     copied = shutil.copytree(run, tmp_path / "run")
+    (copied / "gate.yaml").unlink(missing_ok=True)
     document = json.loads((copied / "run.json").read_text())
     document["planned"] = {"wanda-0.6": {"later": 40}}
+    failed = {"checkpoint": "wanda-0.6", "task": "gazetteer", "stage": "load"}
     (copied / "run.json").write_text(json.dumps(document))
     loose = "--max-drop 90 --max-mc-only 90 --max-lost 90 --no-per-language"
     assert typed(monkeypatch, "gate", copied, *loose.split()) == 0
@@ -116,12 +119,27 @@ def test_missing_record_is_no_pass(run, tmp_path, monkeypatch, capsys):
         "not judged: wanda-0.6 on later: the run is not finished: it has no record"
         in capsys.readouterr().out
     )
+    document["failures"] = [failed | {"reason": "truncated"}]
+    (copied / "run.json").write_text(json.dumps(document))
+    assert typed(monkeypatch, "gate", copied) == 0
+    told = "not judged: wanda-0.6 on gazetteer: all but the records that it has: trunc"
+    assert told in capsys.readouterr().out
+    document["planned"] = {"dense": {"later": 40}, "int4": {"gazetteer": 80}}
+    (copied / "run.json").write_text(json.dumps(document | {"failures": []}))
+    shutil.rmtree(next((copied / "records").rglob("*wanda-0.6*")))
+    assert typed(monkeypatch, "gate", copied) == 2
+    told = "run: int4 on gazetteer: the run is not finished: it has no record; repeat"
+    assert told in capsys.readouterr().err
 
 
 def test_plan_needs_no_run(monkeypatch, capsys):
     assert typed(monkeypatch, "gate", "--plan", 150) == 0
     said = capsys.readouterr().out
     assert "max_drop 2: 149 questions if no answer changes" in said
+    typed(monkeypatch, "gate", "--plan", 75, "--max-drop", 3.9)
+    said = capsys.readouterr().out
+    assert "max_drop 3.9: 76 questions if" in said
+    assert "gained; 75 decide 4.0, or 8." in said
     typed(monkeypatch, "gate", "--plan", 150, "--max-drop", 0.001, "--max-flips", 5)
     said, told = capsys.readouterr()
     assert "max_drop 0.001: more than 100,000 questions if no answer ch" in said
