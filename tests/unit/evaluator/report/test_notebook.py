@@ -116,7 +116,7 @@ def test_running_run_shows_its_records(run, tmp_path):
     assert "running, 0 checkpoints" in begun._repr_html_()
     assert "nothing has been evaluated" in refused(begun.table, "accuracy")
     for name, why in (
-        ("dense", "magnitude-0.6: the run is not finished"),
+        ("dense", "magnitude-0.6 on gazetteer: the run is not finished"),
         ("wanda-0.6", ""),
     ):
         key = f"records/{name}-gazetteer"
