@@ -181,5 +181,6 @@ WIKITEXT = Task(
     argument=Argument("DIR"),
     read_text=_wikitext,
     suites={"zero-shot": {"probes": ["perplexity"]}},
+    example="columns: text",
     sizes={"bytes": 1_290_590},
 )

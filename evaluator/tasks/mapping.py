@@ -61,8 +61,8 @@ class RowMapping:
 
     def columns(self, known: Collection[str]) -> list[str]:
         """The columns that are read, of those that the data has. Raises InputError
-        for one that it does not have."""
-        columns = []
+        for those that it does not have."""
+        columns, lacking = list[str](), dict[str, str]()
         paths_of = {name: self._fields.paths(name) for name in Fields.model_fields}
         for name, paths in {**paths_of, "groups": self._source.groups or ()}.items():
             for path in paths:
@@ -70,9 +70,13 @@ class RowMapping:
                     continue
                 column = path if path in known else path.partition(".")[0]
                 if column not in known:
-                    missing = unknown("column", column, known)
-                    raise InputError(f"{self._where}: field {name!r}: {missing}")
+                    lacking.setdefault(column, name)
                 columns.append(column)
+        for column, name in lacking.items():
+            missing = f"{unknown('column', column, known)}"
+            if others := ", ".join([*lacking][1:]):
+                missing += f"; there is no {others} either"
+            raise InputError(f"{self._where}: field {name!r}: {missing}")
         return list(dict.fromkeys(columns))
 
     def item(self, row: Document, name: str, place: str) -> Item:

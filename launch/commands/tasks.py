@@ -19,7 +19,7 @@ from evaluator.core.grading import GRADERS
 from evaluator.core.records import FORMATS, Format, Item
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
-from evaluator.tasks import TASKS, Task, TaskData, TaskSpec, load_task
+from evaluator.tasks import TASKS, Source, Task, TaskData, TaskSpec, load_task
 from evaluator.tasks.base import PAPER
 from evaluator.tasks.distractors import choose_options
 from evaluator.tasks.loading import DEEP_ITEMS
@@ -179,8 +179,25 @@ def _described(task: Task) -> Iterator[str]:
             for name, value in task.settings.items()
         ]
         yield f"  settings: {', '.join(listed)}"
+    yield from _columns(task)
     if task.sample is not None:
         yield from _posed(task, task.sample())
+
+
+def _columns(task: Task) -> Iterator[str]:
+    """The columns that a preset reads of its data, and those of a suite."""
+    if task.data is None or task.sample is None:
+        return
+    source, _ = task.data.source(None)
+    shown = {"columns": source.fields}
+    for suite, settings in task.suites.items():
+        said = {name: settings[name] for name in {*Source.model_fields} & {*settings}}
+        shown[f"columns in {suite}"] = Source.model_validate(said).over(source).fields
+    before = None
+    for what, fields in shown.items():
+        if fields is not None and fields != before:
+            yield f"  {what}: {', '.join(fields.columns)}"
+        before = fields
 
 
 def _posed(task: Task, item: Item) -> Iterator[str]:

@@ -153,6 +153,9 @@ def test_fields_of_columns():
         "'answers': unknown column 'anser'; did you mean 'answer'? (known: answer, q)"
         in message
     )
+    rows = mapping(question="q", answers=["a.text", "b"], id="n")
+    message = refused(rows.columns, ["n"])
+    assert message.endswith("unknown column 'q' (known: n); there is no a, b either")
 
 
 # Each case: row, fields, what is told.

@@ -61,6 +61,13 @@ def test_every_task_shows_its_prompts(capsys):
     assert {*json.loads(line)} == {*_FIELDS, "team"}
     list_names("probes")
     assert "beam, sample: the first 100" in capsys.readouterr().out
+    tasks("hellaswag")
+    columns = "ctx, activity_label, ctx_a, ctx_b, endings, label"
+    out = capsys.readouterr().out
+    assert (
+        f"  columns: ind, ctx, endings, label\n  columns in zero-shot: ind, {columns}\n"
+        in out
+    )
     tasks("arc_challenge")
     out = capsys.readouterr().out
     assert "items on the hub: english 1,172" in out
