@@ -150,9 +150,11 @@ class EvalConfig(Settings, Source):
         to write. Only whole contexts of items can be lengthened."""
         task = self._task
         if task and task.data is None and self.given():
+            own = [name for name in self.given() if f'"{name}"' in task.example]
+            remedy = f": each line of its file has {', '.join(own)}" if own else ""
             raise ValueError(
                 f"{', '.join(self.given())}: task {self.task!r} is no data set of which"
-                " that can be said"
+                f" that can be said{remedy}"
             )
         choosing = []
         for probe in PROBES:

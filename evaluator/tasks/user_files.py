@@ -92,7 +92,12 @@ def read_jsonl(path: Path | None, task: str = "jsonl") -> list[Item]:
             )
         )
     if unread:
-        fields = f"{', '.join(unread)} (known: {', '.join(_FIELDS)})"
+        grouped = {cut.partition("=")[0] for item in items for cut in item.groups or ()}
+        listed = [
+            f"{name} in lines whose groups lack it" if name in grouped else name
+            for name in unread
+        ]
+        fields = f"{', '.join(listed)} (known: {', '.join(_FIELDS)})"
         items.left_out = (f"fields {fields}",)
     return items
 

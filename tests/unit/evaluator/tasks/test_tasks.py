@@ -63,7 +63,8 @@ def test_fields_of_a_line_make_groups(tmp_path):
     first, second = data.pools["english"]
     assert first.groups == ("team=le gal", "level=2")
     assert second.groups == ()
-    assert data.left_out[0].startswith("fields note, team (known: ")
+    team = "team in lines whose groups lack it"
+    assert data.left_out[0].startswith(f"fields note, {team} (known: ")
     assert loaded(path, LINE, LINE | {"id": "b"}).digest == data.digest
     assert loaded(path, LINE | named | {"team": None}).pools["english"][0].groups == (
         "level=2",

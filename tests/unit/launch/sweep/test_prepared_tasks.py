@@ -225,6 +225,13 @@ def test_a_sweep_rechecks_what_it_includes():
     assert "recheck_cut" not in SweepConfig.model_validate(inner).tasks[0].identifying()
 
 
+def test_groups_of_own_questions_stand_in_their_lines():
+    asked = {"task": "jsonl:q", "groups": ["team"]}
+    told = refused(expanded, {"models": {"a": "bundled"}, "tasks": [asked]})
+    remedy = "that can be said: each line of its file has groups"
+    assert told.endswith(f": groups: task 'jsonl:q' is no data set of which {remedy}")
+
+
 def test_problems_beside_a_suite_name_their_entry():
     document = {"models": {"a": "bundled"}, "tasks": [{"suite": "zero-shot"}, task()]}
     document["tasks"][1]["itmes"] = 3
