@@ -573,7 +573,7 @@ def start(config: SweepConfig, output: Output, *, dry_run: bool) -> None:
         )
     run = read_run(out)
     if left:
-        notes.append(f"counted: the items that {out} has not or not whole")
+        notes.append(f"counted: the items of which {out} lacks a record")
     elif run:
         notes.append(f"what {out} has already is counted too")
     print_estimate(config, run, notes, left, as_json=output.as_json)
