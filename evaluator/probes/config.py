@@ -150,11 +150,10 @@ class EvalConfig(Settings, Source):
         to write. Only whole contexts of items can be lengthened."""
         task = self._task
         if task and task.data is None and self.given():
-            own = [name for name in self.given() if f'"{name}"' in task.example]
-            remedy = f": each line of its file has {', '.join(own)}" if own else ""
+            remedy = ": each line of its file has language and groups"
             raise ValueError(
                 f"{', '.join(self.given())}: task {self.task!r} is no data set of which"
-                f" that can be said{remedy}"
+                f" that can be said{remedy * (task.name == 'jsonl')}"
             )
         choosing = []
         for probe in PROBES:

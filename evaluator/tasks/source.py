@@ -78,11 +78,10 @@ class Fields(Frozen):
         paths: tuple[str, ...] | None = getattr(self, name)
         return paths or ()
 
-    @property
-    def columns(self) -> tuple[str, ...]:
+    def columns(self) -> list[str]:
         """All paths, each once."""
         paths = [path for name in type(self).model_fields for path in self.paths(name)]
-        return tuple(dict.fromkeys(path for path in paths if CONSTANT not in path))
+        return [path for path in dict.fromkeys(paths) if CONSTANT not in path]
 
     def problem(self) -> str | None:
         """Why no item can be made with these fields, naming the one that lacks; None

@@ -186,18 +186,18 @@ def _described(task: Task) -> Iterator[str]:
 
 def _columns(task: Task) -> Iterator[str]:
     """The columns that a preset reads of its data, and those of a suite."""
-    if task.data is None or task.sample is None:
-        return
-    source, _ = task.data.source(None)
-    shown = {"columns": source.fields}
-    for suite, settings in task.suites.items():
-        said = {name: settings[name] for name in {*Source.model_fields} & {*settings}}
-        shown[f"columns in {suite}"] = Source.model_validate(said).over(source).fields
-    before = None
-    for what, fields in shown.items():
-        if fields is not None and fields != before:
-            yield f"  {what}: {', '.join(fields.columns)}"
-        before = fields
+    for name, settings in {"": {}, **task.suites}.items():
+        if (
+            task.data is None
+            or task.sample is None
+            or (name and "fields" not in settings)
+        ):
+            continue
+        source, _ = task.data.source(None)
+        said = Source.model_validate({"fields": settings.get("fields")}).over(source)
+        if said.fields:
+            where = f" in {name}" if name else ""
+            yield f"  columns{where}: {', '.join(said.fields.columns())}"
 
 
 def _posed(task: Task, item: Item) -> Iterator[str]:

@@ -191,7 +191,12 @@ def _data_notes(name: str, questions: Sequence[Question]) -> Iterator[tuple[str,
             f" {counted(len(loose), 'item')}: {loose[0]}"
         )
         yield wrong, True
-    if tied := [each.item.item_id for each in questions if _is_tied(each)]:
+    tied = [
+        each.item.item_id
+        for each in questions
+        if (own := each.options) and own.texts.count(own.texts[own.gold]) > 1
+    ]
+    if tied:
         tie = (
             f"{name}: a wrong option equals the gold one in {counted(len(tied), 'item')},"
             f" as {tied[0]!r}: picked counts a tie as wrong, table suite as right"
@@ -207,11 +212,6 @@ def _loose_option(question: Question) -> str:
         if option not in item.answers and contains(option, item.answers, item.language):
             return f"{item.item_id!r} has {one_line(option, 60)!r}"
     return ""
-
-
-def _is_tied(question: Question) -> bool:
-    texts, options = question.option_texts, question.options
-    return options is not None and texts.count(texts[options.gold]) > 1
 
 
 class Inspections(AbstractContextManager["Inspections"]):

@@ -228,7 +228,7 @@ def test_a_sweep_rechecks_what_it_includes():
 def test_groups_of_own_questions_stand_in_their_lines():
     asked = {"task": "jsonl:q", "groups": ["team"]}
     told = refused(expanded, {"models": {"a": "bundled"}, "tasks": [asked]})
-    remedy = "that can be said: each line of its file has groups"
+    remedy = "that can be said: each line of its file has language and groups"
     assert told.endswith(f": groups: task 'jsonl:q' is no data set of which {remedy}")
 
 
