@@ -103,8 +103,8 @@ class Lease:
             what = f"{others[-1]} has taken over" if others else "the lease is gone"
             self._lost = self._lost or LeaseLost(
                 f"{self.directory}: {what}: this process ({self._claim}) had given no"
-                " sign of life for too long; it writes nothing more there, and what it"
-                " had finished is kept"
+                " sign of life for too long, or was taken over on purpose; it writes"
+                " nothing more there, and what it had finished is kept"
             )
         except OSError:  # a full disk, or an unreachable file server
             pass
@@ -206,8 +206,9 @@ class Lease:
 def claims(directory: Path) -> list[Claim]:
     """All claims, the latest last."""
     place = directory / FOLDER
-    names = sorted(glob("[0-9]*.json", root_dir=place))
-    return list(filter(None, (_read(place / name) for name in names)))
+    files = [place / name for name in sorted(glob("[0-9]*.json", root_dir=place))]
+    found = [_read(file) for file in files if file.stem.isdecimal()]
+    return [claim for claim in found if claim is not None]
 
 
 def beat_of(directory: Path, claim: Claim) -> bytes | None:

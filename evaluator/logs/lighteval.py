@@ -134,7 +134,7 @@ def _samples(file: Path) -> Iterator[Sample]:
                 for row in batch.to_pylist():
                     yield _sample_of(row, number)
                     number += 1
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeError) as error:
         raise InputError(f"{file}: cannot be read ({error})") from error
 
 

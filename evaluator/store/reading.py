@@ -137,7 +137,7 @@ def read_part(
         for name in absent:
             table = table.append_column(name, pa.nulls(len(table)))
         table = table.select(list(names))
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeError) as error:
         raise InputError(
             f"{path}: cannot be read as Parquet: {one_line(error)}; the command that"
             " wrote it makes it again"
@@ -172,7 +172,7 @@ def damage_of(
                 elif name in needed:
                     return f"has no column {name!r}"
             table = file.read(use_threads=False)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise InputError(
                 f"{path}: cannot be read: {os.strerror(error.errno)}"

@@ -321,7 +321,7 @@ def _read_part(path: Path, columns: list[str]) -> pa.Table:
         # ParquetFile takes half the time of `read_table`.
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             return file.read(columns=columns, use_threads=False).select(columns)
-    except (pa.ArrowException, OSError, KeyError) as error:
+    except (pa.ArrowException, OSError, KeyError, UnicodeError) as error:
         raise InputError(
             f"{path}: not a readable part ({one_line(error)}); the same command moves"
             " it aside and makes it again"

@@ -92,9 +92,12 @@ def quantise_request(model: str, typed: Json, *, fetch: bool) -> QuantiseConfig:
         typed["ignore"] = listed("ignore", typed["ignore"])
     if "recipe" in typed:
         typed["recipe"], schemes = read_recipe(typed["recipe"], "--recipe")
+    elif method.takes_recipe:
+        raise InputError("Missing option '--recipe': llm-compressor's recipe, a file")
     if "scheme" not in typed and not method.takes_experts:
         if len(schemes) != 1:
-            raise InputError(f"Missing option '--scheme': one of {', '.join(schemes)}")
+            known = ", ".join(schemes or method.schemes)
+            raise InputError(f"Missing option '--scheme': one of {known}")
         (typed["scheme"],) = schemes
     if "calibration" in typed and not method.needs_calibration:
         raise InputError(f"--calibration: method {method.name} needs no text")

@@ -337,3 +337,11 @@ def test_link_to_another_file_system(tmp_path: Path, monkeypatch) -> None:
             write_atomically(tmp_path / "records" / "a", b"b")
     held.release()
     assert [each.name for each in (tmp_path / "records").iterdir()] == ["a"]
+
+
+def test_foreign_files_are_no_claims(tmp_path):
+    lease = Lease(tmp_path)
+    (tmp_path / FOLDER / "9abc.json").write_text("{")
+    assert [claim.number for claim in claims(tmp_path)] == [1]
+    lease.release()
+    Lease(tmp_path).release()

@@ -150,6 +150,7 @@ def _written(left_out, **columns):
         ("magic bytes", lambda content: content[:-9]),
         ("size is 4|magic bytes|corrupt", lambda _: b"PAR1"),
         ("(?i)crc", _flip),
+        ("codec can't decode", lambda content: content.replace(b"token_ids", b"token_i\xe4s")),
         ("has no column 'item_id'", lambda _: _written(RECORDS.names.index("item_id"))),
         ("column 'index' has type string, not int32", lambda _: _written(None, index=["0"])),
     ],

@@ -29,6 +29,7 @@ def test_compress_prunes_and_quantises(monkeypatch, tmp_path, words, manifest, m
     [
         ("--method rtnn --out x", "unknown method 'rtnn'; did you mean 'rtn'?"),
         ("--method rtn --out x", "Missing option '--scheme': one of W4A16"),
+        ("--method recipe --out x", "Missing option '--recipe'"),
         ("--method rtn --scheme W8A16", "Missing option '--out'"),
         (
             "--method wanda --scheme W4A16 --out x",
