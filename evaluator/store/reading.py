@@ -49,8 +49,15 @@ def read_records(
     counts, as the engine may have failed before. `attrs["repeated"]`: whether answers
     stand twice. Raises InputError for an invalid part (`read_part`)."""
     tables = [read_part(path, names, schema.RECORD_COLUMNS) for path in parts]
-    table = pa.concat_tables(tables, promote_options="permissive")
     own = {**cell.origin, "task": cell.task}
+    weights = "weights_digest"
+    for path, table in zip(parts, tables, strict=True):
+        if weights in own and set(table[weights].unique().to_pylist()) - {own[weights]}:
+            raise InputError(
+                f"{path}: has records of other weights than {cell.checkpoint}: remove"
+                " it, and the run's command makes them again"
+            )
+    table = pa.concat_tables(tables, promote_options="permissive")
     for name in own.keys() & {*names}:
         kind = schema.RECORDS.field(name)
         column = pa.repeat(pa.scalar(own[name], kind.type), table.num_rows)

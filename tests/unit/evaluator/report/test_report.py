@@ -175,6 +175,17 @@ def test_records_alone_are_enough(made, copied):
     assert set(pd.read_csv(paths.tables["fates"])["sparsity"]) == {0.6}
 
 
+def test_part_of_another_cell_is_named(copied):
+    """A copy, whose columns the cell's own would hide."""
+    ours, others = sorted({part.parent for part in copied.glob("records/*/*.parquet")})[
+        :2
+    ]
+    copy = ours / "part-000009.parquet"
+    shutil.copy(min(others.glob("*.parquet")), copy)
+    told = refused(write_report, copied)
+    assert f"{copy}: has records of other weights than" in told
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
