@@ -359,7 +359,7 @@ def test_item_file_on_read_only_disk(desk):
     typed = f"eval dense --task jsonl:{file} --out /proc/resurface/run"
     code, error = desk.type(*typed.split())
     assert (code, error.count("\n")) == (2, 1)
-    assert "/proc/resurface/run: --out" in error
+    assert "/proc/resurface/run: cannot write there" in error
 
 
 @pytest.mark.parametrize("out", ["mine/run", "full"])
