@@ -8,6 +8,7 @@ evaluates help texts with registered names.
 
 import sys
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Annotated
 
 import typer
@@ -186,6 +187,9 @@ def _run() -> int:
     debug = len(arguments) < len(sys.argv) - 1
     collect_rarely()
     try:
+        for name, value in pairwise(["an argument", *arguments]):
+            if not value:  # an unset variable of a shell; as a path, this directory
+                raise InputError(f"{name}: the value is empty")
         load_plugins()
         if (
             arguments

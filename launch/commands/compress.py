@@ -99,7 +99,5 @@ def quantise_request(model: str, typed: Json, *, fetch: bool) -> QuantiseConfig:
             known = ", ".join(schemes or method.schemes)
             raise InputError(f"Missing option '--scheme': one of {known}")
         (typed["scheme"],) = schemes
-    if "calibration" in typed and not method.needs_calibration:
-        raise InputError(f"--calibration: method {method.name} needs no text")
     looks = method.needs_calibration
     return request(QuantiseConfig, model, typed, looks=looks, fetch=fetch)

@@ -161,7 +161,11 @@ def request(
     text: Json = {"source": typed.get("calibration", USUAL.source)}
     wanted: Json = {"source": Path(model)}
     for name, value in typed.items():
-        (text if name in CalibrationConfig.model_fields else wanted)[name] = value
+        of_text = name in CalibrationConfig.model_fields
+        if not looks and (of_text or name == "calibration"):
+            option = as_option((name,))
+            raise InputError(f"{option}: method {typed['method']} needs no text")
+        (text if of_text else wanted)[name] = value
     wanted["calibration"] = None
     if looks:
         calibration = validated(CalibrationConfig, text, where, as_option)

@@ -44,6 +44,14 @@ def test_compress_prunes_and_quantises(monkeypatch, tmp_path, words, manifest, m
             "--calibration: method rtn needs no text",
         ),
         (
+            "--method rtn --scheme W8A8 --samples 3 --out x",
+            "--samples: method rtn needs no text",
+        ),
+        (
+            "--method magnitude --sparsity 0.5 --samples 3 --out x",
+            "--samples: method magnitude needs no text",
+        ),
+        (
             "--method wanda --experts 0.5 --out x",
             "--experts 0.5: method wanda takes none",
         ),

@@ -9,6 +9,7 @@ import pytest
 from evaluator.core.errors import InputError
 from launch.commands.options import eval_sweep
 from launch.sweep.config import SweepConfig
+from tests.support.runs import typed
 from tests.support.sweeps import refused
 
 
@@ -92,3 +93,10 @@ def test_a_suite_names_all_that_its_folder_lacks(tmp_path):
     assert line == f"--suite: {tmp_path}: has no {lacking}"
     line = refused(sweep, task=None, suite="zeroshot")
     assert "unknown suite 'zeroshot'; did you mean 'zero-shot'?" in line
+
+
+def test_empty_value_is_refused(monkeypatch, capsys) -> None:
+    """A shell's unset variable; as a path, it would be the directory here."""
+    for words in (["prune", ""], ["sweep", "demo", "--out", ""]):
+        assert typed(monkeypatch, *words) == 2
+        assert f"{words[-2]}: the value is empty" in capsys.readouterr().err

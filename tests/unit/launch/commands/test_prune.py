@@ -57,7 +57,7 @@ def test_bad_options_are_one_line(changes, message, tmp_path):
 
 
 def test_listed_layers_are_dropped(tmp_path):
-    drop = options(method="drop", sparsity=None, pattern="5,2-3")
+    drop = {"method": "drop", "pattern": "5,2-3"}
     wanted = prune_request(str(tmp_path), drop, fetch=False)
     assert (wanted.pattern, wanted.sparsity, wanted.calibration) == (
         "2-3,5",
