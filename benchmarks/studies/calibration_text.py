@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 import yaml
 
-from benchmarks.harness import Options, print_table, run_main
+from benchmarks.harness import Options, run_main
 from benchmarks.studies.running import finished
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import InputError, Json
@@ -195,17 +195,6 @@ def _row(name: str, text: str, other: str, values: Floats) -> Json:
     return row | dict(zip(names, ends, strict=True))
 
 
-def _shown(row: Any) -> tuple[str, ...]:
-    """A row of the table, in points."""
-    low, value, high, noise = (
-        f"{100 * number:.1f}" for number in (row.low, row.value, row.high, row.noise)
-    )
-    if not row.minus:
-        return row.number, row.text, value, f"{low} to {high}", ""
-    pair = f"{row.text} - {row.minus}"
-    return row.number, pair, value, f"{low} to {high}", noise
-
-
 def main() -> None:
     options = Options(__doc__)
     options.add_argument("--task", default="xquad", help="xquad, or xquad:DIR")
@@ -216,9 +205,7 @@ def main() -> None:
     sweep = sweep_with_texts(given.task, given.web, given.out)
     found = study(read(finished(sweep, given.out)))
     write_atomically(given.out.with_suffix(".csv"), csv_bytes(found))
-    shown = [_shown(row) for row in found.itertuples()]
-    names = ("number", "text", "points", "95 %", "noise")
-    print_table("calibration text", names, shown)
+    print(found.round(3).to_string(index=False))
 
 
 if __name__ == "__main__":

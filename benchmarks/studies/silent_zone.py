@@ -2,7 +2,8 @@
 
     python -m benchmarks.studies.silent_zone --task xquad:DIR --out runs/silent-zone
 
-The same command resumes. It prints the table of the page, and writes OUT.csv."""
+The same command resumes. It prints the table of the page, and writes OUT.csv and
+OUT.svg."""
 
 import hashlib
 from collections.abc import Iterator
@@ -16,11 +17,15 @@ import pandas as pd
 import yaml
 from scipy.stats import rankdata
 
-from benchmarks.harness import Options, count, print_table, run_main
+from benchmarks.harness import Options, count, run_main
 from benchmarks.studies.running import finished
 from evaluator.core.errors import Json
 from evaluator.core.files import csv_bytes, write_atomically
+from evaluator.metrics.items import ALL
+from evaluator.metrics.table import Dots, Series
+from evaluator.report.figures import draw_panels
 from evaluator.report.notebook import OpenRun
+from evaluator.report.page import standalone
 from evaluator.tasks.loading import load_task, select
 
 SWEEP = Path(__file__).with_name("silent-zone.yaml")
@@ -195,6 +200,17 @@ def index(half: dict[str, Half]) -> Json:
     return found
 
 
+def figure(found: pd.DataFrame) -> str:
+    """The rhos of open answers by both graders, as SVG."""
+    names = {"predictor": "checkpoint", "low": "rho_low", "high": "rho_high"}
+    rows = found.rename(columns=names).assign(task="", language=ALL)
+    strict = Series("rho", "greedy", "strict rule", {"outcome": "open"})
+    paper = Series("rho", "lost", "the paper's", {"outcome": "open_paper"}, shift=0.25)
+    title = "Spearman's rho with the open answers lost"
+    panel = Dots(title, (strict, paper), axis="changes", line=0.5)
+    return standalone(draw_panels([panel], rows, "silent-zone", title) or "")
+
+
 def sweep_with_task(task: str, items: int, out: Path) -> Json:
     """The study's sweep with its questions, and the English passages of half A, which
     are written beside the run `out`."""
@@ -224,16 +240,8 @@ def main() -> None:
     half = read(finished(sweep, given.out))
     found = study(half)
     write_atomically(given.out.with_suffix(".csv"), csv_bytes(found))
-    shown = [
-        (
-            row.predictor,
-            row.outcome,
-            f"{row.rho:.2f}",
-            f"{row.low:.2f} to {row.high:.2f}",
-        )
-        for row in found.itertuples()
-    ]
-    print_table("silent zone", ("predictor", "outcome", "rho", "95 %"), shown)
+    write_atomically(given.out.with_suffix(".svg"), figure(found).encode())
+    print(found.round(2).to_string(index=False))
     print(index(half))
 
 
