@@ -154,12 +154,12 @@ def nearest(value: str, known: Iterable[str]) -> str:
     """Suggests the name that is spelled nearly as `value` is; empty for none."""
     spellings = {name.lower(): name for name in known}
     typed = value.lower()
+    if typed.isdecimal():  # numbers are not misspelled
+        return ""
     # one wrong letter is half of a language's code
     cutoff = 0.6 if len(value) > 3 else 0.4
     near = difflib.get_close_matches(typed, spellings, n=1, cutoff=cutoff)
     near = near or [name for name in spellings if typed and name.startswith(typed)]
-    if typed.isdecimal():  # numbers are not misspelled
-        return ""
     return f"; did you mean {spellings[near[0]]!r}?" if near else ""
 
 

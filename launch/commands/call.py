@@ -411,7 +411,13 @@ def evaluate(
         if directory is not None and not directory.exists():  # mistyped
             raise no_directory(str(value))
     output = Output(
-        out, track, notify, (), strict, take_over, detach=detach, as_json=as_json
+        out,
+        track,
+        notify,
+        strict=strict,
+        take_over=take_over,
+        detach=detach,
+        as_json=as_json,
     )
     start(config, output, dry_run=dry_run)
 
@@ -500,7 +506,14 @@ def sweep(
     runs = [] if reuse is None else [Path(each) for each in listed("reuse", reuse)]
     need_reusable(runs, out)
     output = Output(
-        out, track, notify, runs, strict, take_over, detach=detach, as_json=as_json
+        out,
+        track,
+        notify,
+        runs,
+        strict=strict,
+        take_over=take_over,
+        detach=detach,
+        as_json=as_json,
     )
     if not watch and (newest_first or idle_hours is not None):
         raise InputError("--newest-first, --idle-hours: they go with --watch")

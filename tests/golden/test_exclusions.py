@@ -11,7 +11,7 @@ from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.items import NO_REASON
 from evaluator.metrics.left_out import left_out
 from tests.support.records import Seen, numbered, records
-from tests.support.tables import has, only, pair, select, tables
+from tests.support.tables import assert_has, only, pair, select, tables
 
 SAID, SILENT = Seen(greedy=True, choice=True), Seen(greedy=False, choice=True)
 FEW = "2 contexts are too few for an interval"
@@ -41,24 +41,28 @@ def test_exclusions_are_counted_by_reason(shots):
     found = tables(shots)
     accuracy = found["accuracy"].query("format == 'one_shot'")
     row = only(accuracy, checkpoint="dense", language="bengali")
-    has(row, n=0, excluded=3, reason="no item was measured; 3 excluded (no example)")
+    assert_has(
+        row, n=0, excluded=3, reason="no item was measured; 3 excluded (no example)"
+    )
     why = f"3 excluded (no example); 1 excluded (over its cap); {FEW}"
-    has(only(accuracy, checkpoint="p"), reason=why)
-    has(only(accuracy, checkpoint="dense", language="english"), reason=None)
+    assert_has(only(accuracy, checkpoint="p"), reason=why)
+    assert_has(only(accuracy, checkpoint="dense", language="english"), reason=None)
     why = "no item is measured in both formats and both checkpoints"
     bengali = only(found["one_shot"], language="bengali")
-    has(bengali, reason=f"{why}; 3 excluded (no example)")
+    assert_has(bengali, reason=f"{why}; 3 excluded (no example)")
     english = only(found["one_shot"], language="english")
-    has(english, n=2, one_shot_gap=0.5, reason=f"1 excluded (over its cap); {FEW}")
+    assert_has(
+        english, n=2, one_shot_gap=0.5, reason=f"1 excluded (over its cap); {FEW}"
+    )
 
 
 def test_left_out_names_every_reason(shots):
     found = left_out(Inputs(reduce_records(shots)))
-    has(found, checkpoint=["dense"] * 2 + ["p"] * 4, format=["one_shot"] * 6)
-    has(found, language=["all", "bengali", "all", "all", "bengali", "english"])
+    assert_has(found, checkpoint=["dense"] * 2 + ["p"] * 4, format=["one_shot"] * 6)
+    assert_has(found, language=["all", "bengali", "all", "all", "bengali", "english"])
     example, cap = "no example", "over its cap"
-    has(found, reason=[example, example, example, cap, example, cap])
-    has(found, n=[3, 3, 3, 1, 3, 1], asked=[6, 3, 6, 6, 3, 3])
+    assert_has(found, reason=[example, example, example, cap, example, cap])
+    assert_has(found, n=[3, 3, 3, 1, 3, 1], asked=[6, 3, 6, 6, 3, 3])
 
 
 def test_failures_and_silent_exclusions():
@@ -69,12 +73,12 @@ def test_failures_and_silent_exclusions():
     seen = numbered(english=[SAID, failed, excluded(None, choice=False), unscored])
     parts = records("dense", seen)
     found = select(left_out(Inputs(reduce_records(parts))))
-    has(found, probe=["greedy"] * 2 + ["choice"] * 3, n=[1] * 5)
+    assert_has(found, probe=["greedy"] * 2 + ["choice"] * 3, n=[1] * 5)
     told = [NO_REASON, "out of memory", "no distractor", NO_REASON, "out of memory"]
-    has(found, reason=told)
+    assert_has(found, reason=told)
     why = f"1 excluded (no distractor); 1 excluded ({NO_REASON}); 1 failed (out of memory)"
     row = only(tables(parts)["accuracy"], probe="choice")
-    has(row, reason=f"{why}; 1 context is too few for an interval")
+    assert_has(row, reason=f"{why}; 1 context is too few for an interval")
 
 
 def test_accuracy_means_over_languages():
@@ -90,8 +94,8 @@ def test_accuracy_means_over_languages():
     pruned = dict.fromkeys(kept, SAID) | dict.fromkeys(lost, SILENT)
     found = pair(dense, pruned)["accuracy"]
     row = only(found, checkpoint="p", probe="greedy", language="mean")
-    has(row, accuracy=(0.5 + 0) / 2, dense_accuracy=1.0, drop=(0.5 + 1) / 2)
-    has(row, reason="unweighted mean over 2 of 3 languages")
+    assert_has(row, accuracy=(0.5 + 0) / 2, dense_accuracy=1.0, drop=(0.5 + 1) / 2)
+    assert_has(row, reason="unweighted mean over 2 of 3 languages")
     # Half of English's exact interval of 4 of 8, and as much again that Swahili's two
     # items leave open.
     english = binomtest(4, 8).proportion_ci(method="exact")
@@ -113,16 +117,16 @@ def test_fertility_means_by_unit():
         part.loc[choice, "token_ids"] = pd.Series(ids, part.index[choice])
     found = tables(*parts)["fertility"]
     own = found[found["checkpoint"] == "p"]
-    has(own, language=["mean", "mean", "english", "swahili", "thai"])
+    assert_has(own, language=["mean", "mean", "english", "swahili", "thai"])
     word = only(own, language="mean", unit="word")
     # English 10 tokens in 5 words, Swahili 4 in 4; open falls by 1 in English and by 0
     # in Swahili
-    has(word, fertility=(2 + 1) / 2, tokens=14, units=9, choice_drop=0.0)
-    has(word, open_drop=0.5, open_normalised_drop=0.5)
+    assert_has(word, fertility=(2 + 1) / 2, tokens=14, units=9, choice_drop=0.0)
+    assert_has(word, open_drop=0.5, open_normalised_drop=0.5)
     why = "unweighted mean over 2 of 2 languages with tokens per word;"
     assert word["reason"].startswith(why)
     character = only(own, language="mean", unit="character")
-    has(character, fertility=9 / 6, open_drop=0.0)
+    assert_has(character, fertility=9 / 6, open_drop=0.0)
 
 
 def test_perplexity_means_over_texts():
@@ -139,11 +143,13 @@ def test_perplexity_means_over_texts():
         parts.append(records(name, windows, base=base, task=task))
     found = tables(*parts)["perplexity"]
     row = only(found, checkpoint="p", language="mean")
-    has(row, task="mean of 3 texts", n=6, tokens=60)
-    has(row, perplexity=math.exp((1.5 + 3.5 + 4.0) / 3), perplexity_low=None)
+    assert_has(row, task="mean of 3 texts", n=6, tokens=60)
+    assert_has(row, perplexity=math.exp((1.5 + 3.5 + 4.0) / 3), perplexity_low=None)
     # the base has not read th
-    has(row, perplexity_ratio=math.exp((0.5 + 1.5) / 2))
+    assert_has(row, perplexity_ratio=math.exp((0.5 + 1.5) / 2))
     assert "perplexity_ratio of 2 of 3 texts" in row["reason"]
-    has(only(found, checkpoint="dense", language="mean"), perplexity=math.exp(1.5))
+    assert_has(
+        only(found, checkpoint="dense", language="mean"), perplexity=math.exp(1.5)
+    )
     th = only(found, checkpoint="p", task="th")["reason"]
     assert th.startswith("base 'dense' was not measured on this text;")

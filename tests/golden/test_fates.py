@@ -11,7 +11,7 @@ from evaluator.deciding.verdict_text import why
 from evaluator.deciding.verdicts import judge
 from evaluator.metrics import TABLES, Inputs, reduce_records
 from tests.support.records import Seen, numbered, records
-from tests.support.tables import Tables, has, only, pair
+from tests.support.tables import Tables, assert_has, only, pair
 
 RIGHT = Seen(greedy=True, choice=True)
 WRONG = Seen(greedy=False, choice=False, said="Paris")
@@ -46,15 +46,17 @@ def case():
 def test_flips_by_hand(case):
     """Flips count both ways and another wrong answer apart."""
     row = only(case["flips"], probe="greedy", margin="all")
-    has(row, n=6, flips=3, right_to_wrong=2, wrong_to_right=1, wrong_to_other=1)
-    has(row, excluded=1, flip_rate=3 / 6, right_to_wrong_rate=2 / 6, mcnemar_p=1.0)
-    has(row, reason="1 excluded (too long)")
+    assert_has(row, n=6, flips=3, right_to_wrong=2, wrong_to_right=1, wrong_to_other=1)
+    assert_has(
+        row, excluded=1, flip_rate=3 / 6, right_to_wrong_rate=2 / 6, mcnemar_p=1.0
+    )
+    assert_has(row, reason="1 excluded (too long)")
     swahili = only(case["flips"], probe="greedy", language="swahili")
-    has(swahili, n=1, flips=1, excluded=1)
+    assert_has(swahili, n=1, flips=1, excluded=1)
     # Choices are compared by the option that won: english/3 wrong to right, swahili/1
     # right to wrong; the wrong ones share their option.
     choice = only(case["flips"], probe="choice", margin="all")
-    has(choice, flips=2, wrong_to_other=0)
+    assert_has(choice, flips=2, wrong_to_other=0)
 
 
 def test_flips_in_thirds_of_certainty(case):
@@ -62,26 +64,30 @@ def test_flips_in_thirds_of_certainty(case):
     found = case["flips"]
     thirds = found[(found["probe"] == "greedy") & (found["margin"] != "all")]
     # swahili/1; english/3; english/2
-    has(thirds, margin=["lowest", "middle", "highest"], n=[2, 2, 2], flips=[1, 1, 1])
-    has(thirds, margin_from=[-0.6, -0.4, -0.2], margin_to=[-0.5, -0.3, -0.1])
+    assert_has(
+        thirds, margin=["lowest", "middle", "highest"], n=[2, 2, 2], flips=[1, 1, 1]
+    )
+    assert_has(thirds, margin_from=[-0.6, -0.4, -0.2], margin_to=[-0.5, -0.3, -0.1])
     scored = [Seen(choice=True, gold_score=-2 + n / 10) for n in (1, 2, 3)]
     found = pair(numbered(english=scored), numbered(english=scored))["flips"]
-    has(found[found["margin"] != "all"], margin_from=[0.1, 0.2, 0.3])
+    assert_has(found[found["margin"] != "all"], margin_from=[0.1, 0.2, 0.3])
 
 
 def test_recovery_percent_by_hand(case):
     row = only(case["recovery_percent"], probe="greedy")
-    has(row, base_accuracy=3 / 6, accuracy=2 / 6, recovery=2 / 3, above_guessing=None)
+    assert_has(
+        row, base_accuracy=3 / 6, accuracy=2 / 6, recovery=2 / 3, above_guessing=None
+    )
     assert row["recovery_low"] < 2 / 3 < row["recovery_high"]
     choice = only(case["recovery_percent"], probe="choice", language="english")
     # 2 of 5, then 3 of 5
-    has(choice, recovery=3 / 2, above_guessing=(3 / 5 - 1 / 4) / (2 / 5 - 1 / 4))
+    assert_has(choice, recovery=3 / 2, above_guessing=(3 / 5 - 1 / 4) / (2 / 5 - 1 / 4))
     mean = only(case["recovery_percent"], probe="greedy", language="mean")
     # english 2 of 2, swahili 0 of 1
-    has(mean, recovery=(1 + 0) / 2)
+    assert_has(mean, recovery=(1 + 0) / 2)
     found = pair(numbered(english=[WRONG]), numbered(english=[RIGHT]))
     row = only(found["recovery_percent"], probe="greedy")
-    has(row, recovery=None)
+    assert_has(row, recovery=None)
     assert "the base is right for 0.000" in row["reason"]
 
 
@@ -109,13 +115,13 @@ def test_length_by_hand():
     pruned = [Seen(greedy=True, tokens=8)]
     pruned += [Seen(greedy=True, tokens=16, ended=False)] * 3
     row = only(pair(numbered(english=dense), numbered(english=pruned))["length"])
-    has(row, base_tokens=6, tokens=14, ratio=14 / 6)
-    has(row, base_at_limit=0, at_limit=0.75, more_at_limit=0.75)
+    assert_has(row, base_tokens=6, tokens=14, ratio=14 / 6)
+    assert_has(row, base_at_limit=0, at_limit=0.75, more_at_limit=0.75)
     assert row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
     for limit, at_limit in ((16, 0.0), (4, None)):
         inputs = compared(run_of(p={"max_new_tokens": limit}), greedy=True, tokens=4)
         row = only(TABLES["length"].fill(inputs).frame)
-        has(row, at_limit=at_limit, cut=at_limit, loop=0.0, tokens=4)
+        assert_has(row, at_limit=at_limit, cut=at_limit, loop=0.0, tokens=4)
         # whether the last token ends the answer
         assert ("no token is known to end one" in str(row["reason"])) == (limit == 4)
 
@@ -141,8 +147,10 @@ def test_answers_that_were_posed_again():
     run = run_of(p=again, dense=again)
     inputs = Inputs(reduce_records(pd.concat(parts, ignore_index=True)), run=run)
     row = only(TABLES["length"].fill(inputs).frame)
-    has(row, base_rechecked=1, rechecked=4, rechecked_right=1)
-    has(row, rechecked_cut=1, rechecked_loop=1, at_limit=2 / 5, cut=1 / 5, loop=1 / 5)
+    assert_has(row, base_rechecked=1, rechecked=4, rechecked_right=1)
+    assert_has(
+        row, rechecked_cut=1, rechecked_loop=1, at_limit=2 / 5, cut=1 / 5, loop=1 / 5
+    )
 
 
 def test_cut_looping_and_long_answers_are_three_outcomes():
@@ -160,8 +168,8 @@ def test_cut_looping_and_long_answers_are_three_outcomes():
         replace(cut, said=LOOPING),  # the base's is cut, and does not loop
     ]
     row = only(pair(numbered(english=dense), numbered(english=pruned))["length"])
-    has(row, n=40, at_limit=13 / 40, base_at_limit=1 / 40, base_loop=0)
-    has(row, cut=8 / 40, loop=6 / 40, long=5 / 40)
+    assert_has(row, n=40, at_limit=13 / 40, base_at_limit=1 / 40, base_loop=0)
+    assert_has(row, cut=8 / 40, loop=6 / 40, long=5 / 40)
     parts = [records("dense", numbered(english=dense))]
     parts.append(records("p", numbered(english=pruned), base="dense"))
     (verdict,) = judge(Inputs(reduce_records(pd.concat(parts))), Policy())

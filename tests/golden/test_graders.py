@@ -15,7 +15,7 @@ from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.tables.grading import EXTRACTION
 from tests.support.records import Seen, numbered, records
 from tests.support.stamps import make_item
-from tests.support.tables import has, only
+from tests.support.tables import assert_has, only
 
 FILES = {"number": "numbers.csv", "letter": "letters.csv"}
 ALL = {**FILES, "math": "formulas.csv"}
@@ -169,13 +169,13 @@ def test_table_counts_what_was_read():
     asks = {"grader": "number", "template": {"text": "{{ question }} Options: none"}}
     settings = {"identity": {"task_settings": {"m": {"t": asks}}}}
     (row, _) = EXTRACTION.fill(Inputs(reduce_records(frame), items, run=settings)).rows
-    has(row, n=40, none=0.25, several=0.25, grader="number", lists_options=False)
-    has(row, other=0.5, empty=0, question=0.5)
+    assert_has(row, n=40, none=0.25, several=0.25, grader="number", lists_options=False)
+    assert_has(row, other=0.5, empty=0, question=0.5)
     assert row["none_low"] < 0.25 < row["none_high"]
     few = items.assign(groups=[["team=a"]] * 20 + [None, ["team=b"]] + [None] * 18)
     found = EXTRACTION.fill(Inputs(reduce_records(frame), few, run=settings)).frame
-    has(only(found, language="team=a"), n=20, other=0.5, question=0.5)
-    has(only(found, language="team=b"), n=1, other=None)
+    assert_has(only(found, language="team=a"), n=20, other=0.5, question=0.5)
+    assert_has(only(found, language="team=b"), n=1, other=None)
     assert "they take two items" in only(found, language="team=b")["reason"]
     asks["template"]["text"] += "{% for o in options %}{{ o }}{% endfor %}"
     inputs = Inputs(reduce_records(frame), items, run=settings)
@@ -185,7 +185,7 @@ def test_table_counts_what_was_read():
         asks = {"grader": "letter", "template": {"text": "{{ options }}" * listed}}
         settings["identity"]["task_settings"]["m"]["t"] = asks
         inputs = Inputs(reduce_records(frame), lettered, run=settings)
-        has(EXTRACTION.fill(inputs).rows[0], other=0.5, question=share)
+        assert_has(EXTRACTION.fill(inputs).rows[0], other=0.5, question=share)
     frame["option_text"] = None  # by a grader of whole texts
     assert not EXTRACTION.fill(Inputs(reduce_records(frame), items, run=settings)).rows
 

@@ -9,7 +9,7 @@ import pytest
 
 from evaluator.core.grading import contains
 from tests.support.records import Seen, numbered, records
-from tests.support.tables import has, only, tables
+from tests.support.tables import assert_has, only, tables
 
 # Of 40 items in English, greedy is right on 30 to the strict rule, and on 36 to the
 # paper's; of 2 beams each one.
@@ -43,19 +43,21 @@ def graded(rule: str | None, last: int = 36) -> pd.DataFrame:
 @pytest.mark.parametrize(("rule", "right"), [("strict", 30), ("paper", 36), (None, 30)])
 def test_accuracy_follows_the_runs_rule(rule, right):
     accuracy = tables(graded(rule))["accuracy"]
-    has(only(accuracy, probe="greedy"), accuracy=right / 40)
+    assert_has(only(accuracy, probe="greedy"), accuracy=right / 40)
 
 
 def test_table_counts_what_only_paper_counts():
     filled = tables(graded("paper")).fill("grading")
     greedy, beam = (only(filled.frame, probe=probe) for probe in ("greedy", "beam"))
-    has(greedy, n=40, strict=30, paper=36, only_paper=6, rate=0.75, paper_rate=0.9)
-    has(greedy, examples="=186363 31 | =186363 32 | =186363 33")
-    has(beam, n=80, strict=30, paper=36, only_paper=6, rate=30 / 80)
+    assert_has(
+        greedy, n=40, strict=30, paper=36, only_paper=6, rate=0.75, paper_rate=0.9
+    )
+    assert_has(greedy, examples="=186363 31 | =186363 32 | =186363 33")
+    assert_has(beam, n=80, strict=30, paper=36, only_paper=6, rate=30 / 80)
     assert greedy["rate_high"] < greedy["paper_rate"]
     assert "greedy" in set(filled.shown["probe"])
     close = tables(graded("paper", last=31)).fill("grading")
-    has(only(close.frame, probe="greedy"), only_paper=1)
+    assert_has(only(close.frame, probe="greedy"), only_paper=1)
     assert close.shown.empty
 
 

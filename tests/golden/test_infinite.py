@@ -15,7 +15,7 @@ from evaluator.report.figures import draw
 from tests.support.records import Seen, numbered, records
 from tests.support.runs import resurface
 from tests.support.synthetic import write_run
-from tests.support.tables import has, only, tables
+from tests.support.tables import assert_has, only, tables
 
 
 @pytest.mark.more
@@ -57,7 +57,7 @@ def test_perplexity_of_an_impossible_text(own, dense, ratio):
         parts.append(records(name, numbered(text=windows), base=base, task="book"))
     frame = tables(*parts)["perplexity"]
     row = only(frame, checkpoint="p")
-    has(row, perplexity_ratio=ratio, perplexity_ratio_low=None)
+    assert_has(row, perplexity_ratio=ratio, perplexity_ratio_low=None)
     assert math.isinf(row["perplexity"]) == own
     assert "without an interval" in row["reason"]
     assert "\u221e" in draw(TABLES["perplexity"], frame)

@@ -9,7 +9,7 @@ import pytest
 from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.metrics.tables.matching import CONTAINMENT, MAJORITY
 from tests.support.records import Seen, judged, numbered, records
-from tests.support.tables import has, only
+from tests.support.tables import assert_has, only
 
 # greedy: english 1, 2 and korean 5 contain the gold answer
 SEEN = {
@@ -43,11 +43,11 @@ def test_contained_answer_is_right_for_all():
     # of 4 and 6 the two matchers disagree: a tie is a no
     for grader, yes in {CONTAINMENT: 3, "a": 6, "b": 4, MAJORITY: 4}.items():
         line = row(found, grader)
-        has(line, n=7, yes=yes, accuracy=yes / 7, excluded=1, engine_error=1)
-    has(row(found, "a", language="korean"), accuracy=2 / 3, unjudged=0)
+        assert_has(line, n=7, yes=yes, accuracy=yes / 7, excluded=1, engine_error=1)
+    assert_has(row(found, "a", language="korean"), accuracy=2 / 3, unjudged=0)
     three = [of_failures("a", 3, 4), of_failures("b", 3, 6), of_failures("c", 3, 4)]
     # 3 and 4 join the three that contain the answer
-    has(row(table(*three), MAJORITY), yes=5)
+    assert_has(row(table(*three), MAJORITY), yes=5)
     elsewhere = judged("b", "other", {"english/3": True})
     found = table(of_failures("a", 3), elsewhere)
     assert set(found["grader"]) == {CONTAINMENT, "a"}
@@ -56,12 +56,12 @@ def test_contained_answer_is_right_for_all():
 def test_agreement_with_containment_needs_all():
     line = row(table(of_failures("a", 3)), "a")
     why = "agreement needs all verdicts: resurface match --all"
-    has(line, agreement=None, reason=why)
+    assert_has(line, agreement=None, reason=why)
     said = {key: key[-1] in "123" for key in SEEN if key[-1] not in "89"}
     line = row(table(judged("a", "dense", said)), "a")
     # containment 1 2 5, matcher 1 2 3: equal on 5 of 7. 5 contains the answer: right,
     # whatever the matcher says
-    has(line, agreement=5 / 7, yes=4)
+    assert_has(line, agreement=5 / 7, yes=4)
 
 
 @pytest.mark.parametrize("said", ["too long", None])
@@ -70,7 +70,7 @@ def test_response_without_verdict(said):
         "a", "dense", dict(zip(FAILURES, (said, True, True, False), strict=True))
     )
     line = row(table(verdicts), "a")
-    has(line, n=6, unjudged=1, yes=5)
+    assert_has(line, n=6, unjudged=1, yes=5)
     assert line["reason"].startswith("1 items lack a verdict")
     assert table(verdicts.assign(weights_digest="other")).empty
 
@@ -90,10 +90,10 @@ def test_accepted_beam_makes_item_right():
 
     found = table(of_beams([False], [False, True], [False, False]), seen=beams)
     assert set(found["probe"]) == {"beam"}
-    has(row(found, CONTAINMENT), n=3, yes=1, accuracy=1 / 3)
-    has(row(found, "a"), n=3, yes=2)
+    assert_has(row(found, CONTAINMENT), n=3, yes=1, accuracy=1 / 3)
+    assert_has(row(found, "a"), n=3, yes=2)
     found = table(of_beams([False], [True, None], [False, None]), seen=beams)
-    has(row(found, "a"), n=2, unjudged=1, yes=2)
+    assert_has(row(found, "a"), n=2, unjudged=1, yes=2)
 
 
 def test_judged_formats_and_seeds_have_rows():
@@ -109,7 +109,7 @@ def test_judged_formats_and_seeds_have_rows():
     inputs = Inputs(outcomes, verdicts=pd.concat(verdicts))
     found = TABLES["matching"].fill(inputs).frame
     assert found["format"].unique().tolist() == ["open", "one_shot"]
-    has(only(found, grader="a", format="one_shot", yes=7), accuracy=1.0)
+    assert_has(only(found, grader="a", format="one_shot", yes=7), accuracy=1.0)
     drawn = Seen(samples=[False, False])
     of_run = records("dense", numbered(english=[replace(drawn, greedy=False)]))
     verdicts = []
@@ -119,4 +119,4 @@ def test_judged_formats_and_seeds_have_rows():
     again = records("dense", numbered(english=[drawn]), seed=1)
     outcomes = reduce_records(pd.concat([of_run, again]))
     inputs = Inputs(outcomes, verdicts=pd.concat(verdicts))
-    has(row(TABLES["matching"].fill(inputs).frame, "a"), yes=0)
+    assert_has(row(TABLES["matching"].fill(inputs).frame, "a"), yes=0)

@@ -6,7 +6,7 @@ import pytest
 from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.report.results import compute, part_of
 from tests.support.records import Seen, records
-from tests.support.tables import has, rows_where
+from tests.support.tables import assert_has, rows_where
 
 BOTH, SILENT = Seen(True, True, rank=1, margin=0.0), Seen(False, True)
 DENSE = {f"english/{n}": BOTH for n in range(8)}
@@ -45,20 +45,20 @@ def test_noise_by_hand(inputs):
 
     def of(probe, **more):
         (row,) = rows_where(frame, {"probe": probe} | more).to_dict("records")
-        has(row, checkpoint=NAME, base="dense", control="order")
+        assert_has(row, checkpoint=NAME, base="dense", control="order")
         return row
 
     greedy = of("greedy")
-    has(greedy, n=10, flips=2, flip_rate=0.2, changed_rate=0.3)
+    assert_has(greedy, n=10, flips=2, flip_rate=0.2, changed_rate=0.3)
     assert greedy["flip_rate_low"] < 0.2 < greedy["flip_rate_high"]
     # of the 7 equal answers one moved by 3 tokens x .2 nats
-    has(greedy, distance=0.6 / 7, distance_max=pytest.approx(0.6))
+    assert_has(greedy, distance=0.6 / 7, distance_max=pytest.approx(0.6))
     # gold wins by 1, and loses by 1
-    has(of("choice"), n=9, flips=1, changed_rate=1 / 9, distance=2 / 9)
-    has(of("rank"), n=6, flips=None, distance=0.5 / 6, distance_max=0.5)
-    has(of("perplexity"), n=3, distance=0.25 / 3, task="book")
+    assert_has(of("choice"), n=9, flips=1, changed_rate=1 / 9, distance=2 / 9)
+    assert_has(of("rank"), n=6, flips=None, distance=0.5 / 6, distance_max=0.5)
+    assert_has(of("perplexity"), n=3, distance=0.25 / 3, task="book")
     along = of("fidelity", along="gold answer")
-    has(along, n=1, kld=0.2, same_top=1.0, flips=None)
+    assert_has(along, n=1, kld=0.2, same_top=1.0, flips=None)
     assert along["kld_max"] == pytest.approx(0.3)
 
 

@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import binomtest, chi2
 
 from tests.support.records import Seen, records
-from tests.support.tables import has, only, select, tables
+from tests.support.tables import assert_has, only, select, tables
 
 TASKS = {"paper": "t", "terse": "t+terse", "wordy": "t+wordy"}
 # Of ten items in English and ten in Korean, the first so many are right under paper,
@@ -46,24 +46,24 @@ def case():
 def test_each_prompt_and_all_of_them(case):
     found = case["prompts"]
     rows = select(found, checkpoint="dense")
-    has(rows, prompt=["all", "paper", "terse", "wordy"], task=["t"] * 4)
-    has(rows, accuracy=[(18 + 16 + 10) / 60, 18 / 20, 16 / 20, 10 / 20])
-    has(rows, n=[20] * 4, prompts=[3] * 4)
+    assert_has(rows, prompt=["all", "paper", "terse", "wordy"], task=["t"] * 4)
+    assert_has(rows, accuracy=[(18 + 16 + 10) / 60, 18 / 20, 16 / 20, 10 / 20])
+    assert_has(rows, n=[20] * 4, prompts=[3] * 4)
     whole, paper = rows.iloc[0], rows.iloc[1]
-    has(whole, worst=0.5, worst_prompt="wordy", best_prompt="paper", spread=0.4)
+    assert_has(whole, worst=0.5, worst_prompt="wordy", best_prompt="paper", spread=0.4)
     # Cochran: items with 3, 2, 1, 0 right prompts. English: 8 of 3, one of 2 (paper,
     # wordy), one of 0. Korean: one of 3, seven of 2 (paper, terse), one of 1 (paper),
     # one of 0.
     q = 2 * (3 * (18**2 + 16**2 + 10**2) - 44**2) / (3 * 44 - (9 * 9 + 8 * 4 + 1))
-    has(whole, cochran_p=chi2.sf(q, 2))
+    assert_has(whole, cochran_p=chi2.sf(q, 2))
     # Ten contexts in two languages, nine right in both and one in neither: the exact
     # interval of 9 of 10.
     exact = binomtest(9, 10).proportion_ci(method="exact")
-    has(paper, accuracy_low=exact.low, accuracy_high=exact.high)
+    assert_has(paper, accuracy_low=exact.low, accuracy_high=exact.high)
     assert whole["worst_low"] < whole["worst"] < whole["worst_high"]
     assert whole["spread_low"] <= whole["spread"] <= whole["spread_high"]
     korean = only(found, checkpoint="dense", language="korean", prompt="all")
-    has(korean, accuracy=18 / 30, worst=0.1, spread=0.8, n=10)
+    assert_has(korean, accuracy=18 / 30, worst=0.1, spread=0.8, n=10)
 
 
 def test_prompts_use_shared_items():
@@ -78,10 +78,10 @@ def test_prompts_use_shared_items():
             made.append(records(name, answers, base=base, task=task))
     found = tables(*made)
     prompts = select(found["prompts"], checkpoint="a")
-    has(prompts, n=[9, 9, 9], dropped=[1, 1, 1], accuracy=[3 / 9] * 3)
+    assert_has(prompts, n=[9, 9, 9], dropped=[1, 1, 1], accuracy=[3 / 9] * 3)
     terse = prompts.iloc[2]
-    has(terse, prompt="terse", excluded=1, reason="1 excluded (too long)")
-    has(select(found["prompts"], checkpoint="b"), n=[10] * 3, dropped=[0] * 3)
+    assert_has(terse, prompt="terse", excluded=1, reason="1 excluded (too long)")
+    assert_has(select(found["prompts"], checkpoint="b"), n=[10] * 3, dropped=[0] * 3)
     alone = tables(
         records("dense", seen(english=5)),
         records("dense", seen(english=5), task="other"),

@@ -8,7 +8,7 @@ import pytest
 
 from evaluator.metrics.tables.calibration import kind_of
 from tests.support.records import Seen, numbered, records
-from tests.support.tables import has, only, pair, select, tables
+from tests.support.tables import assert_has, only, pair, select, tables
 
 KNOWN = Seen(greedy=True, choice=True)
 UNSAID = Seen(greedy=False, choice=True)
@@ -28,12 +28,12 @@ def test_hard_distractors_beside_the_standard_ones():
     own += [replace(UNSAID, hard="tie"), UNSAID]
     found = pair(numbered(english=dense), numbered(english=own))["hard_distractors"]
     row = only(found, checkpoint="p")
-    has(row, n=4, standard_accuracy=1.0, hard_accuracy=0.5, difference=-0.5)
+    assert_has(row, n=4, standard_accuracy=1.0, hard_accuracy=0.5, difference=-0.5)
     # standard alone is right on items 2 and 4: two-sided exact McNemar of 0 against 2
     # is 2 * (1/2)^2
-    has(row, mcnemar_p=0.5, known=3, standard_dissociation=2 / 3)
-    has(row, hard_dissociation=1 / 3, dissociation_difference=-1 / 3)
-    has(only(found, checkpoint="dense"), n=4, hard_accuracy=0.75, known=None)
+    assert_has(row, mcnemar_p=0.5, known=3, standard_dissociation=2 / 3)
+    assert_has(row, hard_dissociation=1 / 3, dissociation_difference=-1 / 3)
+    assert_has(only(found, checkpoint="dense"), n=4, hard_accuracy=0.75, known=None)
 
 
 def test_choice_by_kind_of_distractors():
@@ -52,16 +52,18 @@ def test_choice_by_kind_of_distractors():
     pruned["english/all3"] = replace(dense["english/all3"], status="engine_error")
     found = pair(dense, pruned)["distractors"]
     own = select(found, checkpoint="p")
-    has(own, same_kind=["all", "some", "none"], n=[3, 2, 3], n_paired=[3, 2, 3])
+    assert_has(own, same_kind=["all", "some", "none"], n=[3, 2, 3], n_paired=[3, 2, 3])
     # a failed item has no options to sort it by
-    has(own, engine_error=[1, 1, 1], accuracy=[1 / 3, 1 / 2, 1])
+    assert_has(own, engine_error=[1, 1, 1], accuracy=[1 / 3, 1 / 2, 1])
     # two of three are lost, none is gained: exact McNemar 2 * (1/2)^2
-    has(own, base_accuracy=[1, 1, 1], drop=[2 / 3, 1 / 2, 0], mcnemar_p=[0.5, 1, 1])
+    assert_has(
+        own, base_accuracy=[1, 1, 1], drop=[2 / 3, 1 / 2, 0], mcnemar_p=[0.5, 1, 1]
+    )
     by_language = found[(found["checkpoint"] == "p") & (found["language"] != "all")]
-    has(by_language, language=["english", "swahili", "english"], n=[3, 2, 3])
-    has(by_language, same_kind=["all", "some", "none"])
+    assert_has(by_language, language=["english", "swahili", "english"], n=[3, 2, 3])
+    assert_has(by_language, same_kind=["all", "some", "none"])
     alone = select(found, checkpoint="dense")
-    has(alone, n=[4, 2, 3], drop=[None, None, None])
+    assert_has(alone, n=[4, 2, 3], drop=[None, None, None])
 
 
 def test_zero_shot_prefers_capped_prompt():
@@ -75,15 +77,15 @@ def test_zero_shot_prefers_capped_prompt():
         own = records("p", said(*pruned), base="dense", form=form)
         parts[form] = pd.concat([base, own])
     row = only(tables(*parts.values())["one_shot"])
-    has(
+    assert_has(
         row, zero_shot_format="open_capped", zero_shot_dense=0.75, zero_shot_pruned=0.25
     )
-    has(row, one_shot_dense=1.0, one_shot_pruned=0.75)
-    has(row, zero_shot_gap=0.5, one_shot_gap=0.25, repaired=0.25)
+    assert_has(row, one_shot_dense=1.0, one_shot_pruned=0.75)
+    assert_has(row, zero_shot_gap=0.5, one_shot_gap=0.25, repaired=0.25)
     # 2 against 0; 1 against 0
-    has(row, zero_shot_mcnemar_p=0.5, one_shot_mcnemar_p=1.0)
+    assert_has(row, zero_shot_mcnemar_p=0.5, one_shot_mcnemar_p=1.0)
     row = only(tables(parts["open"], parts["one_shot"])["one_shot"])
-    has(row, zero_shot_format="open", zero_shot_gap=1.0)
+    assert_has(row, zero_shot_format="open", zero_shot_gap=1.0)
 
 
 def test_an_item_has_all_seeds():
@@ -94,13 +96,13 @@ def test_an_item_has_all_seeds():
         drawn = numbered(english=[Seen(samples=[bool(hit)]) for hit in hits])
         parts.append(records("dense", drawn, seed=seed))
     found = tables(pd.concat(parts))
-    has(only(found["accuracy"], probe="greedy"), accuracy=0.25)
+    assert_has(only(found["accuracy"], probe="greedy"), accuracy=0.25)
     # among items 1, 2 and 4: 2/3, 1/3 and 1/3 of the seeds
     row = only(found["recovery"], population="greedy_failures", probe="sample")
-    has(row, n=3, rate=4 / 9, hits=None, tries=1)
+    assert_has(row, n=3, rate=4 / 9, hits=None, tries=1)
     seeds = only(found["recovery_seeds"])
     # among the three failures: 1/3 under seed 1, 0 under seed 2, 1 under seed 3
-    has(seeds, seeds=3, n_min=3, n_max=3, lowest=0, mean=4 / 9, highest=1)
+    assert_has(seeds, seeds=3, n_min=3, n_max=3, lowest=0, mean=4 / 9, highest=1)
     assert seeds["mean_low"] <= seeds["mean"] <= seeds["mean_high"]
 
 
@@ -133,14 +135,14 @@ def test_calibration_per_language():
     found = tables(*parts)["calibration"]
     together = "wanda-0.5 per language"
     kinds = found.drop_duplicates("checkpoint")
-    has(kinds, checkpoint=["c4", "en", "sw", together])
-    has(kinds, kind=["english", "english", "per_language", "per_language"])
+    assert_has(kinds, checkpoint=["c4", "en", "sw", together])
+    assert_has(kinds, kind=["english", "english", "per_language", "per_language"])
     row = only(found, checkpoint=together, language="mean")
     # english from en, swahili from sw
-    has(row, open_accuracy=1.0, n=2)
+    assert_has(row, open_accuracy=1.0, n=2)
     # nothing was calibrated on Thai
     assert row["reason"].startswith("unweighted mean over 2 of 3 languages;")
-    has(only(found, checkpoint="c4", language="swahili"), choice_minus_open=1.0)
+    assert_has(only(found, checkpoint="c4", language="swahili"), choice_minus_open=1.0)
 
 
 def test_perplexity_weighs_windows_by_tokens():
@@ -158,11 +160,13 @@ def test_perplexity_weighs_windows_by_tokens():
         records("p", windows((-30.0, 10), (-6.0, 2)), base="dense", task="text-wiki"),
     )
     row = only(found["perplexity"], checkpoint="p")
-    has(row, n=2, tokens=12, perplexity=math.exp(36 / 12), perplexity_ratio=math.e)
-    has(row, perplexity_dense=math.exp(24 / 12), perplexity_ratio_low=None)
+    assert_has(
+        row, n=2, tokens=12, perplexity=math.exp(36 / 12), perplexity_ratio=math.e
+    )
+    assert_has(row, perplexity_dense=math.exp(24 / 12), perplexity_ratio_low=None)
     assert "2 contexts are too few for an interval" in row["reason"]
     rung = only(found["ladder"], rung="open")
-    has(rung, perplexity_task="text-wiki", drop=0.5, perplexity=math.exp(3))
+    assert_has(rung, perplexity_task="text-wiki", drop=0.5, perplexity=math.exp(3))
     assert "text-wiki" not in set(found["accuracy"]["task"])  # a text is no question
 
 
@@ -185,4 +189,4 @@ def test_holm_corrects_over_checkpoints():
         rows = select(found[table], **where)
         rows = rows[rows["checkpoint"] != "dense"]
         # 8 and 7 discordant, one way
-        has(rows, mcnemar_p=[2 / 2**8, 2 / 2**7], holm_p=[4 / 2**8, 2 / 2**7])
+        assert_has(rows, mcnemar_p=[2 / 2**8, 2 / 2**7], holm_p=[4 / 2**8, 2 / 2**7])

@@ -7,7 +7,7 @@ import pytest
 
 from evaluator.metrics.published import paper, published
 from tests.support.records import Seen, records
-from tests.support.tables import has, only, tables
+from tests.support.tables import assert_has, only, tables
 
 TASK = {"task": "tydiqa", "languages": None, "items": 200, "chat": False}
 RUN = {
@@ -35,12 +35,14 @@ def test_paper_numbers_have_cells(found):
     made = published(found.rows, RUN)
     assert set(made["checkpoint"]) == {"dense", "wanda-0.5"}
     row = only(made, table="fates", checkpoint="wanda-0.5", language="swahili")
-    has(row, paper=0.39, ours=0.25, n=4, source="arXiv:2606.17609v1, section 3.1")
+    assert_has(
+        row, paper=0.39, ours=0.25, n=4, source="arXiv:2606.17609v1, section 3.1"
+    )
     assert row["ours_low"] < 0.25 < row["ours_high"]
-    has(only(made, table="rank", cell="mc_only, own"), paper=3.5, ours=4.0)
+    assert_has(only(made, table="rank", cell="mc_only, own"), paper=3.5, ours=4.0)
     accuracy = only(made, table="accuracy", checkpoint="dense", cell="open, greedy")
-    has(accuracy, paper=0.469)
-    has(only(made, table="pr_gap"), paper=0.14)
+    assert_has(accuracy, paper=0.469)
+    assert_has(only(made, table="pr_gap"), paper=0.14)
     for entry in paper()["values"]:
         assert {entry["column"], *entry["where"]} <= set(found[entry["table"]]), entry
         assert entry["setting"] in paper()["settings"]

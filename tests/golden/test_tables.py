@@ -10,7 +10,7 @@ from scipy.stats import binomtest
 from evaluator.metrics import headline_sentence
 from evaluator.metrics.comparable import ROUNDED
 from tests.support.records import Seen, numbered, records
-from tests.support.tables import Tables, has, only, pair, select, tables
+from tests.support.tables import Tables, assert_has, only, pair, select, tables
 
 BOTH, SILENT = Seen(greedy=True, choice=True), Seen(greedy=False, choice=True)
 EXCLUDED = Seen(greedy=False, choice=False, status="excluded")
@@ -39,57 +39,59 @@ def case():
 
 def test_fates_by_hand(case):
     row = only(case["fates"], language="english")
-    has(row, n=5, items=6, excluded=1, engine_error=1, re_run=False)
-    has(row, kept=1, mc_only=1, produced_only=2, lost=1, dissociation_rate=1 / 5)
+    assert_has(row, n=5, items=6, excluded=1, engine_error=1, re_run=False)
+    assert_has(row, kept=1, mc_only=1, produced_only=2, lost=1, dissociation_rate=1 / 5)
     # one lost item of four options stands for 1 / 3 lucky guess: (1 - 1/3) / 5
-    has(row, mc_only_corrected=2 / 15)
+    assert_has(row, mc_only_corrected=2 / 15)
     exact = binomtest(1, 5).proportion_ci(method="exact")
-    has(row, mc_only_rate_low=exact.low, mc_only_rate_high=exact.high)
-    has(only(case["fates"]), n=5, unpaired=1)
+    assert_has(row, mc_only_rate_low=exact.low, mc_only_rate_high=exact.high)
+    assert_has(only(case["fates"]), n=5, unpaired=1)
     why = "no item of this language is common to the checkpoint and its base"
     missing = only(case["fates"], language="swahili")
-    has(missing, n=0, dissociation_rate=None, reason=why)
+    assert_has(missing, n=0, dissociation_rate=None, reason=why)
 
 
 def test_accuracy_counts_and_pairs(case):
     found = case["accuracy"].set_index(["checkpoint", "probe", "language"])
     pruned = found.loc[("pruned", "greedy", "english")]
-    has(pruned, n=6, excluded=1, engine_error=1, n_paired=6, accuracy=4 / 6)
+    assert_has(pruned, n=6, excluded=1, engine_error=1, n_paired=6, accuracy=4 / 6)
     # Right are items 1, 3, 5 and 6 of six. Dense alone is right on 2 and 4, pruned
     # alone on 5: McNemar of 2 against 1.
-    has(pruned, dense_accuracy=5 / 6, drop=1 / 6, mcnemar_p=1.0)
-    has(pruned, normalised_drop=(1 / 6) / (5 / 6))
+    assert_has(pruned, dense_accuracy=5 / 6, drop=1 / 6, mcnemar_p=1.0)
+    assert_has(pruned, normalised_drop=(1 / 6) / (5 / 6))
     dense = found.loc[("dense", "greedy", "all")]  # item 8 and swahili too
-    has(dense, n=8, excluded=1, engine_error=0, accuracy=7 / 8)
-    has(found.loc[("dense", "greedy", "mean")], accuracy=(6 / 7 + 1) / 2)
+    assert_has(dense, n=8, excluded=1, engine_error=0, accuracy=7 / 8)
+    assert_has(found.loc[("dense", "greedy", "mean")], accuracy=(6 / 7 + 1) / 2)
     # A tie is wrong in choice: right are items 1, 2 and 5.
     english = found.loc[("pruned", "choice", "english")]
-    has(english, accuracy=3 / 6, normalised_drop=(1 - 0.5) / (1 - 0.25))
+    assert_has(english, accuracy=3 / 6, normalised_drop=(1 - 0.5) / (1 - 0.25))
     missing = found.loc[("pruned", "choice", "swahili")]
-    has(missing, n=0, accuracy=None, accuracy_low=None)
+    assert_has(missing, n=0, accuracy=None, accuracy_low=None)
     assert missing["reason"].startswith("no item was measured")
 
 
 def test_pr_gap_by_hand(case):
     row = only(case["pr_gap"])
     # open: (5/6 - 4/6) / (5/6) = 0.2; choice: (1 - 3/6) / (1 - 1/4) = 2/3
-    has(row, d_open=0.2, d_choice=2 / 3, delta_pr=0.2 - 2 / 3)
+    assert_has(row, d_open=0.2, d_choice=2 / 3, delta_pr=0.2 - 2 / 3)
     mean = only(case["pr_gap"], language="mean")
-    has(mean, delta_pr=0.2 - 2 / 3, languages=1, n=6)
-    has(mean, reason="unweighted mean over 1 of 2 languages")
+    assert_has(mean, delta_pr=0.2 - 2 / 3, languages=1, n=6)
+    assert_has(mean, reason="unweighted mean over 1 of 2 languages")
     # 1 of 4 with 4 options: the floor
     dense = numbered(english=[BOTH, *[Seen(greedy=True, choice=False)] * 3])
     pruned = [Seen(greedy=i > 1, choice=False) for i in range(4)]
     found = pair(dense, numbered(english=pruned))
     why = "choice: dense accuracy 0.250 is not above the floor 0.250"
-    has(only(found["pr_gap"]), delta_pr=None, d_choice=None, d_open=0.5, reason=why)
+    assert_has(
+        only(found["pr_gap"]), delta_pr=None, d_choice=None, d_open=0.5, reason=why
+    )
     row = only(found["accuracy"], checkpoint="p", probe="choice")
-    has(row, normalised_drop=None, drop=0.25)
-    has(only(found["ladder"], rung="choice"), normalised_drop=None, drop=0.25)
+    assert_has(row, normalised_drop=None, drop=0.25)
+    assert_has(only(found["ladder"], rung="choice"), normalised_drop=None, drop=0.25)
     dense = numbered(english=[BOTH, replace(BOTH, options=2)])
     pruned = numbered(english=[BOTH, Seen(greedy=True, choice=False, options=2)])
     row = only(pair(dense, pruned)["pr_gap"])
-    has(row, choice_floor=(1 / 4 + 1 / 2) / 2, d_choice=0.5 / (1 - 0.375))
+    assert_has(row, choice_floor=(1 / 4 + 1 / 2) / 2, d_choice=0.5 / (1 - 0.375))
 
 
 def test_recovery_of_all_and_of_failures():
@@ -107,17 +109,17 @@ def test_recovery_of_all_and_of_failures():
     found = pair(dict.fromkeys(half, right), half)["recovery"]
     own = select(found, checkpoint="p").set_index(["population", "probe"])
     every = own.loc["all_items"].loc[["greedy", "beam", "sample"]]
-    has(every, hits=[1, 2, 2], n=[4, 4, 4])
-    has(every.loc["sample"], engine_error=1, drop=0.5)
-    has(every.loc["beam"], tries=2)
-    has(own.loc[("greedy_failures", "beam")], hits=1, n=3)
-    has(own.loc[("greedy_failures", "sample")], rate=2 / 3)
+    assert_has(every, hits=[1, 2, 2], n=[4, 4, 4])
+    assert_has(every.loc["sample"], engine_error=1, drop=0.5)
+    assert_has(every.loc["beam"], tries=2)
+    assert_has(own.loc[("greedy_failures", "beam")], hits=1, n=3)
+    assert_has(own.loc[("greedy_failures", "sample")], rate=2 / 3)
     none = only(found, checkpoint="dense", population="greedy_failures", probe="beam")
-    has(none, n=0, rate=None, reason="greedy missed no item")
+    assert_has(none, n=0, rate=None, reason="greedy missed no item")
     beams = numbered(english=[Seen(greedy=False, beams=[True])])
     found = pair(beams, beams)["recovery"]
     none = only(found, checkpoint="p", population="greedy_failures", probe="sample")
-    has(none, n=0, reason="the run does not ask sample")
+    assert_has(none, n=0, reason="the run does not ask sample")
 
 
 def test_length_of_context_by_depth():
@@ -137,15 +139,15 @@ def test_length_of_context_by_depth():
         long = made.assign(task="t@500", context_tokens=500, context_depth=depth)
         parts += [made, long]
     own = select(tables(*parts)["length_of_context"], checkpoint="p")
-    has(own, context_tokens=[0, 500, 500, 500, 500])
-    has(own, depth=["all", "all", "first", "middle", "last"])
+    assert_has(own, context_tokens=[0, 500, 500, 500, 500])
+    assert_has(own, depth=["all", "all", "first", "middle", "last"])
     for name in ("n", "n_paired", "known", "kld_n"):
-        has(own, **{name: [5, 5, 2, 2, 1]})
-    has(own, accuracy=[3 / 5, 3 / 5, 1 / 2, 1 / 2, 1])
-    has(own, drop=[2 / 5, 2 / 5, 1 / 2, 1 / 2, 0])
-    has(own, lost_rate=[1 / 5, 1 / 5, 0, 1 / 2, 0])
-    has(own, mc_only_rate=[1 / 5, 1 / 5, 1 / 2, 0, 0])
-    has(own, kld=[9 / 11, 9 / 11, 0.375, 6.75 / 5, 0.375])
+        assert_has(own, **{name: [5, 5, 2, 2, 1]})
+    assert_has(own, accuracy=[3 / 5, 3 / 5, 1 / 2, 1 / 2, 1])
+    assert_has(own, drop=[2 / 5, 2 / 5, 1 / 2, 1 / 2, 0])
+    assert_has(own, lost_rate=[1 / 5, 1 / 5, 0, 1 / 2, 0])
+    assert_has(own, mc_only_rate=[1 / 5, 1 / 5, 1 / 2, 0, 0])
+    assert_has(own, kld=[9 / 11, 9 / 11, 0.375, 6.75 / 5, 0.375])
 
 
 def ranked(*seen: tuple[bool, bool, int, float, int | str | None]) -> dict[str, Seen]:
@@ -166,14 +168,14 @@ def test_ranks_by_group_dense_beside_pruned():
     pooled = select(pair(dense, pruned)["rank"])
     pooled = pooled.set_index(["checkpoint", "group", "side"])
     own = pooled.loc[("p", "mc_only", "own")]
-    has(own, n=2, rank_median=3.5, margin_median=-1.5)
-    has(pooled.loc[("p", "mc_only", "base")], rank_median=1)
+    assert_has(own, n=2, rank_median=3.5, margin_median=-1.5)
+    assert_has(pooled.loc[("p", "mc_only", "base")], rank_median=1)
     everything = pooled.loc[("p", "all", "own")]
     # ranks 1, 3, 4, 30: linear quartiles 2.5 and 10.5
-    has(everything, rank_q1=2.5, rank_median=3.5, rank_q3=10.5)
-    has(everything, rank_1=0.25, rank_2_5=0.5, rank_6_20=0.0, rank_over_20=0.25)
-    has(pooled.loc[("p", "dense_failures", "own")], n=1, rank_median=30)
-    has(pooled.loc[("dense", "dense_failures", "own")], rank_median=17)
+    assert_has(everything, rank_q1=2.5, rank_median=3.5, rank_q3=10.5)
+    assert_has(everything, rank_1=0.25, rank_2_5=0.5, rank_6_20=0.0, rank_over_20=0.25)
+    assert_has(pooled.loc[("p", "dense_failures", "own")], n=1, rank_median=30)
+    assert_has(pooled.loc[("dense", "dense_failures", "own")], rank_median=17)
 
 
 def test_aligned_ranks_beside_ranks():
@@ -196,15 +198,17 @@ def test_aligned_ranks_beside_ranks():
     found = pair(dense, pruned)
     pooled = select(found["rank"]).set_index(["checkpoint", "group", "side"])
     mc_only = pooled.loc[("p", "mc_only", "own")]
-    has(mc_only, n=2, aligned_n=2, aligned_rank_median=3.5, rank_median=900.0)
-    has(mc_only, aligned_rank_1=0.0, aligned_rank_2_5=1.0, aligned_rank_6_20=0.0)
-    has(pooled.loc[("p", "mc_only", "base")], aligned_rank_median=1)
+    assert_has(mc_only, n=2, aligned_n=2, aligned_rank_median=3.5, rank_median=900.0)
+    assert_has(mc_only, aligned_rank_1=0.0, aligned_rank_2_5=1.0, aligned_rank_6_20=0.0)
+    assert_has(pooled.loc[("p", "mc_only", "base")], aligned_rank_median=1)
     # 1, 2, 5 of three items
-    has(pooled.loc[("p", "all", "own")], n=4, aligned_n=3, aligned_rank_median=2.0)
+    assert_has(
+        pooled.loc[("p", "all", "own")], n=4, aligned_n=3, aligned_rank_median=2.0
+    )
     failures = pooled.loc[("p", "dense_failures", "own")]
-    has(failures, n=1, aligned_n=0, aligned_rank_median=None)
+    assert_has(failures, n=1, aligned_n=0, aligned_rank_median=None)
     row = only(found.headline, checkpoint="p")
-    has(row, mc_only_median_rank=900.0, mc_only_median_aligned_rank=3.5)
+    assert_has(row, mc_only_median_rank=900.0, mc_only_median_aligned_rank=3.5)
 
 
 def said(*hits: int, **more: object) -> dict[str, Seen]:
@@ -220,8 +224,8 @@ def test_ladder_and_candidates_share_items():
         records("p", said(1, 1, 0), base="dense", form="shown"),
     )["ladder"]
     rungs = select(found).set_index("rung").loc[["open", "shown", "choice"]]
-    has(rungs, n=[3, 3, 3], drop=[1.0, 1 / 3, 0.0])
-    has(rungs.loc["choice"], normalised_drop=0.0)
+    assert_has(rungs, n=[3, 3, 3], drop=[1.0, 1 / 3, 0.0])
+    assert_has(rungs.loc["choice"], normalised_drop=0.0)
     forms = {
         "open": (1, 0, 0, 1),
         "distractors_only": (0, 0, 0, 1),
@@ -231,21 +235,21 @@ def test_ladder_and_candidates_share_items():
     parts = [records("dense", said(*hits), form=form) for form, hits in forms.items()]
     found = select(tables(*parts)["candidates"]).set_index("format").loc[list(forms)]
     # unrelated lacks the fourth item
-    has(found, n=[3, 3, 3, 3], accuracy=[1 / 3, 0, 0, 2 / 3])
-    has(found.loc["shown"], difference=1 / 3)
+    assert_has(found, n=[3, 3, 3, 3], accuracy=[1 / 3, 0, 0, 2 / 3])
+    assert_has(found.loc["shown"], difference=1 / 3)
 
 
 def test_calibration_gap_and_missing_choice():
     pruned = numbered(english=[BOTH, SILENT], arabic=[SILENT])
     found = pair(DENSE, pruned, calibration="c4")["calibration"]
-    has(only(found, checkpoint="p"), open_accuracy=1 / 3, choice_accuracy=1.0)
+    assert_has(only(found, checkpoint="p"), open_accuracy=1 / 3, choice_accuracy=1.0)
     mean = only(found, checkpoint="p", language="mean")
-    has(mean, choice_minus_open=(0.5 + 1.0) / 2)
+    assert_has(mean, choice_minus_open=(0.5 + 1.0) / 2)
     found = pair(said(1), said(1))
     why = "no item was measured with both probes greedy and choice in both checkpoints"
-    has(only(found["fates"]), reason=why)
-    has(only(found["pr_gap"]), reason="needs the probes greedy and choice")
-    has(only(found["ladder"], rung="open"), drop=0.0)
+    assert_has(only(found["fates"]), reason=why)
+    assert_has(only(found["pr_gap"]), reason="needs the probes greedy and choice")
+    assert_has(only(found["ladder"], rung="open"), drop=0.0)
 
 
 def test_re_run_is_noise_floor():
@@ -259,8 +263,8 @@ def test_re_run_is_noise_floor():
     pruned = records("pruned", PRUNED, base="dense")
     found = tables(records("dense", DENSE), again, other, pruned)["fates"]
     pooled = select(found).set_index("checkpoint").loc[["again", "other", "pruned"]]
-    has(pooled, re_run=[True, False, False], noise_floor=[None, 1 / 7, 1 / 7])
-    has(pooled.loc["again"], n=7, kept=6, mc_only=1)
+    assert_has(pooled, re_run=[True, False, False], noise_floor=[None, 1 / 7, 1 / 7])
+    assert_has(pooled.loc["again"], n=7, kept=6, mc_only=1)
     # Two checkpoints of other weights and a second run of the base: two tests, unless
     # it was served otherwise.
     dense, lost = said(*[1] * 20), said(*[0] * 8, *[1] * 12)
@@ -269,8 +273,8 @@ def test_re_run_is_noise_floor():
         again = records("again", dense, base="dense", digest="dense", dtype=dtype)
         found = tables(records("dense", dense), again, *of_base)["accuracy"]
         one, re_run = (only(found, checkpoint=name) for name in ("one", "again"))
-        has(one, mcnemar_p=2 * 0.5**8, holm_p=tests * 2 * 0.5**8)
-        has(re_run, mcnemar_p=1.0, holm_p=None if tests == 2 else 1.0)
+        assert_has(one, mcnemar_p=2 * 0.5**8, holm_p=tests * 2 * 0.5**8)
+        assert_has(re_run, mcnemar_p=1.0, holm_p=None if tests == 2 else 1.0)
 
 
 @pytest.mark.parametrize(
@@ -297,7 +301,7 @@ def sentence_of(found: Tables) -> str:
 def test_headline_without_fates():
     found = pair(numbered(english=[SILENT]), numbered(english=[SILENT]))
     why = "the dense model both said and picked none of the items"
-    has(only(found["fates"]), n=0, items=1, dissociation_rate=None, reason=why)
+    assert_has(only(found["fates"]), n=0, items=1, dissociation_rate=None, reason=why)
     assert sentence_of(found).startswith(f"T{why[1:]}")
     alone = sentence_of(tables(records("dense", DENSE)))
     assert alone.endswith("evaluate a dense and a compressed one together.")
@@ -306,8 +310,8 @@ def test_headline_without_fates():
     failed = replace(BOTH, status="engine_error", why="out of memory")
     found = pair(numbered(english=[BOTH] * 4), numbered(english=[failed] * 4))
     dense = only(found.headline, checkpoint="dense")
-    has(dense, open_accuracy=1.0, choice_accuracy=1.0)
-    has(found.headline, known=[None, None])
+    assert_has(dense, open_accuracy=1.0, choice_accuracy=1.0)
+    assert_has(found.headline, known=[None, None])
     assert sentence_of(found) == (
         "No checkpoint was measured beside its base with greedy and choice: no answer"
         " has a fate."
@@ -316,14 +320,16 @@ def test_headline_without_fates():
 
 def test_headline_reads_tables(case):
     row = only(case.headline, checkpoint="pruned")
-    has(row, known=5, kept=0.2, mc_only=0.2, lost=0.2, open_accuracy=4 / 6)
-    has(row, open_n_paired=6, choice_n_paired=6)
+    assert_has(row, known=5, kept=0.2, mc_only=0.2, lost=0.2, open_accuracy=4 / 6)
+    assert_has(row, open_n_paired=6, choice_n_paired=6)
     sentence = sentence_of(case)
     # on the six items measured in both: open 5 and then 4, choice 6 and then 3
     assert sentence.startswith(
         "pruned: said 5 → 4 of 6, picked 6 → 3 of 6. Of 5 answers"
     )
-    has(case.headline, checkpoint=["dense", "pruned"], hard_accuracy=[None, None])
+    assert_has(
+        case.headline, checkpoint=["dense", "pruned"], hard_accuracy=[None, None]
+    )
     fewer = pair(numbered(english=[BOTH] * 40), numbered(english=[BOTH] * 30))
     assert "% on its 30 of 40 items. Of 30 answers" in sentence_of(fewer)
 

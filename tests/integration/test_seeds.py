@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from tests.support.runs import finish, records
-from tests.support.tables import has, only
+from tests.support.tables import assert_has, only
 
 pytestmark = [pytest.mark.slow, pytest.mark.more]
 SWEEP = """
@@ -34,5 +34,5 @@ def test_run_draws_another_seed(tmp_path: Path) -> None:
     assert texts[0] != texts[1]
     rates = drawn.groupby("seed")["contains"].mean()
     row = only(pd.read_csv(run / "tables" / "seeds.csv"), probe="pass@1")
-    has(row, seeds=2, n=2, rate=float(rates.mean()))
-    has(row, lowest=float(rates.min()), highest=float(rates.max()))
+    assert_has(row, seeds=2, n=2, rate=float(rates.mean()))
+    assert_has(row, lowest=float(rates.min()), highest=float(rates.max()))

@@ -99,7 +99,7 @@ def only(frame: pd.DataFrame, **equal: object) -> pd.Series:
     return rows.iloc[0]
 
 
-def has(found: pd.DataFrame | pd.Series | Row, **values: object) -> None:
+def assert_has(found: pd.DataFrame | pd.Series | Row, **values: object) -> None:
     """Check a row's values, or the columns of a frame as lists: None for a missing
     value, whole numbers exactly, others but for the rounding of a sum."""
     for name, wanted in values.items():

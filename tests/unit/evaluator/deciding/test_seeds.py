@@ -15,7 +15,7 @@ from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.metrics.measures import mean_of, of_mean
 from tests.support.paired import paired
 from tests.support.records import Seen, records
-from tests.support.tables import has, only
+from tests.support.tables import assert_has, only
 
 QUESTIONS, SEEDS, RUNS = 400, 5, 250
 OFF = {"max_drop": None, "max_mc_only": None, "max_lost": None}
@@ -114,14 +114,14 @@ def test_tables_equal_a_recount(drawn):
         row = only(frame, checkpoint="p", probe=probe, population="all_items")
         values, others = ([*map(measure, side)] for side in (own, base))
         expected = float(np.mean(values)), float(np.mean(others) - np.mean(values))
-        has(row, n=29, engine_error=1, n_paired=29)
+        assert_has(row, n=29, engine_error=1, n_paired=29)
         assert (row["rate"], row["drop"]) == pytest.approx(expected, rel=1e-9)
         mean = of_mean("rate", mean_of(np.array(values), np.arange(29)))
         ends = mean["rate_low"], mean["rate_high"]
         assert (row["rate_low"], row["rate_high"]) == pytest.approx(ends, rel=1e-6)
-    has(only(frame, checkpoint="p", probe="pass@10"), tries=10)
+    assert_has(only(frame, checkpoint="p", probe="pass@10"), tries=10)
     row = only(frame, checkpoint="p", probe="sample", population="all_items")
-    has(row, tries=4, hits=None)
+    assert_has(row, tries=4, hits=None)
 
 
 def test_spread_is_between_seeds(drawn):
@@ -129,11 +129,11 @@ def test_spread_is_between_seeds(drawn):
     row = only(frame, checkpoint="p", probe="pass@1")
     own, base = (drawn[name][:29].mean(axis=2) for name in ("p", "dense"))
     rates, drops = own.mean(axis=0), (base - own).mean(axis=0)
-    has(row, seeds=3, n=29, n_paired=29, engine_error=1)
-    has(row, rate=float(own.mean()), drop=float((base - own).mean()))
-    has(row, lowest=float(rates.min()), highest=float(rates.max()))
-    has(row, drop_lowest=float(drops.min()), drop_highest=float(drops.max()))
-    has(row, seed_sd=float(rates.std(ddof=1)))
+    assert_has(row, seeds=3, n=29, n_paired=29, engine_error=1)
+    assert_has(row, rate=float(own.mean()), drop=float((base - own).mean()))
+    assert_has(row, lowest=float(rates.min()), highest=float(rates.max()))
+    assert_has(row, drop_lowest=float(drops.min()), drop_highest=float(drops.max()))
+    assert_has(row, seed_sd=float(rates.std(ddof=1)))
 
 
 def test_gate_judges_samples_of_seeds(drawn):
@@ -179,7 +179,7 @@ def test_lacking_seeds_are_missing(drawn, grown):
     frame = TABLES["recovery"].fill(inputs).frame
     row = only(frame, checkpoint="p", probe="pass@1", population="all_items")
     lost = (drawn["dense"] - 1.0 * drawn["p"])[:grown]
-    has(row, n=30, n_paired=grown, drop=float(lost.mean()) if grown else None)
+    assert_has(row, n=30, n_paired=grown, drop=float(lost.mean()) if grown else None)
 
 
 def test_one_seed_is_not_judged(drawn):

@@ -5,7 +5,7 @@ import pytest
 
 from evaluator.metrics import Inputs, compute_tables, reduce_records
 from tests.support.synthetic import frame_of, records_of
-from tests.support.tables import Tables, has
+from tests.support.tables import Tables, assert_has
 
 NOT_ITEMS = ("price",)
 
@@ -26,7 +26,7 @@ def tables(outcomes):
 
 def test_every_item_is_counted_once(tables):
     rows = tables["accuracy"].query("language not in ('all', 'mean')")
-    has(rows, excluded=[1] * len(rows))
+    assert_has(rows, excluded=[1] * len(rows))
     assert (rows["n"] + rows["excluded"] + rows["engine_error"] == 12).all()
     rows = tables["fates"]
     fates = rows[["kept", "mc_only", "produced_only", "lost"]].sum(axis=1)
@@ -59,5 +59,5 @@ def test_clusters_move_intervals_alone(outcomes, tables):
     clusters = items["item_id"].str[-1].astype(int) // 4
     grouped = Tables(Inputs(outcomes, items.assign(cluster=clusters)))["pr_gap"]
     alone = tables["pr_gap"]
-    has(grouped, delta_pr=alone["delta_pr"].tolist())
+    assert_has(grouped, delta_pr=alone["delta_pr"].tolist())
     assert (grouped["delta_pr_low"] != alone["delta_pr_low"]).any()

@@ -15,7 +15,7 @@ from evaluator.metrics.measures import (
     median,
     rate,
 )
-from tests.support.tables import has
+from tests.support.tables import assert_has
 
 NOTHING = np.array([], dtype=np.intp)
 FEW = "2 contexts are too few for an interval"
@@ -26,10 +26,10 @@ def test_median_interval():
     0.059: the 4th and the 12th."""
     assert binom.cdf(3, 15, 0.5) < 0.025 < binom.cdf(4, 15, 0.5)
     values = np.random.default_rng(0).permutation(15).astype(np.float64)
-    has(median("m", values, np.arange(15)), m=7.0, m_low=3.0, m_high=11.0)
+    assert_has(median("m", values, np.arange(15)), m=7.0, m_low=3.0, m_high=11.0)
     row = median("m", np.arange(5.0), np.arange(5))
-    has(row, m=2.0, m_why="5 contexts are too few for an interval")
-    has(median("m", np.ones(50), np.arange(50)), m=1.0, m_low=None, m_why=ALIKE)
+    assert_has(row, m=2.0, m_why="5 contexts are too few for an interval")
+    assert_has(median("m", np.ones(50), np.arange(50)), m=1.0, m_low=None, m_why=ALIKE)
 
 
 def test_student_interval():
@@ -55,5 +55,5 @@ def test_rates_and_language_means():
     items = Items.of_columns(columns | {"item": columns["context"]})
     values = np.repeat([1.0, 0, 1, 0, 1, 0], [128, 32, 30, 30, 4, 16])
     row = language_mean("x", values, items)
-    has(row, x=0.5)
+    assert_has(row, x=0.5)
     assert row["x_low"] < 0.5 < row["x_high"] < 0.675

@@ -2,7 +2,7 @@
 
 from evaluator.metrics.table import numbers_of
 from tests.support.records import Seen
-from tests.support.tables import has, only, pair
+from tests.support.tables import assert_has, only, pair
 
 BOTH, SILENT, FAILED = (
     Seen(True, True),
@@ -21,11 +21,13 @@ def test_a_number_has_its_items_interval_and_p():
     found = numbers(**{"english/0": SILENT, "english/1": SILENT, "english/2": FAILED})
     of = {"checkpoint": "p", "table": "accuracy", "probe": "greedy"}
     drop = only(found, **of, measure="drop")
-    has(drop, task="t", base="dense", format="open", group=None, value=0.5, n=4, p=0.5)
+    assert_has(
+        drop, task="t", base="dense", format="open", group=None, value=0.5, n=4, p=0.5
+    )
     assert -1 < drop["low"] < 0.5 < drop["high"] < 1
     assert only(found, **of, measure="excluded")["value"] == 2
     kept = only(found, table="fates", checkpoint="p", measure="kept_rate")
-    has(kept, value=0.5, n=4, p=None, probe=None)
+    assert_has(kept, value=0.5, n=4, p=None, probe=None)
     assert found[found["measure"] == "mcnemar_p"].empty
 
 
@@ -36,9 +38,9 @@ def test_a_reason_stays_with_its_number():
     found = numbers_of([tables.fill("accuracy")])
     of = {"checkpoint": "p", "probe": "greedy"}
     told = "1 excluded (the records do not say why)"
-    has(only(found, **of, measure="dense_accuracy"), value=1.0, n=2, reason=told)
+    assert_has(only(found, **of, measure="dense_accuracy"), value=1.0, n=2, reason=told)
     drop = only(found, **of, measure="drop")
-    has(drop, low=None, reason=f"2 contexts are too few for an interval; {told}")
+    assert_has(drop, low=None, reason=f"2 contexts are too few for an interval; {told}")
     # the row of the CSV has all reasons
     row = only(tables["accuracy"], **of)
     assert row["reason"] == f"{told}; 2 contexts are too few for an interval"

@@ -9,7 +9,7 @@ import pytest
 from evaluator.metrics import TABLES, FilledTable, Inputs
 from evaluator.report.figures import draw_each
 from tests.support.records import Seen, numbered
-from tests.support.tables import has, only, outcomes
+from tests.support.tables import assert_has, only, outcomes
 
 SPENT = ["seconds", "engine_hours", "gpu_hours", "cost"]
 SPEED = ["peak_memory", "tokens_per_second", "seconds_per_item", *SPENT, "machine"]
@@ -59,11 +59,13 @@ def test_price_of_all_calls():
     again = CALL | {"generated_tokens": 240, "items": 6, "peak_memory": 650}
     rows = told(CALL, again)
     assert rows.columns.tolist() == NAMES
-    has(rows, checkpoint=["dense", "gptq"], bytes=[2080, 600], parameters=[1000] * 2)
-    has(rows, bits_a_weight=[16, 8 * 530 / 1000], peak_memory=[None, 700])
-    has(rows, tokens_per_second=[None, 400 / 8], seconds_per_item=[None, 8 / 8])
-    has(rows, machine=[None, "H100"], engine_hours=[None, 8 / 3600])
-    has(rows, seconds=[None, 8], gpu_hours=[None] * 2, cost=[None] * 2)
+    assert_has(
+        rows, checkpoint=["dense", "gptq"], bytes=[2080, 600], parameters=[1000] * 2
+    )
+    assert_has(rows, bits_a_weight=[16, 8 * 530 / 1000], peak_memory=[None, 700])
+    assert_has(rows, tokens_per_second=[None, 400 / 8], seconds_per_item=[None, 8 / 8])
+    assert_has(rows, machine=[None, "H100"], engine_hours=[None, 8 / 3600])
+    assert_has(rows, seconds=[None, 8], gpu_hours=[None] * 2, cost=[None] * 2)
     assert rows["reason"][1] == "no GPU is known to have worked at it"
     assert rows["reason"][0].startswith("not measured: peak memory, tokens per second")
 
@@ -74,17 +76,19 @@ def test_hours_are_of_checkpoint_and_task():
     later = CALL | GPU_HOUR | {"task": "u", "seconds": 1800.0}
     rows = told(CALL | GPU_HOUR, later, tasks=("t", "u"), price=2.5)
     rows = rows[rows["checkpoint"] == "gptq"]
-    has(rows, task=["t", "u"], seconds=[3600, 1800], engine_hours=[1, 0.5])
-    has(rows, gpu_hours=[2, 1], cost=[5, 2.5], tokens_per_second=[25, 25])
-    has(rows, seconds_per_item=[3600 / 2, 1800 / 2], reason=[None] * 2)
+    assert_has(rows, task=["t", "u"], seconds=[3600, 1800], engine_hours=[1, 0.5])
+    assert_has(rows, gpu_hours=[2, 1], cost=[5, 2.5], tokens_per_second=[25, 25])
+    assert_has(rows, seconds_per_item=[3600 / 2, 1800 / 2], reason=[None] * 2)
     before = told(CALL | {"gpu": "a: 3"}, tasks=("t", "u"), price=2.5)
     before = before[before["checkpoint"] == "gptq"]
-    has(before, engine_hours=[None] * 2, cost=[None] * 2, tokens_per_second=[25, 25])
+    assert_has(
+        before, engine_hours=[None] * 2, cost=[None] * 2, tokens_per_second=[25, 25]
+    )
     alone = told(CALL | {"gpu": "a: 3"}, price=3600)
-    has(only(alone, checkpoint="gptq"), seconds=4, gpu_hours=4 / 3600, cost=4)
+    assert_has(only(alone, checkpoint="gptq"), seconds=4, gpu_hours=4 / 3600, cost=4)
     free = told(CALL | GPU_HOUR, price="2.5")
     why = "no resources.price_per_gpu_hour"
-    has(only(free, checkpoint="gptq"), gpu_hours=2, cost=None, reason=why)
+    assert_has(only(free, checkpoint="gptq"), gpu_hours=2, cost=None, reason=why)
 
 
 def test_engines_on_one_gpu_divide_its_hours():
@@ -94,18 +98,20 @@ def test_engines_on_one_gpu_divide_its_hours():
     beside = first | {"engine": 1, "checkpoint": "dense", "seconds": 1800.0}
     apart = first | {"engine": 2, "gpu": "a: 4", "device": "A100"}
     rows = told(first, beside, apart)
-    has(only(rows, checkpoint="dense"), gpu_hours=1 / 3, engine_hours=0.5)
+    assert_has(only(rows, checkpoint="dense"), gpu_hours=1 / 3, engine_hours=0.5)
     own = only(rows, checkpoint="gptq", machine="H100")
-    has(own, gpu_hours=2 / 3, engine_hours=1)
-    has(only(rows, checkpoint="gptq", machine="A100"), gpu_hours=1)
+    assert_has(own, gpu_hours=2 / 3, engine_hours=1)
+    assert_has(only(rows, checkpoint="gptq", machine="A100"), gpu_hours=1)
 
 
 def test_price_keeps_machines_apart():
     other = CALL | {"device": "A100", "busy_seconds": 9.0}
     table = filled(CALL, other, CALL | {"checkpoint": "dense"})
     rows = table.told(table.frame)
-    has(rows, checkpoint=["dense", "gptq", "gptq"], machine=["H100", "H100", "A100"])
-    has(rows, tokens_per_second=[25, 25, 10])
+    assert_has(
+        rows, checkpoint=["dense", "gptq", "gptq"], machine=["H100", "H100", "A100"]
+    )
+    assert_has(rows, tokens_per_second=[25, 25, 10])
     here, there = draw_each(table.table, table.shown)
     for drawn, machine, dense in ((here, "H100", 2), (there, "A100", 0)):
         assert f"{machine}: kept" in drawn
@@ -114,7 +120,7 @@ def test_price_keeps_machines_apart():
     assert not draw_each(table.table, table.frame[table.frame["checkpoint"] == "dense"])
     some = [{"name": "gptq", "bytes": 530}, {"name": "gptq"}, 3]
     row = only(told(CALL, sizes=some), checkpoint="gptq")
-    has(row, bytes=530, bits_a_weight=None, parameters=None)
+    assert_has(row, bytes=530, bits_a_weight=None, parameters=None)
     nothing = filled(sizes=None)
     assert (nothing.rows, nothing.note) == ([], "No rows: it needs run.json.")
 
