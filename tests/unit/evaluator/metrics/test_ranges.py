@@ -112,9 +112,10 @@ FULL = {
     "margin": -1.0,
     "aligned": 2,
 }
-BOTH = Seen(greedy=True, choice=True, hard=True, fidelity=(0.5, 0.25), **FULL)
+# Its answers are shorter than the limit, so that the token that ends one is known.
+BOTH = Seen(greedy=True, choice=True, hard=True, fidelity=(0.5, 0.25), tokens=2, **FULL)
 WRONG = replace(
-    BOTH, greedy=False, choice=False, hard=False, rank=3, margin=-2.0, aligned=5, fidelity=(1.0, 0.125)
+    BOTH, greedy=False, choice=False, hard=False, rank=3, margin=-2.0, aligned=5, fidelity=(1.0, 0.125), tokens=3
 )  # fmt: skip
 
 
