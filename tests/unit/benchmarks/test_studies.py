@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from benchmarks.studies import graders
 from benchmarks.studies.calibration_text import TEXTS, code, sequences
 from benchmarks.studies.calibration_text import study as calibration_study
 from benchmarks.studies.silent_zone import (
@@ -143,3 +144,34 @@ class TestCalibrationText:
         assert len({*stretches}) == len(stretches) > 50
         assert all(each.startswith(("\ndef ", "\nclass ")) for each in stretches)
         assert max(map(len, stretches)) <= 1500
+
+
+class TestGraders:
+    """The grader's share."""
+
+    ROWS = (  # checkpoint, item, sparsity, picked, right by the strict rule, the paper's
+        ("dense", 1, None, True, True, True),
+        ("dense", 2, None, True, False, True),
+        ("a", 1, 0.5, True, False, False),
+        ("a", 2, 0.5, True, False, True),
+        ("a", 3, 0.5, False, False, True),  # the base has none
+    )
+
+    def outcomes(self) -> pd.DataFrame:
+        names = ["checkpoint", "item_id", "requested_sparsity", "recognised"]
+        frame = pd.DataFrame(self.ROWS, columns=[*names, "produced", "greedy_paper"])
+        base = frame["checkpoint"].map({"a": "dense"})
+        return frame.assign(base=base, kv_cache="auto", task="t", language="english")
+
+    def items(self) -> pd.DataFrame:
+        frame = self.outcomes()[["task", "language", "item_id"]].drop_duplicates()
+        return frame.assign(cluster=frame["item_id"].map("passage {}".format))
+
+    def test_effects_by_both_rules(self):
+        found = graders.shares(graders.read(self)).set_index("effect")
+        gap, lost = found.loc["choice - open"], found.loc["open lost - choice lost"]
+        assert (gap["strict"], gap["paper"]) == (1, 0.5)
+        assert (gap["difference"], gap["share"]) == (-0.5, -1)
+        assert (gap["low"], gap["high"]) == (-1, 0)
+        assert (lost["strict"], lost["paper"]) == (0.5, 0.5)
+        assert (lost["difference"], lost["low"], lost["high"]) == (0, 0, 0)
