@@ -71,7 +71,7 @@ check: install
 docs: install  ## the site of all pages, in build/site; a dead link is an error
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/docs.lock
 	rm -rf build/pages build/site && mkdir -p build/pages
-	cp --parents LICENSE CITATION.cff *.md docs/*.* docs/schemas/* benchmarks/README.md benchmarks/results/*.md benchmarks/results/gpu/*.md \
+	cp --parents LICENSE CITATION.cff *.md docs/*.* docs/schemas/* docs/studies/* benchmarks/studies/*.md benchmarks/README.md benchmarks/results/*.md benchmarks/results/gpu/*.md \
 		 examples/README.md examples/open_run.ipynb launch/reference_model/README.md tests/gpu/README.md tests/taught/__init__.py build/pages
 	$(BIN)/zensical build --strict
 

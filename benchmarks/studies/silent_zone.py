@@ -201,13 +201,20 @@ def index(half: dict[str, Half]) -> Json:
 
 
 def figure(found: pd.DataFrame) -> str:
-    """The rhos of open answers by both graders, as SVG."""
+    """The rhos with each outcome, as SVG."""
     names = {"predictor": "checkpoint", "low": "rho_low", "high": "rho_high"}
     rows = found.rename(columns=names).assign(task="", language=ALL)
-    strict = Series("rho", "greedy", "strict rule", {"outcome": "open"})
-    paper = Series("rho", "lost", "the paper's", {"outcome": "open_paper"}, shift=0.25)
-    title = "Spearman's rho with the open answers lost"
-    panel = Dots(title, (strict, paper), axis="changes", line=0.5)
+    outcomes = {
+        "known": ("sample", "known answers lost", -0.25),
+        "open": ("greedy", "open accuracy lost, strict rule", 0.0),
+        "open_paper": ("lost", "open accuracy lost, the paper's", 0.25),
+    }
+    series = [
+        Series("rho", colour, label, {"outcome": outcome}, shift)
+        for outcome, (colour, label, shift) in outcomes.items()
+    ]
+    title = "Spearman's rho of each predictor and each outcome"
+    panel = Dots(title, series, axis="changes", line=0.5)
     return standalone(draw_panels([panel], rows, "silent-zone", title) or "")
 
 
