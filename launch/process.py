@@ -204,6 +204,7 @@ def leave(log: Path) -> Callable[[str], None]:
     sys.stderr.flush()
     if child := os.fork():
         os.close(writing)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
         sys.exit(_when_left(child, reading))
     os.setsid()
     os.close(reading)

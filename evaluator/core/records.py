@@ -250,8 +250,8 @@ class Record(Origin, frozen=True, kw_only=True):
     token_f1: Annotated[
         float | None,
         Meaning(
-            "token F1 of the texts of response and gold answer, with any grader; the"
-            " best over the answers",
+            "token F1 of the texts of response and gold answer by that rule, with any"
+            " grader; the best over the answers",
             "0 to 1",
         ),
     ] = None
@@ -353,7 +353,10 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     format: Annotated[str | None, Meaning("as in records")]
     probe: Annotated[str | None, Meaning("as in records")]
     group: Annotated[str | None, Meaning("its other columns of text: `mc_only, own`")]
-    language: Annotated[str | None, Meaning("`all`: pooled; `mean`: over languages")]
+    language: Annotated[
+        str | None,
+        Meaning("or a group (`team=billing`); `all`: pooled; `mean`: over languages"),
+    ]
     measure: Annotated[str, Meaning("its column in the CSV")]
     value: Annotated[float | None, Meaning("a share is a fraction of 1")]
     low: Annotated[float | None, Meaning("95 % interval")]

@@ -210,7 +210,7 @@ def _undecided(check: Check) -> str:
         return f"{items}{where} in {contexts}: a verdict needs {FEWEST} contexts"
     if check.noisy:
         return f"{_measured(check)}: the tolerance is below the noise floor; {_WIDER}"
-    return f"{_measured(check)}; it would take {_needs(check)}"
+    return f"{_measured(check)}; it would take {_needs(check)} for an even chance"
 
 
 def _needed(check: Check) -> float:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 from evaluator.metrics.bootstrap import Kinds
-from evaluator.metrics.columns import PERCENTAGE, Row, worded
+from evaluator.metrics.columns import PERCENTAGE, WHY, Row, worded
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.items import Array, Flags, Items, sides_of
 from evaluator.metrics.measures import Measure, Share, as_floats
@@ -75,6 +75,10 @@ class NormalisedDrop(Measure):
         base, own, floor = (float(each.mean()) for each in values)
         relative, reason = over_headroom(base - own, base, floor)
         return {"floor": floor, "normalised_drop": relative, "reason": reason}
+
+    def over_languages(self, items: Items) -> Row:
+        why = "floor and normalised_drop are of all languages together"
+        return {f"floor{WHY}": why, f"normalised_drop{WHY}": why}
 
 
 FATES = ("kept", "mc_only", "produced_only", "lost")

@@ -11,9 +11,10 @@ The bound is Gaffke's for a bounded mean (N. Gaffke, "Three test statistics for 
 nonparametric one-sided hypothesis on the mean of a nonnegative variable", Mathematical
 Methods of Statistics 14, 2005; E. Learned-Miller and P. Thomas, "A new confidence
 interval for the mean of a bounded random variable", 2019, arXiv 1905.06208). One more
-context joins the measured ones, with the worst possible values. All contexts get random
-weights that sum to 1 (Dirichlet, each parameter 1). The p-value is the probability that
-the weighted mean exceeds the margin.
+context joins the measured ones: of one item with the worst possible value, of several
+with the worst plausible ones (`Mean._worst`), which is no theorem but measured. All
+contexts get random weights that sum to 1 (Dirichlet, each parameter 1). The p-value is
+the probability that the weighted mean exceeds the margin.
 
 - For a rate with one item a context, this is the exact interval of Clopper and Pearson.
 - For a paired difference without a discordant pair, it is the exact bound 1 -

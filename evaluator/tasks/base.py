@@ -97,7 +97,7 @@ class Task:
     # Language -> items, where reading them takes the network: a dry run counts with
     # these (of a text: its bytes). Empty: it reads the items.
     sizes: Mapping[str, int] = field(default_factory=dict)
-    example: str = ""  # what its file holds
+    example: str = ""  # what its file holds, or its place on the hub
     open: str = ""  # how a model answers its questions without options
     choice_only: bool = False  # no answer that a model writes could be graded
     licence: str = ""  # of the data, where it is known

@@ -124,10 +124,14 @@ def preset_task(path: Path) -> Task:
         )
         return mapping.item(preset.sample, "sample", "sample")
 
-    sizes = preset.sizes
+    sizes, hub = preset.sizes, [f"on the hub: {preset.data}"]
+    for part in ("config", "split"):
+        if isinstance(value := getattr(preset, part), str):
+            hub.append(f"{part} {value}")
     return Task(
         name=name,
         help=preset.help,
+        example=", ".join(hub),
         argument=Argument("DIR"),
         data=_Reader(name, preset),
         sizes=sizes if isinstance(sizes, dict) else dict.fromkeys(languages, sizes),

@@ -18,7 +18,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain, count
+from itertools import chain
 from typing import Literal
 
 from evaluator.core.errors import InputError, one_line
@@ -171,14 +171,19 @@ def near_numbers(item: Item, rng: random.Random) -> tuple[str, ...]:
     """Three numbers in the gold option's form, none equal to a gold answer or to each
     other: one of each kind of mistake, kinds in random order, and further ones off by
     two or more where these are too few. Raises InputError for a gold option without
-    digits."""
-    number, found = GRADERS["number"], _DIGITS.search(gold_option(item))
+    digits, or whose first number is not the one that the grader reads."""
+    gold = gold_option(item)
+
+    def refused(why: str) -> InputError:
+        return InputError(
+            f"task {item.task!r}, item {item.item_id!r}: options: near: its gold option"
+            f" {one_line(gold, 60)!r} {why}"
+        )
+
+    number, found = GRADERS["number"], _DIGITS.search(gold)
     written = found and numbers_in(found[3], item.language)
     if not found or not written:
-        raise InputError(
-            f"task {item.task!r}, item {item.item_id!r}: options: near: its gold option"
-            f" {one_line(gold_option(item), 60)!r} is no number in digits"
-        )
+        raise refused("is no number in digits")
     sign, before, body, behind = found.groups()
     value = written[0] * (-1 if sign in ("-", "−") and sign else 1)
     point, places = "", 0
@@ -213,13 +218,15 @@ def near_numbers(item: Item, rng: random.Random) -> tuple[str, ...]:
     ]
     rng.shuffle(ways)
     texts: list[str] = []
-    more = ([value + step] for step in count(2))
+    more = ([value + step] for step in range(2, 100))
     for way in chain(ways, more):
         if len(texts) == DISTRACTORS:
             break
         taken = replace(item, answers=(*item.answers, *texts))
         wrong = (text for text in map(spelled, way) if not number.is_right(text, taken))
         texts += [*wrong][:1]
+    if len(texts) < DISTRACTORS:
+        raise refused(f"has another number behind {body!r}, which the grader reads")
     return tuple(texts)
 
 

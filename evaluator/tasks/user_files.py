@@ -25,7 +25,7 @@ from evaluator.tasks.values import Texts
 
 BUNDLED = "gazetteer"
 _FIELDS = ("id", "language", "context", "question", "answers", "options", "groups")
-_NEEDED = _FIELDS[:-2]
+_NEEDED = ("id", "language", "question", "answers")
 # what other data sets call them
 _SYNONYMS = {
     "choices": "options",
@@ -37,8 +37,8 @@ _SYNONYMS = {
     "text": "context",
 }
 _EXAMPLE = (
-    "a line of FILE; context may be empty; options (wrong ones) and groups (fields"
-    " whose values make rows of the tables) are optional:\n"
+    "a line of FILE; context, options (wrong ones) and groups (fields whose values"
+    " make rows of the tables) are optional:\n"
     '{"id": "q1", "language": "english", "context": "Karo was founded in 1701.",'
     ' "question": "When was Karo founded?", "answers": ["1701"], "options": ["1689"],'
     ' "groups": ["team"], "team": "billing"}'
@@ -62,7 +62,7 @@ def read_jsonl(path: Path | None, task: str = "jsonl") -> list[Item]:
             raise InputError(f"{place}: fields {', '.join(missing)} are missing")
         item_id = text_field(record, "id", place)
         language = text_field(record, "language", place)
-        context = field(record, "context", str, place)
+        context = field({"context": "", **record}, "context", str, place)
         answers = strings(
             field(record, "answers", list, place), f"{place}: field 'answers'"
         )

@@ -110,7 +110,7 @@ def _counts(estimates: Estimates, total: Work, seconds: float | None) -> Iterato
     yield (
         f"{counted(len(estimates), 'checkpoint')}, {counted(jobs, 'job')} (checkpoint x"
         f" task), {total.requests:,} requests, {total.prompt_tokens:,} prompt and"
-        f" {total.generated_tokens:,} generated tokens{time}"
+        f" {total.generated_tokens:,} generated or scored tokens{time}"
     )
     caches = dict.fromkeys(row.job.kv_cache for row in estimates)
     if len(caches) > 1:

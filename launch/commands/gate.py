@@ -156,14 +156,15 @@ def _planned(questions: int, policy: Policy, *, as_json: bool) -> None:
         where = f" in {each['group']}" if "group" in each else ""
         print_plain(
             f"{each['tolerance']} {each['percent']:g}{where}: {equal} questions"
-            f" if no answer changes, {changed} if {CHANGED:.0%} are lost"
-            f" and as many gained; {questions:,} decide {_up(each['equal_shows'])}, or"
-            f" {_up(each['changed_shows'])}"
+            f" if no answer changes ({questions:,} decide {_up(each['equal_shows'])}),"
+            f" {changed} if {CHANGED:.0%} are lost and as many gained"
+            f" ({questions:,} decide {_up(each['changed_shows'])})"
         )
     print_plain(
-        "Each alone, in 9 of 10 runs. max_drop_language: questions of each language, and"
-        " of a group its own;"
-        " max_mc_only, max_lost: known answers. Questions on one context count once."
+        "Each alone, in 9 of 10 runs. max_drop_language takes as many questions of each"
+        " language, a group as many of its own; max_mc_only and max_lost take as many"
+        " known answers, which the base says and picks. Questions on one context count"
+        " once."
     )
     every = (policy.default, *policy.groups.values())
     left = {name for own in every for name, value in own if value is not None}

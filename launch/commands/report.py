@@ -182,6 +182,9 @@ def _headline(results: Results) -> None:
             )
         console.print(table)
         console.print()
+        most = rows["n"].max()
+        for row in rows_of(rows[rows["n"] < most]):
+            print_plain(f"{row['checkpoint']}: of {row['n']:,} of {most:,} items")
     for remark in filter(None, (results.missed, results.noise)):
         print_plain(remark)
     for column in shown:

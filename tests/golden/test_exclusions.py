@@ -95,7 +95,10 @@ def test_accuracy_means_over_languages():
     found = pair(dense, pruned)["accuracy"]
     row = only(found, checkpoint="p", probe="greedy", language="mean")
     assert_has(row, accuracy=(0.5 + 0) / 2, dense_accuracy=1.0, drop=(0.5 + 1) / 2)
-    assert_has(row, reason="unweighted mean over 2 of 3 languages")
+    assert_has(
+        row,
+        reason="unweighted mean over 2 of 3 languages; floor and normalised_drop are of all languages together",
+    )
     # Half of English's exact interval of 4 of 8, and as much again that Swahili's two
     # items leave open.
     english = binomtest(4, 8).proportion_ci(method="exact")

@@ -268,6 +268,12 @@ def test_near_numbers_are_wrong_and_differ():
         assert sum(judge.is_right(text, item) for text in options) == 1
 
 
+def test_near_needs_the_number_that_the_grader_reads():
+    item = make_item(1, answers=["3+4=7 #### 7"])
+    told = refused(choose_options, item, [item], 0, near=True)
+    assert "'3+4=7 #### 7' has another number behind '3', which the grader re" in told
+
+
 def test_near_needs_numbers():
     with pytest.raises(
         ValueError, match="options: near: makes numbers, and the grader"

@@ -163,7 +163,7 @@ def test_jsonl_items_and_bad_files(tmp_path):
         json.dumps(LINE | {"answers": []}) + "\r",
         "   ",
         LINE | {"id": "d", "context": "", "options": None},
-        LINE | {"id": "e", "context": ""},
+        {key: LINE[key] for key in LINE if key != "context"} | {"id": "e"},
         LINE | {"id": "f", "context": "", "answers": ["other"]},
         LINE | {"id": "g", "context": f" {LINE['context']}\t"},
     )
@@ -189,8 +189,12 @@ def test_jsonl_items_and_bad_files(tmp_path):
 @pytest.mark.parametrize(
     ("change", "part"),
     [
-        *(({name: ...}, f"field {name!r} is missing") for name in LINE),
-        ({"id": ..., "context": ...}, "fields id, context are missing"),
+        *(
+            ({name: ...}, f"field {name!r} is missing")
+            for name in LINE
+            if name != "context"
+        ),
+        ({"id": ..., "question": ...}, "fields id, question are missing"),
         ({"id": 7}, "field 'id' must be a string, not 7"),
         ({"id": " "}, "field 'id' is empty"),
         ({"answers": "x"}, "field 'answers' must be a list, not \"x\""),
