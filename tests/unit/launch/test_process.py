@@ -1,6 +1,7 @@
 """SIGTERM: what is to be written is, and then the process ends by the signal,
 whatever a library's threads do."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -144,3 +145,28 @@ def test_child_goes_on_alone(tmp_path, refused):
     while "later" not in log.read_text():
         time.sleep(0.01)
     assert log.read_text().startswith("early\n")
+
+
+WAITS = """
+import os, time
+from pathlib import Path
+from launch.process import leave
+
+leave(Path("run/logs/detached.log"))
+Path("child.part").write_text(str(os.getpid()))
+Path("child.part").rename("child")
+time.sleep(600)
+"""
+
+
+def test_child_ends_with_a_parent_that_waits(tmp_path):
+    program = [sys.executable, "-c", WAITS]
+    parent = subprocess.Popen(
+        program, env=environment(), cwd=tmp_path, stderr=subprocess.DEVNULL
+    )
+    while not (tmp_path / "child").exists():
+        time.sleep(0.01)
+    parent.terminate()
+    parent.wait()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "child").read_text()), 0)
