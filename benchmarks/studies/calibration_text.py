@@ -3,7 +3,8 @@
     python -m benchmarks.studies.calibration_text --task xquad:DIR \\
         --web jsonl:FILE,... --out runs/calibration-text
 
-The same command resumes. It prints the table of the page, and writes OUT.csv."""
+The same command resumes. It prints the table of the page, and writes OUT.csv and
+OUT.svg."""
 
 import hashlib
 import json
@@ -19,11 +20,12 @@ import pandas as pd
 import yaml
 
 from benchmarks.harness import Options, run_main
-from benchmarks.studies.running import finished
+from benchmarks.studies.running import drawn, finished
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import InputError, Json
 from evaluator.core.files import csv_bytes, write_atomically
 from evaluator.core.records import Item
+from evaluator.metrics.table import Dots, Series
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.planning import prompter_of
 from evaluator.report.notebook import OpenRun
@@ -195,6 +197,21 @@ def _row(name: str, text: str, other: str, values: Floats) -> Json:
     return row | dict(zip(names, ends, strict=True))
 
 
+def figure(found: pd.DataFrame) -> str:
+    """The differences between two texts by both graders, as SVG."""
+    pairs = found[found["minus"] != ""]
+    names = {
+        "checkpoint": pairs["text"] + " - " + pairs["minus"],
+        "value_low": pairs["low_of_six"],
+        "value_high": pairs["high_of_six"],
+    }
+    strict = Series("value", "greedy", "strict rule", {"number": "gap"})
+    paper = Series("value", "lost", "the paper's", {"number": "gap_paper"}, shift=0.25)
+    title = "Difference of the gap between two texts, 95 % for six"
+    panel = Dots(title, (strict, paper), axis="points")
+    return drawn(panel, pairs.assign(**names), "calibration-text")
+
+
 def main() -> None:
     options = Options(__doc__)
     options.add_argument("--task", default="xquad", help="xquad, or xquad:DIR")
@@ -205,6 +222,7 @@ def main() -> None:
     sweep = sweep_with_texts(given.task, given.web, given.out)
     found = study(read(finished(sweep, given.out)))
     write_atomically(given.out.with_suffix(".csv"), csv_bytes(found))
+    write_atomically(given.out.with_suffix(".svg"), figure(found).encode())
     print(found.round(3).to_string(index=False))
 
 

@@ -18,7 +18,7 @@ DRAWS = 2000
 RULES = {"strict": "produced", "paper": "greedy_paper"}
 EFFECTS = {
     "gap": "choice - open",
-    "lost": "open lost - choice lost",  # Delta_PR, the paper's equation 1
+    "lost": "open lost - choice lost",  # as Delta_PR, but in points of accuracy
 }
 _ITEM = ["language", "item_id"]
 

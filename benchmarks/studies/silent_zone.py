@@ -18,14 +18,11 @@ import yaml
 from scipy.stats import rankdata
 
 from benchmarks.harness import Options, count, run_main
-from benchmarks.studies.running import finished
+from benchmarks.studies.running import drawn, finished
 from evaluator.core.errors import Json
 from evaluator.core.files import csv_bytes, write_atomically
-from evaluator.metrics.items import ALL
 from evaluator.metrics.table import Dots, Series
-from evaluator.report.figures import draw_panels
 from evaluator.report.notebook import OpenRun
-from evaluator.report.page import standalone
 from evaluator.tasks.loading import load_task, select
 
 SWEEP = Path(__file__).with_name("silent-zone.yaml")
@@ -203,7 +200,6 @@ def index(half: dict[str, Half]) -> Json:
 def figure(found: pd.DataFrame) -> str:
     """The rhos with each outcome, as SVG."""
     names = {"predictor": "checkpoint", "low": "rho_low", "high": "rho_high"}
-    rows = found.rename(columns=names).assign(task="", language=ALL)
     outcomes = {
         "known": ("sample", "known answers lost", -0.25),
         "open": ("greedy", "open accuracy lost, strict rule", 0.0),
@@ -215,7 +211,7 @@ def figure(found: pd.DataFrame) -> str:
     ]
     title = "Spearman's rho of each predictor and each outcome"
     panel = Dots(title, series, axis="changes", line=0.5)
-    return standalone(draw_panels([panel], rows, "silent-zone", title) or "")
+    return drawn(panel, found.rename(columns=names), "silent-zone")
 
 
 def sweep_with_task(task: str, items: int, out: Path) -> Json:

@@ -1,11 +1,15 @@
 """The numbers of the studies, on made-up checkpoints."""
 
+import re
+from itertools import combinations
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from benchmarks.studies import graders
 from benchmarks.studies.calibration_text import TEXTS, code, sequences
+from benchmarks.studies.calibration_text import figure as calibration_figure
 from benchmarks.studies.calibration_text import study as calibration_study
 from benchmarks.studies.silent_zone import (
     ANSWERED,
@@ -175,3 +179,10 @@ class TestGraders:
         assert (gap["low"], gap["high"]) == (-1, 0)
         assert (lost["strict"], lost["paper"]) == (0.5, 0.5)
         assert (lost["difference"], lost["low"], lost["high"]) == (0, 0, 0)
+
+
+def test_a_figure_has_a_row_for_each_pair():
+    found = calibration_study(TestCalibrationText().rows(0.5), 20)
+    svg = calibration_figure(found)
+    assert svg.startswith("<svg")
+    assert re.findall(r"<title>(\w+) - (\w+)</title>", svg) == [*combinations(TEXTS, 2)]
