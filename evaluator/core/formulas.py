@@ -177,10 +177,9 @@ def _answers() -> None:
     def reply(value: object) -> None:
         print(json.dumps(value), file=replies, flush=True)
 
+    # 0: the library's own limits are of the clock, so a grade would depend on the load
     def read(text: str) -> list[Any]:
-        found: list[Any] = parse(
-            text, [LatexExtractionConfig()], parsing_timeout=_SECONDS
-        )
+        found: list[Any] = parse(text, [LatexExtractionConfig()], parsing_timeout=0)
         return found
 
     reply("ready")
@@ -192,7 +191,7 @@ def _answers() -> None:
             found = read(said) or (read(f"${plain}$") if plain else [])
             wanted = [read(f"\\boxed{{{gold}}}") for gold in golds]
             right = bool(found) and any(
-                verify(gold, found, timeout_seconds=_SECONDS) for gold in wanted if gold
+                verify(gold, found, timeout_seconds=0) for gold in wanted if gold
             )
         except (Exception, RecursionError, MemoryError):
             found = found or []

@@ -3,14 +3,18 @@ letters.csv and formulas.csv, each row with its verdict, its reason, and whose r
 is where lm-eval (gsm8k, mmlu_pro, hendrycks_math), lighteval and simple-evals differ."""
 
 import csv
+import json
+import subprocess
+import sys
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 
 import pytest
 
 from evaluator.core import formulas
 from evaluator.core.errors import InputError
 from evaluator.core.grading import GRADERS
+from evaluator.core.isolated import environment
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.tables.grading import EXTRACTION
 from tests.support.records import Seen, numbered, records
@@ -117,13 +121,27 @@ def test_a_gold_formula_equals_itself(gold):
 def test_a_hanging_formula_costs_one_answer():
     """And no `eval` runs what a text says."""
     judge, item = GRADERS["math"], make_item(answers=["72"])
-    start = perf_counter()
     assert judge.graded("\\boxed{9^{9^{9^{9}}}}", item)[0] is False
     assert judge.graded("\\boxed{72!!!!!!!!!}", item)[0] is False
-    assert perf_counter() - start < 40
     assert judge.graded("\\boxed{72}", item) == (True, ("72",))
     code = "$__import__('os').system('kill 0')$"
     assert judge.graded(code, item)[0] is False
+
+
+@pytest.mark.slow
+def test_no_grade_depends_on_the_clock():
+    """Nor on the load, therefore."""
+    program = "import signal; signal.alarm = None; from evaluator.core import formulas"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}; formulas._answers()"],
+        input=json.dumps([["x^2+2x+1"], "\\boxed{(x+1)^2}", ""]),
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    ready, (right, _) = map(json.loads, done.stdout.splitlines())
+    assert (ready, right) == ("ready", True)
 
 
 def test_a_missing_extra_is_one_line(monkeypatch):
@@ -211,8 +229,8 @@ def test_floor_of_letters_is_that_of_guessing():
     "part", ["\n", "answer ", "A ", "(", "**", "#", "-", "±", "9", "1/"]
 )
 def test_a_long_output_takes_no_time(grader, part):
-    start = perf_counter()
+    start = process_time()
     GRADERS[grader].is_right(
         part * 20_000, make_item(answers=["18"], options=["18", "5"])
     )
-    assert perf_counter() - start < 5
+    assert process_time() - start < 5

@@ -349,11 +349,11 @@ def test_paths_beside_the_sweep_file(desk):
 
 def test_item_file_on_read_only_disk(desk):
     file = desk.items(
-        ITEMS[0], {key: value for key, value in ITEMS[1].items() if key != "context"}
+        ITEMS[0], {key: value for key, value in ITEMS[1].items() if key != "question"}
     )
     error = desk.refused(*desk.eval(task=f"jsonl:{file}"))
     assert all(
-        part in error for part in ["questions.jsonl", "line 2", "'context'", "missing"]
+        part in error for part in ["questions.jsonl", "line 2", "'question'", "missing"]
     ), error
     # What /proc answers is what a read-only disk answers, also to root.
     typed = f"eval dense --task jsonl:{file} --out /proc/resurface/run"
