@@ -43,8 +43,8 @@ def read(run: OpenRun) -> pd.DataFrame:
 
 
 def shares(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row for each effect: its mean over checkpoints and items by both rules, the
-    difference with a 95 % interval over passages, and its share of the paper's."""
+    """A row for each effect: its mean over checkpoints and items by both rules, and the
+    difference with its share of the paper's. 95 % intervals are over passages."""
     by_passage = rows.groupby("cluster")
     sizes = by_passage.size().to_numpy()
     chance = np.full(len(sizes), 1 / len(sizes))
@@ -53,11 +53,12 @@ def shares(rows: pd.DataFrame) -> pd.DataFrame:
     for effect, title in EFFECTS.items():
         sums = by_passage[[f"{effect}_{rule}" for rule in RULES]].sum().to_numpy()
         strict, paper = sums.sum(axis=0) / sizes.sum()
-        drawn = draws @ (sums[:, 1] - sums[:, 0]) / (draws @ sizes)
-        low, high = np.percentile(drawn, [2.5, 97.5])
+        drawn = (draws @ sums / (draws @ sizes)[:, None]).T
         row: Json = {"effect": title, "strict": strict, "paper": paper}
-        row |= {"difference": paper - strict, "low": low, "high": high}
-        table.append(row | {"share": (paper - strict) / paper})
+        row |= {"difference": paper - strict, "share": 1 - strict / paper}
+        for name, means in (("strict", drawn[0]), ("difference", drawn[1] - drawn[0])):
+            row[f"{name}_low"], row[f"{name}_high"] = np.percentile(means, [2.5, 97.5])
+        table.append(row)
     return pd.DataFrame(table)
 
 

@@ -176,9 +176,9 @@ class TestGraders:
         gap, lost = found.loc["choice - open"], found.loc["open lost - choice lost"]
         assert (gap["strict"], gap["paper"]) == (1, 0.5)
         assert (gap["difference"], gap["share"]) == (-0.5, -1)
-        assert (gap["low"], gap["high"]) == (-1, 0)
+        assert (gap["difference_low"], gap["difference_high"]) == (-1, 0)
         assert (lost["strict"], lost["paper"]) == (0.5, 0.5)
-        assert (lost["difference"], lost["low"], lost["high"]) == (0, 0, 0)
+        assert (lost["difference_low"], lost["difference_high"]) == (0, 0)
 
 
 def test_a_figure_has_a_row_for_each_pair():
