@@ -10,7 +10,7 @@ import pandas as pd
 
 from benchmarks.harness import Options, run_main
 from evaluator import open_run
-from evaluator.core.errors import Json
+from evaluator.core.errors import InputError, Json
 from evaluator.report.notebook import OpenRun
 
 DRAWS = 2000
@@ -67,6 +67,8 @@ def main() -> None:
     options.add_argument("runs", type=Path, nargs="+")
     for path in options.parse_args().runs:
         rows = read(open_run(path))
+        if rows.empty:
+            raise InputError(f"{path}: no pruned checkpoint beside its base")
         print(f"{path.name}: {rows['checkpoint'].nunique()} pruned checkpoints")
         print(shares(rows).round(3).to_string(index=False))
 
