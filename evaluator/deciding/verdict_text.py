@@ -337,7 +337,10 @@ def document(
         "verdict": "WARN" if failures and worst == "PASS" else worst,
         "summary": summary(verdicts),
         "words": words(verdicts),
-        "thresholds": dict(policy.default),
+        "thresholds": {
+            **dict(policy.default),
+            "max_drop_language": policy.default.drop_language,
+        },
         "policy": policy.document,
         "checkpoints": list(map(_row, verdicts)),
         "not_judged": not_judged,

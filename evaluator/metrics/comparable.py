@@ -21,6 +21,7 @@ from evaluator.checkpoints.quantisation import ROUNDED_ACTIVATIONS
 from evaluator.core.errors import Document, mapping_at, rows_at
 from evaluator.core.records import SERVING
 from evaluator.metrics.items import BASE, Items
+from evaluator.probes.config import if_omitted
 
 # Outcome columns that must be equal on both sides of an item, and the name of a
 # difference for people.
@@ -102,6 +103,8 @@ def settings_of(run: Document, checkpoint: str | None, task: str) -> Document:
     found = mapping_at(run, "identity", "task_settings", checkpoint, task)
     if "seeds" not in found:
         return found
+    for name, default in if_omitted().items():
+        found = {name: "" if default is None else default, **found}
     asked = mapping_at(run, "seeds", checkpoint).get(task)  # by the last call
     seeds = asked or found["seeds"] or [found.get("seed")]
     return {**found, "seeds": sorted(seeds)}

@@ -181,9 +181,8 @@ class EvalConfig(Settings, Source):
         """The settings that records depend on, as JSON, beside the task's data."""
         omitted = {"task", "prompts", *Source.model_fields} - self.given().keys()
         omitted.add("groups")  # they cut what is asked
-        # younger than many runs
-        for name in ("grader", "few_shot", "system", "suite", *RECHECK):
-            if getattr(self, name) == type(self).model_fields[name].default:
+        for name, default in if_omitted().items():
+            if getattr(self, name) == default:
                 omitted.add(name)
         return self.model_dump(mode="json", exclude=omitted)
 
@@ -255,3 +254,9 @@ class EvalConfig(Settings, Source):
 def _task_of(spec: str) -> Task | None:
     name = spec.partition(":")[0]
     return next((task for task in TASKS if task.name == name), None)
+
+
+def if_omitted() -> dict[str, Any]:
+    """What settings are that `identifying` omits: they are younger than many runs."""
+    names = ("grader", "few_shot", "system", "suite", *RECHECK)
+    return {name: EvalConfig.model_fields[name].default for name in names}

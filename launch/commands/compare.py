@@ -97,12 +97,13 @@ def compare(
 
 def _pairs(option: str, typed: Sequence[str]) -> Mapping[str, str]:
     """Raises InputError for anything but A=B."""
-    pairs = {}
+    pairs = dict[str, str]()
     for each in typed:
         name, equals, other = each.partition("=")
         if not (name and equals and other):
             raise InputError(f"{option}: {each!r} is not of the form A=B")
-        pairs[name] = other
+        if pairs.setdefault(name, other) != other:
+            raise InputError(f"{option}: {name!r} is in two pairs")
     return pairs
 
 

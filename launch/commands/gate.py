@@ -120,7 +120,7 @@ def gate(
     if len(run) == 2 and not any(map(_may_be_run, run)):
         judged = [_judged_logs(run[0], run[1], policy, typed)]
     else:
-        for path in run:
+        for path in sorted(run, key=Path.exists):  # a misspelled one first
             need_run(path)
         judged = _judged(run, policy, typed)
     from evaluator.report.gate_formats import FORMATS, worst_of

@@ -195,6 +195,8 @@ def test_compare_two_runs(run, tmp_path, monkeypatch, capsys):
         ("compare . .", "not a run directory"),
         ("compare a.jsonl .", "a.jsonl: not a run directory, and no log of lm-eval"),
         ("compare . . --pair dense", "--pair: 'dense' is not of the form A=B"),
+        ("compare . . --pair a=b --pair a=c", "--pair: 'a' is in two pairs"),
+        ("gate a.jsonl misspelled", "error: misspelled: no such"),
         ("export . --to card --out new", "error: .: not a run directory"),
         (
             "export . --to car --out new",
