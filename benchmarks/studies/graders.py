@@ -9,13 +9,11 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.harness import Options, run_main
+from benchmarks.studies.calibration_text import OPEN, RESAMPLES
 from evaluator import open_run
 from evaluator.core.errors import InputError, Json
 from evaluator.report.notebook import OpenRun
 
-DRAWS = 2000
-# the columns of right open answers
-RULES = {"strict": "produced", "paper": "greedy_paper"}
 EFFECTS = {
     "gap": "choice - open",
     "lost": "open lost - choice lost",  # as Delta_PR, but in points of accuracy
@@ -28,14 +26,14 @@ def read(run: OpenRun) -> pd.DataFrame:
     outcomes = run.outcomes()
     asked = outcomes[outcomes["produced"].notna() & outcomes["kv_cache"].eq("auto")]
     asked = asked.merge(run.items()[["task", *_ITEM, "cluster"]])
-    columns = ["recognised", *RULES.values()]
+    columns = ["recognised", *OPEN.values()]
     asked = asked.astype(dict.fromkeys(columns, "float64"))
     base = asked.loc[asked["base"].isna(), [*_ITEM, *columns]]
     pruned = asked[asked["requested_sparsity"].notna()]
     pruned = pruned.merge(base, on=_ITEM, suffixes=("", "_base"))
     choice = pruned["recognised"]
     found = pruned[["checkpoint", "cluster"]].copy()
-    for rule, column in RULES.items():
+    for rule, column in OPEN.items():
         found[f"gap_{rule}"] = choice - pruned[column]
         fell = pruned[f"{column}_base"] - pruned[column]
         found[f"lost_{rule}"] = fell - (pruned["recognised_base"] - choice)
@@ -48,10 +46,10 @@ def shares(rows: pd.DataFrame) -> pd.DataFrame:
     by_passage = rows.groupby("cluster")
     sizes = by_passage.size().to_numpy()
     chance = np.full(len(sizes), 1 / len(sizes))
-    draws = np.random.default_rng(0).multinomial(len(sizes), chance, DRAWS)
+    draws = np.random.default_rng(0).multinomial(len(sizes), chance, RESAMPLES)
     table = []
     for effect, title in EFFECTS.items():
-        sums = by_passage[[f"{effect}_{rule}" for rule in RULES]].sum().to_numpy()
+        sums = by_passage[[f"{effect}_{rule}" for rule in OPEN]].sum().to_numpy()
         strict, paper = sums.sum(axis=0) / sizes.sum()
         drawn = (draws @ sums / (draws @ sizes)[:, None]).T
         row: Json = {"effect": title, "strict": strict, "paper": paper}

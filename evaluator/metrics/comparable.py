@@ -103,8 +103,9 @@ def settings_of(run: Document, checkpoint: str | None, task: str) -> Document:
     found = mapping_at(run, "identity", "task_settings", checkpoint, task)
     if "seeds" not in found:
         return found
-    for name, default in if_omitted().items():
-        found = {name: "" if default is None else default, **found}
+    usual = if_omitted().items()
+    filled = {name: "" if value is None else value for name, value in usual}
+    found = {**filled, **found}
     asked = mapping_at(run, "seeds", checkpoint).get(task)  # by the last call
     seeds = asked or found["seeds"] or [found.get("seed")]
     return {**found, "seeds": sorted(seeds)}
