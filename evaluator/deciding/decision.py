@@ -139,6 +139,7 @@ class Verdict:
     unmet: str | None = None  # why a task that the policy requires is not judged
     advisory: bool = False  # its BLOCK is only a WARN
     anomaly: str | None = None  # the implausible number, and what to inspect first
+    failed: str | None = None  # what of its checkpoint failed; without it a PASS
     # planned items without a judgement, if they could change the verdict
     unjudged: int = 0
     # its answers equal the base's, with their log-probabilities

@@ -99,6 +99,8 @@ def _reason(verdict: Verdict, most: int) -> str:
         rest = len(worst) - most
         more = f", and {rest} more" if rest > 0 else ""
         return ", ".join(map(_measured, worst[:most])) + more
+    if verdict.failed:
+        return f"within every tolerance so far; not judged: {verdict.failed}"
     if verdict.outcome == "WARN":
         return _lacking(verdict)
     reason = better(verdict)

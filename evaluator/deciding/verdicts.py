@@ -48,6 +48,7 @@ def judge(inputs: Inputs, policy: Policy) -> list[Verdict]:
     reported = _reported(inputs, policy)
     noise = TABLES["noise"].rows(inputs) if inputs.once_more else []
     digests = {each.key: each.weights_digest for each in inputs.checkpoints}
+    failed = {each.checkpoint: each for each in reversed(not_judged(inputs))}
     verdicts = []
     for subject in inputs.compared:
         key, base = subject.key, (subject.task, subject.base or "")
@@ -82,6 +83,9 @@ def judge(inputs: Inputs, policy: Policy) -> list[Verdict]:
             if drawn and key not in inputs.incomparable_drawn:
                 verdict = _with_seeds(verdict, inputs, subject)
             verdict = settled(verdict, policy)
+            if verdict.outcome == "PASS" and (lost := failed.get(subject.checkpoint)):
+                what = ": ".join(filter(None, (lost.task, lost.reason)))
+                verdict = replace(verdict, outcome="WARN", failed=what)
         elif subject.task in policy.required:
             verdict = replace(verdict, outcome="BLOCK", unmet=alone)
         verdicts.append(verdict)

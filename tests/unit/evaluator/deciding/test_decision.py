@@ -338,6 +338,28 @@ def test_what_engines_noticed_stands_in_each_verdict():
     )
 
 
+@pytest.mark.parametrize(
+    ("failed", "planned", "expected"),
+    [
+        ({"stage": "load"}, {}, "not judged: all but the records that it has: no kernel"),
+        ({"stage": "evaluate", "task": "later"}, {}, "not judged: later: no kernel"),
+        (None, {"later": 40}, "not judged: later: the run is not finished: it has no record"),
+        ({"stage": "item", "task": "t"}, {}, None),
+        ({"stage": "load", "checkpoint": "int8"}, {}, None),
+    ],
+)  # fmt: skip
+def test_checkpoint_that_lacks_a_part_never_passes(failed, planned, expected):
+    failure = {"checkpoint": "int4", "reason": "no kernel", **(failed or {})}
+    found = judged(
+        *(alike(400),) * 2, failures=[failure] * bool(failed), planned={"int4": planned}
+    )
+    assert found.outcome == ("WARN" if expected else "PASS")
+    within = "within every tolerance"
+    assert why(found).startswith(f"{within} so far; {expected}" if expected else within)
+    (row,) = document([found], Policy())["checkpoints"]
+    assert row["verdict"] == found.outcome
+
+
 def test_differences_beside_weights_are_named():
     line = "config.json: rms_norm_eps 1e-06 against 1e-05"
     found = judged(alike(400), alike(400), differences={"int4": [line]})
