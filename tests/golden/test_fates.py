@@ -153,6 +153,17 @@ def test_answers_that_were_posed_again():
     )
 
 
+@pytest.mark.parametrize("limit", [0, 64])
+def test_beams_beside_answers_that_were_posed_again_say_so(limit):
+    run = run_of(p={"max_new_tokens": 16, "recheck_limit": limit})
+    drawn = {"beams": [True] * 2, "samples": [True] * 2}
+    rows = TABLES["recovery"].fill(compared(run, greedy=True, **drawn)).rows
+    told = "cut greedy answers had up to 64 tokens (recheck_cut), beams did not"
+    for row in rows:
+        says = limit and (row["checkpoint"], row["probe"]) == ("p", "beam")
+        assert (told in str(row["reason"])) == bool(says)
+
+
 def test_cut_looping_and_long_answers_are_three_outcomes():
     """And the gate names what of a loss is the first two."""
     ends = Seen(greedy=True, choice=True, tokens=4)

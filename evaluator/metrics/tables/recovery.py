@@ -36,7 +36,8 @@ from evaluator.metrics.columns import (
     TEXT,
     Row,
 )
-from evaluator.metrics.cuts import Cut
+from evaluator.metrics.comparable import settings_of
+from evaluator.metrics.cuts import Cut, add
 from evaluator.metrics.fates import HIT
 from evaluator.metrics.inputs import ITEM, Inputs, Subject
 from evaluator.metrics.intervals import Floats, ItemNumbers
@@ -47,6 +48,7 @@ from evaluator.metrics.table import Dots, Holm, Lack, Note, Series, Table, whole
 EVERYTHING, FAILURES = "all_items", "greedy_failures"
 BROAD = ("beam", "sample")
 MAJORITY, SHARE = "majority", "pass@1"
+_SHORTER = "cut greedy answers had up to {} tokens (recheck_cut), beams did not"
 # the K of pass@K, below the number of samples
 _TRIES = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 
@@ -67,8 +69,12 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
             cut = replace(_cut(probe, HIT[probe]), paired=(), nothing=nothing)
             keys = {"probe": probe, "population": FAILURES}
             cuts.append(replace(cut, keys=keys, where=_missed))
+        settings = settings_of(inputs.run, subject.checkpoint, subject.task)
         for cut in (*cuts, *_of_samples(items)):
-            yield from cut.rows(inputs, subject, items=items)
+            for row in cut.rows(inputs, subject, items=items):
+                if row["probe"] == "beam" and (most := settings.get("recheck_limit")):
+                    row = add(row, {"reason": _SHORTER.format(most)})
+                yield row
 
 
 def _broad_ran(items: Items, side: str = "") -> Flags:
