@@ -182,9 +182,26 @@ class RecordStore:
         `limit`: without written answers of so many tokens. Raises InputError for a
         damaged part of it."""
         copied, answered = set[ItemKey](), self.finished(key)
+        for path, alike in other.offers(source or key, answered, due, limit):
+            table = _read_part(path, RECORDS.names).cast(RECORDS)
+            rows = [
+                *zip(*table.select(_FINISHED[:5]).to_pydict().values(), strict=True)
+            ]
+            for some, chosen in alike.items():
+                wanted = {(*item, *each) for item in chosen for each in some}
+                places = [place for place, row in enumerate(rows) if row in wanted]
+                self.append(key, table.take(pa.array(places)))
+            copied.update(*alike.values())
+        return len(copied)
+
+    def offers(
+        self, key: str, answered: Answered, due: Answered, limit: int
+    ) -> Iterator[tuple[Path, Mapping[frozenset[Drawn], list[ItemKey]]]]:
+        """What another store copies: of each part, items by their records, which are
+        added to `answered`."""
         none: frozenset[Drawn] = frozenset()
-        for path in other.parts(source or key):
-            drawn, items, failed = other.content(path)
+        for path in self.parts(key):
+            drawn, items, failed = self.content(path)
             if all(due.get(item, none) <= answered.get(item, none) for item in items):
                 continue  # a resumed run has copied them
             cut = _cut(path, limit) if limit else {}
@@ -196,18 +213,8 @@ class RecordStore:
                 if item not in failed and lacking:
                     alike[lacking].append(item)
                     answered[item] = before | lacking
-            if not alike:
-                continue
-            table = _read_part(path, RECORDS.names).cast(RECORDS)
-            rows = [
-                *zip(*table.select(_FINISHED[:5]).to_pydict().values(), strict=True)
-            ]
-            for some, chosen in alike.items():
-                wanted = {(*item, *each) for item in chosen for each in some}
-                places = [place for place, row in enumerate(rows) if row in wanted]
-                self.append(key, table.take(pa.array(places)))
-            copied.update(*alike.values())
-        return len(copied)
+            if alike:
+                yield path, alike
 
     def greedy_answers(self, key: str) -> pa.Table:
         """The greedy answers to open prompts under a key.

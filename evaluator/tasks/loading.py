@@ -183,10 +183,13 @@ def is_here(spec: str) -> bool:
 
 
 def items_by_language(
-    spec: str, languages: Sequence[str] | None, said: Source | None = None
+    spec: str,
+    languages: Sequence[str] | None,
+    said: Source | None = None,
+    most: int = 0,
 ) -> Mapping[str, int]:
-    """How many items by language, without the network (or `UNKNOWN_SIZE`). Raises
-    InputError as `load_task` does."""
+    """How many items are asked by language, `most` if not 0, without the network (or
+    `UNKNOWN_SIZE`). Raises InputError as `load_task` does."""
     parsed = TaskSpec.parse(spec)
     task, given = parsed.task, said or Source()
     sizes, usual = task.sizes, Source()
@@ -196,7 +199,10 @@ def items_by_language(
             sizes = {}
     if is_here(spec):
         pools = load_task(spec, languages, said=said).pools
-        return {language: len(pool) for language, pool in pools.items()}
+        return {
+            language: sum(not is_excluded(item) for item in select(pool, most))
+            for language, pool in pools.items()
+        }
     known: Collection[str] = sizes
     if task.data is not None and (said or not sizes):
         configs = given.over(usual).configs
@@ -204,7 +210,8 @@ def items_by_language(
     wanted: Sequence[str] = languages or tuple(known)
     if known != [_ANY_LANGUAGE]:
         wanted = spelled(spec, wanted, known)
-    return {language: sizes.get(language, UNKNOWN_SIZE) for language in wanted}
+    found = {language: sizes.get(language, UNKNOWN_SIZE) for language in wanted}
+    return {language: min(most or size, size) for language, size in found.items()}
 
 
 def question_bytes(

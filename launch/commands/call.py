@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from evaluator.store.run_json import Failure
     from launch.run.state import RunState
     from launch.sweep.watching import Watch
+    from launch.trackers.notifying import Notifying
     from launch.trackers.tracking import Tracker
 
 WITH_FAILURES = 3  # exit code
@@ -106,15 +107,7 @@ def run_and_report(
         )
     left = leave(out / DETACHED) if output.detach else None
     ending = Ending(out, printed=output.detach or output.as_json, left=left)
-    tracker = notifying = None
-    if output.notify is not None:
-        from launch.trackers.notifying import Notifying, command_of
-
-        notifying = Notifying(command_of(output.notify), out, warn)
-    if output.track is not None:
-        from launch.trackers.tracking import tracker_of
-
-        tracker = tracker_of(output.track)
+    tracker, notifying = output.told(out)
     stop_in_order()
     check_here(config, out)
     log, process = EventLog(out), str(this_process())
@@ -544,6 +537,19 @@ class Output:
     detach: bool = False
     as_json: bool = False
 
+    def told(self, out: Path) -> tuple[Tracker | None, Notifying | None]:
+        """Who is told of a run in `out`. Raises InputError for what cannot be."""
+        tracker = notifying = None
+        if self.notify is not None:
+            from launch.trackers.notifying import Notifying, command_of
+
+            notifying = Notifying(command_of(self.notify), out, warn)
+        if self.track is not None:
+            from launch.trackers.tracking import tracker_of
+
+            tracker = tracker_of(self.track)
+        return tracker, notifying
+
 
 def start(config: SweepConfig, output: Output, *, dry_run: bool) -> None:
     """Run and report, or check what a start would check, as far as it is here, and
@@ -557,6 +563,7 @@ def start(config: SweepConfig, output: Output, *, dry_run: bool) -> None:
 
     place = output.out
     out = place or Path("RUN")
+    output.told(out)
     check_here(config, out)
     notes, refused = list[str](), dict[str, str]()
     left: dict[tuple[str, str], int] = {}
@@ -572,13 +579,14 @@ def start(config: SweepConfig, output: Output, *, dry_run: bool) -> None:
             raise InputError(f"{name}: {reason}")
         notes.append(f"would be set aside: {name}: {reason}")
     if jobs:
-        if place is not None and not absent:
+        if (place or output.reuse) and not absent:
+            from evaluator.store.records import RecordStore
             from launch.run.directory.keys import Keys
             from launch.run.directory.rundir import open_run
 
-            cells, keys = open_run(prepared, place).cells, Keys(prepared)
+            cells, keys = open_run(prepared, out).cells, Keys(prepared)
             notes += keys.changes(prepared.jobs, cells)
-            left = keys.left(cells)
+            left = keys.left(cells, [*map(RecordStore, output.reuse)])
         notes += [note for note, _ in prepared.notes()]
     if absent:
         notes.append(
@@ -586,7 +594,8 @@ def start(config: SweepConfig, output: Output, *, dry_run: bool) -> None:
         )
     run = read_run(out)
     if left:
-        notes.append(f"counted: the items of which {out} lacks a record")
+        runs = ", ".join(map(str, (out, *output.reuse)))
+        notes.append(f"counted: items that lack a record in {runs}, each whole")
     elif run:
         notes.append(f"what {out} has already is counted too")
     print_estimate(config, run, notes, left, as_json=output.as_json)

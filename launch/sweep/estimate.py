@@ -175,9 +175,8 @@ def work_of(task: EvalConfig) -> Work:
             work = work.plus(text_probe.cost(tokens, task))
         return work
     items = deep = 0
-    sizes = items_by_language(task.task, task.languages, task.data_settings)
-    for size in sizes.values():
-        count = min(task.items or size, size)
+    asked = items_by_language(task.task, task.languages, task.data_settings, task.items)
+    for count in asked.values():
         items += count
         deep += min(count, DEEP_ITEMS)
     formats, scored = {"open"}, set[str]()

@@ -171,6 +171,8 @@ COMMANDS = [
     (f"{EVAL} --options foo", ["--options", "'foo'", "(known: alike, any, near)"]),
     (EVAL.replace("--items 2", "--items abc"), ["--items", "valid integer", "'abc'"]),
     (f"{EVAL} --dry-run --engines-per-gpu 2", ["engines_per_gpu: 2: there is no GPU"]),
+    (f"{EVAL} --dry-run --notify gone-here", ["--notify", "no program 'gone-here'"]),
+    (f"{EVAL} --dry-run --track mlfow", ["--track 'mlfow'", "did you mean 'mlflow'"]),
     (f"{EVAL} --dry-run --max-new-tokens 9999", ["max_new_tokens: 9999"]),
     ("eval dense --task jsonl:questions.jsonl", ["Missing option '--out'"]),
     ("prune dense --method wanda --sparsity 2 --out x --dry-run", ["sparsity: 2"]),

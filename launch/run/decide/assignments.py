@@ -231,6 +231,14 @@ def due(task: PreparedTask) -> Answered:
     return found
 
 
+def alone(wanted: Answered) -> Answered:
+    """Without the records of probes that read the base's answers."""
+    return {
+        item: frozenset(each for each in drawn if not PROBES[each[0]].after_base)
+        for item, drawn in wanted.items()
+    }
+
+
 def compared(drawn: Iterable[Drawn]) -> set[Drawn]:
     """Those of probes that compare distributions."""
     return {each for each in drawn if PROBES[each[0]].references}

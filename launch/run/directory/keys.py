@@ -7,7 +7,7 @@ not: a part of each would double the files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from launch.run.decide.assignments import (
     NOT_ASKED,
     OTHER_TOKENIZER,
     BaseSource,
+    alone,
     count_whole,
     due,
 )
@@ -104,21 +105,32 @@ class Keys:
                         " records stay"
                     )
 
-    def left(self, cells: Cells) -> dict[Name, int]:
-        """The items of cells that lack records; not of one without any, nor of a base
-        that may have to keep its distributions again."""
+    def left(self, cells: Cells, others: Sequence[RecordStore] = ()) -> dict[Name, int]:
+        """The items of cells that lack records, also in `others`, which are reused; not
+        of one without any, nor of a base that may have to keep its distributions
+        again."""
         found: dict[Name, int] = {}
         store = RecordStore(cells.path.parent.parent)
         keys = {cell.name: cell.key for cell in cells}
         for job in self._prepared.jobs:
             for task in self._tasks(job):
-                name = job.name, task.name
-                key = self.key(job, task) if job.name in self.infos else keys.get(name)
-                if key is None or (task.config.references and job.base is None):
+                name, info = (job.name, task.name), self.infos.get(job.name)
+                key = self.key(job, task) if info else keys.get(name, "")
+                if task.config.references and job.base is None:
                     continue
+                wanted, taken = due(task), []
+                if info and not (job.change or info.served):
+                    taken = [(other, key, wanted, 0) for other in others]
+                before = cells.earlier.get(name, "")
+                there = mapping_at(cells.words, before, "task")
+                if task.config.recheck_cut and there == _uncut(self._task(task)):
+                    limit = task.config.max_new_tokens
+                    taken.append((store, before, alone(wanted), limit))
                 with suppress(InputError):  # a damaged part: a start sets it aside
-                    done = count_whole(due(task), store.finished(key))
-                    if done:
+                    answered = store.finished(key)
+                    for other, source, what, limit in taken:
+                        list(other.offers(source, answered, what, limit))
+                    if done := count_whole(wanted, answered):
                         found[name] = len(task.questions) - done
         return found
 
@@ -190,9 +202,12 @@ def key_of(words: Document) -> str:
 
 def uncut(words: Document) -> Json:
     """What a key is the digest of, without recheck_cut."""
-    task = words["task"]
+    return {**words, "task": _uncut(words["task"])}
+
+
+def _uncut(task: Document) -> Json:
     settings = {k: v for k, v in task["settings"].items() if k not in RECHECK}
-    return {**words, "task": {**task, "settings": settings}}
+    return {**task, "settings": settings}
 
 
 def _short(words: Any) -> str:

@@ -21,6 +21,7 @@ from launch.run.decide.assignments import (
     Assignment,
     Key,
     Shards,
+    alone,
     compared,
     count_whole,
     due,
@@ -183,13 +184,11 @@ class Remaining:
     def _take_uncut(self, job: CheckpointJob, task: PreparedTask) -> None:
         """Copy what the run has of a cell without recheck_cut, but for what is posed
         again, and what may read such an answer."""
-        words, due = self._keys.words(job, task), Answered()
-        for item, drawn in self._wanted(task).items():
-            due[item] = frozenset(d for d in drawn if not PROBES[d[0]].after_base)
+        words = self._keys.words(job, task)
         self._store.take(
             self._store,
             keys.key_of(words),
-            due,
+            alone(self._wanted(task)),
             keys.key_of(keys.uncut(words)),
             task.config.max_new_tokens,
         )

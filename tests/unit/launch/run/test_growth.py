@@ -17,7 +17,7 @@ import pytest
 from evaluator.core.config import validated
 from evaluator.metrics import TABLES
 from evaluator.report import read_inputs
-from evaluator.store.records import BASE_FAILED
+from evaluator.store.records import BASE_FAILED, RecordStore
 from launch.run.directory.keys import Keys
 from launch.run.directory.rundir import open_run
 from launch.status import read_status
@@ -174,17 +174,27 @@ def test_probe_and_seed_come_together(models, tmp_path, monkeypatch) -> None:
     assert_same(run, whole)
 
 
+def left_of(document: dict[str, Any], run: Path, *reuse: Path) -> dict[Any, int]:
+    """What a dry run counts."""
+    prepared = prepare(validated(SweepConfig, document, "s.yaml"), run)
+    cells = open_run(prepared, run).cells
+    return Keys(prepared).left(cells, [*map(RecordStore, reuse)])
+
+
+def items_by_cell(asked: list[tuple[str, str, int, Any]]) -> dict[Any, int]:
+    found = Counter[tuple[str, str]]()
+    for name, task, count, _ in asked:
+        found[name, task] += count
+    return {**found}
+
+
 def test_dry_run_counts_what_is_left(models, tmp_path, monkeypatch) -> None:
     """Also after a call that was killed."""
     small, grown = (sweep(models, SMALL | {"items": n}) for n in (4, 6))
     for document, shards in ((small, 1), (small, None), (grown, None)):
-        config = validated(SweepConfig, document, "s.yaml")
-        prepared = prepare(config, tmp_path)
-        left = Keys(prepared).left(open_run(prepared, tmp_path).cells)
-        asked = Counter[tuple[str, str]]()
+        left = left_of(document, tmp_path)
         engine = run_here(monkeypatch, document, tmp_path, shards=shards)
-        for name, task, count, _ in engine.asked:
-            asked[name, task] += count
+        asked = items_by_cell(engine.asked)
         assert asked == {**asked, **left}
     assert set(left.values()) == {2}
 
@@ -325,8 +335,9 @@ def test_clean_removes_what_no_cell_uses(models, tmp_path, monkeypatch, capsys) 
     assert [row[0] for row in asked] == ["b"]
 
 
-def test_cut_answers_alone_are_posed_again(models, tmp_path, monkeypatch) -> None:
-    """Also of a run that was made before, and one that is killed meanwhile."""
+@pytest.fixture
+def ends_soon(monkeypatch) -> None:
+    """An answer may end before its limit."""
     own = FakeLM.logprobs
 
     def logprobs(model: FakeLM, prefix: tuple[int, ...]) -> Any:
@@ -335,13 +346,32 @@ def test_cut_answers_alone_are_posed_again(models, tmp_path, monkeypatch) -> Non
         return raised - np.logaddexp.reduce(raised)
 
     monkeypatch.setattr(FakeLM, "logprobs", logprobs)
+
+
+@pytest.mark.usefixtures("ends_soon")
+def test_dry_run_counts_the_cut_answers(models, tmp_path, monkeypatch) -> None:
+    size = SMALL | {"items": 12}
+    run_here(monkeypatch, sweep(models, size), tmp_path)
+    again = sweep(models, size, recheck_cut=True)
+    left = left_of(again, tmp_path)
+    assert left == items_by_cell(run_here(monkeypatch, again, tmp_path).asked)
+    assert all(0 < count < 12 for count in left.values())
+
+
+@pytest.mark.usefixtures("ends_soon")
+def test_cut_answers_alone_are_posed_again(models, tmp_path, monkeypatch) -> None:
+    """Also of a run that was made before, and one that is killed meanwhile."""
     size = {"models": 2, "languages": 2, "items": 12, "probes": 6, "tasks": 1}
     plain, again = sweep(models, size), sweep(models, size, recheck_cut=True)
     run, fresh = tmp_path / "run", tmp_path / "fresh"
     run_here(monkeypatch, plain, run)
     before = records(run)
     first = run_here(monkeypatch, again, run, shards=2).asked
-    asked = first + run_here(monkeypatch, again, run).asked
+    left = left_of(again, run)
+    second = run_here(monkeypatch, again, run).asked
+    counted = items_by_cell(second)
+    assert counted == {**counted, **left}
+    asked = first + second
     greedy = before[before["probe"] == "greedy"]
     lengths = greedy["token_ids"].map(len)
     last = greedy["token_ids"].map(lambda ids: ids[-1])

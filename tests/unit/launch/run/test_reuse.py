@@ -9,7 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from evaluator.core.config import validated
+from evaluator.store.records import RecordStore
 from launch.commands.call import need_reusable
+from launch.run.directory.keys import Keys
+from launch.run.directory.rundir import open_run
+from launch.sweep.config import SweepConfig
+from launch.sweep.preflight import prepare
 from tests.support.pretended_engine import SMALL, run_here, save_models, sweep
 from tests.support.runs import records
 from tests.support.sweeps import refused
@@ -53,6 +59,16 @@ def test_equal_records_are_taken(models, other, tmp_path, monkeypatch) -> None:
         "task": "gazetteer",
         "items": 2,
     }
+
+
+def test_dry_run_counts_what_is_not_taken(models, other, tmp_path, monkeypatch) -> None:
+    run, document = tmp_path / "run", sweep(models, ONE | {"items": 5})
+    prepared = prepare(validated(SweepConfig, document, "s.yaml"), run)
+    cells, keys = open_run(prepared, run).cells, Keys(prepared)
+    assert keys.left(cells) == {}
+    assert keys.left(cells, [RecordStore(other)]) == {("a", "gazetteer"): 3}
+    engine = run_here(monkeypatch, document, run, reuse=[other])
+    assert sum(row[2] for row in engine.asked) == 3
 
 
 @pytest.mark.parametrize(

@@ -87,11 +87,13 @@ def test_data_on_this_machine_is_counted(tmp_path):
         == 300
     )
     row = {"id": "q", "language": "english", "context": "x" * 389, "question": "y" * 10}
-    line = json.dumps({**row, "answers": ["x"]})
-    (tmp_path / "mine.jsonl").write_text(f"{line}\n", encoding="utf-8")
+    ungraded = {**row, "id": "none", "answers": [""]}  # it is not asked
+    lines = map(json.dumps, ({**row, "answers": ["x"]}, ungraded))
+    (tmp_path / "mine.jsonl").write_text("\n".join(lines), encoding="utf-8")
     mine = work_of(
         EvalConfig(task=f"jsonl:{tmp_path / 'mine.jsonl'}", probes=("rank",))
     )
+    assert mine.items == 1
     assert mine.prompt_tokens == 100 + 20  # of 400 bytes, and the prompt's own words
     assert "did you mean 'bengali'" in refused(
         work_of, EvalConfig(task="tydiqa", languages=("bengal",))
