@@ -37,6 +37,7 @@ _OF_100 = (
     *("max_drop", "max_drop_language", "max_sample_drop"),
     *("max_mc_only", "max_lost", "max_flips"),
 )
+_USUAL = "max_drop", "max_mc_only", "max_lost"  # max_drop_language may contradict
 
 
 class TaskPolicy(Tolerances):
@@ -69,6 +70,13 @@ class Policy(Frozen):
     def document(self) -> Json:
         """What RUN/gate.yaml holds: only what was set."""
         return self.model_dump(mode="json", exclude_unset=True)
+
+    @property
+    def repeated(self) -> Json:
+        """The same with the usual tolerances written out, which a later version may
+        have changed."""
+        usual = {name: Thresholds.model_fields[name].default for name in _USUAL}
+        return {**self.document, "default": usual | self.document.get("default", {})}
 
     @model_validator(mode="before")
     @classmethod

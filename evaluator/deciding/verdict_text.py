@@ -147,12 +147,14 @@ def words(verdicts: Sequence[Verdict]) -> str:
 
 def summary(verdicts: Sequence[Verdict]) -> str:
     """All verdicts counted: "4 of 5 blocked, 1 undecided"."""
-    counts = Counter(verdict.outcome for verdict in verdicts)
+    counts = Counter(
+        "warned (advisory)" if each.advisory else _COUNTED[each.outcome]
+        for each in verdicts
+    )
     clauses: list[str] = []
-    for outcome, word in _COUNTED.items():
-        if counts[outcome]:
-            total = "" if clauses else f" of {len(verdicts):,}"
-            clauses.append(f"{counts[outcome]:,}{total} {word}")
+    for word in sorted(counts, key=[*_COUNTED.values(), *counts].index):
+        total = "" if clauses else f" of {len(verdicts):,}"
+        clauses.append(f"{counts[word]:,}{total} {word}")
     return ", ".join(clauses) or NO_BASE
 
 

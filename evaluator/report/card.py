@@ -10,7 +10,7 @@ import yaml
 from evaluator.core.errors import Document, mapping_at, rows_at
 from evaluator.core.files import write_atomically
 from evaluator.deciding.decision import worst_first
-from evaluator.deciding.policy import spelled
+from evaluator.deciding.policy import Policy, spelled
 from evaluator.deciding.verdict_text import of_groups, summary, usable, why
 from evaluator.metrics import TABLES
 from evaluator.metrics.columns import names_of, rows_of
@@ -131,7 +131,7 @@ def write_card(run_dir: Path, out: Path) -> list[Path]:
         files.append(out.with_name(f"{out.stem}-figure.svg"))
         write_atomically(files[1], standalone(figures[0]).encode())
         parts.append(f"![{accuracy.table.title}](<{files[1].name}>)")
-    parts += _repeated(stated)
+    parts += _repeated(stated, policy)
     write_atomically(out, "\n\n".join([*parts, ""]).encode())
     return files
 
@@ -151,9 +151,9 @@ def _numbers(results: Results) -> list[str]:
     return ["## Results", grid(headings, rows), "\n".join(legend)]
 
 
-def _repeated(run: Document) -> list[str]:
-    config = mapping_at(run, "config")
-    text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+def _repeated(run: Document, policy: Policy) -> list[str]:
+    config = {**mapping_at(run, "config"), "gate": policy.repeated}
+    text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)  # whatever the text holds
     version = mapping_at(run, "provenance", "versions").get("resurface")

@@ -186,7 +186,8 @@ def facts(run: Mapping[str, Any]) -> list[str]:
 
 
 def evaluated(run: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The checkpoints of run.json: name, path, digest of the weights and scheme."""
+    """The checkpoints of run.json: name, path, digest of the weights and scheme; also
+    those that were set aside unread."""
     bases = mapping_at(run, "identity", "bases")
     rows = []
     for row in rows_at(run, "checkpoints"):
@@ -207,6 +208,10 @@ def evaluated(run: Mapping[str, Any]) -> list[dict[str, str]]:
                 "scheme": made or "base",
             }
         )
+    lost = {each.checkpoint for each in failures_of(run) if each.lost}
+    unread = {"path": "", "digest": "", "scheme": "set aside: no digest, as not read"}
+    for name in sorted(lost - {row["name"] for row in rows}):
+        rows.append({"name": name, **unread})
     return rows
 
 

@@ -126,15 +126,19 @@ def _print(found: Compared) -> None:
     if not apart.empty:
         console.print("languages that moved:")
         console.print(_table(apart))
-    prompts = pooled["other_prompt"].fillna(0).max()
-    if prompts:
-        console.print(f"prompts differ on up to {int(prompts)} items of a measure")
+    other = pooled[pooled["other_prompt"].fillna(0) > 0]
+    if not other.empty:
+        asked = [*other["measure"].unique()]
+        what = "prompts or options" if "choice" in asked else "prompts"
+        most = int(other["other_prompt"].max())
+        print_plain(f"{what} differ on up to {most} items of {', '.join(asked)}")
     if not found.moved.empty:
         rows = found.moved[found.moved["language"] == "all"].to_dict("records")
         moved = ", ".join(f"{row['checkpoint']} {row['measure']}" for row in rows)
         moved = moved or "single languages only"
+        holm = ", Holm" if found.moved["holm_p"].notna().any() else ""
         print_plain(
-            f"Moved by more than noise: {moved} (paired tests, Holm; B minus A)."
+            f"Moved by more than noise: {moved} (paired tests{holm}; B minus A)."
         )
     elif (found.frame["verdict"] == "noise").any():
         print_plain("Nothing moved by more than noise.")

@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from evaluator.core.errors import (
-    InputError,
-    ResurfaceError,
-    counted,
-    json_text,
-    lasting,
-    unknown,
-)
+from evaluator.core.errors import InputError, ResurfaceError, counted, lasting, unknown
 from evaluator.store.run_json import need_run
 from launch.commands.options import RunDirectory
 from launch.commands.terminal import (
@@ -114,8 +107,6 @@ def finish(
     report = write_report(run_dir, _seldom())
     for note in report.notes:
         warn(note, errors)
-    if outcome is not None and (run_dir / "gate.json").is_file():
-        _judge_again(run_dir)
     results = report.results
     if headline:
         _headline(results)
@@ -146,21 +137,12 @@ def _seldom() -> Callable[[str], None]:
     return tell
 
 
-def _judge_again(run_dir: Path) -> None:
-    """RUN/gate.json of the present records, by the last policy."""
-    from evaluator.core.files import write_atomically
-    from evaluator.report.notebook import OpenRun
-
-    run = OpenRun(run_dir)
-    _, document = run.judged(run.policy(None))
-    write_atomically(run_dir / "gate.json", json_text(document, indent=2).encode())
-
-
 def _headline(results: Results) -> None:
     from evaluator.deciding.policy import spelled
     from evaluator.deciding.verdict_text import summary
     from evaluator.metrics.columns import rows_of
     from evaluator.metrics.headline import COLUMNS
+    from evaluator.metrics.tables.suite import MEANS
 
     shown = [
         column
@@ -187,6 +169,14 @@ def _headline(results: Results) -> None:
             print_plain(f"{row['checkpoint']}: of {row['n']:,} of {most:,} items")
     for remark in filter(None, (results.missed, results.noise)):
         print_plain(remark)
+    suite = results.tables["suite"]
+    for row in suite.rows:
+        means = [
+            f"{column.heading} {column.shown(row)}"
+            for column in suite.table.columns
+            if column.name in MEANS and row[column.name] is not None
+        ]
+        print_plain(f"{row['checkpoint']}, suite {row['task']}: {', '.join(means)}")
     for column in shown:
         print_plain(f"{column.short:<11} {column.meaning}")
     print_plain(f"\n{results.sentence}")

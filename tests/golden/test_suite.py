@@ -4,6 +4,7 @@ the hub's schema, with spaces at the ends of texts and options in which characte
 bytes differ."""
 
 import json
+import re
 from importlib.util import find_spec
 
 import numpy as np
@@ -21,8 +22,10 @@ from evaluator.probes import PROBES
 from evaluator.probes.perplexity import windows_of
 from evaluator.probes.planning import prompter_of, questions_of, tokenised
 from evaluator.probes.stream import Evaluation
+from evaluator.report.results import compute
 from evaluator.store.outcomes import reduce_records
 from evaluator.tasks import load_task
+from launch.commands.report import _headline
 from tests.support.engines import oracle_of
 from tests.support.harness import MEASURED, ROWS, measure
 from tests.support.served import BASE as MODEL
@@ -125,6 +128,13 @@ def test_a_row_for_each_checkpoint(records, outcomes):
         100,
     ]
     assert cells["boolq"].low < cells["boolq"].value < cells["boolq"].high
+
+
+def test_the_terminal_shows_the_means(outcomes, capsys):
+    _headline(compute(Inputs(outcomes)))
+    said = " ".join(capsys.readouterr().out.split())
+    means = r"mean [\d.]+ %, mean norm [\d.]+ %, mean said [\d.]+ %"
+    assert re.search(f"pruned, suite zero-shot: {means} ", said)
 
 
 def test_a_prompt_of_the_suites_name_is_none_of_its_rows(outcomes):

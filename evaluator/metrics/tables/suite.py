@@ -122,11 +122,12 @@ def _mean(name: str, tasks: Sequence[tuple[str, Items]]) -> Row:
     return of_mean(name, mean_of(joined, of, weights=np.concatenate(weights)))
 
 
+MEANS = [f"mean{kind}" for kind in _KINDS]
 _WORDS = {_ACC: "", _NORM: " norm", _OPEN: " said"}
 
 
 def _columns() -> Iterator[Column]:
-    for name in (f"mean{kind}" for kind in _KINDS):
+    for name in MEANS:
         yield from PERCENTAGE.estimates(name, n=f"{name}_n")
         yield from COUNT(f"{name}_n", csv_only=True)
     for task, kinds in _TASKS.items():

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -187,7 +187,8 @@ def with_cells(now: Json, before: Document, cells: Collection[Name]) -> Json:
                 if isinstance(row, Mapping):
                     row = {**section.get(checkpoint, {}), **row}
                 section[checkpoint] = row
-            into[name] = section
+            order = _joined_order([*into[name]], source[name])
+            into[name] = {each: section[each] for each in order if each in section}
     most: Counter[str] = Counter()  # items of each task
     for tasks in mapping_at(now, "planned").values():
         most |= Counter(tasks)
@@ -198,6 +199,16 @@ def with_cells(now: Json, before: Document, cells: Collection[Name]) -> Json:
     names = {checkpoint for checkpoint, _ in cells} - {*mapping_at(now, "planned")}
     others = [row for row in rows_at(before, "checkpoints") if row.get("name") in names]
     return joined | {"checkpoints": [*now.get("checkpoints", ()), *others]}
+
+
+def _joined_order(now: list[str], before: Iterable[str]) -> list[str]:
+    """The names of now, with each other one behind the name that it followed."""
+    place = 0
+    for name in before:
+        if name not in now:
+            now.insert(place, name)
+        place = now.index(name) + 1
+    return now
 
 
 def forget_left_out(run_dir: Path, cells: Cells) -> None:

@@ -9,7 +9,7 @@ import yaml
 
 from evaluator.core.config import validated
 from evaluator.deciding.policy import Policy, absent, need_known, policy_for, spelled
-from evaluator.deciding.verdict_text import document, notice, usable, why
+from evaluator.deciding.verdict_text import document, notice, summary, usable, why
 from evaluator.deciding.verdicts import judge
 from evaluator.metrics import Inputs
 from tests.support.records import Seen
@@ -170,6 +170,7 @@ def test_tiers_and_required_tasks():
     assert why(softened).startswith("advisory: drop of said answers 50.0")
     assert usable(softened) == "not usable"
     assert (missing.task, missing.outcome) == ("absent", "BLOCK")
+    assert summary(verdicts) == "1 of 2 blocked, 1 warned (advisory)"
     told = document(verdicts, policy)
     line = "int4 on absent: required, and not measured (the policy requires this task: it has no"
     assert line in told["words"]

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from evaluator import open_run
-from evaluator.deciding.policy import Policy
+from evaluator.deciding.policy import Policy, spelled
 from evaluator.report import write_report
 from evaluator.report.card import write_card, write_sign_off
 from evaluator.report.gate_formats import table_of
@@ -34,13 +34,33 @@ def test_card_has_all_parts(tmp_path):
     assert f"](<{figure.name}>)" in text
     assert figure.read_text().startswith("<svg ")
     (quoted,) = re.findall("\n````yaml\n(.*)\n````\n", text, re.DOTALL)
-    assert yaml.safe_load(quoted) == config
+    usual = {"default": {"max_drop": 2, "max_mc_only": 5, "max_lost": 2}}
+    assert yaml.safe_load(quoted) == config | {"gate": usual}
+
+
+def test_card_holds_the_policy_that_judged(tmp_path):
+    """Which may not be that of its sweep."""
+    run = write_run(tmp_path / "run", 8, ("dense", "wanda-0.6"), languages=("english",))
+    own = {
+        "default": {"max_drop": 9.0, "max_lost": None},
+        "tasks": {"gazetteer": {"max_drop": 12.0}},
+    }
+    (run / "gate.yaml").write_text(yaml.safe_dump(own))
+    card = write_card(run, tmp_path / "card.md")[0].read_text()
+    (quoted,) = re.findall("\n```yaml\n(.*)\n```\n", card, re.DOTALL)
+    gate = yaml.safe_load(quoted)["gate"]
+    assert gate == own | {"default": {**own["default"], "max_mc_only": 5.0}}
+    used, stated = Policy.model_validate(own), Policy.model_validate(gate)
+    assert spelled(used) == spelled(stated)
+    assert f"Tolerances: `{spelled(stated)}`" in card
 
 
 def test_page_to_sign_has_numbers_and_their_origin(tmp_path):
     run = write_run(tmp_path / "<b>run", 12, ("dense", "wanda-0.6"))
     file = run / "run.json"
     more = {"config": {"tasks": [{"task": "jsonl:<i>q.jsonl"}]}, "digest": "d" * 64}
+    failed = {"checkpoint": "awq", "stage": "load", "reason": "truncated"}
+    more |= {"failures": [failed], "checkpoints": [{"name": "wanda-0.6"}]}
     file.write_text(json.dumps(json.loads(file.read_text()) | more))
     page = write_sign_off(run, write_report(run).results)
     text = page.read_text()
@@ -50,6 +70,7 @@ def test_page_to_sign_has_numbers_and_their_origin(tmp_path):
         assert part in text
     assert "not measured: Noise of both sides" in text
     assert f"digest {'d' * 64}" in text
+    assert "<dt>awq</dt><dd>set aside: no digest, as not read</dd>" in text
     assert "script" not in text
 
 

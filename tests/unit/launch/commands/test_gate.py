@@ -3,13 +3,17 @@ and what is written."""
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
 
+from evaluator.deciding.comparison import compare
 from evaluator.deciding.thresholds import Thresholds
+from evaluator.report.notebook import side_at
+from launch.commands import compare as command
 from tests.support.runs import typed
 from tests.support.schemas import valid
 from tests.support.synthetic import write_run
@@ -186,6 +190,23 @@ def test_compare_two_runs(run, tmp_path, monkeypatch, capsys):
     assert typed(monkeypatch, "compare", run, run, "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["moved"] == 0
+
+
+def test_compare_names_what_differs_and_its_test(run, capsys):
+    """Other options are no other prompt, and one model twice has no family of Holm."""
+    side = side_at(run)
+    side = replace(side, answers=side.answers.assign(prompt="one"))
+    for measures, told in (
+        (["choice"], "prompts or options differ on up to 79 items of choice\n"),
+        (["open"], "\nprompts differ on up to 78 items of open\n"),
+    ):
+        here = side.answers["measure"].isin(measures)
+        prompts = side.answers["prompt"].mask(here, "another")
+        other = side.answers.assign(prompt=prompts, value=1 - side.answers["value"])
+        command._print(compare(side, replace(side, answers=other)))
+        said = capsys.readouterr().out
+        assert told in said
+        assert "(paired tests; B minus A)" in said
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from evaluator.store.cells import Cells
 from evaluator.store.run_json import Failure, Served
 from evaluator.store.schema import KEY, VERDICTS
 from evaluator.store.verdicts import Verdicts
-from launch.run.directory.rundir import RunDirectory, set_verdicts_aside
+from launch.run.directory.rundir import RunDirectory, set_verdicts_aside, with_cells
 from tests.support.judging import answer
 from tests.support.run_directories import opened
 from tests.support.sweeps import refused
@@ -144,6 +144,24 @@ def test_absent_cells_stay(tmp_path: Path) -> None:
     assert document["planned"] == {**now, "b": {"t": 100}}
     assert [row["name"] for row in document["checkpoints"]] == ["a", "b"]
     assert Cells(tmp_path).left_out == {("b", "t")}
+
+
+@pytest.mark.parametrize(
+    ("now", "kept", "order"),
+    [
+        ("ad", "bc", "abcd"),  # b and c were set aside
+        ("da", "bc", "dabc"),  # the sweep has another order
+        ("bc", "a", "abc"),
+        ("ade", "b", "abde"),  # c is dropped
+        ("xy", "", "xy"),
+    ],
+)
+def test_absent_cells_keep_their_place(now, kept, order) -> None:
+    planned = {name: {"t": 1} for name in "abcd"}
+    document = {"planned": {name: {"t": 1} for name in now}, "identity": {}}
+    cells = {(name, "t") for name in kept}
+    found = with_cells(document, {"planned": planned}, cells)
+    assert "".join(found["planned"]) == order
 
 
 def test_unreadable_keys_are_refused(tmp_path: Path) -> None:
