@@ -25,7 +25,7 @@ from pydantic import (
     field_validator,
 )
 
-from evaluator.core.errors import Document, InputError, unknown
+from evaluator.core.errors import Document, InputError, mapping_at, unknown
 
 _SHOWN = 120  # characters of a wrong value
 _MAPPING = "a mapping is needed: {name: value}, or a line 'name: value' for each entry"
@@ -71,6 +71,11 @@ def validated(
         problems = error.errors()
         problem = min(problems, key=lambda each: each["type"] != "extra_forbidden")
         place, kind = problem["loc"], problem["type"]
+        named = tuple(each for each in place if not str(each)[:1].isupper())
+        if kind == "value_error" and place[-1:] != named[-1:]:
+            # pydantic's name of a model, if no key of the user's
+            known = mapping_at(document, *named)
+            place = place if place[-1] in known else named
         spelled = field_of or _dotted
         field = spelled(place)
         message = problem["msg"].removeprefix("Value error, ")

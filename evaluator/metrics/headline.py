@@ -98,7 +98,7 @@ COLUMNS = (
         PERCENTAGE,
         "in any sample",
         short="sample",
-        meaning="% with the answer in any random sample",
+        meaning="% with the answer in any random sample, the mean of several seeds",
     ),
     Column("failures", COUNT, csv_only=True),
     Column("beam_recovered", PERCENTAGE, csv_only=True),

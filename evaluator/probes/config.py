@@ -150,10 +150,12 @@ class EvalConfig(Settings, Source):
         to write. Only whole contexts of items can be lengthened."""
         task = self._task
         if task and task.data is None and self.given():
-            remedy = ": each line of its file has language and groups"
+            remedy = "did you mean languages?" if "language" in self.given() else ""
+            if task.name == "jsonl":
+                remedy = "each line of its file has language and groups"
             raise ValueError(
                 f"{', '.join(self.given())}: task {self.task!r} is no data set of which"
-                f" that can be said{remedy * (task.name == 'jsonl')}"
+                f" that can be said{remedy and f': {remedy}'}"
             )
         choosing = []
         for probe in PROBES:

@@ -122,11 +122,12 @@ def few_shots(item: Item, pool: Sequence[Item], config: EvalConfig) -> tuple[Ite
 
 
 def questions_of(
-    data: TaskData, config: EvalConfig, *, refuse: bool = True
+    data: TaskData, config: EvalConfig, *, refuse: bool = True, asked: bool = True
 ) -> list[Question]:
     """The questions of a task, language by language in the data's order, each
     language's in its drawn order, without candidates that its pool lacks. With
-    `refuse`, raises InputError if so no probe can evaluate any.
+    `refuse`, raises InputError if so no probe can evaluate any. Not `asked`: none of
+    them is, so that each may be an example.
     """
     questions = []
     hard_options = any(probe.options == "hard" for probe in config.item_probes)
@@ -137,7 +138,7 @@ def questions_of(
         examples: Sequence[Item] = ()
         if config.few_shot:
             training = data.examples.get(language, pool)
-            examples = few_shot_pool(training, subset if refuse else ())
+            examples = few_shot_pool(training, subset if asked else ())
         by_type = config.draws_options and config.options not in ("any", "near")
         kinds = by_kind(pool) if by_type else None
         for position, item in enumerate(subset):

@@ -158,11 +158,14 @@ HF = Task(
 )
 
 
+_WIKITEXT, _WIKITEXT_CONFIG = "Salesforce/wikitext", "wikitext-2-raw-v1"
+
+
 def _wikitext(path: Path | None) -> str:
     """The test split as one text, as pruning papers join its lines. Raises
     InputError."""
-    data = "Salesforce/wikitext" if path is None else str(path)
-    config = "wikitext-2-raw-v1" if path is None else None
+    data = _WIKITEXT if path is None else str(path)
+    config = _WIKITEXT_CONFIG if path is None else None
     location = RowLocation(
         task="wikitext2",
         data=data,
@@ -185,6 +188,6 @@ WIKITEXT = Task(
     argument=Argument("DIR"),
     read_text=_wikitext,
     suites={"zero-shot": {"probes": ["perplexity"]}},
-    example="columns: text",
+    example=f"on the hub: {_WIKITEXT}, config {_WIKITEXT_CONFIG}, split test\ncolumns: text",
     sizes={"bytes": 1_290_590},
 )

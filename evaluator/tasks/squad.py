@@ -88,6 +88,9 @@ def _xquad_language(_: str, file: Path) -> str:
     return file.name.removesuffix(".json").rpartition(".")[2]
 
 
+_TYDIQA = "google-research-datasets/tydiqa"
+
+
 def read_tydiqa(path: Path | None) -> list[Item]:
     """Every item of the `*.json` files of a directory, or of one file; None: of the
     hub's gold-passage task.
@@ -100,9 +103,8 @@ def read_tydiqa(path: Path | None) -> list[Item]:
         return _read_all(
             path, "*.json", "tydiqa", _tydiqa_language, shared_contexts=False
         )
-    data = "google-research-datasets/tydiqa"
     items = []
-    with rows_at(_on_the_hub("tydiqa", data, "secondary_task")) as (_, rows):
+    with rows_at(_on_the_hub("tydiqa", _TYDIQA, "secondary_task")) as (_, rows):
         for row in rows:
             item_id = row["id"]
             language = item_id.partition("-")[0]
@@ -219,6 +221,7 @@ def _hub_item(task: str, language: str, row: Document, cluster: str) -> Item:
 XQUAD = Task(
     name="xquad",
     help="XQuAD, from the hub or from its files on disk",
+    example="on the hub: google/xquad, config xquad.LANGUAGE, split validation",
     argument=Argument("DIR"),
     read_items=read_xquad,
     sizes=dict.fromkeys(sorted(_XQUAD_LANGUAGES), 1190),
@@ -232,6 +235,7 @@ XQUAD = Task(
 TYDIQA = Task(
     name="tydiqa",
     help="TyDi QA GoldP, from the hub or from its files on disk",
+    example=f"on the hub: {_TYDIQA}, config secondary_task, split validation",
     argument=Argument("DIR"),
     read_items=read_tydiqa,
     sizes=_TYDIQA_SIZES,

@@ -340,10 +340,9 @@ def _question(data: TaskData, item: Item, config: EvalConfig) -> Question:
     one = replace(data, pools=pools)
     # A run might not select this item. Its prompt is the same then, except for the
     # example of one_shot.
-    for count in (config.items, 0):
-        for posed in questions_of(
-            one, config.model_copy(update={"items": count}), refuse=False
-        ):
+    for asked in (True, False):
+        settings = config if asked else config.model_copy(update={"items": 0})
+        for posed in questions_of(one, settings, refuse=False, asked=asked):
             if posed.item is item:
                 return posed
     raise AssertionError("every item of the pool is asked")

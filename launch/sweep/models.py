@@ -78,16 +78,17 @@ def local_directory(value: str) -> Path | None:
 def no_directory(value: str | Path) -> InputError:
     """The error for a checkpoint that is not there, with the near name."""
     near = meant(Path(value), BUNDLED)
+    if _HUB_ID.fullmatch(str(value)):
+        near += f" (of the hub: {value}@main)"
     return InputError(f"checkpoint {value}: no such directory{near}")
 
 
 def is_hub_id(value: str) -> bool:
-    """Whether a value names a model of the hub, and no directory here."""
-    return (
-        value != BUNDLED
-        and not Path(os.path.expanduser(value)).exists()
-        and bool(_HUB_ID.fullmatch(value))
-    )
+    """Whether a value names a model of the hub, and no directory here. In a folder that
+    is here, only one with a revision does: the other is mistyped."""
+    path = Path(os.path.expanduser(value))
+    here = path.exists() or ("@" not in value and path.parent.is_dir())
+    return value != BUNDLED and not here and bool(_HUB_ID.fullmatch(value))
 
 
 def resolve_model(value: str) -> Path:

@@ -185,6 +185,11 @@ def _data_notes(name: str, questions: Sequence[Question]) -> Iterator[tuple[str,
         if lack := len(questions) - count:
             told = f"{lack:,} of {len(questions):,} items have no {column}"
             yield f"{name}: {told}: they are in no group of it", False
+    spellings: dict[str, str] = {}
+    for cut in sorted({cut for each in questions for cut in each.item.groups or ()}):
+        first = spellings.setdefault(" ".join(cut.casefold().split()), cut)
+        if first != cut:
+            yield f"{name}: {first!r} and {cut!r} are two groups", True
     if loose := list(filter(None, map(_loose_option, questions))):
         wrong = (
             f"{name}: a gold answer is part of a wrong option of"

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from evaluator.asking.questions import Question
 from evaluator.checkpoints.checkpoint import Checkpoint
+from evaluator.checkpoints.files import digest_of_file
 from evaluator.checkpoints.heads import head_of
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.checkpoints.manifests import JobManifest, PruneManifest, read_manifest
@@ -493,11 +494,11 @@ def check_made(job: CheckpointJob) -> None:
 
 
 def check_unchanged(job: CheckpointJob) -> None:
-    """Raises InputError for a made checkpoint with other weights than were written;
-    reads them, unless this run did so before."""
-    manifest = manifest_of(job)
-    for name, digest in Checkpoint(job.path).prove().files.items():
-        if manifest is not None and manifest.files.get(name, digest) != digest:
+    """Raises InputError for a made checkpoint with other files than were written;
+    reads its weights, unless this run did so before."""
+    manifest, weights = manifest_of(job), Checkpoint(job.path).prove().files
+    for name, digest in manifest.files.items() if manifest else ():
+        if (weights.get(name) or digest_of_file(job.path / name)) != digest:
             raise InputError(
                 f"{job.path / name}: was changed: its sha256 is not the manifest's"
             )

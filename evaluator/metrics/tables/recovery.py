@@ -195,7 +195,8 @@ TABLE = Table(
         "Left: whether any beam or any sample contains a gold answer. Right: the same"
         " among the items that the checkpoint's own greedy output misses: the gain of"
         " broader decoding. Beams and samples cover the first 100 items of each"
-        " language only; the greedy numbers here are on the same items. pass@K: one of"
+        " language only; the greedy numbers here are on the same items. Of several seeds,"
+        " an item has the mean of its seeds. pass@K: one of"
         " K samples is right, estimated from all of them. majority: the most frequent"
         " answer of the samples is."
     ),

@@ -93,10 +93,12 @@ class Keys:
                 key = key_of(words)
                 before = cells.earlier.get((job.name, task.name), key)
                 records = cells.path.parent
-                if before == key or (records / key).is_dir():
+                if before == key:
                     continue
                 there, again = cells.words.get(before), "evaluated again"
-                if there == uncut(words):
+                if (records / key).is_dir():
+                    again = "the run has records of this too, which count now"
+                elif there == uncut(words):
                     again = "only cut answers are posed again, and what reads them"
                 if (records / before).is_dir():
                     what = next(differences(there, words), "its key is another")

@@ -178,6 +178,8 @@ def cluster(log_dir: Path, again: Tell = lambda text: None) -> Iterator[Cluster]
             if address
             else "cannot start a local Ray"
         )
+        with suppress(Exception):  # its processes, of a start that failed
+            ray.shutdown()
         raise ClusterError(f"{where}: {one_line(error, 300)}") from error
     try:
         check_stop()

@@ -56,6 +56,7 @@ def test_every_task_shows_its_prompts(capsys):
         assert out.startswith(f"{task.name}   (--task {', '.join(task.spellings)})\n")
         assert task.help in out
         assert task.open in out
+        assert ("  on the hub: " in out) == bool(task.sizes)
     tasks("jsonl")
     line = next(each for each in capsys.readouterr().out.split("\n") if "{" in each)
     assert {*json.loads(line)} == {*_FIELDS, "team"}
@@ -111,6 +112,18 @@ def test_shown_prompts_have_tokens(capsys, tmp_path):
     assert "item '2': no right answer, so that it is excluded" in refused(
         told, capsys, task=f"hf:{file}", item="2"
     )
+
+
+def test_examples_are_those_of_a_run(capsys, tmp_path):
+    """Which has none where it asks every question."""
+    row = {"language": "english", "context": "", "answers": ["1701"]}
+    rows = [{**row, "id": f"q{n}", "question": f"When was {n}?"} for n in range(9)]
+    (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task = f"jsonl:{tmp_path / 'q.jsonl'}"
+    message = "few_shot: 3: needs 3 english questions that are not evaluated, and there"
+    assert message in refused(told, capsys, task=task, few_shot=3)
+    asked = told(capsys, task=task, few_shot=3, items=6, item="q0")
+    assert asked.count("Question: ") == 4
 
 
 @pytest.mark.parametrize(

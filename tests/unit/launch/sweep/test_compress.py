@@ -218,8 +218,9 @@ def test_damaged_checkpoint_is_set_aside(model, tmp_path):
     )
 
 
-def test_other_weights_in_a_made_checkpoint_are_no_result(model, tmp_path):
-    """Whole and finite ones, such as a copy of another checkpoint's."""
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_other_files_in_a_made_checkpoint_are_no_result(model, tmp_path, name):
+    """Whole and finite weights too, such as a copy of another checkpoint's."""
     changes = {"prune": [{"method": "magnitude", "sparsity": 0.5}], "controls": "none"}
     made = tmp_path / "run" / "checkpoints" / "magnitude-0.5"
     prune(PruneConfig(source=model, method="magnitude", sparsity=0.5), made)
@@ -228,11 +229,14 @@ def test_other_weights_in_a_made_checkpoint_are_no_result(model, tmp_path):
     ]
     with Inspections([job], trust=False) as inspected:
         assert inspected.result(job.name).sparsity == pytest.approx(0.5, abs=0.01)
-    (weights,) = made.glob("*.safetensors")
-    shutil.copy(model / weights.name, weights)
+    changed = made / name
+    if name == "model.safetensors":
+        shutil.copy(model / name, changed)
+    else:
+        changed.write_text("{")
     with Inspections([job], trust=False) as inspected:
         told = refused(inspected.result, job.name)
-    assert told == f"{weights}: was changed: its sha256 is not the manifest's"
+    assert told == f"{changed}: was changed: its sha256 is not the manifest's"
 
 
 def test_size_of_each_scheme():

@@ -13,6 +13,7 @@ from launch.sweep.models import (
     local_directory,
     model_name,
     names_of,
+    no_directory,
     resolve_model,
 )
 from launch.sweep.plugins import load_plugins
@@ -56,6 +57,20 @@ def test_local_models_need_no_hub(hub, tmp_path, monkeypatch):
     assert resolve_model("org/name@v2") == mirror / "org" / "name@v2"
     assert hub == []
     assert local_directory("org/other") is None
+
+
+def test_a_name_in_a_folder_that_is_here_is_no_hub_id(hub, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+    assert str(local_directory("models/mime")) == "models/mime"
+    assert local_directory("models/mime@main") is None
+    assert local_directory("other/mime") is None
+    told = str(no_directory("models/mime"))
+    assert told == (
+        "checkpoint models/mime: no such directory; did you mean 'models/mine'?"
+        " (of the hub: models/mime@main)"
+    )
+    assert "hub" not in str(no_directory(tmp_path / "mime"))
 
 
 def test_hub_ids_are_fetched(hub, tmp_path, monkeypatch):

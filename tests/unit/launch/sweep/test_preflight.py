@@ -196,7 +196,7 @@ def test_data_that_lack_something_are_told(models, tmp_path):
     """What is not asked, what no group has, and what a suite cannot decide."""
     known = {"language": "english", "context": "", "question": "Who?", "answers": ["1"]}
     rows = [known | {"id": str(at)} for at in range(4)]
-    for row, team in zip(rows, ("legal", "legal", "sales"), strict=False):
+    for row, team in zip(rows, ("legal", "Legal ", "sales"), strict=False):
         row |= {"groups": ["team"], "team": team}
     rows[0]["answers"] = []
     (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -213,13 +213,14 @@ def test_data_that_lack_something_are_told(models, tmp_path):
           - {{task: "arc_easy:{tmp_path}/arc_easy", suite: zero-shot, items: 1}}
         """,
     ).notes()
-    assert list(notes)[:3] == [
+    assert list(notes)[:4] == [
         (
             "q: 1 of 4 items have no gold answer that could be found in an output: they"
             " are not asked",
             False,
         ),
         ("q: 1 of 4 items have no team: they are in no group of it", False),
+        ("q: 'team=Legal' and 'team=legal' are two groups", True),
         (
             "arc_easy+zero-shot: a wrong option equals the gold one in 1 item, as 'r':"
             " picked counts a tie as wrong, table suite as right",

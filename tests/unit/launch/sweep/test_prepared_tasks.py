@@ -232,6 +232,20 @@ def test_groups_of_own_questions_stand_in_their_lines():
     assert told.endswith(f": groups: task 'jsonl:q' is no data set of which {remedy}")
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tasks": [{"task": "gazetteer", "language": "english"}]}, "be said: did you mean languages?"),
+        ({"gate": {"max_drop": 1, "tasks": {"a": {}}}}, "}}}: max_drop: put it under `default`"),
+    ],
+)  # fmt: skip
+def test_problems_name_the_users_fields(settings, message):
+    document = {"models": {"a": "bundled"}, "tasks": [task()], **settings}
+    told = refused(expanded, document)
+    assert told.endswith(message)
+    assert "Policy" not in told
+
+
 def test_problems_beside_a_suite_name_their_entry():
     document = {"models": {"a": "bundled"}, "tasks": [{"suite": "zero-shot"}, task()]}
     document["tasks"][1]["itmes"] = 3

@@ -256,7 +256,7 @@ def test_module_paths_are_absolute(
 def test_ray_start_is_repeated(
     tmp_path: Path, monkeypatch, fails: list[str], tries: int
 ) -> None:
-    coming, told = iter(fails), []
+    coming, told, ended = iter(fails), [], []
 
     def start(**_: object) -> Any:
         told.append("init")
@@ -265,9 +265,8 @@ def test_ray_start_is_repeated(
         return SimpleNamespace(address_info={})
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(
-        cluster, "ray", SimpleNamespace(init=start, shutdown=lambda: None)
-    )
+    ray = SimpleNamespace(init=start, shutdown=lambda: ended.append("shutdown"))
+    monkeypatch.setattr(cluster, "ray", ray)
     monkeypatch.setattr(
         cluster, "Cluster", lambda local: SimpleNamespace(lost="", close=lambda: None)
     )
@@ -278,6 +277,8 @@ def test_ray_start_is_repeated(
     ):
         assert tries == 2
     assert (len(told), len(again)) == (tries, tries - 1)
+    # of each start: a failed one leaves no process either
+    assert len(ended) == tries
 
 
 def test_start_of_an_engine_is_not_measured(board, told, monkeypatch) -> None:
