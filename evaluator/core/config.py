@@ -74,8 +74,7 @@ def validated(
         named = tuple(each for each in place if not str(each)[:1].isupper())
         if kind == "value_error" and place[-1:] != named[-1:]:
             # pydantic's name of a model, if no key of the user's
-            known = mapping_at(document, *named)
-            place = place if place[-1] in known else named
+            place = place if place[-1] in mapping_at(document, *named) else named
         spelled = field_of or _dotted
         field = spelled(place)
         message = problem["msg"].removeprefix("Value error, ")
