@@ -110,7 +110,7 @@ def one_round(
     engine: Engine, read: workload.Questions, tokenise: Callable[..., Posed] = tokenised
 ) -> list[Record]:
     """Ask all questions and write the records, as an engine's actor does."""
-    evaluation = Evaluation(
+    evaluation = Evaluation.of(
         (tokenise(each, read.prompter, read.config) for each in read.questions),
         config=read.config,
         prompter=read.prompter,

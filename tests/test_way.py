@@ -74,7 +74,7 @@ def test_way_of_a_greedy_question(tmp_path: Path) -> None:
             tokenised(question, prompter, settings)
             for question in probing.questions(settings)
         ]
-        evaluation = Evaluation(
+        evaluation = Evaluation.of(
             plans, config=settings, prompter=prompter, columns=STAMP
         )
         return [record for _, records in evaluation.run(engine) for record in records]

@@ -152,7 +152,7 @@ class Ours:
         """The whole probe set, as the evaluator does it: one stream, records,
         Parquet."""
         read = self._questions
-        evaluation = Evaluation(
+        evaluation = Evaluation.of(
             # when the stream has room for another item, as in a run
             (tokenised(each, read.prompter, read.config) for each in read.questions),
             config=read.config,

@@ -228,7 +228,7 @@ class ItemRun:
         self.references = references or NOWHERE
         # the same item after its base's thought, if its model thinks
         self.aligned = self
-        self.thinking = False  # its probes wait for its thoughts
+        self.later: Sequence[Any] = ()  # the probes that wait for its thoughts
         self.failure: str | None = None  # why there are no thoughts
         self.runs: list[Any] = []  # the stream's, in the order of the probes
         self.open = 0  # requests without their response

@@ -1,8 +1,8 @@
-"""One task on one checkpoint, given an engine: every probe of every item as one stream
+"""Tasks on one checkpoint, given an engine: every probe of every item as one stream
 through it.
 
-The engine is never drained between probes or items. `Evaluation` keeps a bounded number
-of items in flight and starts the next item when one is done. Follow-up requests (beams)
+The engine is never drained between probes, items or tasks. `Evaluation` keeps a bounded
+number of items in flight and starts the next item when one is done. Follow-up requests (beams)
 come before requests of new items. So items finish in about the order of their start,
 and memory stays bounded.
 
@@ -62,37 +62,43 @@ class ProbeRun:
     records: list[Record] | None = None  # when it has ended
 
 
-class Evaluation:
-    """The request source of one task on one checkpoint. `questions`, tokenised, are
-    consumed lazily, as there is room; None: there is none yet.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRun:
+    """One task on one checkpoint: what its items share. `columns` are those of every
+    record, `base` finds the base's answer to an item, and `references` are the places
+    of distributions (`ItemRun`)."""
 
-    `columns` are those of every record, `base` finds the base's answer to an item, and
-    `references` are the places of distributions (`ItemRun`). A probe's error becomes a
-    ResurfaceError that names the probe and the item.
+    config: EvalConfig
+    prompter: Prompter
+    columns: Mapping[str, Any]
+    base: Callable[[Item], BaseAnswer] | None = None
+    references: References | None = None
+
+    def item(self, posed: Posed, serial: int | str, base: BaseAnswer | None) -> ItemRun:
+        return ItemRun(
+            posed,
+            serial,
+            config=self.config,
+            prompter=self.prompter,
+            columns=self.columns,
+            base=base,
+            references=self.references,
+        )
+
+
+class Evaluation:
+    """The request source of tasks on one checkpoint. `questions`, tokenised, are
+    consumed lazily, as there is room; None: there is none yet. A probe's error becomes
+    a ResurfaceError that names the probe and the item.
     """
 
     def __init__(
         self,
-        questions: Iterable[Posed | None],
-        *,
-        config: EvalConfig,
-        prompter: Prompter,
-        columns: Mapping[str, Any],
-        base: Callable[[Item], BaseAnswer] | None = None,
-        references: References | None = None,
-        in_flight: int | None = None,
+        questions: Iterable[tuple[Posed, TaskRun] | None],
+        in_flight: int = IN_FLIGHT[False],
     ) -> None:
         self._questions = iter(questions)
-        self._thinks = config.thinks
-        self._probes = config.chosen
-        self._shared: dict[str, Any] = {
-            "config": config,
-            "prompter": prompter,
-            "columns": columns,
-            "references": references,
-        }
-        self._base = base
-        self._in_flight = IN_FLIGHT[self._thinks] if in_flight is None else in_flight
+        self._in_flight = in_flight
         self._serial = 0
         self._active = 0  # items
         # the probes that wait for a request, by its id
@@ -103,6 +109,15 @@ class Evaluation:
         # of probes that gather, until they have ended
         self._gathering: list[ProbeRun] = []
         self._ended: deque[ItemRun] = deque()  # items whose records are not given out
+
+    @classmethod
+    def of(
+        cls, questions: Iterable[Posed], *, in_flight: int | None = None, **shared: Any
+    ) -> Evaluation:
+        """Of one task; `shared`: the fields of its `TaskRun`."""
+        task = TaskRun(**shared)
+        most = IN_FLIGHT[task.config.thinks] if in_flight is None else in_flight
+        return cls(((each, task) for each in questions), most)
 
     def run(
         self, engine: Engine | RefusingEngine
@@ -183,20 +198,21 @@ class Evaluation:
 
     def _start_next(self) -> bool:
         """Start the next item, with its thoughts or else with its probes."""
-        posed = next(self._questions, None)
-        if posed is None:
+        question = next(self._questions, None)
+        if question is None:
             return False
-        base = self._base and self._base(posed.item)
-        item = ItemRun(posed, self._serial, base=base, **self._shared)
-        if posed.prompts and self._thinks:
-            item.thinking = True
+        posed, task = question
+        base = task.base and task.base(posed.item)
+        item = task.item(posed, self._serial, base)
+        probes: Sequence[Probe] = task.config.chosen
+        if posed.prompts and task.config.thinks:
+            item.later, probes = probes, [_THINK]
             if base is not None:
-                serial = f"{self._serial}/base"
-                item.aligned = ItemRun(posed, serial, base=base, **self._shared)
+                item.aligned = task.item(posed, f"{self._serial}/base", base)
                 item.aligned.remember({"open": base.thought})
         self._serial += 1
         self._active += 1
-        self._begin(item, [_THINK] if item.thinking else self._probes)
+        self._begin(item, probes)
         return True
 
     def _begin(self, item: ItemRun, probes: Sequence[Probe]) -> None:
@@ -297,12 +313,12 @@ class Evaluation:
                 self._advance(run)
             if pending:
                 continue
-            if not item.thinking:
+            if not item.later:
                 self._active -= 1
                 self._ended.append(item)
                 return
-            item.thinking = False
-            self._begin(item, self._probes)
+            probes, item.later = item.later, ()
+            self._begin(item, probes)
             return
 
 

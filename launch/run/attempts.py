@@ -201,15 +201,16 @@ def _patience(attempts: int) -> int:
 def _suspicion(log: Log, part: Part, span: Span, attempts: int) -> int:
     """The deaths in which a shard was in flight. One that shares items with another
     such shard is, after one more death, evaluated alone: halves are."""
+    name, task = part
     deaths = [
-        each
+        each.shards.get(task, ())
         for each in log
-        if each.outcome == "death" and (each.checkpoint, each.task) == part
+        if (each.checkpoint, each.outcome) == (name, "death")
     ]
     shares = any(
         other != span and other[0] <= span[1] and span[0] <= other[1]
-        for each in deaths
-        for other in each.shards
+        for shards in deaths
+        for other in shards
     )
-    own = sum(span in each.shards for each in deaths)
+    own = sum(span in shards for shards in deaths)
     return own + shares * (_patience(attempts) - 1)

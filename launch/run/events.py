@@ -4,7 +4,7 @@ those that `logs/events.jsonl` gets."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -202,8 +202,8 @@ class Attempt(Event):
     outcome: Outcome
     engine: int = -1  # below 0: none, or one of an earlier call
     checkpoint: str = ""
-    task: str = ""
-    shards: tuple[Span, ...] = ()  # in flight, of a death
+    # in flight at a death, by task
+    shards: Mapping[str, tuple[Span, ...]] = field(default_factory=dict)
     # what has gone well since: its engine, its checkpoint, both together
     settled: frozenset[str] = frozenset()
 

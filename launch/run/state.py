@@ -242,9 +242,12 @@ def _of_engine(state: RunState, event: OfEngine, now: float) -> RunState:
         case events.Loaded():
             return state
         case Advanced():
-            engine = replace(engine, done=engine.done + event.items)
             part = event.checkpoint, event.task
+            if part == engine.part:
+                engine = replace(engine, done=engine.done + event.items)
             state = _advanced(state, part, event.items, now)
+        case events.Ended() if (event.checkpoint, event.task) != engine.part:
+            return state  # a task in between
         case events.Began():
             engine = EngineState(
                 state="evaluating",

@@ -41,9 +41,11 @@ from launch.run.decide.assignments import (
     EngineSetup,
     Shard,
     ShardResult,
+    Shards,
     Where,
 )
 from launch.run.work import driver
+from launch.run.work.actors import NewTask
 from tests.cluster.answers import Answers
 
 # "nodes": all but the driver's, at the same moment
@@ -109,6 +111,7 @@ class _Actor:
         self.away_until = -math.inf  # nobody reaches it before
         self.waiting: deque[Shard] = deque()
         self.stream = 0  # its number
+        self.tasks: dict[str, Assignment] = {}
         self.requests = self.steps = 0
 
     @property
@@ -172,9 +175,9 @@ class _Place(_Pending):
 class _Stream:
     """What an actor yields: a shard after another, as long as some wait."""
 
-    def __init__(self, actor: _Actor, assignment: Assignment, number: int) -> None:
-        self.actor, self._assignment = actor, assignment
-        actor.waiting, actor.stream = deque(assignment.shards), number
+    def __init__(self, actor: _Actor, number: int) -> None:
+        self.actor = actor
+        actor.waiting, actor.stream = deque(), number
         self._next: _Pending | None = None
         self._over = False
 
@@ -217,7 +220,8 @@ class _Stream:
         actor = self.actor
         actor.requests += len(shard.questions)
         actor.steps += 1
-        return replace(actor.ray.made(self._assignment, shard), stats=actor.counted)
+        made = actor.ray.made(actor.tasks[shard.task], shard)
+        return replace(made, stats=actor.counted)
 
 
 class _Calls:
@@ -249,12 +253,17 @@ class _Calls:
         return _Pending(actor, lambda: report, actor.ray.load_seconds)
 
     @staticmethod
-    def evaluate(actor: _Actor, assignment: Assignment, *more: Any) -> _Stream:
-        return _Stream(actor, assignment, more[-1])
+    def evaluate(actor: _Actor, number: int, *given: Any) -> _Stream:
+        stream = _Stream(actor, number)
+        _Calls.feed(actor, number, *given)
+        return stream
 
     @staticmethod
-    def feed(actor: _Actor, stream: int, shards: Sequence[Shard]) -> None:
+    def feed(
+        actor: _Actor, stream: int, shards: Shards, new: Sequence[NewTask], *_: Any
+    ) -> None:
         if stream == actor.stream:
+            actor.tasks |= {assignment.task: assignment for assignment, _ in new}
             actor.waiting += shards
 
     @staticmethod

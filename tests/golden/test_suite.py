@@ -53,7 +53,7 @@ def records():
         else:
             asked = questions_of(data, settings)
             plans = [tokenised(each, prompter, settings) for each in asked]
-        stream = Evaluation(plans, config=settings, prompter=prompter, columns=stamp)
+        stream = Evaluation.of(plans, config=settings, prompter=prompter, columns=stamp)
         made += [asdict(each) for _, found in stream.run(engine) for each in found]
     return pd.DataFrame(made)
 

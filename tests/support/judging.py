@@ -24,7 +24,7 @@ def judged(
     prompter = Prompter(
         tokenizer, chat=chat, prompt_tokens=tokens, one_shot_prompt_tokens=1
     )
-    evaluation = Evaluation(
+    evaluation = Evaluation.of(
         posed(claims), config=config, prompter=prompter, columns=STAMP
     )
     records = {}

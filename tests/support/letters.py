@@ -71,7 +71,7 @@ def letter_plan(question: Question, config: EvalConfig) -> Posed:
 def letter_evaluation(
     plans: Iterable[Posed], config: EvalConfig, **settings: Any
 ) -> Evaluation:
-    return Evaluation(
+    return Evaluation.of(
         plans,
         **{
             "config": config,

@@ -18,12 +18,12 @@ from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.config import validated
 from evaluator.engine.config import EngineConfig
 from evaluator.store.run_json import Failure
-from launch.run.decide.assignments import Assignment, BaseAnswers
+from launch.run.decide.assignments import Assignment, BaseAnswers, Shards
 from launch.run.directory.lock import hold
 from launch.run.directory.rundir import open_run
 from launch.run.state import Bus
 from launch.run.work import driver
-from launch.run.work.actors import EngineActor
+from launch.run.work.actors import EngineActor, NewTask
 from launch.sweep.config import SweepConfig
 from launch.sweep.preflight import prepare
 from pruning.run import prune
@@ -67,6 +67,7 @@ class PretendedEngine(EngineActor):
     def __init__(self) -> None:
         self._config = EngineConfig()
         self._tokenised = {}
+        self._stream, self._tasks = 0, {}
         self._waiting = deque()
         self._lock = threading.Lock()
         self._items = 0
@@ -74,6 +75,12 @@ class PretendedEngine(EngineActor):
         self.told: list[str] = []
         self.asked: list[tuple[str, str, int, tuple[str, ...]]] = []
         self.fails: set[str] = set()  # checkpoints that it does not load
+
+    def note(self, assignment: Assignment) -> None:
+        config, kept = assignment.config, assignment.kept
+        names = None if kept is None else {probe for probe, *_ in kept}
+        probes = [each for each in config.probes if names is None or each in names]
+        self.asked.append((*assignment.part, assignment.items, tuple(probes)))
 
     def serve(self, checkpoint: CheckpointInfo) -> None:
         seed = zlib.crc32(checkpoint.weights_digest.encode())
@@ -128,45 +135,26 @@ def pretend(
         _make(run, to_make, inspected)
         board.join(0)
         while (assignment := board.take(0, None, None)) is not None:
-            note_of(assignment)
             if (name := assignment.checkpoint.name) in engine.fails:
                 lost = Failure(
                     checkpoint=name, stage="load", reason="no", mendable=True
                 )
+                engine.note(assignment)
                 board.failed(0, lost)
                 continue
             engine.serve(assignment.checkpoint)
-            questions = board.questions[assignment.task_key]
-            board.begin(0)
+            tasks: dict[str, Assignment] = {}
             for result in engine.evaluate(
-                replace(assignment, shards=board.hand(0)),
-                questions,
-                answers(run, assignment),
-                1,
+                1, *_fresh(run, engine, board.begin(0), tasks)
             ):
                 if left == 0:
                     raise _Stopped
                 left = None if left is None else left - 1
                 if result.part:
-                    run._store.append(assignment.key, result.part)
+                    run._store.append(tasks[result.shard.task].key, result.part)
                 board.finished(0, result.shard)
-                engine.feed(1, board.more(0))
+                engine.feed(1, *_fresh(run, engine, board.more(0), tasks))
             board.end(0)
-
-    def note_of(assignment: Assignment) -> None:
-        config, kept = assignment.config, assignment.kept
-        names = None if kept is None else {probe for probe, *_ in kept}
-        probes = [each for each in config.probes if names is None or each in names]
-        engine.asked.append((*assignment.part, assignment.items, tuple(probes)))
-
-    def answers(run: Any, assignment: Assignment) -> BaseAnswers | None:
-        source = assignment.base
-        if source is None:
-            return None
-        table = None
-        if source.missing is None:
-            table = run._store.greedy_answers(source.key)
-        return BaseAnswers(source, table)
 
     @contextlib.contextmanager
     def cluster(*_: object) -> Iterator[None]:
@@ -176,3 +164,29 @@ def pretend(
     monkeypatch.setattr(driver, "remove_leftovers", lambda: ())
     monkeypatch.setattr(driver._Run, "_work_until_done", work)
     return engine
+
+
+def _fresh(
+    run: Any, engine: PretendedEngine, shards: Shards, tasks: dict[str, Assignment]
+) -> list[Any]:
+    """What a stream gets: shards, the tasks that it has not had, and the questions of
+    each."""
+    new, questions = list[NewTask](), list[Any]()
+    for task in dict.fromkeys(shard.task for shard in shards):
+        if task not in tasks:
+            tasks[task] = assignment = run._board.assignment(0, task)
+            own = [each for each in shards if each.task == task]
+            engine.note(replace(assignment, shards=(*own, *assignment.shards)))
+            new.append((assignment, _answers(run, assignment)))
+            questions.append(run._board.questions[assignment.task_key])
+    return [shards, new, *questions]
+
+
+def _answers(run: Any, assignment: Assignment) -> BaseAnswers | None:
+    source = assignment.base
+    if source is None:
+        return None
+    table = None
+    if source.missing is None:
+        table = run._store.greedy_answers(source.key)
+    return BaseAnswers(source, table)

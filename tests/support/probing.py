@@ -106,7 +106,7 @@ def evaluation(
 ) -> Evaluation:
     made = prompter(tokenizer, settings.prompt_tokens, settings.one_shot_prompt_tokens)
     plans = (tokenised(question, made, settings) for question in asked)
-    return Evaluation(plans, config=settings, prompter=made, columns=STAMP)
+    return Evaluation.of(plans, config=settings, prompter=made, columns=STAMP)
 
 
 def run(

@@ -55,6 +55,7 @@ class Shard:
 
     name: str
     questions: tuple[int, ...]  # positions in the task's list
+    task: str = ""  # in an engine's hand
 
     @property
     def span(self) -> Span:
@@ -275,17 +276,18 @@ class ShardCollector:
     complete."""
 
     def __init__(self) -> None:
-        # By unfinished item: its shard, the keys of the shard's items in order, and the
-        # records of the finished ones.
+        # By unfinished item, with its task: its shard, the keys of the shard's items in
+        # order, and the records of the finished ones.
         self._begun: dict[
-            Key, tuple[Shard, list[Key], dict[Key, Sequence[Record]]]
+            tuple[str, Key], tuple[Shard, list[Key], dict[Key, Sequence[Record]]]
         ] = {}
 
     def begin(self, shard: Shard, items: Sequence[Item]) -> None:
         """Expect the records of `items`: those of the shard's questions, in the same
         order."""
         order = [key_of(item) for item in items]
-        self._begun |= dict.fromkeys(order, (shard, order, {}))
+        names = [(item.task, key_of(item)) for item in items]
+        self._begun |= dict.fromkeys(names, (shard, order, {}))
 
     def add(
         self, item: Item, records: Sequence[Record]
@@ -293,7 +295,7 @@ class ShardCollector:
         """Store one item's records. If the item was its shard's last, returns the
         shard with all records, in order."""
         key = key_of(item)
-        shard, order, finished = self._begun.pop(key)
+        shard, order, finished = self._begun.pop((item.task, key))
         finished[key] = records
         if len(finished) < len(order):
             return None

@@ -1,10 +1,11 @@
 """Decides which engine does which work, without Ray.
 
 Engines pull: each has as many shards in hand as it computes at once, and a few that
-follow. Nothing is taken back. A free engine first takes more work on its checkpoint,
-then a checkpoint of the same architecture (swapped in place), then any other (a new
-engine). Among equals, bases that other checkpoints wait for come first. Work that has
-failed comes last. Only without such work does an engine join others on theirs.
+follow, also of its checkpoint's next task. Nothing is taken back. A free engine first
+takes more work on its checkpoint, then a checkpoint of the same architecture (swapped
+in place), then any other (a new engine). Among equals, bases that other checkpoints
+wait for come first. Work that has failed comes last. Only without such work does an
+engine join others on theirs.
 
 Some probes read the base's answers (`Assignment.after`). Their work waits until the
 base's shards of that task are finished. What an ended engine had in hand returns to
@@ -32,7 +33,7 @@ from launch.run.decide.assignments import (
     distance,
     halves_of,
 )
-from launch.run.events import Advanced, Attempt, Outcome, Part
+from launch.run.events import Advanced, Attempt, Outcome, Part, Span
 from launch.run.state import Bus
 
 _FOLLOWING = 64  # items in hand beside those in flight: many may end in a step
@@ -60,13 +61,19 @@ class _Work:
 
 @dataclass(slots=True)
 class _Busy:
-    work: _Work
-    hand: dict[str, Shard] = field(default_factory=dict)
+    first: _Work
     loading: bool = True
+    works: dict[str, _Work] = field(init=False)  # by task, of one checkpoint
+    hand: dict[tuple[str, str], Shard] = field(default_factory=dict)  # by task, name
 
-    @property
-    def rest(self) -> Assignment:
-        return replace(self.work.assignment, shards=tuple(self.hand.values()))
+    def __post_init__(self) -> None:
+        self.works = {self.first.assignment.task: self.first}
+
+    def rest(self, work: _Work) -> Assignment:
+        """What is in hand of a work."""
+        task = work.assignment.task
+        some = [shard for shard in self.hand.values() if shard.task == task]
+        return replace(work.assignment, shards=tuple(some))
 
 
 class Source(Protocol):
@@ -237,7 +244,7 @@ class Board:
         """
         remote = engine in self.remote_engines
         names = [each.name for each in self._waiting]
-        held = [busy.work.name for busy in self._busy.values()]
+        held = [busy.first.name for busy in self._busy.values()]
         work = [name for name in names if (name in self.remote) == remote]
         others = [name for name in held if (name in self.remote) == remote]
         if not self._open:
@@ -269,46 +276,77 @@ class Board:
         """The first shards of an engine that has loaded its checkpoint."""
         busy = self._busy[engine]
         busy.loading = False
-        busy.work.loading -= 1
-        return self._more(busy, self._share)
+        busy.first.loading -= 1
+        return self._more(engine, self._share)
 
     def more(self, engine: int) -> Shards:
         """Further shards for an engine, so that some follow those that it computes."""
         if self.stopped or engine in self._dismissed:
             return ()
-        return self._more(self._busy[engine], max(2, self._share))
+        return self._more(engine, max(2, self._share))
 
     def hand(self, engine: int) -> Shards:
         """The unfinished shards that an engine has."""
         return tuple(self._busy[engine].hand.values())
+
+    def assignment(self, engine: int, task: str) -> Assignment:
+        """An engine's work on a task, without the shards that it has."""
+        return self._busy[engine].works[task].whole
 
     @property
     def _share(self) -> int:
         """The unfinished shards for each engine."""
         return max(1, sum(self._left.values()) // max(1, self.sharing))
 
-    def _more(self, busy: _Busy, most: int) -> Shards:
-        work, hand, more = busy.work, busy.hand, list[Shard]()
-        room = IN_FLIGHT[work.assignment.config.thinks] + _FOLLOWING
+    def _more(self, engine: int, most: int) -> Shards:
+        busy, more = self._busy[engine], list[Shard]()
+        hand, thinks = busy.hand, busy.first.assignment.config.thinks
+        room = IN_FLIGHT[thinks] + _FOLLOWING
         room -= sum(len(each.questions) for each in hand.values())
-        while work.shards and (not hand or (len(hand) < most and room > 0)):
-            shard = work.shards.popleft()
+        while not hand or (len(hand) < most and room > 0):
+            works = (each for each in busy.works.values() if each.shards)
+            work = next(works, None) or self._following(engine, busy)
+            if work is None:
+                break
+            task = work.assignment.task
+            shard = replace(work.shards.popleft(), task=task)
             room -= len(shard.questions)
-            hand[shard.name] = shard
+            hand[task, shard.name] = shard
             more.append(shard)
         return tuple(more)
+
+    def _following(self, engine: int, busy: _Busy) -> _Work | None:
+        """The next task of an engine's checkpoint, which it is then on too: its stream
+        stays full. What may kill an engine stays alone."""
+        first, may_take = busy.first.assignment, self._may_take(engine)
+        for work in self._works:
+            each = work.assignment
+            if (
+                work.name == busy.first.name
+                and len(work.shards) > work.loading
+                and each.task not in busy.works
+                and each.after not in self._left
+                and each.config.thinks == first.config.thinks
+                and not (each.suspect or first.suspect)
+                and may_take(each)
+            ):
+                work.engines.add(engine)
+                busy.works[each.task] = work
+                return work
+        return None
 
     def doubts(self, engine: int, shard: Shard) -> bool:
         """Whether another engine must confirm that all of a shard's answers fail;
         then the board has it again."""
         busy = self._busy[engine]
-        assignment, name = busy.work.assignment, busy.work.name
+        work = busy.works[shard.task]
+        assignment, name = work.assignment, work.name
         if assignment.doubted_by is not None:
             self.bus.report(Attempt(checkpoint=name, outcome="alike"))
         believed = attempts.count(self.log, name, "alike")
         if believed or not self._others(engine, name):
             return False
-        del busy.hand[shard.name]
+        del busy.hand[shard.task, shard.name]
         self._put(replace(assignment, doubted_by=engine), (shard,))
         self.changes += 1
         return True
@@ -319,8 +357,8 @@ class Board:
         """Record a finished shard. `unmeasured`: the error, if every answer of the
         part so far failed."""
         busy = self._busy[engine]
-        part = name, task = busy.work.assignment.part
-        del busy.hand[shard.name]
+        part = name, task = busy.first.name, shard.task
+        del busy.hand[shard.task, shard.name]
         items = len(shard.questions)
         self.bus.report(
             Advanced(engine=engine, checkpoint=name, task=task, items=items)
@@ -346,14 +384,16 @@ class Board:
         """The engine has ended its work, or itself ends."""
         busy = self._release(engine)
         if busy is not None:
-            busy.work.shards.extendleft(reversed(busy.hand.values()))
+            for work in busy.works.values():
+                work.shards.extendleft(reversed(busy.rest(work).shards))
             self._leave_out(())
 
     def _release(self, engine: int) -> _Busy | None:
         busy = self._busy.pop(engine, None)
         if busy is not None:
-            busy.work.engines.discard(engine)
-            busy.work.loading -= busy.loading
+            busy.first.loading -= busy.loading
+            for work in busy.works.values():
+                work.engines.discard(engine)
         return busy
 
     def not_started(self, engine: int) -> Remedy:
@@ -367,30 +407,30 @@ class Board:
         what to do with the engine."""
         busy = self._release(engine)
         assert busy is not None
-        rest, work = busy.rest, busy.work
-        name, task = rest.part
+        name, hand = busy.first.name, tuple(busy.hand.values())
         outcome: Outcome = "load" if failure.stage == "load" else "death"
-        spans: tuple[tuple[int, int], ...] = ()
+        spans: dict[str, tuple[Span, ...]] = {}
         if failure.mendable:
             outcome = "input"
         elif outcome == "death":
-            flying = begun(rest.shards, IN_FLIGHT[rest.config.thinks])
-            spans = tuple(shard.span for shard in flying)
+            thinks = busy.first.assignment.config.thinks
+            for shard in begun(hand, IN_FLIGHT[thinks]):
+                spans[shard.task] = (*spans.get(shard.task, ()), shard.span)
         self.bus.report(
-            Attempt(
-                engine=engine, checkpoint=name, outcome=outcome, task=task, shards=spans
-            )
+            Attempt(engine=engine, checkpoint=name, outcome=outcome, shards=spans)
         )
         others = self._others(engine, name)
         given_up = attempts.is_hopeless(self.log, name, others, self.attempts)
-        if outcome == "death":
-            given_up |= self._examine(work, rest, failure)
-        else:
-            work.shards.extendleft(reversed(rest.shards))
-            self._works.remove(work)
-            self._works.append(work)
+        for work in busy.works.values():
+            rest = busy.rest(work)
+            if outcome == "death":
+                given_up |= self._examine(work, rest, failure, alone=len(hand) == 1)
+            else:
+                work.shards.extendleft(reversed(rest.shards))
+                self._works.remove(work)
+                self._works.append(work)
         # Another engine may still succeed with this checkpoint.
-        holders = [busy.work.name for busy in self._busy.values()]
+        holders = [busy.first.name for busy in self._busy.values()]
         parts: list[Part] = []
         if given_up and name not in holders:
             self.failures.append(self._located(failure))
@@ -398,22 +438,24 @@ class Board:
         self._leave_out(parts)
         return self._remedy(engine)
 
-    def _examine(self, work: _Work, rest: Assignment, failure: Failure) -> bool:
-        """Put back what a dead engine had in hand; returns whether to set the
-        checkpoint aside.
+    def _examine(
+        self, work: _Work, rest: Assignment, failure: Failure, *, alone: bool
+    ) -> bool:
+        """Put back what a dead engine had in hand of a work; returns whether to set the
+        checkpoint aside. `alone`: it had one shard.
 
         A suspect is tried alone. If it kills again, it is halved, until one item is
         left. Its records get the reason.
         """
         (name, task), given_up = rest.part, False
         suspects, others = self._suspects(rest)
-        if suspects and not others and len(suspects) == 1:
+        if suspects and alone:
             (shard,) = suspects
             suspects = halves_of(shard)
             self._left[rest.part] += len(suspects) - 1
             known = self.log, rest.part, shard.span, self.attempts
-            alone = len(suspects) == 1 and attempts.is_guilty(*known)
-            if alone and rest.refusal is None:
+            guilty = len(suspects) == 1 and attempts.is_guilty(*known)
+            if guilty and rest.refusal is None:
                 self.bus.report(Attempt(checkpoint=name, outcome="item"))
                 given_up = attempts.has_deadly_items(self.log, name)
                 item = self.questions[rest.task_key][shard.questions[0]].item

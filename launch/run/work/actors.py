@@ -2,7 +2,8 @@
 prune task.
 
 An actor evaluates shards as one stream and yields each shard as soon as its last
-item ends. `feed` adds shards to the stream, so that it stays full."""
+item ends. `feed` adds shards to the stream, also of other tasks on the checkpoint, so
+that it stays full."""
 
 from __future__ import annotations
 
@@ -18,9 +19,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -47,6 +47,7 @@ from launch.run.decide.assignments import (
     Shard,
     ShardCollector,
     ShardResult,
+    Shards,
     Where,
 )
 from launch.run.decide.nodes import NO_GPUS, Placement
@@ -58,6 +59,7 @@ from quantising.config import QuantiseConfig
 if TYPE_CHECKING:
     from evaluator.asking.prompts import Prompter
     from evaluator.engine.base import Engine, EngineStats, LoadReport
+    from evaluator.probes.stream import TaskRun
 
 # The concurrency groups of calls that are answered during a stream; reading ahead may
 # take minutes.
@@ -65,6 +67,21 @@ CONTROL, AHEAD = "control", "ahead"
 GROUPS = {CONTROL: 1, AHEAD: 1}
 _AHEAD_ITEMS, _AHEAD_SECONDS = 64, 0.05  # of tokenising; between two looks
 _BEAT_SECONDS = 2.0  # between two checks of a prune task's progress
+
+
+Questions = Sequence[Posed]
+
+
+NewTask = tuple[Assignment, BaseAnswers | None]  # None: no probe reads them
+
+
+class _Task(NamedTuple):
+    """A task of a stream."""
+
+    assignment: Assignment
+    base: BaseAnswers | None
+    questions: Questions
+    known: dict[int, Posed]  # the tokenised ones, by position
 
 
 class EngineActor:
@@ -83,8 +100,9 @@ class EngineActor:
         # (task, tokenizer) -> the tokenised questions, by position: shared by all
         # checkpoints with that tokenizer.
         self._tokenised: dict[tuple[str, str], dict[int, Posed]] = {}
+        self._stream = 0
+        self._tasks: dict[str, _Task] = {}  # of the stream, by name
         self._waiting: deque[Shard] = deque()  # shards that are not begun
-        self._stream = 0  # of these
         self._lock = threading.Lock()
         self._items = 0  # finished since the process began
 
@@ -112,96 +130,93 @@ class EngineActor:
         return report
 
     def evaluate(
-        self,
-        assignment: Assignment,
-        questions: Sequence[Posed],
-        base: BaseAnswers | None,
-        stream: int = 0,
+        self, stream: int, shards: Shards, new: Sequence[NewTask], *questions: Questions
     ) -> Iterator[ShardResult]:
-        """Yield each shard when its last item is done. `base`: the base's answers,
-        if some probes read them. `stream`: its number, for `feed`."""
-        from msgspec.structs import asdict
-
+        """Yield each shard when its last item is done. `stream`: its number, for
+        `feed`; `questions`: of each new task."""
         from evaluator.core.files import parquet_bytes
         from evaluator.engine.admission import RefusingEngine
-        from evaluator.probes.stream import Evaluation
+        from evaluator.probes.stream import IN_FLIGHT, Evaluation
         from evaluator.store.records import failed_throughout, to_table
 
-        engine, config = self._engine, assignment.config
+        engine = self._engine
         assert engine is not None, "load comes before evaluate"
-        prompter = self._prompter(assignment)
         with self._lock:
-            self._waiting, self._stream = deque(assignment.shards), stream
-        collector, known = ShardCollector(), self._known(assignment)
+            self._stream, self._tasks, self._waiting = stream, {}, deque()
+        self.feed(stream, shards, new, *questions)
+        (first, _), *_ = new
+        collector = ShardCollector()
         evaluation = Evaluation(
-            self._begin(assignment, questions, prompter, collector, known),
-            config=config,
-            prompter=prompter,
-            columns={
-                **asdict(assignment.origin),
-                "engine": engine.name,
-                "engine_version": engine.version,
-                "dtype": engine.dtype,
-            },
-            base=None if base is None else base.of,
-            references=assignment.references,
+            self._begin(engine, collector), IN_FLIGHT[first.config.thinks]
         )
         serving: Any = engine
-        if assignment.refusal is not None:
-            serving = RefusingEngine(engine.name, assignment.refusal)
-        with self._tokenising_ahead(assignment, questions, known):
+        if first.refusal is not None:
+            serving = RefusingEngine(engine.name, first.refusal)
+        with self._tokenising_ahead():
             for item, records in evaluation.run(serving):
                 self._items += 1
                 complete = collector.add(item, records)
                 if complete is not None:
-                    kept = to_table(list(filter(assignment.keeps, complete[1])))
+                    shard, whole = complete
+                    keeps = self._tasks[shard.task].assignment.keeps
+                    kept = to_table(list(filter(keeps, whole)))
                     engine.confirm()
                     yield ShardResult(
-                        shard=complete[0],
+                        shard=shard,
                         part=parquet_bytes(kept) if kept.num_rows else b"",
                         failed=failed_throughout(kept),
                         stats=engine.stats(),
                     )
 
-    def _prompter(self, assignment: Assignment) -> Prompter:
-        """With a tokenizer of its own."""
-        from evaluator.checkpoints.tokenizer import load_tokenizer
-        from evaluator.probes.planning import prompter_of
-
-        tokenizer = load_tokenizer(
-            assignment.checkpoint.path, trust_remote_code=self._config.trust_remote_code
-        )
-        return prompter_of(tokenizer, assignment.config)
+    @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
+    def feed(
+        self,
+        stream: int,
+        shards: Shards,
+        new: Sequence[NewTask] = (),
+        *questions: Questions,
+    ) -> None:
+        """Add shards to a stream, and its new tasks. One that has ended leaves them
+        undone."""
+        tasks = {}
+        for (assignment, base), asked in zip(new, questions, strict=True):
+            known = self._known(assignment)
+            tasks[assignment.task] = _Task(assignment, base, asked, known)
+        with self._lock:
+            if stream == self._stream:
+                self._tasks |= tasks
+                self._waiting += shards
 
     def _begin(
-        self,
-        assignment: Assignment,
-        questions: Sequence[Posed],
-        prompter: Prompter,
-        collector: ShardCollector,
-        known: dict[int, Posed],
-    ) -> Iterator[Posed | None]:
+        self, engine: Engine, collector: ShardCollector
+    ) -> Iterator[tuple[Posed, TaskRun] | None]:
         """The tokenised questions of the waiting shards; None where none waits now. A
         shard begins when the stream has room for it."""
         from evaluator.probes.planning import tokenised
 
+        tokenizer = self._tokenizer()
+        runs: dict[str, TaskRun] = {}
         while True:
             with self._lock:
                 shard = self._waiting.popleft() if self._waiting else None
             if shard is None:
                 yield None
                 continue
+            assignment, base, questions, known = self._tasks[shard.task]
+            if shard.task not in runs:
+                runs[shard.task] = _run_of(assignment, base, tokenizer, engine)
+            run = runs[shard.task]
             collector.begin(
                 shard, [questions[position].item for position in shard.questions]
             )
             for position in shard.questions:
                 question = known.pop(position, None) or tokenised(
-                    questions[position], prompter, assignment.config
+                    questions[position], run.prompter, run.config
                 )
                 # the ids of long prompts would fill the memory
-                if not assignment.config.length:
+                if not run.config.length:
                     known[position] = question
-                yield question
+                yield question, run
 
     def _known(self, assignment: Assignment) -> dict[int, Posed]:
         """The tokenised questions of its task, by position."""
@@ -211,34 +226,45 @@ class EngineActor:
         files = digest_of_files(assignment.checkpoint.path)
         return self._tokenised.setdefault((task, files), {})
 
+    def _tokenizer(self) -> Any:
+        """Of the stream's checkpoint. It may serve one thread only."""
+        from evaluator.checkpoints.tokenizer import load_tokenizer
+
+        path = next(iter(self._tasks.values())).assignment.checkpoint.path
+        trust = self._config.trust_remote_code
+        return load_tokenizer(path, trust_remote_code=trust)
+
     @contextmanager
-    def _tokenising_ahead(
-        self,
-        assignment: Assignment,
-        questions: Sequence[Posed],
-        known: dict[int, Posed],
-    ) -> Iterator[None]:
-        """Within the block, a thread adds the next questions to `known`: the tokenizer
-        needs no Python while it works. On a CPU it would take the engine's cores."""
+    def _tokenising_ahead(self) -> Iterator[None]:
+        """Within the block, a thread tokenises the next questions: the tokenizer needs
+        no Python while it works. On a CPU it would take the engine's cores."""
         if not self._on_gpu:
             yield
             return
-        from evaluator.probes.planning import tokenised
+        from evaluator.probes.planning import prompter_of, tokenised
 
-        over, config = threading.Event(), assignment.config
+        over = threading.Event()
 
         def work() -> None:
-            # a tokenizer may serve one thread only
-            prompter = self._prompter(assignment)
+            tokenizer = self._tokenizer()
+            prompters: dict[str, Prompter] = {}
             while not over.wait(_AHEAD_SECONDS):
                 with self._lock:
-                    waiting = [each.questions for each in self._waiting]
-                for position in [*chain.from_iterable(waiting)][:_AHEAD_ITEMS]:
+                    waiting = [
+                        (self._tasks[shard.task], position)
+                        for shard in self._waiting
+                        for position in shard.questions
+                    ]
+                for task, position in waiting[:_AHEAD_ITEMS]:
                     if over.is_set():
                         return
-                    if position not in known:
-                        question = questions[position]
-                        known[position] = tokenised(question, prompter, config)
+                    name, config = task.assignment.task, task.assignment.config
+                    if name not in prompters:
+                        prompters[name] = prompter_of(tokenizer, config)
+                    if position not in task.known:
+                        question = task.questions[position]
+                        known = tokenised(question, prompters[name], config)
+                        task.known[position] = known
 
         def try_to() -> None:
             # the engine's thread meets the error at its question
@@ -252,13 +278,6 @@ class EngineActor:
         finally:
             over.set()
             thread.join()
-
-    @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
-    def feed(self, stream: int, shards: Sequence[Shard]) -> None:
-        """Add shards to a stream. One that has ended leaves them undone."""
-        with self._lock:
-            if stream == self._stream:
-                self._waiting += shards
 
     @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
     def where(self) -> Where:
@@ -281,6 +300,28 @@ class EngineActor:
             return (0,)
         stats = self._engine.stats()
         return self._items, stats.steps, stats.requests, stats.generated_tokens
+
+
+def _run_of(
+    assignment: Assignment, base: BaseAnswers | None, tokenizer: Any, engine: Engine
+) -> TaskRun:
+    from msgspec.structs import asdict
+
+    from evaluator.probes.planning import prompter_of
+    from evaluator.probes.stream import TaskRun
+
+    return TaskRun(
+        config=assignment.config,
+        prompter=prompter_of(tokenizer, assignment.config),
+        columns={
+            **asdict(assignment.origin),
+            "engine": engine.name,
+            "engine_version": engine.version,
+            "dtype": engine.dtype,
+        },
+        base=None if base is None else base.of,
+        references=assignment.references,
+    )
 
 
 def start_actor(actor: type, setup: EngineSetup, **options: Any) -> Any:

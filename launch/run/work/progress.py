@@ -96,6 +96,8 @@ class Progress:
                     task.fields["told"] = elapsed, done
                     line = f"{task.description}: {done} of {task.total} items, {shown}"
                     self._print(f"[dim]{line}[/dim]")
+            case events.Ended() if state.engines[event.engine].task:
+                pass  # another task of its checkpoint
             case _ if bar is not None:
                 self._bars.remove_task(self._working.pop(event.engine))
 

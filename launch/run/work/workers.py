@@ -31,10 +31,17 @@ from launch.run.decide.assignments import (
     BaseAnswers,
     EngineSetup,
     ShardResult,
+    Shards,
     Where,
 )
 from launch.run.decide.board import Board, Remedy
-from launch.run.work.actors import GROUPS, EngineActor, end_process, start_actor
+from launch.run.work.actors import (
+    GROUPS,
+    EngineActor,
+    NewTask,
+    end_process,
+    start_actor,
+)
 from launch.run.work.cluster import (
     OUT_OF_REACH,
     SOON_SECONDS,
@@ -152,7 +159,10 @@ class EngineWorker(Worker):
         self._working = HangWatch(resources.stall_seconds)
         self._ahead: str | None = None  # the checkpoint that the actor last read ahead
         self._stream = 0  # the number of its last stream
-        self._items = 0  # stored since it began its work
+        self._fed = set[str]()  # the tasks of that
+        # by task in hand: since when, and the items that were stored since
+        self._turns: dict[str, tuple[float, int]] = {}
+        self._shown = ""  # the task on which it says that it is
 
     def run(self) -> Steps[None]:
         try:
@@ -248,7 +258,7 @@ class EngineWorker(Worker):
         try:
             if (yield from self._load(assignment.checkpoint)):
                 stage = "evaluate"
-                yield from self._evaluate(assignment)
+                yield from self._evaluate(assignment.checkpoint.name)
         except _FAILURES as error:
             yield from self._handle(error, assignment, stage)
         finally:
@@ -282,6 +292,7 @@ class EngineWorker(Worker):
         if self._refuses(error):
             return
         name, task = assignment.part
+        tasks = {shard.task for shard in self.board.hand(self.number)} or {task}
         failure = Failure(
             checkpoint=name,
             stage=stage,
@@ -289,10 +300,14 @@ class EngineWorker(Worker):
             mendable=isinstance(cause, InputError),
         )
         remedy = self.board.failed(self.number, failure)
-        if assignment.part in self.board.unfinished:
-            self._report(events.Retried(engine=self.number, checkpoint=name, task=task))
+        for task in sorted(tasks):
+            if (name, task) in self.board.unfinished:
+                self._retried(name, task)
         why = "it failed with one checkpoint after another, last with"
         yield from self._apply(remedy, f"{why} {name!r}: {failure.reason}")
+
+    def _retried(self, name: str, task: str) -> None:
+        self._report(events.Retried(engine=self.number, checkpoint=name, task=task))
 
     def _outcome(self, seconds: float) -> Steps[Exception | None]:
         return outcome_of_actor(self._actor, self.node_id, seconds, self._over)
@@ -423,42 +438,56 @@ class EngineWorker(Worker):
 
     # ---- shards
 
-    def _evaluate(self, assignment: Assignment) -> Steps[None]:
-        """Evaluate shards of the assignment until none are left, and store each one's
+    def _evaluate(self, name: str) -> Steps[None]:
+        """Evaluate shards of a checkpoint until none are left, and store each one's
         records as soon as it is finished."""
         if not self.board.begin(self.number):  # others were faster
             return
-        name, task = assignment.part
-        self._report(
-            events.Began(
-                engine=self.number, checkpoint=name, task=task, items=assignment.items
-            )
-        )
-        self._noted = began = time.monotonic()
-        self._items = 0
+        self._noted = time.monotonic()
         try:
+            self._tell(name, self.board.hand(self.number))
             self._read_ahead()
             # also what was given to a stream that had just ended
             while hand := self.board.hand(self.number):
-                yield from self._feed(replace(assignment, shards=hand))
+                yield from self._feed(name, hand)
         finally:
+            self._tell(name, ())
+
+    def _tell(self, name: str, hand: Shards) -> None:
+        """Report which tasks have ended, and on which the engine is: the first one that
+        it has in hand."""
+        now, tasks = time.monotonic(), dict.fromkeys(shard.task for shard in hand)
+        for task in [each for each in self._turns if each not in tasks]:
+            began, items = self._turns.pop(task)
             ended = events.Ended(
                 engine=self.number,
                 checkpoint=name,
                 task=task,
-                items=self._items,
-                seconds=round(time.monotonic() - began, 3),
+                items=items,
+                seconds=round(now - began, 3),
             )
             self._report(ended)
+        first = next(iter(tasks), "")
+        if first and first != self._shown:
+            items = self.board.assignment(self.number, first).items
+            items += sum(len(each.questions) for each in hand if each.task == first)
+            self._report(
+                events.Began(
+                    engine=self.number, checkpoint=name, task=first, items=items
+                )
+            )
+        self._shown = first
+        for task in tasks:
+            self._turns.setdefault(task, (now, 0))
 
-    def _feed(self, assignment: Assignment) -> Steps[None]:
+    def _feed(self, name: str, hand: Shards) -> Steps[None]:
         """Keep a stream of the actor full, as long as there are shards. Raises Hung if
         for too long neither a shard nor a step of its engine ends."""
         self._stream += 1
-        questions = self._questions[assignment.task_key]
-        answers = yield from self._answers_of_base(assignment)
+        self._fed.clear()
+        more = yield from self._fresh(hand)
         evaluate = self._actor.evaluate.options(num_returns="streaming")
-        stream = evaluate.remote(assignment, questions, answers, self._stream)
+        stream = evaluate.remote(self._stream, hand, *more)
         watch, pulse, steps = self._working, None, None
         watch.begin(time.monotonic())
         try:
@@ -469,12 +498,13 @@ class EngineWorker(Worker):
                         return
                     result: ShardResult = ray.get(pending)
                     watch.moved(time.monotonic())
-                    kept = yield from self._keep(assignment, result)
-                    if more := self.board.more(self.number):
-                        self._actor.feed.remote(self._stream, more)
-                    self._note(assignment.part, result.stats, kept)
+                    kept = yield from self._keep(name, result)
+                    if shards := self.board.more(self.number):
+                        more = yield from self._fresh(shards)
+                        self._actor.feed.remote(self._stream, shards, *more)
+                    self._note((name, result.shard.task), result.stats, kept)
+                    self._tell(name, self.board.hand(self.number))
                     if kept:
-                        self._items += kept
                         # the next checkpoint may only just have been pruned
                         self._read_ahead()
                     # the time that the driver needs in between is no pause
@@ -489,6 +519,19 @@ class EngineWorker(Worker):
         finally:
             watch.end()
 
+    def _fresh(self, shards: Shards) -> Steps[list[Any]]:
+        """The tasks of shards that the stream has not had yet, then the questions of
+        each."""
+        tasks, questions = list[NewTask](), list[Any]()
+        for task in dict.fromkeys(shard.task for shard in shards):
+            if task not in self._fed:
+                self._fed.add(task)
+                assignment = self.board.assignment(self.number, task)
+                answers = yield from self._answers_of_base(assignment)
+                tasks.append((replace(assignment, shards=()), answers))
+                questions.append(self._questions[assignment.task_key])
+        return [tasks, *questions]
+
     def _answers_of_base(self, assignment: Assignment) -> Steps[BaseAnswers | None]:
         """They are complete: the board holds the assignment back until then."""
         source, table = assignment.base, None
@@ -498,13 +541,14 @@ class EngineWorker(Worker):
             table = yield from _elsewhere(self._store.greedy_answers, source.key)
         return BaseAnswers(source, table)
 
-    def _keep(self, assignment: Assignment, result: ShardResult) -> Steps[int]:
+    def _keep(self, name: str, result: ShardResult) -> Steps[int]:
         """Write a shard's records; returns their items. None if every answer failed
         and another engine can try first."""
-        (name, task), failed, shard = assignment.part, result.failed, result.shard
+        failed, shard = result.failed, result.shard
+        assignment = self.board.assignment(self.number, shard.task)
         unsure = failed is not None and assignment.refusal is None
         if unsure and self.board.doubts(self.number, shard):
-            self._report(events.Retried(engine=self.number, checkpoint=name, task=task))
+            self._retried(name, shard.task)
             return 0
         if result.part:
             yield from _elsewhere(self._store.append, assignment.key, result.part)
@@ -512,6 +556,8 @@ class EngineWorker(Worker):
         if first and self._store.measured(assignment.key):
             failed = None
         self.board.finished(self.number, shard, failed)
+        began, items = self._turns[shard.task]
+        self._turns[shard.task] = began, items + len(shard.questions)
         return len(shard.questions)
 
     def _note(

@@ -72,7 +72,7 @@ class Run:
         questions = letter_questions(letter_items(12), self.config)
         plans = [tokenised(each, self.prompter, self.config) for each in questions]
         self.plans = {plan.item.item_id: plan for plan in plans}
-        stream = Evaluation(
+        stream = Evaluation.of(
             iter(plans),
             config=self.config,
             prompter=self.prompter,

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from evaluator.probes.config import EvalConfig
 from launch.run.decide.assignments import Assignment, shard_of
 from launch.run.decide.board import Board
 from tests.support.board import complete, finish, make_assignment
@@ -144,12 +145,43 @@ def test_only_the_same_task_is_awaited() -> None:
     board.add([make_assignment("dense", 1), make_assignment("dense", 1, task="xquad")])
     board.add([make_assignment("wanda", 1, base="dense")])
     board.add([make_assignment("other", 1, base="second")])
-    held = "digest of dense"
-    assert finish(board, 0, held).part == ("dense", "gazetteer")
+    assert board.take(0, "digest of dense", "qwen3").part == ("dense", "gazetteer")
+    first, _ = board.begin(0)
+    board.finished(0, first)
     # ready, though dense is not done with xquad
     assert finish(board, 1, "digest of wanda").part == ("wanda", "gazetteer")
-    done = {finish(board, 0, held).part for _ in range(2)}
-    assert done == {("dense", "xquad"), ("other", "gazetteer")}
+    assert finish(board, 1).part == ("other", "gazetteer")
+    assert [shard.task for shard in board.hand(0)] == ["xquad"]
+
+
+def test_next_task_follows_in_the_stream() -> None:
+    """Of the same checkpoint, once its base is read, if the model thinks on both or on
+    neither; but nothing follows what may kill an engine."""
+    board = Board()
+    thinks = EvalConfig(task="t", thinking="on", chat=True)
+    board.add(
+        [
+            _sized("wanda", 2, 20),
+            make_assignment("wanda", 1, task="waits", base="dense"),
+            replace(make_assignment("wanda", 1, task="thinks"), config=thinks),
+            make_assignment("other", 1, task="next"),
+            make_assignment("wanda", 1, task="alone"),
+            make_assignment("wanda", 3, task="next"),
+            make_assignment("dense", 1, task="waits"),
+        ]
+    )  # fmt: skip
+    board._works[4].assignment = replace(board._works[4].assignment, suspect=True)
+    held = "digest of wanda", "qwen3"
+    assert board.take(0, *held).part == ("wanda", "gazetteer")
+    hand = board.begin(0)
+    assert [shard.task for shard in hand] == ["gazetteer"] * 2 + ["next"] * 3
+    assert board.assignment(0, "next").part == ("wanda", "next")
+    assert board.more(0) == ()
+    assert finish(board, 1).part == ("dense", "waits")
+    board.finished(0, hand[2])
+    assert [shard.task for shard in board.more(0)] == ["waits"]
+    board.end(0)
+    assert board.take(0, *held).part == ("wanda", "gazetteer")
 
 
 def test_remote_engines_serve_urls_only() -> None:

@@ -155,15 +155,13 @@ def test_suspects_are_halved(row: str) -> None:
     """With two items in flight."""
     limit, *deaths = row.split("; ")
     log: attempts.Log = ()
-    for death in deaths:
-        shards, proven = death.split(" > ")
+    for row in deaths:
+        shards, proven = row.split(" > ")
         left = [shard_of(tuple(map(int, each))) for each in shards.split()]
         spans = tuple(shard.span for shard in begun(left, 2))
         part = "a", "task"
-        log = (
-            *log,
-            Attempt(checkpoint="a", task="task", outcome="death", shards=spans),
-        )
+        death = Attempt(checkpoint="a", outcome="death", shards={"task": spans})
+        log = (*log, death)
         alone = [
             shard
             for shard in left
@@ -220,7 +218,7 @@ def test_resumed_run_goes_on_counting() -> None:
 
 
 def test_resumed_suspects_are_alone() -> None:
-    board, death = _board(), Attempt(checkpoint="a", task="gazetteer", outcome="death", shards=((20, 39),))  # fmt: skip
+    board, death = _board(), Attempt(checkpoint="a", outcome="death", shards={"gazetteer": ((20, 39),)})  # fmt: skip
     for _ in range(2):
         board.bus.report(death)
     board.add([_assignment("a", 60)])
@@ -266,7 +264,7 @@ def _board(engines: int = 1, limit: int = 3) -> Board:
 
 
 def _fail(board: Board, engine: int = 0) -> str:
-    name = board._busy[engine].work.name
+    name = board._busy[engine].first.name
     return board.failed(engine, _failure(name))
 
 

@@ -28,7 +28,7 @@ from tests.support.stamps import stamped
 def _task(count: int, thought: int = 0) -> Any:
     keys = [(f"language{number % 3}", f"item{number}") for number in range(count)]
     items = [
-        SimpleNamespace(language=language, item_id=item_id)
+        SimpleNamespace(task="t", language=language, item_id=item_id)
         for language, item_id in keys
     ]
     config = SimpleNamespace(max_new_tokens=32, expected_thought=thought)
@@ -87,6 +87,10 @@ def test_collector_orders_items() -> None:
     collector = ShardCollector()
     collector.begin(first, items[:3])
     collector.begin(second, items[3:])
+    other = [SimpleNamespace(**vars(item) | {"task": "other"}) for item in items[:2]]
+    third = Shard(name="a", questions=(0, 1), task="other")
+    collector.begin(third, other)
+    assert collector.add(other[0], ["0"]) is None
     added = [collector.add(items[each], [f"{each} x", f"{each} y"]) for each in (2, 4, 0, 3, 1)]  # fmt: skip
     assert added == [
         None,
@@ -95,6 +99,7 @@ def test_collector_orders_items() -> None:
         (second, ["3 x", "3 y", "4 x", "4 y"]),
         (first, ["0 x", "0 y", "1 x", "1 y", "2 x", "2 y"]),
     ]
+    assert collector.add(other[1], ["1"]) == (third, ["0", "1"])
 
 
 def test_missing_base_answer_has_a_reason(tmp_path: Path) -> None:

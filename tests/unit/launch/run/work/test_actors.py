@@ -1,6 +1,7 @@
 """What a prune job's process does, without Ray."""
 
 import contextlib
+import io
 import os
 import time
 from dataclasses import replace
@@ -8,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.serving.workload import read_questions
@@ -58,16 +60,19 @@ def test_next_questions_are_tokenised_ahead():
     engine = PretendedEngine()
     engine._on_gpu = True
     checkpoint = SimpleNamespace(path=BUNDLED_MODEL)
-    assignment: Any = SimpleNamespace(checkpoint=checkpoint, config=read.config)
-    engine._waiting.extend([shard_of((1, 2)), shard_of((4,))])
-    known: dict[int, Any] = {}
-    with engine._tokenising_ahead(assignment, read.questions, known):
+    assignment: Any = SimpleNamespace(
+        checkpoint=checkpoint, config=read.config, task="t", task_key="t"
+    )
+    shards = tuple(replace(shard_of(each), task="t") for each in ((1, 2), (4,)))
+    engine.feed(0, shards, [(assignment, None)], read.questions)
+    known = engine._tasks["t"].known
+    with engine._tokenising_ahead():
         while len(known) < 3:
             time.sleep(0.01)
     assert known == {position: plain[position] for position in (1, 2, 4)}
     known.clear()
     checkpoint.path = Path("gone")
-    with engine._tokenising_ahead(assignment, read.questions, known):
+    with engine._tokenising_ahead():
         time.sleep(0.2)
     assert known == {}
 
@@ -87,28 +92,38 @@ class _Watched(FakeEngine):
 
 
 def test_fed_stream_leaves_no_row_free() -> None:
-    """Until nothing is left to follow: in one stream, whatever the shards."""
+    """Until nothing is left to follow: in one stream, whatever the shards, through all
+    tasks of the checkpoint."""
     read = read_questions("gazetteer", BUNDLED_MODEL, 400, probes=("greedy",))
     info = inspect_checkpoint(BUNDLED_MODEL, "dense")
     count = len(read.questions)
     cuts = [tuple(range(n, min(n + 20, count))) for n in range(0, count, 20)]
     board, engine = Board(), PretendedEngine()
-    assignment = Assignment(
-        checkpoint=info, task="t", task_key="t", config=read.config,
+    tasks = {
+        name: [replace(q, item=replace(q.item, task=name)) for q in read.questions]
+        for name in "ab"
+    }
+    whole = Assignment(
+        checkpoint=info, task="a", task_key="a", config=read.config,
         origin=origin_of(info, None), shards=tuple(map(shard_of, cuts)),
     )  # fmt: skip
-    board.add([assignment])
+    board.add([replace(whole, task=name, task_key=name) for name in tasks])
     board.take(0, None, None)
     model = FakeLM(vocabulary=VOCABULARY, seed=0)
     engine._engine = fake = _Watched(model.answer, room=32)
-    first = replace(assignment, shards=board.begin(0))
-    full, shards = 0, 0
-    for result in engine.evaluate(first, read.questions, None, 1):
-        shards += 1
+    first = [(board.assignment(0, "a"), None)], tasks["a"]
+    full, items = 0, dict.fromkeys(tasks, 0)
+    for result in engine.evaluate(1, board.begin(0), *first):
+        items[result.shard.task] += len(result.shard.questions)
+        table = pq.read_table(io.BytesIO(result.part))
+        assert set(table["task"].to_pylist()) == {result.shard.task}
         board.finished(0, result.shard)
         if more := board.more(0):
-            engine.feed(1, more)
+            new = []
+            if "b" not in engine._tasks and any(each.task == "b" for each in more):
+                new = [[(board.assignment(0, "b"), None)], tasks["b"]]
+            engine.feed(1, more, *new)
             full = len(fake.free)
-    assert shards == len(cuts)
-    assert len(fake.free) > full > count / 2
+    assert items == dict.fromkeys(tasks, count)
+    assert len(fake.free) > full > count
     assert not any(fake.free[:full])
