@@ -7,7 +7,7 @@ A `Posed` holds the token ids, once for all checkpoints with the same tokenizer.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,7 +18,7 @@ from evaluator.asking.questions import Posed, Question, Window
 from evaluator.asking.thoughts import Thought
 from evaluator.core.config import Day, Frozen
 from evaluator.core.grading import GRADERS, grades
-from evaluator.core.records import Columns, Format, Grading, Record, TokenIds
+from evaluator.core.records import Columns, Format, Grading, Item, Record, TokenIds
 from evaluator.engine.base import (
     NOT_NUMBERS,
     TOO_LONG,
@@ -32,6 +32,7 @@ from evaluator.engine.distributions import RANKS
 
 if TYPE_CHECKING:
     from evaluator.asking.prompts import Prompt, Prompter
+    from evaluator.probes.config import EvalConfig
 
 # the records' column has 64 bits: more would end an engine at each item
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
@@ -195,6 +196,19 @@ class References:
 NOWHERE = References(missing=NO_PLACE)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRun:
+    """One task on one checkpoint: what its items share. `columns` are those of every
+    record, `base` finds the base's answer to an item; `references`: None without a
+    place or a need."""
+
+    config: EvalConfig
+    prompter: Prompter
+    columns: Mapping[str, Any]
+    base: Callable[[Item], BaseAnswer] | None = None
+    references: References | None = None
+
+
 class ItemRun:
     """One item or window on one checkpoint; probes share an equal `greedy` or
     `score` request of their first step."""
@@ -203,29 +217,21 @@ class ItemRun:
         self,
         posed: Posed,
         serial: int | str,
-        *,
-        config: Settings,
-        prompter: Prompter,
-        columns: Mapping[str, Any],
+        task: TaskRun,
         base: BaseAnswer | None = None,
-        references: References | None = None,
     ) -> None:
-        """`serial` begins the ids of its requests; `columns` are those of every record
-        of the checkpoint.
-
-        `base`: None if the checkpoint is its own base, or no probe reads its base's
-        answers; `references`: None without a place or a need.
-        """
+        """`serial` begins the ids of its requests. `base`: None if the checkpoint is
+        its own base, or no probe reads its base's answers."""
         self.posed = posed
         self.item = item = posed.item
         self.prompts = posed.prompts
         self.scored = posed.scored
-        self.config = config
-        self.eos_ids = prompter.eos_ids
-        self.decode = prompter.decode
-        self.prompter = prompter
+        self.config = config = task.config
+        self.prompter = task.prompter
+        self.eos_ids = self.prompter.eos_ids
+        self.decode = self.prompter.decode
         self.base = base
-        self.references = references or NOWHERE
+        self.references = task.references or NOWHERE
         # the same item after its base's thought, if its model thinks
         self.aligned = self
         self.later: Sequence[Any] = ()  # the probes that wait for its thoughts
@@ -239,7 +245,7 @@ class ItemRun:
         self.stream: list[Streamed] = []
         self._serial = serial
         self._columns = {
-            **columns,
+            **task.columns,
             "task": item.task,
             "language": item.language,
             "item_id": item.item_id,

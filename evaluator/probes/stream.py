@@ -15,9 +15,9 @@ log-probabilities, token by token.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -35,12 +35,8 @@ from evaluator.engine.base import (
     Score,
 )
 from evaluator.probes.base import ItemProbe, Probe, Steps, blame
-from evaluator.probes.config import EvalConfig
 from evaluator.probes.greedy import Greedy
-from evaluator.probes.item import BaseAnswer, ItemRun, References, failed
-
-if TYPE_CHECKING:
-    from evaluator.asking.prompts import Prompter
+from evaluator.probes.item import ItemRun, TaskRun, failed
 
 # Items: enough requests to fill a large batch while the slowest items' beams finish, or
 # while each thinks.
@@ -60,30 +56,6 @@ class ProbeRun:
     # since its last step, for a probe that gathers
     gathered: list[Response] = field(default_factory=list)
     records: list[Record] | None = None  # when it has ended
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRun:
-    """One task on one checkpoint: what its items share. `columns` are those of every
-    record, `base` finds the base's answer to an item, and `references` are the places
-    of distributions (`ItemRun`)."""
-
-    config: EvalConfig
-    prompter: Prompter
-    columns: Mapping[str, Any]
-    base: Callable[[Item], BaseAnswer] | None = None
-    references: References | None = None
-
-    def item(self, posed: Posed, serial: int | str, base: BaseAnswer | None) -> ItemRun:
-        return ItemRun(
-            posed,
-            serial,
-            config=self.config,
-            prompter=self.prompter,
-            columns=self.columns,
-            base=base,
-            references=self.references,
-        )
 
 
 class Evaluation:
@@ -203,12 +175,12 @@ class Evaluation:
             return False
         posed, task = question
         base = task.base and task.base(posed.item)
-        item = task.item(posed, self._serial, base)
+        item = ItemRun(posed, self._serial, task, base)
         probes: Sequence[Probe] = task.config.chosen
         if posed.prompts and task.config.thinks:
             item.later, probes = probes, [_THINK]
             if base is not None:
-                item.aligned = task.item(posed, f"{self._serial}/base", base)
+                item.aligned = ItemRun(posed, f"{self._serial}/base", task, base)
                 item.aligned.remember({"open": base.thought})
         self._serial += 1
         self._active += 1

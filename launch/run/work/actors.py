@@ -59,7 +59,7 @@ from quantising.config import QuantiseConfig
 if TYPE_CHECKING:
     from evaluator.asking.prompts import Prompter
     from evaluator.engine.base import Engine, EngineStats, LoadReport
-    from evaluator.probes.stream import TaskRun
+    from evaluator.probes.item import TaskRun
 
 # The concurrency groups of calls that are answered during a stream; reading ahead may
 # take minutes.
@@ -307,8 +307,8 @@ def _run_of(
 ) -> TaskRun:
     from msgspec.structs import asdict
 
+    from evaluator.probes.item import TaskRun
     from evaluator.probes.planning import prompter_of
-    from evaluator.probes.stream import TaskRun
 
     return TaskRun(
         config=assignment.config,

@@ -20,7 +20,7 @@ from evaluator.core.errors import InputError
 from evaluator.core.grading import grade
 from evaluator.core.records import Item
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.item import ItemRun
+from evaluator.probes.item import ItemRun, TaskRun
 from evaluator.probes.planning import questions_of, tokenised
 from evaluator.tasks import load_task
 from launch.sweep.models import resolve_model
@@ -140,4 +140,4 @@ def item_run(plan, prompter, config):
     origin = dict.fromkeys(("method", "pattern", "sparsity", "calibration", "base"))
     serving = dict.fromkeys(("engine", "engine_version", "dtype"), "x")
     columns = {"checkpoint": "c", "weights_digest": "d", **origin, **serving}
-    return ItemRun(plan, 0, config=config, prompter=prompter, columns=columns)
+    return ItemRun(plan, 0, TaskRun(config=config, prompter=prompter, columns=columns))
