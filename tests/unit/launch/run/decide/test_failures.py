@@ -257,7 +257,8 @@ def _take(board: Board, engine: int = 0) -> Assignment:
 
 def _board(engines: int = 1, limit: int = 3) -> Board:
     questions = [SimpleNamespace(item=make_item(number)) for number in range(130)]
-    board = Board(attempts=limit, questions={"gazetteer": questions})
+    asked = {"gazetteer": questions, "again": questions}
+    board = Board(attempts=limit, questions=asked)
     for engine in range(engines):
         board.join(engine, host="node")
     return board
@@ -385,7 +386,7 @@ def test_engine_that_doubts_a_shard_takes_it_where_the_other_one_failed() -> Non
 def _evaluate(
     board: Board,
     engine: int,
-    deadly: set[tuple[str, int]],
+    deadly: set[tuple[str, str, int]],
     done: dict,
     luck: random.Random,
 ) -> Iterator[None]:
@@ -403,14 +404,17 @@ def _evaluate(
         while hand := board.hand(engine):
             # others are in flight beside it
             begun = hand[: luck.randint(1, 4)]
-            asked = {(name, each) for shard in begun for each in shard.questions}
+            asked = {
+                (name, shard.task, each) for shard in begun for each in shard.questions
+            }
             if refusal is None and asked & deadly:
                 board.failed(engine, _failure(name, "!"))
                 break
-            for question in hand[0].questions:
-                done.setdefault((name, question), []).append(refusal or "ok")
-            measured = (of for (of, _), said in list(done.items()) if said == ["ok"])
-            board.finished(engine, hand[0], None if name in measured else refusal)
+            first, part = hand[0], (name, hand[0].task)
+            for question in first.questions:
+                done.setdefault((*part, question), []).append(refusal or "ok")
+            measured = {each[:2] for each, said in done.items() if said == ["ok"]}
+            board.finished(engine, first, None if part in measured else refusal)
             yield
             board.more(engine)
         board.end(engine)
@@ -429,12 +433,17 @@ def test_items_are_done_or_given_up(items, size, engines, deadly, seed):
     board.add(
         [
             _assignment("a", items, size),
+            _assignment("a", items, size, task="again"),
             _assignment("b", items, size),
             _assignment("c", items, size, base="a"),
+            _assignment("c", items, size, task="again", base="a"),
         ]
     )
-    done: dict[tuple[str, int], list[str]] = {}
-    killers = {("a", question) for question in deadly if question < items}
+    done: dict[tuple[str, str, int], list[str]] = {}
+    tasks = "gazetteer", "again"
+    killers = {
+        ("a", tasks[question % 2], question) for question in deadly if question < items
+    }
 
     luck, board.sharing = random.Random(seed), engines
     working = [_evaluate(board, each, killers, done, luck) for each in range(engines)]
@@ -444,20 +453,24 @@ def test_items_are_done_or_given_up(items, size, engines, deadly, seed):
             working.remove(each)
     assert board.over
     assert all(len(said) == 1 for said in done.values())
-    assert {(name, question) for name, question in done if name == "b"} == {
-        ("b", q) for q in range(items)
+    assert {each for each in done if each[0] == "b"} == {
+        ("b", "gazetteer", question) for question in range(items)
     }
     assert {item for item, said in done.items() if said != ["ok"]} <= killers
-    order = [name for name, _ in done]
-    # a base is complete before it is read
-    assert "c" not in order or "a" not in order[order.index("c") :]
+    order = [each[:2] for each in done]
     counts = Counter(order)
-    lost = {each.checkpoint for each in board.failures if each.lost}
-    for name in ("a", "c"):
-        assert counts[name] == items or name in lost
-    assert ("c" in lost) == (counts["a"] < items or len(killers) == items)
-    found = {each.item for each in board.failures if each.stage == "item"}
-    guilty = {make_item(question).item_id for _, question in killers}
+    lost = {(each.checkpoint, each.task) for each in board.failures if each.lost}
+    whole = {name for name, task in lost if not task}
+    for task in tasks:
+        base, reader = ("a", task), ("c", task)
+        # a base is complete before it is read
+        assert reader not in order or base not in order[order.index(reader) :]
+        for part in (base, reader):
+            assert counts[part] == items or part in lost or part[0] in whole
+        deaths = sum(each[:2] == base for each in killers)
+        assert (reader in lost) == (counts[base] < items or deaths == items)
+    found = {(each.task, each.item) for each in board.failures if each.stage == "item"}
+    guilty = {(task, make_item(question).item_id) for _, task, question in killers}
     assert found <= guilty
-    if "a" not in lost:
+    if "a" not in whole:
         assert found == guilty

@@ -16,10 +16,10 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from evaluator.engine.base import EngineStats, LoadReport
 from evaluator.engine.config import EngineConfig
-from launch.run.decide.assignments import EngineSetup, Where
+from launch.run.decide.assignments import EngineSetup, ShardResult, Where
 from launch.run.decide.board import Board
 from launch.run.decide.nodes import Placement
-from launch.run.events import Event, Unplaced, Warned
+from launch.run.events import Advanced, Began, Ended, Event, Unplaced, Warned
 from launch.run.work import cluster, workers
 from launch.run.work.cluster import NodeLost, _sent_environment
 from launch.run.work.fleet import Steps, Wait, Worker
@@ -234,6 +234,36 @@ def test_counters_of_each_checkpoint(board, told, monkeypatch) -> None:
     assert {(*each.notes, each.scoring, each.engine) for each in worker.served()} == {
         ("slow", "forced", 1)
     }
+
+
+def test_an_engine_is_on_the_first_task_in_hand(told) -> None:
+    """Each task ends with its last shard, also one behind the first."""
+    board, shown = Board(), []
+    for task, shards in (("first", 2), ("short", 1), ("last", 2)):
+        board.add([make_assignment("dense", shards, task=task)])
+    worker = _worker(board, told)
+    board.take(1, None, None)
+    one, two, short, *last = hand = board.begin(1)
+    worker._tell("dense", hand)
+    for shard in (one, short, last[0], two, last[1]):
+        assert _end(worker._keep("dense", ShardResult(shard=shard, part=b"", failed=None))) == 1  # fmt: skip
+        worker._tell("dense", board.hand(1))
+        engine = board.bus.state.engines[1]
+        shown.append((engine.state, engine.task, engine.items, engine.done))
+    assert [type(each)(engine=1, checkpoint="dense", task=each.task, items=each.items) for each in told] == [
+        Began(engine=1, checkpoint="dense", task="first", items=2),
+        Advanced(engine=1, checkpoint="dense", task="first", items=1),
+        Advanced(engine=1, checkpoint="dense", task="short", items=1),
+        Ended(engine=1, checkpoint="dense", task="short", items=1),
+        Advanced(engine=1, checkpoint="dense", task="last", items=1),
+        Advanced(engine=1, checkpoint="dense", task="first", items=1),
+        Ended(engine=1, checkpoint="dense", task="first", items=2),
+        Began(engine=1, checkpoint="dense", task="last", items=1),
+        Advanced(engine=1, checkpoint="dense", task="last", items=1),
+        Ended(engine=1, checkpoint="dense", task="last", items=2),
+    ]  # fmt: skip
+    assert shown[:4] == [*3 * [("evaluating", "first", 2, 1)], ("evaluating", "last", 1, 0)]  # fmt: skip
+    assert shown[4][:2] == ("idle", None)
 
 
 def test_module_paths_are_absolute(
