@@ -75,7 +75,8 @@ def test_way_of_a_greedy_question(tmp_path: Path) -> None:
             tokenised(question, prompter, settings)
             for question in probing.questions(settings)
         ]
-        task = TaskRun(config=settings, prompter=prompter, columns=STAMP)
+        chosen = settings.chosen
+        task = TaskRun(config=settings, probes=chosen, prompter=prompter, columns=STAMP)
         evaluation = Evaluation([(plan, task) for plan in plans])
         return [record for _, records in evaluation.run(engine) for record in records]
 

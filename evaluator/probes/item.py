@@ -32,7 +32,6 @@ from evaluator.engine.distributions import RANKS
 
 if TYPE_CHECKING:
     from evaluator.asking.prompts import Prompt, Prompter
-    from evaluator.probes.config import EvalConfig
 
 # the records' column has 64 bits: more would end an engine at each item
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
@@ -198,11 +197,12 @@ NOWHERE = References(missing=NO_PLACE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRun:
-    """One task on one checkpoint: what its items share. `columns` are those of every
-    record, `base` finds the base's answer to an item; `references`: None without a
-    place or a need."""
+    """One task on one checkpoint: what its items share. `probes`: those of its
+    `config`. `columns` are those of every record, `base` finds the base's answer to an
+    item; `references`: None without a place or a need."""
 
-    config: EvalConfig
+    config: Settings
+    probes: Sequence[Any]
     prompter: Prompter
     columns: Mapping[str, Any]
     base: Callable[[Item], BaseAnswer] | None = None

@@ -35,6 +35,7 @@ from evaluator.engine.base import (
     Score,
 )
 from evaluator.probes.base import ItemProbe, Probe, Steps, blame
+from evaluator.probes.config import EvalConfig
 from evaluator.probes.greedy import Greedy
 from evaluator.probes.item import ItemRun, TaskRun, failed
 
@@ -84,11 +85,16 @@ class Evaluation:
 
     @classmethod
     def of(
-        cls, questions: Iterable[Posed], *, in_flight: int | None = None, **shared: Any
+        cls,
+        questions: Iterable[Posed],
+        *,
+        config: EvalConfig,
+        in_flight: int | None = None,
+        **shared: Any,
     ) -> Evaluation:
-        """Of one task; `shared`: the fields of its `TaskRun`."""
-        task = TaskRun(**shared)
-        most = IN_FLIGHT[task.config.thinks] if in_flight is None else in_flight
+        """Of one task; `shared`: the other fields of its `TaskRun`."""
+        task = TaskRun(config=config, probes=config.chosen, **shared)
+        most = IN_FLIGHT[config.thinks] if in_flight is None else in_flight
         return cls(((each, task) for each in questions), most)
 
     def run(
@@ -176,7 +182,7 @@ class Evaluation:
         posed, task = question
         base = task.base and task.base(posed.item)
         item = ItemRun(posed, self._serial, task, base)
-        probes: Sequence[Probe] = task.config.chosen
+        probes = task.probes
         if posed.prompts and task.config.thinks:
             item.later, probes = probes, [_THINK]
             if base is not None:

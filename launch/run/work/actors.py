@@ -211,10 +211,10 @@ class EngineActor:
             )
             for position in shard.questions:
                 question = known.pop(position, None) or tokenised(
-                    questions[position], run.prompter, run.config
+                    questions[position], run.prompter, assignment.config
                 )
                 # the ids of long prompts would fill the memory
-                if not run.config.length:
+                if not assignment.config.length:
                     known[position] = question
                 yield question, run
 
@@ -312,6 +312,7 @@ def _run_of(
 
     return TaskRun(
         config=assignment.config,
+        probes=assignment.config.chosen,
         prompter=prompter_of(tokenizer, assignment.config),
         columns={
             **asdict(assignment.origin),

@@ -140,4 +140,6 @@ def item_run(plan, prompter, config):
     origin = dict.fromkeys(("method", "pattern", "sparsity", "calibration", "base"))
     serving = dict.fromkeys(("engine", "engine_version", "dtype"), "x")
     columns = {"checkpoint": "c", "weights_digest": "d", **origin, **serving}
-    return ItemRun(plan, 0, TaskRun(config=config, prompter=prompter, columns=columns))
+    return ItemRun(
+        plan, 0, TaskRun(config=config, probes=(), prompter=prompter, columns=columns)
+    )
