@@ -87,7 +87,9 @@ def is_hub_id(value: str) -> bool:
     """Whether a value names a model of the hub, and no directory here. In a folder that
     is here, only one with a revision does: the other is mistyped."""
     path = Path(os.path.expanduser(value))
-    here = path.exists() or ("@" not in value and path.parent.is_dir())
+    here = path.exists()
+    if "@" not in value and not (_mirrored(value) or path).exists():
+        here |= path.parent.is_dir()
     return value != BUNDLED and not here and bool(_HUB_ID.fullmatch(value))
 
 

@@ -71,6 +71,10 @@ def test_a_name_in_a_folder_that_is_here_is_no_hub_id(hub, tmp_path, monkeypatch
         " (of the hub: models/mime@main)"
     )
     assert "hub" not in str(no_directory(tmp_path / "mime"))
+    mirrored = tmp_path / "mirror" / "models" / "mime"
+    mirrored.mkdir(parents=True)
+    monkeypatch.setenv("RESURFACE_MODELS", str(tmp_path / "mirror"))
+    assert local_directory("models/mime") == mirrored
 
 
 def test_hub_ids_are_fetched(hub, tmp_path, monkeypatch):
