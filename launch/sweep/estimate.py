@@ -174,11 +174,10 @@ def work_of(task: EvalConfig) -> Work:
         for text_probe in task.text_probes:
             work = work.plus(text_probe.cost(tokens, task))
         return work
-    items = deep = 0
-    asked = items_by_language(task.task, task.languages, task.data_settings, task.items)
-    for count in asked.values():
-        items += count
-        deep += min(count, DEEP_ITEMS)
+    asked = items_by_language(
+        task.task, task.languages, task.data_settings, task.items
+    ).values()
+    items, deep = sum(asked), sum(min(count, DEEP_ITEMS) for count in asked)
     formats, scored = {"open"}, set[str]()
     measured = question_bytes(task.task, task.languages, task.data_settings)
     for probe in task.item_probes:
