@@ -152,12 +152,21 @@ def measured(number: int, options: argparse.Namespace) -> Json:
     del account.seconds[SIMULATION]
     assert account.counts["steps"] == counts["steps"], "two rounds differ"
     lines = "\n".join(sorted(map(repr, records)))
+    parts = {part: busy * took for part, took in account.seconds.items()}
+    marks = [(busy * host, launched) for host, launched in account.marks]
+    apart, size = 0, math.ceil(options.items / options.tasks)
+    engine.load(model)
+    for start in range(0, options.items, size) if options.tasks > 1 else ():
+        account.begin()
+        one_round(engine, replace(read, questions=read.questions[start:][:size]))
+        apart += account.counts["steps"]
     return {
         "counts": counts,
-        "parts": {part: busy * took for part, took in account.seconds.items()},
-        "marks": [(busy * host, launched) for host, launched in account.marks],
+        "parts": parts,
+        "marks": marks,
         "digest": hashlib.sha256(lines.encode()).hexdigest(),
         "loop_us": loop_us(),
+        "apart": apart or counts["steps"],
     }
 
 
@@ -185,6 +194,8 @@ def main() -> None:
     )
     add("--task", default="gazetteer", help="whose questions")
     add("--items", type=count, default=200, help="questions of each engine")
+    tasks = "divide them into N tasks, and count the steps of a stream for each too"
+    add("--tasks", type=count, default=1, metavar="N", help=tasks)
     add("--context-tokens", type=count, default=320, help="of each question")
     add("--engine-args", type=settings, default={}, help="JSON: our engine's settings")
     for name, (option, price) in _PRICES.items():
@@ -248,11 +259,17 @@ def _report(options: argparse.Namespace, engines: list[Json]) -> Json:
         "loop_us": max(engine["loop_us"] for engine in engines),
         **{name: number / steps for name, number in counts.items()},
         "steps": steps,
+        "steps_apart": sum(engine["apart"] for engine in engines),
     }
     rows = [(part, f"{spent:.2f}") for part, spent in account.items()]
     print_table("host, ms a step", ("part", "now"), rows)
     said = "{host_ms_a_step:.2f} ms in all, GPU idle {idle_share:.1%}, {loop_us:.0f} us"
     print(said.format(**figures), "for a fixed loop")
+    if options.tasks > 1:
+        said = (
+            "{steps:,} steps of one stream, {steps_apart:,} of a stream for each task"
+        )
+        print(said.format(**figures))
     return {
         "benchmark": "host",
         "engines": number,
