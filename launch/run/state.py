@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -77,8 +77,7 @@ class RunState:
     loading: float = 0.0  # seconds of engines' starts and loads
     planned: Mapping[Part, int] = field(default_factory=dict)
     done: Mapping[Part, int] = field(default_factory=dict)
-    lost: Mapping[Part, Failure] = field(default_factory=dict)  # given up, as `Failure`
-    failures: int = 0
+    failures: tuple[Failure, ...] = ()  # that still hold
     attempts: attempts.Log = ()
     # of the last call
     started: float = 0.0
@@ -108,6 +107,12 @@ class RunState:
         engines = {number: each.ended for number, each in self.engines.items()}
         return replace(self, engines=engines, pace=(), compressed=None)
 
+    @property
+    def lost(self) -> Mapping[Part, None]:
+        """What was given up: a checkpoint without a task as a whole."""
+        lost = [each for each in self.failures if each.lost]
+        return dict.fromkeys((each.checkpoint, each.task) for each in lost)
+
     def incomplete(self) -> set[str]:
         """The checkpoints that have items left; one without tasks has none."""
         return {part[0] for part in self.planned if not self.is_done(part)}
@@ -124,18 +129,18 @@ class RunState:
     def parts(self) -> list[PartStatus]:
         """Planned parts first, then parts with records only, then checkpoints without
         a plan: they were unusable when the run began."""
-        known = dict.fromkeys([*self.planned, *self.done])
+        known, lost = dict.fromkeys([*self.planned, *self.done]), self.lost
         rows = [
             PartStatus(
                 checkpoint=part[0],
                 task=part[1],
-                state=self._state_of(part),
+                state=self._state_of(part, lost),
                 done=self.done.get(part, 0),
                 total=self.planned.get(part),
             )
             for part in known
         ]
-        for name in dict.fromkeys(name for name, _ in self.lost):
+        for name in dict.fromkeys(name for name, _ in lost):
             if name not in {checkpoint for checkpoint, _ in known}:
                 row = PartStatus(
                     checkpoint=name, task="", state="failed", done=0, total=0
@@ -143,11 +148,11 @@ class RunState:
                 rows.append(row)
         return rows
 
-    def _state_of(self, part: Part) -> PartState:
+    def _state_of(self, part: Part, lost: Container[Part]) -> PartState:
         complete = self.is_done(part)
         if not complete and any(part == each.part for each in self.engines.values()):
             return "running"
-        if part in self.lost or (part[0], "") in self.lost:
+        if part in lost or (part[0], "") in lost:
             return "failed"  # also if all its records exist
         return "done" if complete else "waiting"
 
@@ -184,7 +189,6 @@ def advance(state: RunState, event: Event, now: float) -> RunState:
                 loading=state.loading,
                 planned=state.planned,
                 done=state.done,
-                lost=state.lost,
                 failures=state.failures,
                 attempts=log,
                 started=now,
@@ -201,7 +205,7 @@ def advance(state: RunState, event: Event, now: float) -> RunState:
                 part: items for part, items in state.done.items() if part in planned
             }
             given_up = {name for name, _ in state.lost}
-            state = replace(state, planned=planned, done=done, failures=0, lost={})
+            state = replace(state, planned=planned, done=done, failures=())
             log = attempts.resumed(log, state.incomplete() - given_up)
             state = replace(state, attempts=log)
             for failure in event.failures:
@@ -221,13 +225,10 @@ def advance(state: RunState, event: Event, now: float) -> RunState:
 
 
 def _with_failure(state: RunState, failure: Failure) -> RunState:
-    lost = dict(state.lost)
-    if failure.lost:
-        lost[failure.checkpoint, failure.task] = failure
     names = (failure.checkpoint, failure.task, failure.item)
     where = " ".join(name for name in names if name)
     state = _with_error(state, f"{where}: {failure.stage}: {failure.reason}")
-    return replace(state, failures=state.failures + 1, lost=lost)
+    return replace(state, failures=(*state.failures, failure))
 
 
 def _with_error(state: RunState, text: str) -> RunState:

@@ -52,7 +52,7 @@ class Metrics:
         text = _TEMPLATES.get_template(f"{NAME}.j2").render(
             done=done,
             planned=sum(state.planned.values()),
-            failures=state.failures,
+            failures=len(state.failures),
             checkpoints=state.checkpoints(),
             alive=sum(each in _ALIVE for each in engines) if run == "running" else 0,
             counts=state.counts,

@@ -93,7 +93,7 @@ def run_sweep(
         directory.mark("running", planned=planned, seeds=seeds, differences=differences)
         directory.note_failures(failures)
         bus.report(Planned(planned, tuple(failures)))
-        run = _Run(prepared, directory, store, bus, metrics, failures, reuse)
+        run = _Run(prepared, directory, store, bus, metrics, reuse)
         try:
             with captured(console, run_dir / "logs" / "driver.log"):
                 outcome = run.execute()
@@ -123,10 +123,8 @@ class _Run:
         store: RecordStore,
         bus: Bus,
         metrics: Metrics,
-        failures: list[Failure],
         reuse: Sequence[Path],
     ) -> None:
-        """`failures`: those of an earlier call that still hold."""
         self._prepared = prepared
         self._resources = prepared.config.resources
         self._directory = directory
@@ -134,7 +132,6 @@ class _Run:
         self._store = store
         self._report = bus.report
         self._metrics = metrics
-        self.failures = failures
         self._noted = 0  # of the board's failures
         self.infos: list[CheckpointInfo] = []
         self.engine_stats: list[Served] = []
@@ -189,7 +186,7 @@ class _Run:
         return Outcome(
             items=self._items,
             seconds=time.monotonic() - started,
-            failures=tuple(self.failures),
+            failures=self._board.bus.state.failures,
         )
 
     def _note_failures(self) -> None:
@@ -199,11 +196,10 @@ class _Run:
         if not new:
             return
         self._noted += len(new)
-        shared = [each for one in new for each in self._remaining.sharing(one)]
-        self.failures += shared
-        for failure in shared:
-            self._report(GaveUp(failure))
-        self._directory.note_failures(self.failures)
+        for one in new:
+            for failure in self._remaining.sharing(one):
+                self._report(GaveUp(failure))
+        self._directory.note_failures(self._board.bus.state.failures)
 
     def _need_something(self) -> None:
         """Raises the first failure if no records exist at all: as InputError if the

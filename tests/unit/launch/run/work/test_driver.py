@@ -18,7 +18,7 @@ from evaluator.store.run_json import Failure, Served
 from launch.provenance import Room
 from launch.run.decide.nodes import Node, Placement, compress_options
 from launch.run.decide.sharing import Trial
-from launch.run.events import Ended, Event, GaveUp
+from launch.run.events import Ended
 from launch.run.state import Bus
 from launch.run.work import compress_tasks, driver
 from launch.run.work.compress_tasks import CompressTasks
@@ -47,7 +47,7 @@ def _of(prepared: Any, store: Any = None, path: Path = Path("run")) -> driver._R
         reused=[],
     )
     live = SimpleNamespace(poll=lambda served: None)
-    return driver._Run(prepared, directory, store, Bus(), live, [], ())
+    return driver._Run(prepared, directory, store, Bus(), live, ())
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,6 @@ def test_run_without_any_record_failed(tmp_path, mendable, kind) -> None:
     """Its failures are told once."""
     run = _run()
     run._store = RecordStore(tmp_path)
-    events: list[Event] = []
-    run._report = events.append
     run._need_something()
     failure = Failure(
         checkpoint="dense", stage="load", reason="no kernel", mendable=mendable
@@ -66,7 +64,7 @@ def test_run_without_any_record_failed(tmp_path, mendable, kind) -> None:
     run._board.abandon(failure)
     for _ in range(2):
         run._note_failures()
-    assert (run.failures, events) == ([failure], [GaveUp(failure)])
+    assert run._board.bus.state.failures == (failure,)
     with pytest.raises(kind, match=f"nothing could be evaluated: {failure.text}"):
         run._need_something()
     run._store = SimpleNamespace(every_part=lambda: ["a part"])
