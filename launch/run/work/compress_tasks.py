@@ -22,9 +22,9 @@ from evaluator.core.errors import Document, InputError
 from evaluator.core.liveness import HangWatch, Hung
 from evaluator.store.run_json import Failure
 from launch.provenance import provenance
-from launch.run.attempts import given_up
+from launch.run.attempts import count, given_up
 from launch.run.decide.assignments import Where
-from launch.run.decide.nodes import FreeGpus
+from launch.run.decide.nodes import FreeGpus, Nodes
 from launch.run.events import Attempt, Made, Making, Retried
 from launch.run.state import Bus
 from launch.run.work.actors import end_process, make_checkpoint
@@ -77,7 +77,7 @@ class TaskWatch:
 @dataclass(slots=True)
 class _Task:
     job: CheckpointJob
-    node_id: str | None  # the node of its GPU
+    node_id: str | None  # that of its GPU, or of another try; None: any
     log: Path
     log_start: int  # the byte of the log at which its output begins
     watch: TaskWatch
@@ -124,9 +124,10 @@ class CompressTasks:
         """Whether a job still waits for a GPU after the free ones were given out."""
         return self._free is not None and self._next() is not None
 
-    def start(self, cpus: int) -> None:
-        """Start as many jobs as there are free GPUs, or `cpus` but one: with it, an
+    def start(self, nodes: Nodes) -> None:
+        """Start as many jobs as there are free GPUs, or CPUs but one: with it, an
         engine starts meanwhile."""
+        cpus = sum(node.cpus for node in nodes)
         while (job := self._next()) is not None:
             node_id = None
             if self._free is not None:
@@ -135,6 +136,9 @@ class CompressTasks:
                     return
             elif len(self.running) >= max(1, cpus - 1):
                 return
+            elif tries := count(self._bus.state.attempts, job.name, "job"):
+                # nobody knows where a process ended that never showed life
+                node_id = nodes[tries % len(nodes)].node_id
             self._waiting.remove(job)
             self._start(job, node_id)
 
@@ -145,8 +149,6 @@ class CompressTasks:
         if node_id is not None:
             place = NodeAffinitySchedulingStrategy(node_id, soft=True)
             task = task.options(scheduling_strategy=place)
-        elif job.name in self._failed_on:
-            task = task.options(scheduling_strategy="SPREAD")
         log = self._log_dir / f"prune-{job.name}.log"
         watch = TaskWatch(
             log.with_suffix(".pulse"),

@@ -270,7 +270,7 @@ class _Run:
         self, machines: Cluster, fleet: Fleet[EngineWorker], compressing: CompressTasks
     ) -> None:
         fleet.start_first()
-        compressing.start(sum(node.cpus for node in machines.nodes()))
+        compressing.start(machines.nodes())
         fleet.start()
         self._share(fleet)
         self._board.short = compressing.short

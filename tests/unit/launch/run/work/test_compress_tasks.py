@@ -22,6 +22,7 @@ from launch.run.work.compress_tasks import CompressTasks
 from launch.sweep.config import Resources
 
 A, B = "0a" * 28, "0b" * 28  # nodes
+NODES = [Node(node_id=name, name=name, cpus=4, gpus=0) for name in (A, B)]
 DIED = WorkerCrashedError()
 
 
@@ -94,10 +95,10 @@ class Desk:
     now: float = 0.0
     gone: set[str] = dataclasses.field(default_factory=set)  # nodes
 
-    def turn(self, seconds: float = 3.0, cpus: int = 8) -> list[str]:
+    def turn(self, seconds: float = 3.0) -> list[str]:
         """What the driver does, and what ended well."""
         self.now += seconds
-        self.tasks.start(cpus)
+        self.tasks.start(NODES)
         made, given_up = self.tasks.ended()
         self.lost += given_up
         return [job.name for job in made]
@@ -159,9 +160,9 @@ def test_failed_job_goes_elsewhere(desk) -> None:
     assert ({first, second}, third) == ({A, B}, first)
     # every one of them was given back
     assert {at.tasks._free.take_one() for _ in range(2)} == {A, B}
-    without_gpus = desk({"x": [DIED, None]})
-    assert [without_gpus.turn() for _ in range(2)] == [[], ["x"]]
-    assert [strategy for _, strategy in without_gpus.ray.begun] == [None, "SPREAD"]
+    without_gpus = desk({"x": [DIED, DIED, None]})
+    assert [without_gpus.turn() for _ in range(3)] == [[], [], ["x"]]
+    assert [node for _, node in without_gpus.ray.begun] == [None, B, A]
 
 
 def test_failed_source_fails_what_follows(desk) -> None:

@@ -108,7 +108,7 @@ def test_sent_paths_are_absolute(monkeypatch, tmp_path: Path) -> None:
     logs, options = Path("run/logs"), compress_options(gpu=False)
     CompressTasks(
         [to_prune], prepared, logs, free=None, options=options, bus=Bus(),
-    ).start(1)  # fmt: skip
+    ).start(ON_A_GPU)  # fmt: skip
     with Inspections(trust=False) as inspected:
         run._enqueue([dense], inspected)
     worker = run._worker(0, Placement(node_id="n", gpus=1, threads=1), {})
