@@ -1,10 +1,10 @@
 """Tasks on one checkpoint, given an engine: every probe of every item as one stream
 through it.
 
-The engine is never drained between probes, items or tasks. `Evaluation` keeps a bounded
-number of items in flight and starts the next item when one is done. Follow-up requests (beams)
-come before requests of new items. So items finish in about the order of their start,
-and memory stays bounded.
+The engine is never drained between probes, items or tasks. `Evaluation` keeps a
+bounded number of items in flight and starts the next item when one is done. Follow-up
+requests (beams) come before requests of new items. So items finish in about the order
+of their start, and memory stays bounded.
 
 A request that several probes of an item make is sent once, and all of these probes get
 the response. Probes that score the same answer share the score. The greedy request of

@@ -7,7 +7,6 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +75,11 @@ class PretendedEngine(EngineActor):
         self.asked: list[tuple[str, str, int, tuple[str, ...]]] = []
         self.fails: set[str] = set()  # checkpoints that it does not load
 
-    def note(self, assignment: Assignment) -> None:
+    def note(self, assignment: Assignment, items: int) -> None:
         config, kept = assignment.config, assignment.kept
         names = None if kept is None else {probe for probe, *_ in kept}
         probes = [each for each in config.probes if names is None or each in names]
-        self.asked.append((*assignment.part, assignment.items, tuple(probes)))
+        self.asked.append((*assignment.part, items, tuple(probes)))
 
     def serve(self, checkpoint: CheckpointInfo) -> None:
         seed = zlib.crc32(checkpoint.weights_digest.encode())
@@ -139,7 +138,7 @@ def pretend(
                 lost = Failure(
                     checkpoint=name, stage="load", reason="no", mendable=True
                 )
-                engine.note(assignment)
+                engine.note(assignment, assignment.items)
                 board.failed(0, lost)
                 continue
             engine.serve(assignment.checkpoint)
@@ -175,8 +174,7 @@ def _fresh(
     for task in dict.fromkeys(shard.task for shard in shards):
         if task not in tasks:
             tasks[task] = assignment = run._board.assignment(0, task)
-            own = [each for each in shards if each.task == task]
-            engine.note(replace(assignment, shards=(*own, *assignment.shards)))
+            engine.note(assignment, run._board.left(0, task))
             new.append((assignment, _answers(run, assignment)))
             questions.append(run._board.questions[assignment.task_key])
     return [shards, new, *questions]

@@ -186,7 +186,8 @@ TABLE = Table(
         " those generated and the prompt's computed ones, not those from a cache, in a"
         " second of one engine, busy or waiting with requests at hand. Hours are those"
         " of all engines, without starts and loads; engines on one GPU divide its hours."
-        " A killed call's last 15 seconds are missing."
+        " Tasks of a checkpoint overlap: a shard counts since the one before, of any"
+        " task. A killed call's last 15 seconds are missing."
     ),
     needs="run.json",
     columns=(

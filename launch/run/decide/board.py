@@ -65,6 +65,7 @@ class _Busy:
     loading: bool = True
     works: dict[str, _Work] = field(init=False)  # by task, of one checkpoint
     hand: dict[tuple[str, str], Shard] = field(default_factory=dict)  # by task, name
+    missed: int = -1  # the board's changes when nothing followed
 
     def __post_init__(self) -> None:
         self.works = {self.first.assignment.task: self.first}
@@ -120,6 +121,11 @@ class Board:
     def _waiting(self) -> list[_Work]:
         """What is left after the engines that load have a shard each."""
         return [each for each in self._works if len(each.shards) > each.loading]
+
+    @property
+    def _awaited(self) -> Set[Part | None]:
+        """The parts that other work waits for."""
+        return {each.assignment.after for each in self._waiting}
 
     @property
     def has_work(self) -> bool:
@@ -204,9 +210,7 @@ class Board:
         if self.stopped or engine in self._dismissed:
             return None
         may_take = self._may_take(engine)
-        waiting = self._waiting
-        # the parts that other work waits for
-        awaited = {each.assignment.after for each in waiting}
+        waiting, awaited = self._waiting, self._awaited
         unloadable = attempts.unloadable(self.log)
 
         def order(work: _Work) -> tuple[bool, bool, bool, int, bool, int]:
@@ -290,8 +294,15 @@ class Board:
         return tuple(self._busy[engine].hand.values())
 
     def assignment(self, engine: int, task: str) -> Assignment:
-        """An engine's work on a task, without the shards that it has."""
-        return self._busy[engine].works[task].whole
+        """An engine's work on a task, without shards."""
+        return self._busy[engine].works[task].assignment
+
+    def left(self, engine: int, task: str) -> int:
+        """The unfinished items of an engine's work on a task, but for those that other
+        engines have in hand."""
+        busy = self._busy[engine]
+        work = busy.works[task]
+        return work.whole.items + busy.rest(work).items
 
     @property
     def _share(self) -> int:
@@ -318,7 +329,10 @@ class Board:
     def _following(self, engine: int, busy: _Busy) -> _Work | None:
         """The next task of an engine's checkpoint, which it is then on too: its stream
         stays full. What may kill an engine stays alone."""
-        first, may_take = busy.first.assignment, self._may_take(engine)
+        first = busy.first.assignment
+        if first.suspect or busy.missed == self.changes:
+            return None
+        may_take, ready = self._may_take(engine), list[_Work]()
         for work in self._works:
             each = work.assignment
             if (
@@ -327,13 +341,18 @@ class Board:
                 and each.task not in busy.works
                 and each.after not in self._left
                 and each.config.thinks == first.config.thinks
-                and not (each.suspect or first.suspect)
+                and not each.suspect
                 and may_take(each)
             ):
-                work.engines.add(engine)
-                busy.works[each.task] = work
-                return work
-        return None
+                ready.append(work)
+        if not ready:
+            busy.missed = self.changes
+            return None
+        awaited = self._awaited
+        work = min(ready, key=lambda each: each.assignment.part not in awaited)
+        work.engines.add(engine)
+        busy.works[work.assignment.task] = work
+        return work
 
     def doubts(self, engine: int, shard: Shard) -> bool:
         """Whether another engine must confirm that all of a shard's answers fail;

@@ -58,6 +58,7 @@ from quantising.config import QuantiseConfig
 
 if TYPE_CHECKING:
     from evaluator.asking.prompts import Prompter
+    from evaluator.core.records import Item, Record
     from evaluator.engine.base import Engine, EngineStats, LoadReport
     from evaluator.probes.item import TaskRun
 
@@ -134,10 +135,8 @@ class EngineActor:
     ) -> Iterator[ShardResult]:
         """Yield each shard when its last item is done. `stream`: its number, for
         `feed`; `questions`: of each new task."""
-        from evaluator.core.files import parquet_bytes
         from evaluator.engine.admission import RefusingEngine
         from evaluator.probes.stream import IN_FLIGHT, Evaluation
-        from evaluator.store.records import failed_throughout, to_table
 
         engine = self._engine
         assert engine is not None, "load comes before evaluate"
@@ -152,29 +151,40 @@ class EngineActor:
         serving: Any = engine
         if first.refusal is not None:
             serving = RefusingEngine(engine.name, first.refusal)
-        with self._tokenising_ahead():
-            for item, records in evaluation.run(serving):
-                self._items += 1
-                complete = collector.add(item, records)
-                if complete is not None:
-                    shard, whole = complete
-                    keeps = self._tasks[shard.task].assignment.keeps
-                    kept = to_table(list(filter(keeps, whole)))
-                    engine.confirm()
-                    yield ShardResult(
-                        shard=shard,
-                        part=parquet_bytes(kept) if kept.num_rows else b"",
-                        failed=failed_throughout(kept),
-                        stats=engine.stats(),
-                    )
+        try:
+            with self._tokenising_ahead():
+                yield from self._results(engine, evaluation.run(serving), collector)
+        finally:
+            with self._lock:  # their questions and answers may be large
+                self._stream, self._tasks, self._waiting = 0, {}, deque()
+
+    def _results(
+        self,
+        engine: Engine,
+        items: Iterator[tuple[Item, list[Record]]],
+        collector: ShardCollector,
+    ) -> Iterator[ShardResult]:
+        from evaluator.core.files import parquet_bytes
+        from evaluator.store.records import failed_throughout, to_table
+
+        for item, records in items:
+            self._items += 1
+            complete = collector.add(item, records)
+            if complete is not None:
+                shard, whole = complete
+                keeps = self._tasks[shard.task].assignment.keeps
+                kept = to_table(list(filter(keeps, whole)))
+                engine.confirm()
+                yield ShardResult(
+                    shard=shard,
+                    part=parquet_bytes(kept) if kept.num_rows else b"",
+                    failed=failed_throughout(kept),
+                    stats=engine.stats(),
+                )
 
     @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
     def feed(
-        self,
-        stream: int,
-        shards: Shards,
-        new: Sequence[NewTask] = (),
-        *questions: Questions,
+        self, stream: int, shards: Shards, new: Sequence[NewTask], *questions: Questions
     ) -> None:
         """Add shards to a stream, and its new tasks. One that has ended leaves them
         undone."""
@@ -185,7 +195,8 @@ class EngineActor:
         with self._lock:
             if stream == self._stream:
                 self._tasks |= tasks
-                self._waiting += shards
+                # an earlier feed may have failed: the next stream meets its error
+                self._waiting += [each for each in shards if each.task in self._tasks]
 
     def _begin(
         self, engine: Engine, collector: ShardCollector

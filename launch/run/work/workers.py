@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from threading import Thread
 from typing import Any, NamedTuple
 
@@ -74,7 +74,7 @@ class Tally(NamedTuple):
     report: LoadReport
     stats: EngineStats = EngineStats()
     items: int = 0  # whose records were stored in that time
-    seconds: float = 0.0  # of its assignments
+    seconds: float = 0.0  # from the end of a shard of any task to that of its own
 
 
 def turn(workers: Sequence[Worker], seconds: float) -> None:
@@ -467,10 +467,9 @@ class EngineWorker(Worker):
                 seconds=round(now - began, 3),
             )
             self._report(ended)
-        first = next(iter(tasks), "")
+        first = self._shown if self._shown in tasks else next(iter(tasks), "")
         if first and first != self._shown:
-            items = self.board.assignment(self.number, first).items
-            items += sum(len(each.questions) for each in hand if each.task == first)
+            items = self.board.left(self.number, first)
             self._report(
                 events.Began(
                     engine=self.number, checkpoint=name, task=first, items=items
@@ -528,7 +527,7 @@ class EngineWorker(Worker):
                 self._fed.add(task)
                 assignment = self.board.assignment(self.number, task)
                 answers = yield from self._answers_of_base(assignment)
-                tasks.append((replace(assignment, shards=()), answers))
+                tasks.append((assignment, answers))
                 questions.append(self._questions[assignment.task_key])
         return [tasks, *questions]
 
@@ -542,7 +541,7 @@ class EngineWorker(Worker):
         return BaseAnswers(source, table)
 
     def _keep(self, name: str, result: ShardResult) -> Steps[int]:
-        """Write a shard's records; returns their items. None if every answer failed
+        """Write a shard's records; returns their items: none if every answer failed
         and another engine can try first."""
         failed, shard = result.failed, result.shard
         assignment = self.board.assignment(self.number, shard.task)

@@ -184,6 +184,19 @@ def test_next_task_follows_in_the_stream() -> None:
     assert board.take(0, *held).part == ("wanda", "gazetteer")
 
 
+def test_awaited_task_follows_first() -> None:
+    board = Board()
+    for task in ("one", "plain", "two"):
+        board.add([make_assignment("dense", 1, task=task)])
+    for task in ("one", "two"):
+        board.add([make_assignment("wanda", 1, task=task, base="dense")])
+    board.take(0, None, None)
+    assert [shard.task for shard in board.begin(0)] == ["one", "two", "plain"]
+    assert board.more(0) == ()
+    board.add([make_assignment("dense", 1, task="late")])
+    assert [shard.task for shard in board.more(0)] == ["late"]
+
+
 def test_remote_engines_serve_urls_only() -> None:
     """Neither kind waits for the other's work."""
     board = Board()

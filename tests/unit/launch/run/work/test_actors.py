@@ -66,6 +66,8 @@ def test_next_questions_are_tokenised_ahead():
     shards = tuple(replace(shard_of(each), task="t") for each in ((1, 2), (4,)))
     engine.feed(0, shards, [(assignment, None)], read.questions)
     known = engine._tasks["t"].known
+    engine.feed(0, (replace(shards[0], task="its feed failed"),), [])
+    assert tuple(engine._waiting) == shards
     with engine._tokenising_ahead():
         while len(known) < 3:
             time.sleep(0.01)
@@ -119,11 +121,12 @@ def test_fed_stream_leaves_no_row_free() -> None:
         assert set(table["task"].to_pylist()) == {result.shard.task}
         board.finished(0, result.shard)
         if more := board.more(0):
-            new = []
+            new: list[Any] = [[]]
             if "b" not in engine._tasks and any(each.task == "b" for each in more):
                 new = [[(board.assignment(0, "b"), None)], tasks["b"]]
             engine.feed(1, more, *new)
             full = len(fake.free)
     assert items == dict.fromkeys(tasks, count)
+    assert engine._tasks == {}  # its questions are not kept
     assert len(fake.free) > full > count
     assert not any(fake.free[:full])
