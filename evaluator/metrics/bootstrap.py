@@ -17,6 +17,7 @@ equal intervals, and checkpoints on the same items share them.
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -91,12 +92,16 @@ def _drawn_sums(
     each other under load.
     """
     sums = np.stack([np.bincount(place, row) for row in rows]).astype(np.float32)
-    columns = _ONE_THREAD // sums.size
-    if columns < _LEAST_COLUMNS:
-        columns = DRAWS
-    starts = range(0, DRAWS, columns)
-    blocks = [sums @ weights[:, start : start + columns] for start in starts]
-    return as_floats(np.concatenate(blocks, axis=1))
+    high, wide = _ONE_THREAD // (_LEAST_COLUMNS * sums.shape[1]), _LEAST_COLUMNS
+    if high >= len(sums):
+        high, wide = len(sums), _ONE_THREAD // sums.size
+    elif not high:
+        high, wide = len(sums), DRAWS
+    drawn = np.empty((len(sums), DRAWS))
+    for top, left in product(range(0, len(sums), high), range(0, DRAWS, wide)):
+        columns = slice(left, left + wide)
+        drawn[top : top + high, columns] = sums[top : top + high] @ weights[:, columns]
+    return drawn
 
 
 def language_intervals(

@@ -38,7 +38,8 @@ Statistics other than means: `bootstrap`.
 """
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property, lru_cache
 from typing import Self
@@ -65,7 +66,8 @@ _CLOSE = 1e-4  # standard errors: after a Newton step this small the error is 1e
 _STEPS = 100
 _DIGITS = 12  # sums that differ by rounding alone are alike
 
-# Contexts that are alike: sum of the values, its divisor, number of contexts.
+_Kind = tuple[float, float]  # of a context: the sum of its values, and its divisor
+# Contexts that are alike, and their number.
 _Alike = tuple[tuple[float, float, float], ...]
 
 
@@ -156,33 +158,28 @@ class Mean:
         return self.lower(level / 2), self.upper(level / 2)
 
     @cached_property
-    def _kinds(self) -> tuple[Floats, Floats, Floats]:
-        """The sum and the size of the contexts of each kind, and their number."""
-        pairs = np.round(self._sums + 1j * self._sizes, _DIGITS) + 0.0
-        kinds, counts = np.unique(pairs, return_counts=True)
-        return kinds.real, kinds.imag, counts.astype(np.float64)
+    def _kinds(self) -> Mapping[_Kind, int]:
+        """The number of contexts of each kind."""
+        pairs = np.stack([self._sums, self._sizes]).round(_DIGITS) + 0.0
+        return Counter(zip(*pairs.tolist(), strict=True))
 
     def _alike(self, sign: float) -> _Alike:
         """The contexts and one more, the worst for an upper bound of `sign` times
         the mean."""
         low, high = (self._low, self._high) if sign > 0 else (-self._high, -self._low)
-        sums, sizes, counts = self._kinds
-        sums = sign * sums + 0.0
-        worst = np.round(self._worst(sums, low, high), _DIGITS) + 0.0
-        alike = dict(
-            zip(
-                zip(sums.tolist(), sizes.tolist(), strict=True),
-                (self._times * counts).tolist(),
-                strict=True,
-            )
-        )
-        pair = worst[0].item(), worst[1].item()
-        alike[pair] = alike.get(pair, 0.0) + 1.0
+        alike = {
+            (sign * total + 0.0, size): self._times * count
+            for (total, size), count in self._kinds.items()
+        }
+        total, size = self._worst(sign, low, high)
+        scale = 10.0**_DIGITS
+        worst = round(total * scale) / scale, round(size * scale) / scale
+        alike[worst] = alike.get(worst, 0.0) + 1.0
         return tuple((*kind, count) for kind, count in sorted(alike.items()))
 
-    def _worst(self, sums: Floats, low: float, high: float) -> tuple[float, float]:
+    def _worst(self, sign: float, low: float, high: float) -> _Kind:
         """The sum and the size of one more context: a context of usual size with the
-        worst plausible values. `sums`: of each kind.
+        worst plausible values.
 
         The usual size is weighted by size: large contexts decide how far the mean may
         move. A single item may be as bad as `high`; in a context of several, all rarely
@@ -190,12 +187,17 @@ class Mean:
         and the mean share with each share as its own weight, after adding a context of
         share 1.
         """
-        _, sizes, counts = self._kinds
         usual = 0.0 if low < 0 < high else low
-        shown = np.clip((sums / sizes - usual) / (high - usual), 0.0, 1.0)
-        total = float((counts * shown @ shown + 1) / (counts @ shown + 1))
-        share = max(float(shown.max()), total)
-        size = float(counts * sizes @ sizes / (counts @ sizes))
+        largest, weights, weighted, items, squares = 0.0, 1.0, 1.0, 0.0, 0.0
+        for (total, size), count in self._kinds.items():
+            share = (sign * total / size - usual) / (high - usual)
+            share = min(max(share, 0.0), 1.0)
+            largest = max(largest, share)
+            weights += count * share
+            weighted += count * share * share
+            items += count * size
+            squares += count * size * size
+        share, size = max(largest, weighted / weights), squares / items
         return (usual + share * (high - usual)) * size, size
 
 
@@ -213,7 +215,7 @@ class Ratio(Mean):
         with np.errstate(divide="ignore", invalid="ignore"):
             self.value = float(self._sums.sum() / self._sizes.sum())
 
-    def _worst(self, sums: Floats, low: float, high: float) -> tuple[float, float]:
+    def _worst(self, sign: float, low: float, high: float) -> _Kind:
         """Upwards, a context in which only `over` counts; downwards, only `under`."""
         return (self._usual, 0.0) if high > 0 else (0.0, self._usual)
 
@@ -322,17 +324,20 @@ def _integral(
     slopes = terms / (1 - terms * crossing)
     beside = width * np.sinh(steps)
     ratios = slopes[:, None] * beside
+    squares = ratios * ratios
     # The logarithm of 1 - terms * line, in its real and its imaginary part.
     logs = (
         counts @ np.log1p(-terms * crossing)
-        + counts @ np.log1p(ratios**2) / 2
+        + counts @ np.log1p(squares) / 2
         - 1j * (counts @ np.arctan(ratios))
     )
     heights = np.exp(-logs) * np.cosh(steps)
     heights[0] /= 2
     heights *= width * steps[1] / math.pi
     line = crossing + 1j * beside
-    bends = (counts * changes / (1 - terms * crossing)) @ (1 / (1 - 1j * ratios))
+    # In real numbers: OpenBLAS starts threads for a product of complex ones.
+    weights, parts = counts * changes / (1 - terms * crossing), 1 / (1 + squares)
+    bends = weights @ parts + 1j * (weights @ (ratios * parts))
     return float((heights @ (1 / line)).real), float((heights @ bends).real)
 
 

@@ -136,7 +136,8 @@ def read_part(
     not allowed (null, an unknown status)."""
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)
-        absent = [name for name in names if name not in file.schema_arrow.names]
+        present = {*file.schema_arrow.names}
+        absent = [name for name in names if name not in present]
         for name in absent:
             if not columns[name].meaning.late:
                 raise InputError(f"{path}: has no column {name!r}")
