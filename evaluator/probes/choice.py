@@ -201,6 +201,6 @@ def _options_by_item(
         ["is_gold", "index"], ascending=[False, True], kind="stable"
     )
     items: dict[tuple[Any, ...], list[dict[Any, Any]]] = {}
-    for record in ordered.to_dict(orient="records"):
+    for record in ordered.astype(object).to_dict(orient="records"):
         items.setdefault(tuple(record[name] for name in KEY), []).append(record)
     return items

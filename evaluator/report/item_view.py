@@ -53,7 +53,7 @@ def safe_json(value: object) -> str:
 
 def packed(value: object) -> str:
     """JSON, gzip, base64; the same bytes for the same value."""
-    data = gzip.compress(_json(value).encode(), compresslevel=9, mtime=0)
+    data = gzip.compress(_json(value).encode(), compresslevel=6, mtime=0)
     return base64.b64encode(data).decode("ascii")
 
 

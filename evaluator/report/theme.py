@@ -66,6 +66,7 @@ STYLE = {  # matplotlib's settings while a figure is drawn and written
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.titlepad": 9,
+    "axes.titley": 1.0,  # else each drawing measures all labels for it
     "text.color": COLOURS["ink"],
     # a checkpoint or a language may have two dollars in its name
     "text.parse_math": False,
@@ -340,7 +341,7 @@ def heat(
         alpha = 0.08 + 0.4 * min(max(strength, 0.0), 1.0)
         corner = x - 0.46, row - 0.42
         paint = COLOURS[colour]
-        panel.add_patch(
+        panel.add_artist(
             Rectangle(corner, 0.92, 0.84, color=paint, alpha=alpha, linewidth=0)
         )
         style = {"ha": "center", "va": "center", "fontsize": 7.8}

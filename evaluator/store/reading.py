@@ -141,7 +141,8 @@ def read_part(
         for name in absent:
             if not columns[name].meaning.late:
                 raise InputError(f"{path}: has no column {name!r}")
-        table = file.read(columns=[name for name in names if name not in absent])
+        columns_here = [name for name in names if name in present]
+        table = file.read(columns=columns_here, use_threads=False)
         for name in absent:
             table = table.append_column(name, pa.nulls(len(table)))
         table = table.select(list(names))
