@@ -26,7 +26,7 @@ import pandas as pd
 
 from evaluator.metrics.intervals import ALPHA, FEWEST, Floats, Interval, too_few
 from evaluator.metrics.items import Items
-from evaluator.metrics.measures import Grouped, as_floats, contexts_of
+from evaluator.metrics.measures import Grouped, contexts_of
 
 DRAWS = 2000
 NO_END = "the items do not bound the interval"

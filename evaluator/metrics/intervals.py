@@ -281,9 +281,9 @@ def _tail(alike: _Alike, margin: float) -> float:
 def _positive(terms: Floats, changes: Floats, counts: Floats) -> tuple[float, float]:
     """P(sum_j G_j terms_j > 0), for independent G_j ~ Gamma(counts_j); its
     derivative as terms move by `changes`."""
-    if not (terms > 0).any():
+    if terms.max() <= 0:
         return 0.0, 0.0
-    if not (terms < 0).any():
+    if terms.min() >= 0:
         return 1.0, 0.0
     if counts @ terms > 0:
         probability, change = _positive(-terms, -changes, counts)

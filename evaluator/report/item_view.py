@@ -21,7 +21,6 @@ The index names the probes in this order; those without a view are left out."""
 
 import base64
 import gzip
-import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -103,10 +102,10 @@ class ItemView:
         codes, items = pd.factorize(records["item_id"])
         keys = [(task, language, str(item)) for item in items]
         numbers = [self.numbers.setdefault(key, len(self.numbers)) for key in keys]
-        golds = records["option_text"].where(records["is_gold"].eq(True))
-        for number, text in zip(numbers, golds.groupby(codes).first(), strict=True):
-            if not pd.isna(text):
-                self.gold.setdefault(number, [str(text)])
+        gold = records["is_gold"].eq(True) & records["option_text"].notna()
+        texts = records["option_text"][gold]
+        for code, text in zip(codes[gold], texts, strict=True):
+            self.gold.setdefault(numbers[code], [str(text)])
         places, strings = pd.factorize(records[_TEXTS].to_numpy(object).ravel())
         chunk: Json = {"s": [*strings], "n": [numbers[code] for code in codes]}
         for at, name in enumerate(_TEXTS):
@@ -229,8 +228,8 @@ def _columns(records: pd.DataFrame) -> dict[str, list[float | None]]:
     probes = [probe.name for probe in _shown()]
     hits = records["contains"].astype("boolean").fillna(False).astype(int)
     return {
-        "probe": [*map(probes.index, records["probe"])],
-        "format": [*map(FORMATS.index, records["format"])],
+        "probe": _listed(pd.Series(pd.Categorical(records["probe"], probes).codes)),
+        "format": _listed(pd.Series(pd.Categorical(records["format"], FORMATS).codes)),
         "hit": _listed(records["status"].map(_FAILED).fillna(hits)),
         "gold": _listed(records["is_gold"]),
         "cut": _listed(context_is_cut(records)),
@@ -243,6 +242,9 @@ def _columns(records: pd.DataFrame) -> dict[str, list[float | None]]:
 def _listed(column: pd.Series, digits: int | None = None) -> list[float | None]:
     """A column of numbers, rounded; a missing one is None."""
     values = column.to_numpy(np.float64, na_value=np.nan)
-    return [
-        None if math.isnan(each) else round(each, digits) for each in values.tolist()
-    ]
+    missing = np.isnan(values)
+    whole = np.where(missing, 0, values).astype(np.int64)
+    listed = (whole if digits is None else values.round(digits)).astype(object)
+    listed[missing] = None
+    found: list[float | None] = listed.tolist()
+    return found
