@@ -151,12 +151,11 @@ def majority(records: pd.DataFrame) -> pd.Series:
     import pandas as pd
 
     key = list(KEY)
-    votes = records[key].assign(right=records["contains"].astype("Float64"))
-    # Which answers are the same matters where some are right and some are wrong.
-    split = votes.groupby(key)["right"].transform("nunique", dropna=False) > 1
-    texts = records["text"].where(split | records["text"].isna(), "")
-    answers = list(map(answer_fingerprint, texts, records["language"]))
-    votes["answer"] = pd.Series(answers, records.index)
+    answers = list(map(answer_fingerprint, records["text"], records["language"]))
+    votes = records[key].assign(
+        answer=pd.Series(answers, records.index),
+        right=records["contains"].astype("Float64"),
+    )
     voted = votes.groupby([*key, "answer"])["right"].agg(["size", "mean"])
     most = voted["size"].groupby(key).transform("max")
     winners = voted.loc[voted["size"] == most, "mean"]

@@ -17,7 +17,6 @@ equal intervals, and checkpoints on the same items share them.
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ import pandas as pd
 
 from evaluator.metrics.intervals import ALPHA, FEWEST, Floats, Interval, too_few
 from evaluator.metrics.items import Items
-from evaluator.metrics.measures import Grouped, contexts_of
+from evaluator.metrics.measures import Grouped, as_floats, contexts_of
 
 DRAWS = 2000
 NO_END = "the items do not bound the interval"
@@ -92,16 +91,16 @@ def _drawn_sums(
     each other under load.
     """
     sums = np.stack([np.bincount(place, row) for row in rows]).astype(np.float32)
-    high, wide = _ONE_THREAD // (_LEAST_COLUMNS * sums.shape[1]), _LEAST_COLUMNS
-    if high >= len(sums):
-        high, wide = len(sums), _ONE_THREAD // sums.size
-    elif not high:
+    wide = max(_LEAST_COLUMNS, _ONE_THREAD // sums.size)
+    high = _ONE_THREAD // (wide * sums.shape[1])
+    if not high:
         high, wide = len(sums), DRAWS
-    drawn = np.empty((len(sums), DRAWS))
-    for top, left in product(range(0, len(sums), high), range(0, DRAWS, wide)):
-        columns = slice(left, left + wide)
-        drawn[top : top + high, columns] = sums[top : top + high] @ weights[:, columns]
-    return drawn
+    starts = range(0, DRAWS, wide)
+    blocks = [
+        [sums[top : top + high] @ weights[:, start : start + wide] for start in starts]
+        for top in range(0, len(sums), high)
+    ]
+    return as_floats(np.block(blocks))
 
 
 def language_intervals(

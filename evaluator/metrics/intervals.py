@@ -172,8 +172,7 @@ class Mean:
             for (total, size), count in self._kinds.items()
         }
         total, size = self._worst(sign, low, high)
-        scale = 10.0**_DIGITS
-        worst = round(total * scale) / scale, round(size * scale) / scale
+        worst = round(total, _DIGITS), round(size, _DIGITS)
         alike[worst] = alike.get(worst, 0.0) + 1.0
         return tuple((*kind, count) for kind, count in sorted(alike.items()))
 
@@ -191,7 +190,7 @@ class Mean:
         largest, weights, weighted, items, squares = 0.0, 1.0, 1.0, 0.0, 0.0
         for (total, size), count in self._kinds.items():
             share = (sign * total / size - usual) / (high - usual)
-            share = min(max(share, 0.0), 1.0)
+            share = min(max(share, 0), 1)
             largest = max(largest, share)
             weights += count * share
             weighted += count * share * share

@@ -110,7 +110,6 @@ def _side_by_side(
         axes.set_title(_written(panel.title, frame))
         for axis in (axes.xaxis, axes.yaxis):  # of a place for no label, likewise
             axis.set_label_coords(0, 0)
-        axes.yaxis.set_visible(axes is panels[0])
         columns = 4 if panel is with_legend else 0
         if isinstance(panel, Dots):
             columns = panel.legend or columns

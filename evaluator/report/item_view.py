@@ -21,6 +21,7 @@ The index names the probes in this order; those without a view are left out."""
 
 import base64
 import gzip
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,7 +85,7 @@ class ItemView:
         shown = by_its_rule(records).sort_values(
             ["language", "item_id", "index"], kind="stable"
         )
-        columns = _columns(shown)
+        columns = _columns(shown, probes)
         for language, part in shown.reset_index().groupby("language"):
             here = slice(part.index[0], part.index[-1] + 1)
             chunk = self._chunk(task, str(language), part)
@@ -103,8 +104,7 @@ class ItemView:
         keys = [(task, language, str(item)) for item in items]
         numbers = [self.numbers.setdefault(key, len(self.numbers)) for key in keys]
         gold = records["is_gold"].eq(True) & records["option_text"].notna()
-        texts = records["option_text"][gold]
-        for code, text in zip(codes[gold], texts, strict=True):
+        for code, text in zip(codes[gold], records["option_text"][gold], strict=True):
             self.gold.setdefault(numbers[code], [str(text)])
         places, strings = pd.factorize(records[_TEXTS].to_numpy(object).ravel())
         chunk: Json = {"s": [*strings], "n": [numbers[code] for code in codes]}
@@ -223,13 +223,12 @@ def _of_one_seed(records: pd.DataFrame) -> pd.DataFrame:
     return records[seed == seed.groupby(kind).transform(chosen_seed, own)]
 
 
-def _columns(records: pd.DataFrame) -> dict[str, list[float | None]]:
+def _columns(records: pd.DataFrame, probes: list[str]) -> dict[str, list[float | None]]:
     """A chunk's columns of numbers."""
-    probes = [probe.name for probe in _shown()]
     hits = records["contains"].astype("boolean").fillna(False).astype(int)
     return {
-        "probe": _listed(pd.Series(pd.Categorical(records["probe"], probes).codes)),
-        "format": _listed(pd.Series(pd.Categorical(records["format"], FORMATS).codes)),
+        "probe": [*map(probes.index, records["probe"])],
+        "format": [*map(FORMATS.index, records["format"])],
         "hit": _listed(records["status"].map(_FAILED).fillna(hits)),
         "gold": _listed(records["is_gold"]),
         "cut": _listed(context_is_cut(records)),
@@ -242,9 +241,6 @@ def _columns(records: pd.DataFrame) -> dict[str, list[float | None]]:
 def _listed(column: pd.Series, digits: int | None = None) -> list[float | None]:
     """A column of numbers, rounded; a missing one is None."""
     values = column.to_numpy(np.float64, na_value=np.nan)
-    missing = np.isnan(values)
-    whole = np.where(missing, 0, values).astype(np.int64)
-    listed = (whole if digits is None else values.round(digits)).astype(object)
-    listed[missing] = None
-    found: list[float | None] = listed.tolist()
-    return found
+    return [
+        None if math.isnan(each) else round(each, digits) for each in values.tolist()
+    ]

@@ -136,13 +136,12 @@ def read_part(
     not allowed (null, an unknown status)."""
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)
-        present = {*file.schema_arrow.names}
+        present = file.schema_arrow.names
         absent = [name for name in names if name not in present]
         for name in absent:
             if not columns[name].meaning.late:
                 raise InputError(f"{path}: has no column {name!r}")
-        columns_here = [name for name in names if name in present]
-        table = file.read(columns=columns_here, use_threads=False)
+        table = file.read(columns=list(names), use_threads=False)
         for name in absent:
             table = table.append_column(name, pa.nulls(len(table)))
         table = table.select(list(names))
