@@ -122,6 +122,7 @@ class Mean:
         sizes = np.bincount(contexts, weights)[present]
         self._sums = np.asarray(sums, np.float64)
         self._sizes = np.asarray(sizes, np.float64)
+        self._usual = float(self._sizes @ self._sizes / self._sizes.sum())  # size
         self._low, self._high, self._times = low, high, 1.0
         # contexts: the independent units
         self.n, self.contexts = len(values), len(self._sums)
@@ -187,17 +188,14 @@ class Mean:
         share 1.
         """
         usual = 0.0 if low < 0 < high else low
-        largest, weights, weighted, items, squares = 0.0, 1.0, 1.0, 0.0, 0.0
+        largest, weights, weighted = 0.0, 1.0, 1.0
         for (total, size), count in self._kinds.items():
-            share = (sign * total / size - usual) / (high - usual)
-            share = min(max(share, 0), 1)
+            share = min(max((sign * total / size - usual) / (high - usual), 0), 1)
             largest = max(largest, share)
             weights += count * share
             weighted += count * share * share
-            items += count * size
-            squares += count * size * size
-        share, size = max(largest, weighted / weights), squares / items
-        return (usual + share * (high - usual)) * size, size
+        share = max(largest, weighted / weights)
+        return (usual + share * (high - usual)) * self._usual, self._usual
 
 
 class Ratio(Mean):
@@ -208,7 +206,6 @@ class Ratio(Mean):
 
     def __init__(self, over: Floats, under: Floats, contexts: ItemNumbers) -> None:
         super().__init__(over, contexts)
-        self._usual = float(self._sizes @ self._sizes / self._sizes.sum())
         sizes = np.bincount(contexts, under)[np.bincount(contexts) > 0]
         self._sizes = np.asarray(sizes, np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
