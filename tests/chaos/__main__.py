@@ -54,6 +54,7 @@ _CPUS = {"num_cpus": 4}  # of a node
 # one of so many strikes waits until an engine evaluates, which may take few seconds of
 # a run
 _EVALUATING = 3
+_TASKS = 2  # which share an engine's stream
 _ENDS = {
     0: "finished",
     1: "failed",
@@ -115,7 +116,9 @@ class Chaos:
     def _command(self, place: Place) -> int:
         """The exit code of one command."""
         sweep = self._desk.sweep(
-            shard_items=self._draw.choice((1, 3, 5)), engines=self._draw.choice((1, 2))
+            shard_items=self._draw.choice((1, 3, 5)),
+            engines=self._draw.choice((1, 2)),
+            tasks=_TASKS,
         )
         variables = {} if place.nodes is None else {"RAY_ADDRESS": place.nodes.address}
         second = partial(self._second, sweep, place, dict(variables))
@@ -264,7 +267,7 @@ def places(folder: Path, number: int) -> Iterator[Place]:
 def chaos(desk: Desk, kills: int, seed: int) -> Chaos:
     """Run after run, until so many disturbances are done."""
     began, undisturbed = time.monotonic(), desk.directory / "undisturbed"
-    desk.finish(desk.sweep(), undisturbed)
+    desk.finish(desk.sweep(tasks=_TASKS), undisturbed)
     made = Chaos(desk, kills=kills, seed=seed, seconds=time.monotonic() - began)
     expected, rows, runs = tables(undisturbed), records(undisturbed), itertools.count(1)
     print(

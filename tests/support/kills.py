@@ -38,9 +38,14 @@ class Desk:
         self.started: list[subprocess.Popen[bytes]] = []
 
     def sweep(
-        self, *, shard_items: int = 3, engines: int | None = 1, **resources: int | str
+        self,
+        *,
+        shard_items: int = 3,
+        engines: int | None = 1,
+        tasks: int = 1,
+        **resources: int | str,
     ) -> Path:
-        """A sweep file; `engines` None: one on each node."""
+        """A sweep file; `engines` None: one on each node. `tasks` share the items."""
         document = {
             "models": {"dense": "model"},
             "controls": "none",  # a cluster would have some, a CPU none
@@ -56,14 +61,17 @@ class Desk:
             "tasks": [
                 {
                     "task": "gazetteer",
-                    "items": 4,
+                    "name": f"gazetteer-{seed}" if seed else "gazetteer",
+                    "seed": seed,
+                    "items": 4 // tasks,
                     "languages": ["english", "korean", "arabic"],
                 }
+                for seed in range(tasks)
             ],
             "resources": {"shard_items": shard_items, "engines": engines, **resources},
         }
         file = self.directory / "-".join(
-            ["sweep", *map(str, (shard_items, engines, *resources.values()))]
+            ["sweep", *map(str, (shard_items, engines, tasks, *resources.values()))]
         )
         file = file.with_suffix(".yaml")
         file.write_text(yaml.safe_dump(document), encoding="utf-8")
