@@ -83,6 +83,8 @@ class Progress:
                 self._begin(event.engine, name, event.items)
             case events.Advanced() if bar is not None:
                 done = state.engines[event.engine].done
+                if not done:
+                    return  # a shard of another task came first
                 task = next(each for each in self._bars.tasks if each.id == bar)
                 elapsed = task.elapsed or 0.0
                 pace = done / max(elapsed, 1e-3)

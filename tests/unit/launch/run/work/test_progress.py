@@ -14,7 +14,16 @@ from rich.console import Console
 
 from evaluator.store.run_json import Failure
 from launch.process import captured
-from launch.run.events import Began, Checked, Died, GaveUp, Loaded, Made
+from launch.run.events import (
+    Advanced,
+    Began,
+    Checked,
+    Died,
+    Ended,
+    GaveUp,
+    Loaded,
+    Made,
+)
 from launch.run.state import Bus
 from launch.run.work import progress
 from launch.run.work.progress import Progress, Steps
@@ -42,6 +51,22 @@ def test_line_of_an_event(event, line) -> None:
     time, _, text = written.getvalue().partition(" ")
     assert text.removesuffix("\n") == line
     assert bool(re.fullmatch(r"\d\d:\d\d:\d\d", time)) == bool(line)
+
+
+def test_bar_is_that_of_the_shown_task() -> None:
+    """Shards of the next task may come first, and end first."""
+    named = {"engine": 0, "checkpoint": "a"}
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with Progress(console) as shown:
+        bus = Bus(shown.on)
+        bus.report(Began(**named, task="one", items=4))
+        for task in ("two", "one"):
+            bus.report(Advanced(**named, task=task, items=2))
+        bus.report(Ended(**named, task="two", items=2, seconds=1.0))
+        (bar,) = shown._bars.tasks
+        assert (bar.description, bar.completed, bar.total) == ("a one", 2, 4)
+        bus.report(Ended(**named, task="one", items=2, seconds=1.0))
+        assert shown._bars.tasks == []
 
 
 def test_steps_are_never_silent_for_long(monkeypatch) -> None:
