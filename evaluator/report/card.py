@@ -1,5 +1,5 @@
 """A run in short. As Markdown for a model's page: the gate's verdict, the headline, a
-figure, and the sweep file that repeats the run. As one page of HTML for whoever signs a
+figure, how each checkpoint was made, and the sweep file that repeats the run. As one page of HTML for whoever signs a
 release: verdicts, their numbers, and what they rest on."""
 
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from evaluator.core.errors import Document, mapping_at, rows_at
+from evaluator.core.errors import Document, Json, mapping_at, rows_at
 from evaluator.core.files import write_atomically
 from evaluator.deciding.decision import worst_first
 from evaluator.deciding.policy import Policy, spelled
@@ -131,6 +131,10 @@ def write_card(run_dir: Path, out: Path) -> list[Path]:
         files.append(out.with_name(f"{out.stem}-figure.svg"))
         write_atomically(files[1], standalone(figures[0]).encode())
         parts.append(f"![{accuracy.table.title}](<{files[1].name}>)")
+    if made := [
+        f"- {code(each['name'])}: {code(each['scheme'])}" for each in evaluated(stated)
+    ]:
+        parts += ["## Checkpoints", "\n".join(made)]
     parts += _repeated(stated, policy)
     write_atomically(out, "\n\n".join([*parts, ""]).encode())
     return files
@@ -152,7 +156,8 @@ def _numbers(results: Results) -> list[str]:
 
 
 def _repeated(run: Document, policy: Policy) -> list[str]:
-    config = {**mapping_at(run, "config"), "gate": policy.repeated}
+    known = any(row.get("calibration") for row in rows_at(run, "checkpoints"))
+    config = {**_used(mapping_at(run, "config"), known), "gate": policy.repeated}
     text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)  # whatever the text holds
@@ -161,3 +166,17 @@ def _repeated(run: Document, policy: Policy) -> list[str]:
         f"resurface {code(version)} repeats this: `resurface sweep sweep.yaml`, with",
         f"{fence}yaml\n{text}{fence}",
     ]
+
+
+def _used(sweep: Document, calibrated: bool) -> Json:
+    """A sweep and those that it includes, without a `calibration` that made none of
+    its checkpoints. `calibrated`: whether any checkpoint of the run has one."""
+    used = {**sweep}
+    if included := rows_at(sweep, "include"):
+        used["include"] = [_used(each, calibrated) for each in included]
+    settings = [*rows_at(sweep, "prune"), *rows_at(sweep, "compress")]
+    if not calibrated or not any(
+        each.get("method") and not each.get("calibration") for each in settings
+    ):
+        used.pop("calibration", None)
+    return used

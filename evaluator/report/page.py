@@ -186,8 +186,8 @@ def facts(run: Mapping[str, Any]) -> list[str]:
 
 
 def evaluated(run: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The checkpoints of run.json: name, path, digest of the weights and scheme; also
-    those that were set aside unread."""
+    """The checkpoints of run.json: name, path, digest of the weights, and scheme with its
+    calibration text; also those that were set aside unread."""
     bases = mapping_at(run, "identity", "bases")
     rows = []
     for row in rows_at(run, "checkpoints"):
@@ -198,6 +198,8 @@ def evaluated(run: Mapping[str, Any]) -> list[dict[str, str]]:
             for each in scheme
             if each
         )
+        if row.get("calibration"):
+            made += f", calibrated on {row['calibration']}"
         if bases.get(name):
             made = f"{made or 'as stored'}, of {bases[name]}"
         rows.append(

@@ -38,6 +38,29 @@ def test_card_has_all_parts(tmp_path):
     assert yaml.safe_load(quoted) == config | {"gate": usual}
 
 
+def test_card_says_how_each_checkpoint_was_made_and_no_unused_calibration(tmp_path):
+    run = write_run(tmp_path / "run", 8, ("dense", "wanda-0.6"), languages=("english",))
+    file = run / "run.json"
+    content, usual = json.loads(file.read_text()), {"source": "c4", "samples": 128}
+    made = {"method": "wanda", "sparsity": 0.6, "calibration": "gazetteer"}
+
+    def card_of(checkpoint, **config):
+        config["calibration"] = usual
+        rows = [{"name": "dense"}, {"name": "wanda-0.6", **checkpoint}]
+        file.write_text(json.dumps(content | {"config": config, "checkpoints": rows}))
+        return write_card(run, tmp_path / "card.md")[0].read_text()
+
+    own = {"method": "wanda", "calibration": None}
+    given = {"checkpoint": "made/wanda", "method": None}
+    text = card_of(made, compress=[given], include=[{"calibration": usual}])
+    assert "- `wanda-0.6`: `wanda 0.6, calibrated on gazetteer`\n" in text
+    assert "- `dense`: `base`\n" in text
+    assert "c4" not in text
+    assert "c4" not in card_of({"method": "magnitude"}, prune=[own])
+    assert "c4" not in card_of(made, prune=[own | {"calibration": {"samples": 8}}])
+    assert "source: c4" in card_of(made, prune=[own])
+
+
 def test_card_holds_the_policy_that_judged(tmp_path):
     """Which may not be that of its sweep."""
     run = write_run(tmp_path / "run", 8, ("dense", "wanda-0.6"), languages=("english",))
