@@ -132,7 +132,8 @@ from evaluator import open_run
 run, other = open_run("runs/before"), open_run("runs/after")
 numbers = run.numbers()
 fates = numbers.query("table == 'fates' and language == 'all'")
-wide = fates.pivot(index="checkpoint", columns="measure", values="value")
+of_each = ["task", "format", "checkpoint"]
+wide = fates.pivot(index=of_each, columns="measure", values="value")
 both = numbers.merge(other.numbers(), on=[*numbers.columns[:9]])
 ```"""
 _FILES = (

@@ -1,16 +1,19 @@
-"""The recipes of docs/python.md on a run with two prompts."""
+"""The examples of docs/python.md and docs/records.md on a run with two prompts, which
+are two tasks."""
 
+import re
 from itertools import chain
 
 import pytest
 
+from evaluator.report import write_report
 from tests.support.documents import DOCS, blocks
 from tests.support.synthetic import write_run
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """What the recipes have computed."""
+def example(tmp_path_factory):
+    """Runs the example of the docs that holds a text; returns its names."""
     folder = tmp_path_factory.mktemp("runs")
     write_run(
         folder / "mine",
@@ -19,17 +22,27 @@ def found(tmp_path_factory):
         languages=("english", "korean"),
         tasks=("gazetteer", "gazetteer+terse"),
     )
-    (text,) = (
-        each.text
-        for each in chain.from_iterable(map(blocks, DOCS))
-        if "borda" in each.text
-    )
-    names = {}
-    exec(text.replace("runs/mine", str(folder / "mine")), names)
-    return names
+    write_report(folder / "mine")
+    texts = [each.text for each in chain.from_iterable(map(blocks, DOCS))]
+
+    def run(part):
+        (text,) = (each for each in texts if part in each)
+        for name in ("mine", "before", "after"):
+            text = text.replace(f"runs/{name}", str(folder / "mine"))
+        names = {}
+        exec(
+            text.replace('"q1"', '"english-0001"').replace(
+                '"questions"', '"gazetteer"'
+            ),
+            names,
+        )
+        return names
+
+    return run
 
 
-def test_recipes(found):
+def test_recipes(example):
+    found = example("borda")
     # each of four voters gives three checkpoints three points in all
     assert found["borda"].sum() == 4 * 3
     assert found["borda"].index[0] == "dense"
@@ -46,3 +59,12 @@ def test_recipes(found):
     assert len(drop) > 1
     assert (drop["dense"] == 0).all()
     assert drop["magnitude-0.6"].mean() > 0
+
+
+def test_first_examples_keep_tasks_apart(example, capsys):
+    example('run.table("fates")')
+    assert re.search(r"gazetteer\+terse +wanda-0.6", capsys.readouterr().out)
+    found = example("fates.pivot(")
+    assert len(found["wide"]) == 2 * 2
+    assert found["wide"].index.names == ["task", "format", "checkpoint"]
+    assert len(found["both"]) == len(found["numbers"])
