@@ -132,8 +132,7 @@ from evaluator import open_run
 run, other = open_run("runs/before"), open_run("runs/after")
 numbers = run.numbers()
 fates = numbers.query("table == 'fates' and language == 'all'")
-of_each = ["task", "format", "checkpoint"]
-wide = fates.pivot(index=of_each, columns="measure", values="value")
+wide = fates.pivot(index=[*numbers.columns[1:8]], columns="measure", values="value")
 both = numbers.merge(other.numbers(), on=[*numbers.columns[:9]])
 ```"""
 _FILES = (
