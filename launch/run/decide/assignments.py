@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -310,12 +311,14 @@ class BaseAnswers:
         names no checkpoint."""
         self._missing = source.missing
         self._table = table
-        self._rows: dict[Key, int] = {}
-        if table is not None:
-            keys = zip(
-                table["language"].to_pylist(), table["item_id"].to_pylist(), strict=True
-            )
-            self._rows = {key: row for row, key in enumerate(keys)}
+
+    @cached_property
+    def _rows(self) -> dict[Key, int]:
+        """Only where answers are read: the driver sends them to a hundred engines."""
+        if self._table is None:
+            return {}
+        columns = (self._table[name].to_pylist() for name in ("language", "item_id"))
+        return {key: row for row, key in enumerate(zip(*columns, strict=True))}
 
     def of(self, item: Item) -> BaseAnswer:
         if self._missing is not None:
