@@ -7,7 +7,7 @@ for part in parts:                              # records of one checkpoint and 
 filled = compute_tables(Inputs(outcomes, items, run=run))     # items: optional, for
 the clusters of intervals filled["fates"].frame"""
 
-from evaluator.metrics.headline import headline_of, headline_sentence
+from evaluator.metrics.headline import headline_sentence
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.table import FilledTable, Lack, Table
 from evaluator.metrics.tables import TABLES, compute_tables
@@ -22,7 +22,6 @@ __all__ = [
     "Table",
     "compute_tables",
     "empty_outcomes",
-    "headline_of",
     "headline_sentence",
     "reduce_records",
 ]

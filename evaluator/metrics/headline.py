@@ -1,7 +1,7 @@
 """The headline: per checkpoint and task, the numbers that show whether answers are
 gone or only no longer said."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +17,10 @@ from evaluator.metrics.columns import (
     TEXT,
     Column,
     Row,
+    is_null,
     names_of,
     rounded,
+    rows_of,
     rows_with,
     typed_frame,
 )
@@ -170,11 +172,6 @@ WITH_INTERVALS = tuple(
 _BOUNDS = {*names_of(WITH_INTERVALS)} - {*names_of(COLUMNS)}
 
 
-def headline_of(tables: Mapping[str, Sequence[Row]]) -> pd.DataFrame:
-    """The columns COLUMNS of `headline_with_intervals`."""
-    return headline_with_intervals(tables)[names_of(COLUMNS)]
-
-
 def headline_with_intervals(tables: Mapping[str, Sequence[Row]]) -> pd.DataFrame:
     """The headline from the rows of the tables that SUMMED names, languages pooled.
 
@@ -225,7 +222,18 @@ def _cell(rows: Sequence[Row], column: str, equal: Mapping[str, str]) -> Any:
     return found[0][column] if found else None
 
 
-_NAMED = 5  # checkpoints that a sentence names
+def partly_measured(headline: pd.DataFrame) -> Iterator[str]:
+    """The checkpoints with fewer items than another on their task, a line each, with
+    what the base says on these."""
+    base_said = Column("open_base", PERCENTAGE, of="open_n_paired")
+    for task, rows in headline.groupby("task", sort=False):
+        most = rows["n"].max()
+        for row in rows_of(rows[rows["n"] < most]):
+            line = f"{row['checkpoint']} on {task}: of {row['n']:,} of {most:,} items"
+            if not is_null(both := row["open_n_paired"]):
+                shared = "" if both == row["n"] else f"{both:,} of "
+                line += f", on {shared}which {row['base']} says {base_said.shown(row)}"
+            yield line
 
 
 def headline_sentence(headline: pd.DataFrame) -> str:

@@ -131,10 +131,10 @@ def write_card(run_dir: Path, out: Path) -> list[Path]:
         files.append(out.with_name(f"{out.stem}-figure.svg"))
         write_atomically(files[1], standalone(figures[0]).encode())
         parts.append(f"![{accuracy.table.title}](<{files[1].name}>)")
-    if made := [
+    made = [
         f"- {code(each['name'])}: {code(each['scheme'])}" for each in evaluated(stated)
-    ]:
-        parts += ["## Checkpoints", "\n".join(made)]
+    ]
+    parts += ["## Checkpoints", "\n".join(made)]
     parts += _repeated(stated, policy)
     write_atomically(out, "\n\n".join([*parts, ""]).encode())
     return files
@@ -151,7 +151,8 @@ def _numbers(results: Results) -> list[str]:
         numbers = [column.shown(row, narrow=True) for column in shown]
         rows.append([row["checkpoint"], row["task"], *numbers])
     headings = ["checkpoint", "task", *(column.short for column in shown)]
-    legend = [f"- {column.short}: {column.meaning}" for column in shown]
+    legend = [f"- {code(each)}" for each in results.remarks]
+    legend += [f"- {column.short}: {column.meaning}" for column in shown]
     return ["## Results", grid(headings, rows), "\n".join(legend)]
 
 
@@ -175,8 +176,7 @@ def _used(sweep: Document, calibrated: bool) -> Json:
     if included := rows_at(sweep, "include"):
         used["include"] = [_used(each, calibrated) for each in included]
     settings = [*rows_at(sweep, "prune"), *rows_at(sweep, "compress")]
-    if not calibrated or not any(
-        each.get("method") and not each.get("calibration") for each in settings
-    ):
+    own = [each.get("calibration") for each in settings if each.get("method")]
+    if not calibrated or all(own):
         used.pop("calibration", None)
     return used

@@ -34,7 +34,7 @@ from evaluator.deciding.verdict_text import document, summary
 from evaluator.deciding.verdicts import judge, not_judged
 from evaluator.logs import read_logged
 from evaluator.metrics import headline, left_out, published
-from evaluator.metrics.columns import COUNT, TEXT, Column, described, rows_of
+from evaluator.metrics.columns import COUNT, TEXT, Column, described, names_of, rows_of
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.table import FilledTable, numbers_of
 from evaluator.metrics.tables import TABLES, fill
@@ -296,7 +296,8 @@ class OpenRun:
     @property
     def _headline(self) -> pd.DataFrame:
         rows = {name: self._fill(name).rows for name in headline.SUMMED}
-        return headline.headline_of(rows)
+        every = headline.headline_with_intervals(rows)
+        return every[names_of(headline.COLUMNS)]
 
     def _fill(self, name: str) -> FilledTable:
         if name not in self._filled:

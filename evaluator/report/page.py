@@ -219,8 +219,7 @@ def evaluated(run: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def remarks(run: Mapping[str, Any], results: Results) -> list[str]:
     """What a reader should know before the numbers."""
-    found = prompt_form(run), asked(run), results.missed, results.noise
-    return [*filter(None, found)]
+    return [*filter(None, (prompt_form(run), asked(run))), *results.remarks]
 
 
 def engine_notes(run: Mapping[str, Any]) -> list[str]:

@@ -17,12 +17,17 @@ from evaluator.deciding.policy import Policy
 from evaluator.deciding.verdicts import judge, not_judged
 from evaluator.metrics.columns import Row, names_of
 from evaluator.metrics.headline import COLUMNS as HEADLINE
-from evaluator.metrics.headline import headline_sentence, headline_with_intervals
+from evaluator.metrics.headline import (
+    headline_sentence,
+    headline_with_intervals,
+    partly_measured,
+)
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.left_out import left_out
 from evaluator.metrics.published import published
 from evaluator.metrics.table import FilledTable, numbers_of
 from evaluator.metrics.tables import TABLES, Tell, compute_tables, untold
+from evaluator.metrics.tables.length import filled_limits
 from evaluator.store.run_json import Failure
 
 MOST = 24  # checkpoints on a page, without their base
@@ -41,6 +46,7 @@ class Results:
     verdicts: Sequence[Verdict] = ()  # of each compressed checkpoint on each task
     policy: Policy = field(default_factory=Policy)  # of the verdicts
     not_judged: Sequence[Failure] = ()
+    notes: Sequence[str] = ()  # on the headline's numbers
 
     @property
     def headline(self) -> pd.DataFrame:
@@ -50,6 +56,11 @@ class Results:
     def sentence(self) -> str:
         """The main finding."""
         return headline_sentence(self.headline)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader of the headline should know."""
+        return [*filter(None, (self.missed, self.noise)), *self.notes]
 
     @property
     def missed(self) -> str:
@@ -103,14 +114,16 @@ def compute(
     tables = compute_tables(inputs, tell)
     tell("verdicts")
     rows = {name: table.rows for name, table in tables.items()}
+    intervals = headline_with_intervals(rows)
     return Results(
         tables,
-        headline_with_intervals(rows),
+        intervals,
         left_out(inputs),
         published(rows, inputs.run),
         judge(inputs, policy),
         policy,
         not_judged(inputs),
+        (*partly_measured(intervals), *filled_limits(inputs)),
     )
 
 

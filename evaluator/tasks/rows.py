@@ -84,8 +84,8 @@ def rows_at(location: RowLocation) -> Iterator[tuple[str, Any]]:
     """The name of a location's split, and its rows; what local files were converted to is
     removed at the end.
 
-    Raises InputError, in one line, for data that cannot be loaded, and for a split that
-    is not there or must be named.
+    Raises InputError, in one line, for data that cannot be loaded, for a split that is
+    not there or must be named, and for one without rows.
     """
     with ExitStack() as stack:
         splits = _load(location, stack)
@@ -102,6 +102,8 @@ def rows_at(location: RowLocation) -> Iterator[tuple[str, Any]]:
                 f"task {location.task!r}: {location}: {lacks} (known:"
                 f" {', '.join(splits)})"
             )
+        if not len(splits[chosen]):
+            raise InputError(f"{location}: has no rows (a header is none)")
         yield chosen, splits[chosen]
 
 

@@ -164,10 +164,7 @@ def _headline(results: Results) -> None:
             )
         console.print(table)
         console.print()
-        most = rows["n"].max()
-        for row in rows_of(rows[rows["n"] < most]):
-            print_plain(f"{row['checkpoint']}: of {row['n']:,} of {most:,} items")
-    for remark in filter(None, (results.missed, results.noise)):
+    for remark in results.remarks:
         print_plain(remark)
     suite = results.tables["suite"]
     for row in suite.rows:

@@ -10,6 +10,8 @@ from evaluator.deciding.policy import Policy
 from evaluator.deciding.verdict_text import why
 from evaluator.deciding.verdicts import judge
 from evaluator.metrics import TABLES, Inputs, reduce_records
+from evaluator.metrics.tables.length import filled_limits
+from evaluator.report.results import compute
 from tests.support.records import Seen, numbered, records
 from tests.support.tables import Tables, assert_has, only, pair
 
@@ -151,6 +153,15 @@ def test_answers_that_were_posed_again():
     assert_has(
         row, rechecked_cut=1, rechecked_loop=1, at_limit=2 / 5, cut=1 / 5, loop=1 / 5
     )
+    told = "p on t: 2 of 5 answers fill the rechecked limit of 64 tokens"
+    assert [*filled_limits(inputs)] == [told]
+    alone = Inputs(
+        reduce_records(parts[0]), run=run_of(dense=again | {"recheck_limit": 20})
+    )
+    assert [*filled_limits(alone)] == [
+        "dense on t: 1 of 5 answers fill the rechecked limit of 20 tokens"
+    ]
+    assert compute(alone).remarks == [*filled_limits(alone)]
 
 
 @pytest.mark.parametrize("limit", [0, 64])

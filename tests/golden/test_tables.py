@@ -9,6 +9,7 @@ from scipy.stats import binomtest
 
 from evaluator.metrics import headline_sentence
 from evaluator.metrics.comparable import ROUNDED
+from evaluator.metrics.headline import partly_measured
 from tests.support.records import Seen, numbered, records
 from tests.support.tables import Tables, assert_has, only, pair, select, tables
 
@@ -332,6 +333,19 @@ def test_headline_reads_tables(case):
     )
     fewer = pair(numbered(english=[BOTH] * 40), numbered(english=[BOTH] * 30))
     assert "% on its 30 of 40 items. Of 30 answers" in sentence_of(fewer)
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        ([BOTH] * 30, "p on t: of 30 of 40 items, on which dense says 66.7 %"),
+        ([BOTH] * 3, "p on t: of 3 of 40 items, on which dense says 3 of 3"),
+        ([BOTH] * 40, None),
+    ],
+)
+def test_a_part_is_told_with_the_base_on_the_same_items(own, told):
+    found = pair(numbered(english=[BOTH] * 20 + [SILENT] * 20), numbered(english=own))
+    assert [*partly_measured(found.headline)] == ([told] if told else [])
 
 
 def asked(

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from evaluator.core.records import Format
-from evaluator.metrics import TABLES, FilledTable, Inputs, headline_of, reduce_records
+from evaluator.metrics import TABLES, FilledTable, Inputs, reduce_records
 from evaluator.metrics.columns import Row
-from evaluator.metrics.headline import SUMMED
+from evaluator.metrics.headline import SUMMED, headline_with_intervals
 from evaluator.metrics.inputs import rows_where
 from evaluator.metrics.items import ALL
 from tests.support.records import Seen, judged, records
@@ -52,7 +52,7 @@ class Tables(Mapping[str, pd.DataFrame]):
 
     @property
     def headline(self) -> pd.DataFrame:
-        return headline_of({name: self.fill(name).rows for name in SUMMED})
+        return headline_with_intervals({name: self.fill(name).rows for name in SUMMED})
 
 
 def tables(*parts: pd.DataFrame, items: pd.DataFrame | None = None) -> Tables:

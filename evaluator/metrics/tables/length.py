@@ -135,6 +135,20 @@ def unended(inputs: Inputs, subject: Subject) -> str:
     )
 
 
+def filled_limits(inputs: Inputs) -> Iterator[str]:
+    """A line for each checkpoint, dense ones too, of which answers that were posed again
+    are as long as their limit."""
+    for subject in inputs.checkpoints:
+        name, task = subject.checkpoint, subject.task
+        if limit := settings_of(inputs.run, name, task).get("recheck_limit"):
+            items = inputs.of(subject).measured("greedy")
+            if full := int((items["answer_tokens"] >= limit).sum()):
+                yield (
+                    f"{name} on {task}: {full:,} of {len(items):,} answers fill the"
+                    f" rechecked limit of {limit} tokens"
+                )
+
+
 def _has_tokens(items: Items) -> Flags:
     return items.has("base_answer_tokens") & items.has("answer_tokens")
 

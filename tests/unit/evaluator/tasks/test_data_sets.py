@@ -200,6 +200,15 @@ def test_complaints_about_files(tmp_path, content, part):
     assert f"rows.jsonl{part}" in error_of(f"hf:{file}", MINE)
 
 
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "json"])
+def test_data_without_rows_say_so(tmp_path, suffix):
+    file = tmp_path / f"empty.{suffix}"
+    file.write_text({"csv": "n,q,a\n", "json": "[]"}.get(suffix, ""))
+    for task, said in (("hf", MINE), ("arc_easy", None), ("wikitext2", None)):
+        told = error_of(f"{task}:{file}", said)
+        assert told == f"{file}: has no rows (a header is none)"
+
+
 def test_temporary_files_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
