@@ -57,6 +57,7 @@ class Gate(Printed):
     policy: Document
     checkpoints: Sequence[Judged]
     not_judged: Sequence[Mapping[str, str]]
+    not_in_this_run: Sequence[str]  # tasks and groups of the policy
 
 
 class JudgedMeasure(Judged):

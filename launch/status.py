@@ -34,7 +34,7 @@ class Driver:
 
 
 class LastGate(BaseModel):
-    """What the last `gate` wrote into RUN/gate.json."""
+    """Of RUN/gate.json."""
 
     verdict: str
     summary: str
@@ -119,8 +119,11 @@ def read_status(
         problem = error.errors()[0]
         place = ": ".join([str(file), *map(str, problem["loc"])])
         raise InputError(f"{place}: {one_line(problem['msg'])}") from error
+    state = read_state(run_dir)
+    if state.working and run.state.startswith("finished"):
+        run.state = "running"  # its report is not written yet
     driver = driver_of(run_dir, sleep=sleep) if run.state == "running" else None
-    found = summarise(str(run_dir), run, read_state(run_dir), driver, time.time())
+    found = summarise(str(run_dir), run, state, driver, time.time())
     with suppress(OSError, InputError):
         unused = sum(Cells(run_dir).unused().values())
         found = replace(found, unused_bytes=unused)

@@ -1,5 +1,5 @@
 """The policy of a gate: tolerances for all tasks and for single ones, and the tasks
-that a run must have.
+and groups that a run must have.
 
     default: {max_drop: 2, max_mc_only: 5}
     tasks:
@@ -13,7 +13,7 @@ that a run must have.
 `gate:` of a sweep file holds a policy, or tolerances alone, which are its default.
 RUN/gate.yaml holds the last policy that judged the run."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -171,28 +171,24 @@ def _over(stated: Any, given: Document) -> Any:
     return {**merged, **given}
 
 
-def need_known(
-    policy: Policy, tasks: Collection[str], groups: Collection[str], place: str
-) -> None:
-    """Raises InputError for a misspelled task of `tasks` or group of `groups`."""
-    every = ("task", policy.tasks, tasks), ("group", policy.groups, groups)
-    for what, named, known in every:
-        for name in named:
-            key = name.partition("=")[0] + "="  # groups of one key are not alike
-            values = [each.removeprefix(key) for each in sorted(known)]
-            if name not in known and nearest(name.removeprefix(key), values):
-                what = f"{what} of `{what}s`"
-                raise InputError(f"{place}: {unknown(what, name, known)}")
+def need_known(policy: Policy, known: Collection[str], place: str) -> None:
+    """Raises InputError for a misspelled task of `tasks` or group of `groups`. `known`:
+    tasks and groups."""
+    # a twin may be named too
+    unnamed = sorted({*known}.difference(policy.tasks, policy.groups))
+    for name in absent(policy, known):
+        key = name.partition("=")[0] + "="  # groups of one key are not alike
+        near = [each for each in unnamed if is_group(each) == is_group(name)]
+        values = [each.removeprefix(key) for each in near]
+        if nearest(name.removeprefix(key), values):
+            what = "group of `groups`" if is_group(name) else "task of `tasks`"
+            raise InputError(f"{place}: {unknown(what, name, near)}")
 
 
-def absent(
-    policy: Policy, tasks: Collection[str], groups: Collection[str], place: str
-) -> str:
-    """Names the tasks of `tasks` and the groups of `groups` that are not there; empty if
-    all are. A company's policy may have more than a run, and a required task blocks."""
-    names = [name for name in policy.tasks if name not in tasks]
-    names += [name for name in policy.groups if name not in groups]
-    return f"{place}: not in this run: {', '.join(names)}" if names else ""
+def absent(policy: Policy, known: Collection[str]) -> list[str]:
+    """The tasks of `tasks` and the groups of `groups` that are not there. A company's
+    policy may have more than a run, and a required task blocks."""
+    return [name for name in (*policy.tasks, *policy.groups) if name not in known]
 
 
 def small(policy: Policy) -> str:
@@ -207,8 +203,9 @@ def small(policy: Policy) -> str:
     return "; ".join(told)
 
 
-def spelled(policy: Policy) -> str:
-    """The tolerances that are judged: "max_drop 2, max_mc_only 5; gsm8k: ..."."""
+def spelled(policy: Policy, lacking: Sequence[str] = ()) -> str:
+    """The tolerances that are judged: "max_drop 2, max_mc_only 5; gsm8k: ..."; then
+    the names that the run is `lacking`."""
     parts = [_spelled(policy.default)]
     for name in policy.tasks:
         tier = " (advisory)" if policy.is_advisory(name) else ""
@@ -216,6 +213,8 @@ def spelled(policy: Policy) -> str:
     parts += [f"{name}: {_spelled(each)}" for name, each in policy.groups.items()]
     if policy.required:
         parts.append(f"required: {', '.join(policy.required)}")
+    if lacking:
+        parts.append(f"not in this run: {', '.join(lacking)}")
     return "; ".join(parts)
 
 

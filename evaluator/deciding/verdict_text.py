@@ -11,7 +11,7 @@ from evaluator.deciding.decision import OUTCOMES, Check, Outcome, Verdict, worst
 from evaluator.deciding.policy import Policy
 from evaluator.deciding.thresholds import FEWEST
 from evaluator.metrics import TABLES
-from evaluator.metrics.columns import POINTS
+from evaluator.metrics.columns import POINTS, rounded
 from evaluator.metrics.intervals import ALPHA
 from evaluator.metrics.items import ALL
 from evaluator.store.run_json import Failure
@@ -87,7 +87,8 @@ def why(verdict: Verdict, most: int = _MOST) -> str:
 
 def _reason(verdict: Verdict, most: int) -> str:
     if verdict.unmet:
-        return f"the policy requires this task: {verdict.unmet}"
+        what = "group" if is_group(verdict.task) else "task"
+        return f"the policy requires this {what}: {verdict.unmet}"
     if verdict.unjudged:
         return (
             f"{verdict.unjudged:,} of {verdict.planned:,} planned items have no"
@@ -282,8 +283,11 @@ def _excess(check: Check) -> float:
 
 def _measured(check: Check) -> str:
     """A check as "drop of said answers 12.3 pp (8.0 to 16.1; at most 2.0)"."""
-    kind = check.criterion.kind
-    low, high = kind.shown(check.low, unit=False), kind.shown(check.high, unit=False)
+    kind, low, high = (
+        check.criterion.kind,
+        _end(check, check.low),
+        _end(check, check.high),
+    )
     side = "at least" if check.criterion.least else "at most"
     bound = check.criterion.shown(check.threshold)
     spread = ""
@@ -302,6 +306,18 @@ def _measured(check: Check) -> str:
         f" {kind.shown(check.floor.value)} ({low} to {high}, from {check.floor.n:,}"
         f" {check.criterion.counted})"
     )
+
+
+def _end(check: Check, end: float | None) -> str:
+    """An end of the interval, with enough digits to tell it from the tolerance."""
+    kind, per, bound = check.criterion.kind, check.criterion.per, check.threshold
+    shown, digits = kind.shown(end, unit=False), 1
+    if end is None or math.isclose(end, bound, abs_tol=1e-9):
+        return shown
+    while shown in (rounded(per * bound, digits), kind.shown(bound, unit=False)):
+        digits += 1
+        shown = rounded(per * end, digits)
+    return shown
 
 
 def _spread(ends: Iterable[float]) -> str:
@@ -324,11 +340,14 @@ def _named(languages: Sequence[str]) -> str:
 
 
 def document(
-    verdicts: Sequence[Verdict], policy: Policy, failures: Sequence[Failure] = ()
+    verdicts: Sequence[Verdict],
+    policy: Policy,
+    failures: Sequence[Failure] = (),
+    lacking: Sequence[str] = (),
 ) -> Json:
     """RUN/gate.json, shares as fractions of 1. `verdict` is the worst of any
     checkpoint; WARN without any, and at best WARN if a checkpoint or one of its
-    tasks failed, as nothing judged it."""
+    tasks failed, as nothing judged it. `lacking`: as `verdicts.not_in_run`."""
     verdicts = worst_first(verdicts)
     outcomes = [verdict.outcome for verdict in verdicts]
     worst = max(outcomes, key=OUTCOMES.index, default="WARN")
@@ -348,6 +367,7 @@ def document(
         "policy": policy.document,
         "checkpoints": list(map(_row, verdicts)),
         "not_judged": not_judged,
+        "not_in_this_run": [*lacking],
     }
 
 

@@ -3,11 +3,13 @@ doubts about the measurement."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
 from evaluator.core.controls import MARK
 from evaluator.core.errors import Json, mapping_at, nearest
+from evaluator.core.records import is_group
 from evaluator.deciding.criteria import (
     ANSWERS,
     CRITERIA,
@@ -28,7 +30,7 @@ from evaluator.deciding.decision import (
     Verdict,
     decide,
 )
-from evaluator.deciding.policy import Policy
+from evaluator.deciding.policy import Policy, absent
 from evaluator.deciding.thresholds import FEWEST, Thresholds, Tolerances
 from evaluator.metrics.columns import Row, rows_with
 from evaluator.metrics.inputs import Inputs, Subject
@@ -156,15 +158,17 @@ def _remarks(inputs: Inputs, subject: Subject) -> Iterator[str]:
 
 
 def _unmet(inputs: Inputs, policy: Policy) -> Iterator[Verdict]:
-    """A verdict for each compressed checkpoint without records of a required task."""
+    """A verdict for each compressed checkpoint without records of a required task, or
+    of any task with a required group."""
     bases = dict(mapping_at(inputs.run, "identity", "bases"))
     known = {each.key for each in (*inputs.checkpoints, *inputs.readers)}
     bases |= {each.checkpoint: each.base for each in inputs.checkpoints}
-    tasks = {task for task, _ in known}
+    groups = {*filter(is_group, chain(*inputs.cuts.values()))}
+    tasks = groups.union(task for task, _ in known)
     for task in policy.required:
         hint = "" if task in tasks else nearest(task, sorted(tasks))
         for checkpoint, base in bases.items():
-            if base and (task, checkpoint) not in known:
+            if base and task not in groups and (task, checkpoint) not in known:
                 yield Verdict(
                     task=task,
                     checkpoint=checkpoint,
@@ -172,6 +176,13 @@ def _unmet(inputs: Inputs, policy: Policy) -> Iterator[Verdict]:
                     outcome="BLOCK",
                     unmet=f"it has no records of {task!r}{hint}",
                 )
+
+
+def not_in_run(inputs: Inputs, policy: Policy) -> list[str]:
+    """The tasks with tolerances that the run has neither planned nor recorded, and the
+    groups without records."""
+    planned = mapping_at(inputs.run, "planned").values()
+    return absent(policy, {*chain(inputs.cuts, *inputs.cuts.values(), *planned)})
 
 
 def decided(

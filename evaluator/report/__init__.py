@@ -24,7 +24,6 @@ from evaluator.core.files import (
 )
 from evaluator.deciding.policy import policy_for
 from evaluator.deciding.verdict_text import document
-from evaluator.deciding.verdicts import not_judged
 from evaluator.metrics import Inputs, Outcomes
 from evaluator.metrics.tables import Tell, untold
 from evaluator.probes import PROBES
@@ -87,9 +86,9 @@ def write_report(run_dir: Path, tell: Tell = untold) -> Report:
         write_atomically(written[name], csv_bytes(frame))
     numbers = pa.Table.from_pandas(results.numbers, NUMBERS, preserve_index=False)
     write_parquet(numbers, run_dir / "tables" / "numbers.parquet")
-    if (run_dir / "gate.json").is_file():
-        told = document(results.verdicts, results.policy, not_judged(inputs))
-        write_verdicts(run_dir, told)
+    if results.verdicts or (run_dir / "gate.json").is_file():
+        judged = results.verdicts, results.policy, results.not_judged
+        write_verdicts(run_dir, document(*judged, results.lacking))
     notes = [*inputs.notes]
     for file in sorted(
         {*(run_dir / "tables").glob("*.csv")}.difference(written.values())

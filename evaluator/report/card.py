@@ -10,7 +10,7 @@ import yaml
 from evaluator.core.errors import Document, Json, mapping_at, rows_at
 from evaluator.core.files import write_atomically
 from evaluator.deciding.decision import worst_first
-from evaluator.deciding.policy import Policy, spelled
+from evaluator.deciding.policy import Policy
 from evaluator.deciding.verdict_text import of_groups, summary, usable, why
 from evaluator.metrics import TABLES
 from evaluator.metrics.columns import names_of, rows_of
@@ -96,7 +96,7 @@ def write_sign_off(run_dir: Path, results: Results) -> Path:
         "usable": usable,
         "why": why,
         "of_groups": of_groups,
-        "tolerances": spelled(results.policy),
+        "tolerances": results.tolerances,
         "grids": grids,
         "absent": absent,
         "not_judged": results.not_judged,

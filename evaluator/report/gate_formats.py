@@ -42,6 +42,10 @@ class Judged:
     document: Json  # of RUN/gate.json
 
     @property
+    def tolerances(self) -> str:
+        return spelled(self.policy, self.document["not_in_this_run"])
+
+    @property
     def path(self) -> Path:
         return self.run if isinstance(self.run, Path) else self.run.path
 
@@ -132,7 +136,7 @@ def section(judged: Judged) -> str:
         what = f"{code(each['checkpoint'])} {code(each['task'])}"
         parts.append(f"Not judged: {what}: {code(each['why'])}")
     parts += [f"Note: {code(note)}" for note in document.get("notes", ())]
-    parts.append(f"Tolerances: {code(spelled(judged.policy))}")
+    parts.append(f"Tolerances: {code(judged.tolerances)}")
     return "\n\n".join(parts)
 
 
@@ -206,7 +210,11 @@ def _junit(judged: Sequence[Judged]) -> str:
     suites = ElementTree.Element("testsuites")
     for each in judged:
         suite = _element(suites, "testsuite", name=each.path)
-        for row in (*each.document["checkpoints"], *each.document["not_judged"]):
+        rows = [*each.document["checkpoints"], *each.document["not_judged"]]
+        if names := each.document["not_in_this_run"]:
+            row = {"task": "policy", "checkpoint": "policy", "why": ", ".join(names)}
+            rows.append(row | {"verdict": "not in this run"})
+        for row in rows:
             outcome = row.get("verdict", "not judged")
             case = _element(
                 suite,

@@ -31,7 +31,7 @@ from evaluator.deciding.logged import side_of_logged
 from evaluator.deciding.policy import Policy, need_known, policy_for
 from evaluator.deciding.thresholds import Tolerances
 from evaluator.deciding.verdict_text import document, summary
-from evaluator.deciding.verdicts import judge, not_judged
+from evaluator.deciding.verdicts import judge, not_in_run, not_judged
 from evaluator.logs import read_logged
 from evaluator.metrics import headline, left_out, published
 from evaluator.metrics.columns import COUNT, TEXT, Column, described, names_of, rows_of
@@ -230,7 +230,7 @@ class OpenRun:
         file = None if policy is None else Path(policy)
         chosen = self.policy(file, **tolerances)
         if file is not None:
-            need_known(chosen, self.tasks, self.groups, str(file))
+            need_known(chosen, self.tasks | self.groups, str(file))
         return self.judged(chosen)[1]
 
     def paper(self) -> pd.DataFrame:
@@ -271,7 +271,9 @@ class OpenRun:
                 what = " on ".join(filter(None, (first.checkpoint, first.task)))
                 why = f"{what}: {first.reason}; repeat the run's command"
             raise InputError(f"{self.path}: {why}")
-        return verdicts, document(verdicts, policy, failures)
+        return verdicts, document(
+            verdicts, policy, failures, not_in_run(self.inputs, policy)
+        )
 
     def compare(
         self,

@@ -22,7 +22,6 @@ from markupsafe import Markup
 
 from evaluator.core.errors import mapping_at, rows_at
 from evaluator.deciding.decision import worst_first
-from evaluator.deciding.policy import spelled
 from evaluator.deciding.verdict_text import summary, usable, why
 from evaluator.metrics import TABLES, FilledTable
 from evaluator.metrics.columns import COUNT, FEW, LAST, TEXT, Column, names_of, rows_of
@@ -77,7 +76,7 @@ def render_page(
         "not_judged": results.not_judged,
         "usable": usable,
         "why": why,
-        "tolerances": spelled(results.policy),
+        "tolerances": results.tolerances,
         "sentence": results.sentence,
         "remarks": remarks(run, results),
         "headline": grid(results.intervals, HEADLINE, sortable=True),

@@ -13,8 +13,8 @@ import pandas as pd
 
 from evaluator.core.controls import MARK
 from evaluator.deciding.decision import Verdict
-from evaluator.deciding.policy import Policy
-from evaluator.deciding.verdicts import judge, not_judged
+from evaluator.deciding.policy import Policy, spelled
+from evaluator.deciding.verdicts import judge, not_in_run, not_judged
 from evaluator.metrics.columns import Row, names_of
 from evaluator.metrics.headline import COLUMNS as HEADLINE
 from evaluator.metrics.headline import (
@@ -47,6 +47,11 @@ class Results:
     policy: Policy = field(default_factory=Policy)  # of the verdicts
     not_judged: Sequence[Failure] = ()
     notes: Sequence[str] = ()  # on the headline's numbers
+    lacking: Sequence[str] = ()  # as `verdicts.not_in_run`
+
+    @property
+    def tolerances(self) -> str:
+        return spelled(self.policy, self.lacking)
 
     @property
     def headline(self) -> pd.DataFrame:
@@ -124,6 +129,7 @@ def compute(
         policy,
         not_judged(inputs),
         (*partly_measured(intervals), *filled_limits(inputs)),
+        not_in_run(inputs, policy),
     )
 
 

@@ -14,14 +14,7 @@ from rich.markup import escape
 from evaluator.core.config import validated
 from evaluator.core.errors import Document, InputError
 from evaluator.core.files import write_atomically
-from evaluator.deciding.policy import (
-    Policy,
-    absent,
-    need_known,
-    policy_of,
-    small,
-    spelled,
-)
+from evaluator.deciding.policy import Policy, absent, need_known, policy_of, small
 from evaluator.deciding.thresholds import FEWEST, Thresholds, Tolerances
 from evaluator.store.run_json import need_run
 from launch.commands.options import RunDirectories, as_option, each_known, with_fields
@@ -199,14 +192,13 @@ def _judged_logs(
     _tell(small(policy))
     ours = side_of_logged(read_logged(base), str(base))
     theirs = side_of_logged(read_logged(candidate), str(candidate))
-    if file is not None:
-        known = {name for side in (ours, theirs) for name in side.names("task")}
-        for side in (ours, theirs):
-            known = known.union(side.groups, *side.groups.values())
-        need_known(policy, known, (), str(file))
-        _tell(absent(policy, known, (), str(candidate)))
+    known = set[str]()
+    for side in (ours, theirs):
+        known = known.union(side.names("task"), side.groups, *side.groups.values())
+    need_known(policy, known, str(file))
     found = judge_logs(ours, theirs, policy)
     document = document_of(found, compare(ours, theirs, found.models), policy)
+    document["not_in_this_run"] = absent(policy, known)
     return Judged(candidate, policy, found.verdicts, document)
 
 
@@ -218,16 +210,11 @@ def _judged(paths: Sequence[Path], file: Path | None, typed: Document) -> list[J
 
     runs = [OpenRun(path) for path in paths]
     if file is not None:
-        tasks, groups = (
-            set().union(*each)
-            for each in zip(*((run.tasks, run.groups) for run in runs), strict=True)
-        )
-        need_known(runs[0].policy(file, **typed), tasks, groups, str(file))
+        known = {name for run in runs for name in run.tasks | run.groups}
+        need_known(runs[0].policy(file, **typed), known, str(file))
     judged = []
     for run in runs:
         policy = run.policy(file, **typed)
-        if file is not None:
-            _tell(absent(policy, run.tasks, run.groups, str(run.path)))
         judged.append(Judged(run, policy, *run.judged(policy)))
         for note in (small(policy), *run.inputs.notes):
             _tell(note)
@@ -258,7 +245,7 @@ def _print(judged: Judged, *, written: bool) -> None:
     console.print(_table(judged.verdicts))
     lines = [
         _LEGEND,
-        f"tolerances: {spelled(judged.policy)}",
+        f"tolerances: {judged.tolerances}",
         f"\n{document['summary']}",
         document["words"],
     ]

@@ -137,7 +137,6 @@ def _seldom() -> Callable[[str], None]:
 
 
 def _headline(results: Results) -> None:
-    from evaluator.deciding.policy import spelled
     from evaluator.deciding.verdict_text import summary
     from evaluator.metrics.columns import rows_of
     from evaluator.metrics.headline import COLUMNS
@@ -177,8 +176,7 @@ def _headline(results: Results) -> None:
         print_plain(f"{column.short:<11} {column.meaning}")
     print_plain(f"\n{results.sentence}")
     if results.verdicts:
-        used = spelled(results.policy)
-        print_plain(f"gate: {summary(results.verdicts)} ({used})")
+        print_plain(f"gate: {summary(results.verdicts)} ({results.tolerances})")
     _left_out(results.left_out)
     _truncation(results.tables["accuracy"].frame)
 

@@ -81,6 +81,7 @@ class RunState:
     attempts: attempts.Log = ()
     # of the last call
     started: float = 0.0
+    working: bool = False  # until its event `end`, which a killed one never has
     engines: Mapping[int, EngineState] = field(default_factory=dict)
     compressed: tuple[int, int] | None = None  # checkpoints made, of all
     items: int = 0  # finished in this call
@@ -192,9 +193,10 @@ def advance(state: RunState, event: Event, now: float) -> RunState:
                 failures=state.failures,
                 attempts=log,
                 started=now,
+                working=True,
             )
         case events.End():
-            state = state.ended
+            state = replace(state.ended, working=False)
         case events.Planned():
             planned = {
                 (checkpoint, task): items

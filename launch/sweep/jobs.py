@@ -156,7 +156,7 @@ def expand(
     _check_items(jobs.values())
     _check_bases(jobs.values())
     known = {name for job in jobs.values() for name in job.tasks}
-    need_known(as_policy(config.gate), known, (), "gate")
+    need_known(as_policy(config.gate), known, "gate")
     order = list(values)
     return tuple(sorted(jobs.values(), key=lambda job: order.index(job.model)))
 

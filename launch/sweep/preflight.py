@@ -324,7 +324,7 @@ def prepare(
     # before all that takes longer
     whole = [read.check(job) for job in found.left(every)]
     if all(whole):
-        need_known(policy, (), read.groups, "gate")
+        need_known(policy, read.groups, "gate")
     plain = [job for job in found.left(every) if not job.is_variant]
     serve = partial(checks.check_engine, config.engine, here=here)
     quantised = found.check("quantisation", plain, serve)
@@ -338,11 +338,9 @@ def prepare(
         found, every, config, run_dir, tokenizers, positions, read
     )
     held_out = _contexts(_tasks_of(asked))
-    need_known(policy, (), read.groups, "gate")
-    told = absent(
-        policy, {name for job in every for name in job.tasks}, read.groups, "gate"
-    )
-    found.note([told] if told else ())
+    need_known(policy, read.groups, "gate")
+    if lacking := absent(policy, read.groups.union(*(job.tasks for job in every))):
+        found.note([f"gate: not in this run: {', '.join(lacking)}"])
     checks.check_references(engine, _tasks_of(asked))
     for job in found.left(every):
         if job.change:

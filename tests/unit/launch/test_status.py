@@ -29,6 +29,7 @@ from launch.run.events import (
     GaveUp,
     Loaded,
     Made,
+    Phase,
     Placed,
     Planned,
     Recorded,
@@ -160,6 +161,23 @@ def _claimed(run: Path, owner: Owner) -> None:
     claim = Claim(**asdict(owner), number=1, token="t")
     (run / FOLDER / "000001-t").mkdir(parents=True)
     (run / FOLDER / "000001.json").write_text(json.dumps(asdict(claim)))
+
+
+@pytest.mark.parametrize("state", ["finished", "finished_with_failures"])
+def test_run_without_its_report_is_not_finished(tmp_path: Path, state: str) -> None:
+    """run.json is finished before tables and page; the event `end` comes last."""
+    begun = Started(), PLANNED, Phase("writing tables and page")
+    _write(tmp_path, state, *begun)
+    found = read_status(tmp_path)
+    assert (found.state, found.why) == (
+        "stale",
+        "its driver is gone; the same command resumes",
+    )
+    held = Lease(tmp_path)
+    assert read_status(tmp_path).state == "running"
+    held.release()
+    ended = _write(tmp_path / "ended", state, *begun, End(state))  # type: ignore[arg-type]
+    assert read_status(ended).state == state
 
 
 def test_driver_on_this_machine(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ missing and few items."""
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from evaluator.deciding.criteria import CRITERIA, EXTREMES, Paired, Reported
 from evaluator.deciding.decision import Verdict, decide
 from evaluator.deciding.policy import Policy
 from evaluator.deciding.thresholds import Thresholds
-from evaluator.deciding.verdict_text import document, summary, usable, why
+from evaluator.deciding.verdict_text import document, of_groups, summary, usable, why
 from evaluator.deciding.verdicts import judge
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.store.run_json import Failure
@@ -384,3 +385,22 @@ def test_summary_and_document():
     assert written["verdict"] == "WARN"  # a failure is no pass
     lost = {"checkpoint": "w8a8", "task": "", "why": "no kernel"}
     assert written["not_judged"] == [lost]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shown"),
+    [
+        (-0.062, 0.0286, "−6.2 to 2.9"),
+        (-0.062, 0.0296, "−6.2 to 2.96"),
+        (-0.062, 0.029999, "−6.2 to 2.9999"),
+        (-0.062, 0.03, "−6.2 to 3.0"),
+        (-0.062, 0.0304, "−6.2 to 3.04"),
+        (0.0301, 0.06, "3.01 to 6.0"),
+    ],
+)
+def test_end_is_told_from_the_tolerance(low, high, shown):
+    """Rounding never makes them look equal, which decides."""
+    found = verdict({"english": (60, 1, PICKED)}, Thresholds(max_drop=3))
+    ends = SimpleNamespace(lower=lambda _: low, upper=lambda _: high)
+    check = replace(found.checks[0], language="team=a", evidence=ends)
+    assert f"({shown}; at most 3.0): " in of_groups(replace(found, checks=(check,)))

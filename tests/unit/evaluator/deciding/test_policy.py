@@ -139,14 +139,14 @@ def test_bad_policy_is_one_line(tmp_path, files, text, told):
 
 def test_misspelled_task_is_refused(tmp_path):
     policy = validated(Policy, POLICY, "p.yaml")
-    assert not absent(policy, ["gsm8k", "mmlu"], [], "run")
-    assert absent(policy, ["mmlu"], [], "run") == "run: not in this run: gsm8k"
-    need_known(policy, ["mmlu"], [], "p.yaml")
-    told = refused(need_known, policy, ["gsm8k_de", "mmlu"], [], "p.yaml")
+    assert not absent(policy, ["gsm8k", "mmlu"])
+    assert absent(policy, ["mmlu"]) == ["gsm8k"]
+    need_known(policy, ["mmlu"], "p.yaml")
+    told = refused(need_known, policy, ["gsm8k_de", "mmlu"], "p.yaml")
     assert told.startswith(
         "p.yaml: unknown task of `tasks` 'gsm8k'; did you mean 'gsm8k_de'?"
     )
-    need_known(Policy(required=("later",)), [], [], "p.yaml")
+    need_known(Policy(required=("later",)), [], "p.yaml")
     (tmp_path / "q.yaml").touch()
     told = refused(policy_for, tmp_path, {}, tmp_path / "p.yaml")
     assert "p.yaml: cannot read the policy: No such file or directory" in told
@@ -156,11 +156,24 @@ def test_misspelled_task_is_refused(tmp_path):
 def test_group_that_a_run_lacks_is_named():
     """As a task is: only a misspelled one is refused."""
     policy = Policy(groups={"team=tax": {"max_drop": 3}})
-    need_known(policy, [], ["team=hr", "team=billing"], "p.yaml")
-    assert absent(policy, [], ["team=hr"], "run") == "run: not in this run: team=tax"
+    need_known(policy, ["team=hr", "team=billing"], "p.yaml")
+    assert absent(policy, ["team=hr"]) == ["team=tax"]
+    assert spelled(policy, ["team=tax"]).endswith("; not in this run: team=tax")
     for near in ("team=taxes", "teem=tax"):
-        told = refused(need_known, policy, [], [near], "p.yaml")
+        told = refused(need_known, policy, [near], "p.yaml")
         assert told.startswith("p.yaml: unknown group of `groups` 'team=tax'")
+
+
+def test_name_beside_its_twin_is_no_misspelling():
+    """A policy of several runs may name both."""
+    own = {"max_drop": 3}
+    policy = Policy(
+        tasks={"gazetteer": own, "gazetteer-de": own},
+        groups={"team=billing": own, "team=billing-eu": own},
+    )
+    need_known(policy, ["gazetteer", "team=billing"], "p.yaml")
+    told = refused(need_known, policy, ["gazetteer", "gazeteer-de"], "p.yaml")
+    assert "'gazetteer-de'; did you mean 'gazeteer-de'?" in told
 
 
 def test_tiers_and_required_tasks():

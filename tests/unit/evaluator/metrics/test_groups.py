@@ -9,9 +9,10 @@ import pytest
 import yaml
 
 from evaluator import open_run
-from evaluator.report.card import write_sign_off
+from evaluator.report.card import write_card, write_sign_off
 from launch.commands.report import finish
 from tests.support.runs import typed
+from tests.support.schemas import valid
 from tests.support.synthetic import write_run
 
 TASKS = ("gazetteer", "gazetteer+terse")
@@ -91,6 +92,40 @@ def test_policy_judges_a_group(run, tmp_path, monkeypatch, capsys):
     assert typed(monkeypatch, "gate", run, "--policy", policy) == 2
     told = "unknown group of `groups` 'spoken=swahil'; did you mean 'spoken=swahili'?"
     assert told in capsys.readouterr().err
+
+
+def test_what_a_policy_names_and_a_run_lacks_is_said_everywhere(
+    run, tmp_path, monkeypatch, capsys
+):
+    policy = tmp_path / "p.yaml"
+    names = {"spoken=thai": {"max_drop": 3}, "team=sales": {"max_drop": 3}}
+    tasks = {"gsm8k": {"max_drop": 1}}
+    policy.write_text(yaml.safe_dump({"tasks": tasks, "groups": names}))
+    told = "not in this run: gsm8k, spoken=thai, team=sales"
+    for form in ("table", "markdown", "junit"):
+        typed(monkeypatch, "gate", run, "--policy", policy, "--format", form)
+        assert told in " ".join(capsys.readouterr().out.split())
+    gate = json.loads((run / "gate.json").read_text())
+    assert gate["not_in_this_run"] == ["gsm8k", "spoken=thai", "team=sales"]
+    assert valid("gate", json.dumps(gate))
+    results = finish(run)
+    assert f"; {told})" in " ".join(capsys.readouterr().out.split())
+    assert json.loads((run / "gate.json").read_text()) == gate
+    assert told in write_sign_off(run, results).read_text()
+    assert told in (run / "report" / "index.html").read_text()
+    write_card(run, tmp_path / "card.md")
+    assert told in (tmp_path / "card.md").read_text()
+
+
+def test_required_group(run, tmp_path):
+    policy = tmp_path / "p.yaml"
+    loose = dict.fromkeys(("max_drop", "max_mc_only", "max_lost"), 90)
+    for name, unmet in (("spoken=swahili", 0), ("spoken=thai", 1)):
+        stated = {"default": loose | {"languages": False}, "required": [name]}
+        policy.write_text(yaml.safe_dump(stated))
+        lines = open_run(run).gate(policy)["words"]
+        why = f"requires this group: it has no records of {name!r}"
+        assert lines.count(why) == unmet
 
 
 def test_plan_names_a_group(tmp_path, monkeypatch, capsys):

@@ -10,10 +10,14 @@ import pandas as pd
 import pytest
 import yaml
 
+from evaluator import open_run
 from evaluator.deciding.comparison import compare
 from evaluator.deciding.thresholds import Thresholds
+from evaluator.deciding.verdict_text import summary
+from evaluator.report import write_report
 from evaluator.report.notebook import side_at
 from launch.commands import compare as command
+from launch.status import read_status
 from tests.support.runs import typed
 from tests.support.schemas import valid
 from tests.support.synthetic import write_run
@@ -61,6 +65,19 @@ def test_one_verdict_everywhere(run, tmp_path, monkeypatch, capsys):
         assert "1 of 1 passed" in text
         assert f"Tolerances of the gate: {tolerances}." in text
     assert f"gate: 1 of 1 passed ({tolerances})" in capsys.readouterr().out
+
+
+def test_report_writes_the_verdicts(run, tmp_path):
+    """Also before the first `gate`, so that other programs find them after a run."""
+    copied = shutil.copytree(run, tmp_path / "run")
+    for name in ("gate.json", "gate.yaml"):
+        (copied / name).unlink(missing_ok=True)
+    results = write_report(copied).results
+    told = open_run(copied).gate()
+    assert json.loads((copied / "gate.json").read_text()) == told
+    assert told["summary"] == summary(results.verdicts)
+    assert read_status(copied).gate.summary == told["summary"]
+    assert not (copied / "gate.yaml").exists()
 
 
 def test_runs_own_thresholds_count(run, monkeypatch, capsys):
@@ -262,7 +279,7 @@ def test_gate_on_logs(tmp_path, monkeypatch, capsys):
     assert typed(monkeypatch, "gate", NEW / "base", log, "--policy", policy) == 0
     policy.write_text("tasks: {other: {max_drop: 1}}")
     assert typed(monkeypatch, "gate", NEW / "base", log, "--policy", policy) == 4
-    assert "not in this run: other" in capsys.readouterr().err
+    assert "; not in this run: other\n" in capsys.readouterr().out
     policy.write_text("tasks: {local_choice: {max_drop: 1}}")
     assert typed(monkeypatch, "gate", NEW / "base", log, "--policy", policy) == 2
     assert "unknown task of `tasks` 'local_choice'" in capsys.readouterr().err
