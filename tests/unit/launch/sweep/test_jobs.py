@@ -277,7 +277,7 @@ def test_policy_of_a_sweep():
     assert flat.model_dump(mode="json")["gate"] == {"max_drop": 3}
     policy = {"default": {"max_drop": 3}, "tasks": {"gazetteer": {"max_drop": 1}}}
     assert expand(grouped(gate={**policy, "required": ["later"]}), RUN)
-    policy["tasks"]["gazeteer"] = {}
+    policy["tasks"] = {"gazeteer": {}}
     told = refused(expand, grouped(gate=policy), RUN)
     assert told.startswith("gate: unknown task of `tasks` 'gazeteer'; did you mean")
 
