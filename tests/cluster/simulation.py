@@ -30,7 +30,7 @@ from launch.run.decide.assignments import Outcome, origin_of
 from launch.run.directory.event_log import EventLog, clock, read_state
 from launch.run.directory.lock import hold
 from launch.run.directory.rundir import open_run
-from launch.run.events import Advanced, Event, Started
+from launch.run.events import Advanced, End, Event, Started
 from launch.run.state import Bus, Listener
 from launch.run.work.driver import run_sweep
 from launch.run.work.progress import Progress
@@ -173,6 +173,7 @@ def simulate(
         bus.state = read_state(out)
         bus.report(Started())
         outcome = run_sweep(prepared, directory, bus, console)
+        bus.report(End("finished_with_failures" if outcome.failures else "finished"))
         processor, wall = time.process_time() - processor, time.perf_counter() - wall
     return Cost(
         outcome=outcome, wall_seconds=wall, processor_seconds=processor - ray.seconds,
