@@ -155,11 +155,12 @@ def measured(number: int, options: argparse.Namespace) -> Json:
     parts = {part: busy * took for part, took in account.seconds.items()}
     marks = [(busy * host, launched) for host, launched in account.marks]
     apart, size = 0, math.ceil(options.items / options.tasks)
-    engine.load(model)
-    for start in range(0, options.items, size) if options.tasks > 1 else ():
-        account.begin()
-        one_round(engine, replace(read, questions=read.questions[start:][:size]))
-        apart += account.counts["steps"]
+    if options.tasks > 1:
+        engine.load(model)
+        for start in range(0, options.items, size):
+            account.begin()
+            one_round(engine, replace(read, questions=read.questions[start:][:size]))
+            apart += account.counts["steps"]
     return {
         "counts": counts,
         "parts": parts,

@@ -209,8 +209,7 @@ class Board:
         `end` in any case."""
         if self.stopped or engine in self._dismissed:
             return None
-        may_take = self._may_take(engine)
-        waiting, awaited = self._waiting, self._awaited
+        awaited = self._awaited
         unloadable = attempts.unloadable(self.log)
 
         def order(work: _Work) -> tuple[bool, bool, bool, int, bool, int]:
@@ -226,11 +225,7 @@ class Board:
                 -len(work.shards) * joins,
             )
 
-        ready = [
-            work
-            for work in waiting
-            if work.assignment.after not in self._left and may_take(work.assignment)
-        ]
+        ready = self._ready(engine, self._waiting)
         if not ready:
             return None
         work = min(ready, key=order)
@@ -332,19 +327,15 @@ class Board:
         first = busy.first.assignment
         if first.suspect or busy.missed == self.changes:
             return None
-        may_take, ready = self._may_take(engine), list[_Work]()
-        for work in self._works:
-            each = work.assignment
-            if (
-                work.name == busy.first.name
-                and len(work.shards) > work.loading
-                and each.task not in busy.works
-                and each.after not in self._left
-                and each.config.thinks == first.config.thinks
-                and not each.suspect
-                and may_take(each)
-            ):
-                ready.append(work)
+        others = [
+            work
+            for work in self._waiting
+            if work.name == busy.first.name
+            and work.assignment.task not in busy.works
+            and work.assignment.config.thinks == first.config.thinks
+            and not work.assignment.suspect
+        ]
+        ready = self._ready(engine, others)
         if not ready:
             busy.missed = self.changes
             return None
@@ -522,6 +513,15 @@ class Board:
         """The other engines that fit a checkpoint."""
         fitting = {each for each in self.engines if self.fits(each, checkpoint)}
         return fitting - {engine}
+
+    def _ready(self, engine: int, works: Iterable[_Work]) -> list[_Work]:
+        """The works that an engine may begin: the answers that they read are there."""
+        may_take = self._may_take(engine)
+        return [
+            work
+            for work in works
+            if work.assignment.after not in self._left and may_take(work.assignment)
+        ]
 
     def _may_take(self, engine: int) -> Callable[[Assignment], bool]:
         """Whether an engine may try a checkpoint: those that failed with it, and the

@@ -112,7 +112,7 @@ def test_secrets_and_long_values(monkeypatch):
         ("at http://h/v1?api_key=a&b=c#d", "at http://h/v1?***&***#d"),
     ):
         assert redacted(address) == seen
-    monkeypatch.setenv("PWD", "/work/models")
+    monkeypatch.setenv("PWD", "/srv/models")
     monkeypatch.setenv("MONKEY", "the-animal")
     monkeypatch.setenv("CI_TOKEN", "token")  # short: "token" stands in many a sentence
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "disabled!")
@@ -120,7 +120,7 @@ def test_secrets_and_long_values(monkeypatch):
         "a token is disabled!",
         "hf_hub_download and hf_transfer",
         "the bearer of it",
-        "sk-learn and pk-1 in /work/models: the-animal",
+        "sk-learn and pk-1 in /srv/models: the-animal",
     ):
         assert redacted(text) == text
     told = str(
