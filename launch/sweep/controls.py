@@ -52,7 +52,7 @@ def with_controls(
         if is_noisy and CHEAP not in named:
             every.append(job.with_control(CHEAP, ITEMS))
         if not is_base and every[-1] is not job:
-            every[-1] = _without_references(every[-1])
+            every[-1] = _without_base(every[-1])
         is_alone = served or OTHER_ENGINE in named or config.engine.kind == "torch"
         if job.name in beside_servers and not is_alone and _loads(job, config.engine):
             control = job.with_control(OTHER_ENGINE, ITEMS)
@@ -60,10 +60,12 @@ def with_controls(
     return tuple(job for job in every if job.tasks or not job.change)
 
 
-def _without_references(control: CheckpointJob) -> CheckpointJob:
-    """It asks no probe for which its checkpoint would have to keep distributions."""
+def _without_base(control: CheckpointJob) -> CheckpointJob:
+    """It asks no probe that reads a base's answers or distributions. Its own base is
+    its checkpoint, whose answers lead in otherwise, and which keeps no distributions.
+    """
     return _with_probes(
-        control, [probe.name for probe in PROBES if not probe.references]
+        control, [probe.name for probe in PROBES if not probe.after_base]
     )
 
 

@@ -261,6 +261,14 @@ def test_controls_of_made_checkpoints_are_prepared(tmp_path, monkeypatch):
         "m~order": "m",
         "magnitude-0.5~order": "magnitude-0.5",
     }
+    probes = {
+        job.name: job.tasks["gazetteer"].probes for job in prepared.jobs if job.change
+    }
+    # after the answer of its own base, an aligned rank would be another
+    assert probes == {
+        "m~order": ("greedy", "rank", "aligned_rank"),
+        "magnitude-0.5~order": ("greedy", "rank"),
+    }
 
 
 def cheap(every, config, *, on_gpus):
