@@ -100,7 +100,8 @@ def steps(out: Path, scratch: Path, *, gpu: bool) -> list[Step]:
     add("model", 150, module_command("benchmarks.pruning.synthetic", shape, model))
     agree("full", BUNDLED_MODEL, "bfloat16", "full")
     add("plain", 120, libraries("plain"))
-    add("doctor", 330, resurface("doctor", "--out", out / "doctor.md"))
+    sweep = resurface("sweep", "tests/gpu/eval.yaml", "--out", out / "eval")
+    add("eval", 200, sweep, after="full")  # Ray may come last to a machine
     agree("piecewise", BUNDLED_MODEL, "bfloat16", "piecewise")
     agree("float32", BUNDLED_MODEL, "float32", "full")
     agree("large", model, "bfloat16", "full")
@@ -130,8 +131,8 @@ def steps(out: Path, scratch: Path, *, gpu: bool) -> list[Step]:
     pairs = "one,two"
     for name, checkpoint, after, rows, seconds in (
         ("engines", model, "model", "auto", 240),
-        ("changes", model, "model", "256-rows,1024-rows,BLNHC,sync-check", 240),
-        ("engines-8b", large, "8b", pairs, 120),
+        ("engines-8b", large, "8b", pairs, 240),
+        ("changes", model, "model", "1024-rows,256-rows,BLNHC,sync-check", 240),
         ("engines-8b-fp8", fp8, "8b-fp8", pairs, 120),
     ):
         where = (checkpoint, out / name)
@@ -139,6 +140,7 @@ def steps(out: Path, scratch: Path, *, gpu: bool) -> list[Step]:
         command = module_command("tests.gpu.engines", *where, *only)
         add(name, seconds, command, after=after, timed=True)
     add("demo", 200, resurface("demo", "--out", out / "demo"), timed=True)
+    add("doctor", 200, resurface("doctor", "--out", out / "doctor.md"), timed=True)
     return listed
 
 
