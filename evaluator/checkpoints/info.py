@@ -25,7 +25,7 @@ from evaluator.checkpoints.quantisation import Quantisation, online_scheme
 from evaluator.checkpoints.served import read_served
 from evaluator.checkpoints.shapes import expert_field
 from evaluator.checkpoints.tensors import check_listed, count_weights, identity
-from evaluator.core.controls import change_of
+from evaluator.core.controls import ORDER, change_of
 from evaluator.core.errors import InputError
 
 # one sequence of the usual length; methods are published with 128 of them
@@ -70,9 +70,11 @@ class CheckpointInfo:
         """What an engine holds that serves it, and what is equal for checkpoints
         that one engine may serve in turn."""
         served = "" if self.kv_cache == "auto" else f" kv {self.kv_cache}"
-        if (change := change_of(self.name)) is not None:  # a control: a fresh engine
-            served += f" {change}"
-        return self.weights_digest + served, self.architecture + served
+        change = change_of(self.name)
+        held = served if change is None else f"{served} {change}"
+        # other items need the same engine, as long as it forgets all prompts
+        engine = served if change == ORDER else held
+        return self.weights_digest + held, self.architecture + engine
 
     def with_cache(self, name: str, kv_cache: str) -> "CheckpointInfo":
         """The same files, served with another cache or as a control, as a checkpoint

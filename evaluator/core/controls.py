@@ -13,7 +13,8 @@ checkpoint `dense`: no checkpoint of a user has `~` in its name.
 from evaluator.core.errors import unknown
 
 MARK = "~"
-PLAIN = ("repeat", "order", "batch")
+ORDER = "order"
+PLAIN = ("repeat", ORDER, "batch")
 FORMS = (*PLAIN, "dtype:D", "engine:E")
 NONE = "none"  # no control, not even one by default
 

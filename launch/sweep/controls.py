@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.quantisation import ROUNDED_ACTIVATIONS, Quantisation
+from evaluator.core.controls import ORDER
 from evaluator.core.errors import InputError
 from evaluator.engine.config import ENGINES, EngineConfig
 from evaluator.probes import PROBES
@@ -19,7 +20,7 @@ from launch.sweep.config import SweepConfig
 from launch.sweep.jobs import CheckpointJob, Jobs, models_of
 from launch.sweep.models import is_served
 
-CHEAP, ITEMS = "order", 50  # the control by default, and its items of each task
+CHEAP, ITEMS = ORDER, 50  # the control by default, and its items of each task
 OTHER_ENGINE = "engine:torch"
 _PROBES = ("greedy", "choice")  # of the other engine, which answers one at a time
 

@@ -16,6 +16,7 @@ from evaluator.asking.prompts import CAPPED_FORMATS, DATE, opening_of
 from evaluator.asking.questions import Posed, Question, Window
 from evaluator.asking.template_checks import try_prompts, try_template
 from evaluator.asking.thoughts import FORMATS
+from evaluator.core.controls import ORDER
 from evaluator.core.document import digest
 from evaluator.core.errors import InputError, Json
 from evaluator.core.records import Item
@@ -405,7 +406,7 @@ def _of_control(task: PreparedTask, job: CheckpointJob) -> PreparedTask:
     questions, most = list(task.questions), job.most or len(task.questions)
     if len(questions) > most:  # of every part, and so of every language
         questions = [questions[at * len(questions) // most] for at in range(most)]
-    if job.change == "order":
+    if job.change == ORDER:
         Random(_ORDER).shuffle(questions)
     elif len(questions) == len(task.questions):
         return task

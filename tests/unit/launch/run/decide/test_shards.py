@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from evaluator.asking.thoughts import Thought
+from evaluator.core.controls import PLAIN, name_of
 from evaluator.core.records import Format, Item, Record
 from evaluator.probes.item import BaseAnswer
 from evaluator.store.records import RecordStore, to_table
@@ -77,6 +78,18 @@ def test_distance_of_an_assignment():
         ("other", "mistral"),
     )
     assert [distance(dense.checkpoint, *each) for each in keys] == [0, 1, 1, 1, 2]
+
+
+def test_items_in_another_order_need_no_new_engine():
+    """But one that has forgotten their prompts; other controls start their own."""
+    dense = make_assignment("dense", 1).checkpoint
+    distances = {
+        change: distance(
+            dense.with_cache(name_of("dense", change), "auto"), *dense.engine_keys
+        )
+        for change in PLAIN
+    }
+    assert distances == {"repeat": 2, "order": 1, "batch": 2}
 
 
 def test_collector_orders_items() -> None:
