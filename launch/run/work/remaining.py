@@ -160,7 +160,10 @@ class Remaining:
         if again:
             assignments.append(self._keeping_again(whole, task, again))
         if not whole.shards and not assignments:
+            (first, its), *_ = self._sharing[key]
             text = f"{counted(done, 'item')} already done"
+            if done < len(wanted):
+                text = f"{first}, task {its.name}, makes its records"
             self._report(Noted(f"{job.name} {task.name}: {text}"))
         return [*assignments, whole]
 

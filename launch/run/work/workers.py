@@ -160,7 +160,7 @@ class EngineWorker(Worker):
         self._ahead: str | None = None  # the checkpoint that the actor last read ahead
         self._stream = 0  # the number of its last stream
         self._fed = set[str]()  # the tasks of that
-        # by task in hand: since when, and the items that were stored since
+        # by task in hand: seconds, as in a tally, and the items that were stored
         self._turns: dict[str, tuple[float, int]] = {}
         self._shown = ""  # the task on which it says that it is
 
@@ -456,15 +456,15 @@ class EngineWorker(Worker):
     def _tell(self, name: str, hand: Shards) -> None:
         """Report which tasks have ended, and on which the engine is: the first one that
         it has in hand."""
-        now, tasks = time.monotonic(), dict.fromkeys(shard.task for shard in hand)
+        tasks = dict.fromkeys(shard.task for shard in hand)
         for task in [each for each in self._turns if each not in tasks]:
-            began, items = self._turns.pop(task)
+            seconds, items = self._turns.pop(task)
             ended = events.Ended(
                 engine=self.number,
                 checkpoint=name,
                 task=task,
                 items=items,
-                seconds=round(now - began, 3),
+                seconds=round(seconds, 3),
             )
             self._report(ended)
         first = self._shown if self._shown in tasks else next(iter(tasks), "")
@@ -477,7 +477,7 @@ class EngineWorker(Worker):
             )
         self._shown = first
         for task in tasks:
-            self._turns.setdefault(task, (now, 0))
+            self._turns.setdefault(task, (0.0, 0))
 
     def _feed(self, name: str, hand: Shards) -> Steps[None]:
         """Keep a stream of the actor full, as long as there are shards. Raises Hung if
@@ -555,27 +555,26 @@ class EngineWorker(Worker):
         if first and self._store.measured(assignment.key):
             failed = None
         self.board.finished(self.number, shard, failed)
-        began, items = self._turns[shard.task]
-        self._turns[shard.task] = began, items + len(shard.questions)
         return len(shard.questions)
 
-    def _note(
-        self, part: events.Part, stats: EngineStats | None, items: int = 0
-    ) -> None:
+    def _note(self, part: events.Part, stats: EngineStats | None, items: int) -> None:
         """Add what the engine counted since the last note, and the seconds since then.
         A death or an interruption loses only what follows."""
         if stats is None or self.where is None or self._load_report is None:
             return
+        now = time.monotonic()
+        seconds, self._noted = now - self._noted, now
+        before_now, count = self._turns[part[1]]
+        self._turns[part[1]] = before_now + seconds, count + items
         load = self._loads, part
         before = self.tallies.get(load, Tally(self.where, self._load_report))
         more, self._counted = stats.since(self._counted), stats
-        since, self._noted = self._noted, time.monotonic()
         total = before.stats.plus(more)
         self.tallies[load] = before._replace(
             where=self.where,
             stats=total,
             items=before.items + items,
-            seconds=before.seconds + self._noted - since,
+            seconds=before.seconds + seconds,
         )
         known = remarks(*before.stats.counted)
         for kind, note in remarks(*total.counted).items():

@@ -193,9 +193,10 @@ def test_remarks_of_a_run_are_told_once(board, told) -> None:
     worker._load_report = LoadReport(
         checkpoint=Path("api"), swapped=False, tensors=1, seconds=0.0, notes=("slow",)
     )
+    worker._turns = {"t": (0.0, 0)}
     for repeated, changed in ((3, 0), (5, 1), (9, 2)):
         counted = EngineStats(repeated=repeated, changed=changed)
-        worker._note(("api", "t"), counted)
+        worker._note(("api", "t"), counted, 1)
     (row,) = worker.served()
     assert (row.repeated, row.changed, row.notes[0]) == (9, 2, "slow")
     assert row.notes[1].startswith("2 of 9 fixed prompts had another answer")
@@ -213,6 +214,7 @@ def test_counters_of_each_checkpoint(board, told, monkeypatch) -> None:
     worker._load_report = LoadReport(
         checkpoint=Path("dense"), swapped=False, tensors=1, seconds=0.0, notes=("slow",)
     )
+    worker._turns = {"t": (0.0, 0), "u": (0.0, 0)}
     for part, requests, busy, items in (
         (("dense", "t"), 3, 1.0, 20),
         (("again", "t"), 9, 2.0, 20),
@@ -220,7 +222,7 @@ def test_counters_of_each_checkpoint(board, told, monkeypatch) -> None:
         (("dense", "u"), 12, 5.0, 3),
     ):
         worker._note(part, EngineStats(requests=requests, busy_seconds=busy), items)
-    worker._note(("dense", "t"), None)
+    worker._note(("dense", "t"), None, 1)
     worker._loads, worker._counted = 2, EngineStats()
     worker._note(("dense", "t"), EngineStats(requests=2), 4)
     names = ("checkpoint", "task", "requests", "busy_seconds", "items", "seconds")
@@ -236,17 +238,24 @@ def test_counters_of_each_checkpoint(board, told, monkeypatch) -> None:
     }
 
 
-def test_an_engine_is_on_the_first_task_in_hand(told) -> None:
-    """Each task ends with its last shard, also one behind the first."""
+def test_an_engine_is_on_the_first_task_in_hand(told, monkeypatch) -> None:
+    """Each task ends with its last shard, also one behind the first. Its seconds are
+    those of its own shards."""
+    monkeypatch.setattr(time, "monotonic", iter([1.0, 3.0, 7.0, 8.0, 18.0]).__next__)
     board, shown = Board(), []
     for task, shards in (("first", 2), ("short", 1), ("last", 2)):
         board.add([make_assignment("dense", shards, task=task)])
     worker = _worker(board, told)
+    worker.where = Where(node="a", node_id="a", device="cpu")
+    worker._load_report = LoadReport(
+        checkpoint=Path("dense"), swapped=False, tensors=1, seconds=0.0
+    )
     board.take(1, None, None)
     one, two, short, *last = hand = board.begin(1)
     worker._tell("dense", hand)
     for shard in (one, short, last[0], two, last[1]):
         assert _end(worker._keep("dense", ShardResult(shard=shard, part=b"", failed=None))) == 1  # fmt: skip
+        worker._note(("dense", shard.task), EngineStats(), 1)
         worker._tell("dense", board.hand(1))
         engine = board.bus.state.engines[1]
         shown.append((engine.state, engine.task, engine.items, engine.done))
@@ -264,6 +273,11 @@ def test_an_engine_is_on_the_first_task_in_hand(told) -> None:
     ]  # fmt: skip
     assert shown[:4] == [*3 * [("evaluating", "first", 2, 1)], ("evaluating", "last", 1, 0)]  # fmt: skip
     assert shown[4][:2] == ("idle", None)
+    assert [(each.task, each.seconds) for each in told if isinstance(each, Ended)] == [
+        ("short", 2.0),
+        ("first", 2.0),
+        ("last", 14.0),
+    ]
 
 
 def test_module_paths_are_absolute(
