@@ -446,6 +446,7 @@ class PretendedRay:
                     shard=shard,
                     part=parquet_bytes(table),
                     failed=failed_throughout(table),
+                    stats=EngineStats(),
                 )
 
         return self._maker.submit(make).result()

@@ -147,7 +147,7 @@ class ShardResult:
     shard: Shard
     part: bytes  # empty: nothing is kept
     failed: str | None  # the error, if every answer failed (`failed_throughout`)
-    stats: EngineStats | None = None  # of the engine then
+    stats: EngineStats  # of the engine then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -557,11 +557,11 @@ class EngineWorker(Worker):
         self.board.finished(self.number, shard, failed)
         return len(shard.questions)
 
-    def _note(self, part: events.Part, stats: EngineStats | None, items: int) -> None:
+    def _note(self, part: events.Part, stats: EngineStats, items: int) -> None:
         """Add what the engine counted since the last note, and the seconds since then.
         A death or an interruption loses only what follows."""
-        if stats is None or self.where is None or self._load_report is None:
-            return
+        assert self.where is not None
+        assert self._load_report is not None
         now = time.monotonic()
         seconds, self._noted = now - self._noted, now
         before_now, count = self._turns[part[1]]

@@ -222,7 +222,6 @@ def test_counters_of_each_checkpoint(board, told, monkeypatch) -> None:
         (("dense", "u"), 12, 5.0, 3),
     ):
         worker._note(part, EngineStats(requests=requests, busy_seconds=busy), items)
-    worker._note(("dense", "t"), None, 1)
     worker._loads, worker._counted = 2, EngineStats()
     worker._note(("dense", "t"), EngineStats(requests=2), 4)
     names = ("checkpoint", "task", "requests", "busy_seconds", "items", "seconds")
@@ -254,7 +253,8 @@ def test_an_engine_is_on_the_first_task_in_hand(told, monkeypatch) -> None:
     one, two, short, *last = hand = board.begin(1)
     worker._tell("dense", hand)
     for shard in (one, short, last[0], two, last[1]):
-        assert _end(worker._keep("dense", ShardResult(shard=shard, part=b"", failed=None))) == 1  # fmt: skip
+        result = ShardResult(shard=shard, part=b"", failed=None, stats=EngineStats())
+        assert _end(worker._keep("dense", result)) == 1
         worker._note(("dense", shard.task), EngineStats(), 1)
         worker._tell("dense", board.hand(1))
         engine = board.bus.state.engines[1]
