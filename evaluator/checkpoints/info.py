@@ -54,6 +54,8 @@ class CheckpointInfo:
     requested_sparsity: float | None = None
     quantisation: Quantisation | None = None
     disk_bytes: int | None = None  # of the files that hold the tensors
+    # what loading makes of its weights is not made in place: an engine of its own
+    alone: bool = False
     kv_cache: str = "auto"  # of the engine that serves it (EngineConfig.kv_cache)
     # by engine `endpoint`: a GGUF file, or a model behind a URL
     served: Literal["", "file", "url"] = ""
@@ -72,8 +74,8 @@ class CheckpointInfo:
         served = "" if self.kv_cache == "auto" else f" kv {self.kv_cache}"
         change = change_of(self.name)
         held = served if change is None else f"{served} {change}"
-        # other items need the same engine, as long as it forgets all prompts
-        engine = served if change == ORDER else held
+        # other items need the same engine, as long as a swap makes it forget all prompts
+        engine = served if change == ORDER and not self.alone else held
         return self.weights_digest + held, self.architecture + engine
 
     def with_cache(self, name: str, kv_cache: str) -> "CheckpointInfo":
@@ -139,6 +141,7 @@ def inspect_checkpoint(
         weights_digest = hashlib.sha256(
             f"{online} of {proof.weights}".encode()
         ).hexdigest()
+    alone = quantisation is not None or expert_field(config) is not None
     sparsity, pattern, notes = _sparsity(checkpoint, is_true=proof.written)
     if (changed := changed_file(states, file_states(path))) is not None:
         raise InputError(
@@ -149,7 +152,7 @@ def inspect_checkpoint(
         name=name or path.resolve().name,
         path=path,
         weights_digest=weights_digest,
-        architecture=_architecture(checkpoint, weights_digest),
+        architecture=_architecture(checkpoint, weights_digest if alone else ""),
         tensors=len(tensors),
         bytes=checkpoint.bytes,
         dtype=checkpoint.dtype,
@@ -159,6 +162,7 @@ def inspect_checkpoint(
         requested_sparsity=None if pruned is None else pruned.sparsity,
         calibration=_joined(*_calibrations(checkpoint)),
         quantisation=quantisation,
+        alone=alone,
         disk_bytes=sum(states[shard.name][0] for shard in checkpoint.shards),
         parameters=count_weights(
             tensors, None if quantisation is None else quantisation.scheme
@@ -223,20 +227,18 @@ def _joined(*parts: str | None) -> str | None:
     return " + ".join(part for part in parts if part) or None
 
 
-def _architecture(checkpoint: Checkpoint, weights_digest: str) -> str:
+def _architecture(checkpoint: Checkpoint, own: str) -> str:
     """A digest of the configuration without its incidental fields, and of the tensors'
-    names, dtypes and shapes.
+    names, dtypes and shapes. `own`: the weights' digest, if they need their own engine.
 
-    Loading transforms quantised weights and experts, and a running engine cannot
-    repeat that: each such checkpoint gets its own engine. The digest covers more than
-    the shapes depend on, since an engine also keeps the first checkpoint's rotary base:
-    a key that is too coarse gives a wrong result.
+    The digest covers more than the shapes depend on, since an engine also keeps the
+    first checkpoint's rotary base: a key that is too coarse gives a wrong result.
     """
     config = checkpoint.config
     kept = {key: value for key, value in config.items() if key not in INCIDENTAL}
     parts = [kept, checkpoint.dtype]
-    if checkpoint.quantisation is not None or expert_field(config):
-        parts.append(weights_digest)
+    if own:
+        parts.append(own)
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
     for tensor in checkpoint.tensors.values():
         digest.update(identity(tensor))

@@ -109,12 +109,13 @@ def test_architecture_key_decides_swaps(checkpoint, tmp_path, change, key):
 )
 def test_quantised_and_mixtures_serve_alone(tmp_path, said):
     one, other = (
-        write(tmp_path / str(seed), tensors(seed=seed), CONFIG | said)
+        inspect_checkpoint(
+            write(tmp_path / str(seed), tensors(seed=seed), CONFIG | said)
+        )
         for seed in range(2)
     )
-    assert (
-        inspect_checkpoint(one).architecture != inspect_checkpoint(other).architecture
-    )
+    assert one.architecture != other.architecture
+    assert (one.alone, other.alone) == (True, True)
 
 
 def test_dtype_is_stated_or_most_common(tmp_path):

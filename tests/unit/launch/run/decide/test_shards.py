@@ -1,6 +1,7 @@
 """A task's shards: what is left is cut, what comes back is put together, and what
 the base answered is found."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -81,15 +82,13 @@ def test_distance_of_an_assignment():
 
 
 def test_items_in_another_order_need_no_new_engine():
-    """But one that has forgotten their prompts; other controls start their own."""
+    """But one that has forgotten their prompts, by a swap: a checkpoint that cannot be
+    swapped in starts another, as other controls do."""
     dense = make_assignment("dense", 1).checkpoint
-    distances = {
-        change: distance(
-            dense.with_cache(name_of("dense", change), "auto"), *dense.engine_keys
-        )
-        for change in PLAIN
-    }
-    assert distances == {"repeat": 2, "order": 1, "batch": 2}
+    for each, order in ((dense, 1), (replace(dense, alone=True), 2)):
+        controls = [each.with_cache(name_of("dense", name), "auto") for name in PLAIN]
+        away = [distance(control, *each.engine_keys) for control in controls]
+        assert away == [2, order, 2]
 
 
 def test_collector_orders_items() -> None:
