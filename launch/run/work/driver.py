@@ -137,7 +137,6 @@ class _Run:
         self.engine_stats: list[Served] = []
         self._remembered = self._looked = time.monotonic()
         self._ended = 0  # assignments, when it was last remembered
-        self._items = 0
         self._to_make: set[str] = set()
         self._trial = Trial(1, "")
         self._refused = 0  # engines that did not start beside others
@@ -156,7 +155,7 @@ class _Run:
         return bool(self._to_make)
 
     def execute(self) -> Outcome:
-        started = time.monotonic()
+        started, before = time.monotonic(), self._board.bus.state.items
         for task, questions in self._prepared.questions_by_task.items():
             asked = [(each.item, each.option_texts) for each in questions]
             self._store.write_items(task, asked)
@@ -183,10 +182,11 @@ class _Run:
         self._note_failures()
         self._remaining.tell_others()
         self._need_something()
+        state = self._board.bus.state
         return Outcome(
-            items=self._items,
+            items=state.items - before,
             seconds=time.monotonic() - started,
-            failures=self._board.bus.state.failures,
+            failures=state.failures,
         )
 
     def _note_failures(self) -> None:
@@ -440,7 +440,6 @@ class _Run:
                     self._board.remote.add(each.name)
                 found.append((each, own))
         assignments = self._remaining.of(found)
-        self._items += sum(each.items for each in assignments)
         self.remember("running", reused=self._remaining.reused)
         self._board.add(assignments)
         self._to_make -= {job.name for job, _ in found}
