@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from evaluator.core.errors import InputError, Json, one_line
 from evaluator.core.lease import PACE, beat_file, beat_of, claims
 from evaluator.core.liveness import Pace, sight
+from evaluator.engine.base import EngineStats
 from evaluator.store.cells import Cells
 from evaluator.store.run_json import Served, gpu_hours, no_run, price_of_hour, rows_as
 from launch.run.directory.event_log import read_state
@@ -191,11 +192,22 @@ def summarise(
 
 
 def _engines(run: RunDocument, state: RunState, now: float) -> tuple[EngineStatus, ...]:
-    """The shares of each are those of its last ended checkpoint."""
-    last = {row.engine: row for row in rows_as(run.rows, "engine_stats", Served)}
+    """The shares of each are those of its last checkpoint, whose tasks overlap."""
+    last: dict[int, tuple[str, EngineStats]] = {}
+    for row in rows_as(run.rows, "engine_stats", Served):
+        name, counted = last.get(row.engine, ("", EngineStats()))
+        if name != row.checkpoint:
+            counted = EngineStats()
+        more = EngineStats(
+            busy_seconds=row.busy_seconds,
+            waiting_seconds=row.waiting_seconds,
+            idle_seconds=row.idle_seconds,
+        )
+        last[row.engine] = row.checkpoint, counted.plus(more)
     found = []
     for number, engine in sorted(state.engines.items()):
-        row = last.get(number)
+        _, counted = last.get(number, ("", EngineStats()))
+        shares: Json = counted.shares()
         each = EngineStatus(
             engine=number,
             gpu=engine.gpu,
@@ -205,8 +217,7 @@ def _engines(run: RunDocument, state: RunState, now: float) -> tuple[EngineStatu
             items=engine.items,
             done=engine.done,
             seconds=round(now - engine.since, 1) if engine.since else 0.0,
-            idle_share=None if row is None else row.idle_share,
-            waiting_share=None if row is None else row.waiting_share,
+            **shares,
         )
         found.append(each)
     return tuple(found)

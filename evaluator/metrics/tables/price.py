@@ -11,9 +11,9 @@ device. A cell is empty where the run did not measure it; `reason` names it.
     peak_memory         bytes, the highest of any engine's process since it began,
                         earlier checkpoints included: a GPU's reserved memory, or
                         resident memory on a CPU
-    tokens_per_second   (computed prompt tokens + generated tokens) / seconds; the
-                        prefix cache's are not computed
-    seconds_per_item    seconds / items whose records were stored
+    tokens_per_second   (computed prompt tokens + generated tokens) / seconds of all
+                        tasks; the prefix cache's are not computed
+    seconds_per_item    seconds / items whose records were stored, each once
     seconds             that engines worked at it, without their starts and loads
     engine_hours        the same
     gpu_hours           times the GPUs of an engine; engines that share a GPU divide
@@ -25,6 +25,7 @@ The seconds of `tokens_per_second` are an engine's own: busy, or waiting with re
 base and machine, has the share of `kept` (`evaluator.metrics.fates`) of the answers
 that the base knew; the base keeps all of its own."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -86,7 +87,14 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
             spent: Row = {}
             if machines or tasks[subject.checkpoint] == 1:
                 spent = _spent(own, gpu_hours(own, every), price)
-            yield _told(row | _speed(own) | spent | {"machine": machine or None})
+            whole = [
+                each
+                for each in every
+                if (each.checkpoint, each.device) == (subject.checkpoint, machine)
+            ]
+            most = len(inputs.asked(subject.task)) if machines else math.inf
+            row |= _speed(whole) | _pace(own, most)
+            yield _told(row | spent | {"machine": machine or None})
         if size is not None and not (machines or undivided):
             yield _told(row)
 
@@ -110,17 +118,23 @@ def _size(size: Size | None) -> Row:
     }
 
 
+def _pace(calls: Sequence[Served], most: float) -> Row:
+    """Of one part on one machine, over the calls that measured it. Some of its `most`
+    items are of several calls, as after another seed."""
+    known = [each for each in calls if each.items is not None and each.spent]
+    seconds = sum(each.spent or 0.0 for each in known)
+    items = min(most, sum(each.items or 0 for each in known))
+    return {"seconds_per_item": seconds / items if items else None}
+
+
 def _speed(calls: Sequence[Served]) -> Row:
-    """Of one checkpoint on one machine. Each ratio is over the calls that measured
-    both of its parts."""
-    seconds = tokens = item_seconds = items = 0.0
+    """Of all tasks of one checkpoint on one machine, which share its steps, over the
+    calls that measured it."""
+    seconds = tokens = 0.0
     peaks = []
     for call in calls:
         if call.peak_memory is not None:
             peaks.append(call.peak_memory)
-        if call.items is not None and call.spent:
-            item_seconds += call.spent
-            items += call.items
         if call.busy_seconds is None or call.waiting_seconds is None:
             continue
         seconds += call.busy_seconds + call.waiting_seconds
@@ -128,7 +142,6 @@ def _speed(calls: Sequence[Served]) -> Row:
     return {
         "peak_memory": max(peaks, default=None),
         "tokens_per_second": tokens / seconds if seconds > 0 else None,
-        "seconds_per_item": item_seconds / items if items else None,
     }
 
 
@@ -184,7 +197,8 @@ TABLE = Table(
         " machine and base: figures of different machines are never mixed. Bits a"
         " weight include scales. Memory is the peak of an engine's process. Tokens are"
         " those generated and the prompt's computed ones, not those from a cache, in a"
-        " second of one engine, busy or waiting with requests at hand. Hours are those"
+        " second of one engine, busy or waiting with requests at hand, of all tasks."
+        " Hours are those"
         " of all engines, without starts and loads; engines on one GPU divide its hours."
         " Tasks of a checkpoint overlap: a shard counts since the one before, of any"
         " task. A killed call's last 15 seconds are missing."

@@ -61,7 +61,8 @@ EVENTS = (
     Advanced(engine=0, checkpoint="dense", task="tydiqa", items=10),
 )  # fmt: skip
 NOW = 1000.0
-SERVED = {"engine": 0, "checkpoint": "dense", "device": "cpu", "idle_share": 0.25}
+SECONDS = {"busy_seconds": 2.0, "waiting_seconds": 1.0, "idle_seconds": 1.0}
+SERVED = {"engine": 0, "checkpoint": "dense", "device": "cpu", **SECONDS}
 
 
 def _summary(*more: Event, driver: Driver | None = ALIVE, **document: Any) -> Any:
@@ -88,6 +89,17 @@ def test_running_run() -> None:
     )
     assert (engine.done, engine.seconds, engine.idle_share) == (10, 5.0, 0.25)
     assert found.errors == ("engine 0 died (ActorDiedError)",)
+
+
+def test_shares_of_an_engine_are_of_its_last_checkpoint() -> None:
+    """Of all its tasks: they overlap, and one alone may have counted nothing."""
+    before = SERVED | {"checkpoint": "other"}
+    rows = [before, SERVED | {"idle_seconds": 0.0}, SERVED | {"busy_seconds": 9.0}]
+    nothing = SERVED | dict.fromkeys(SECONDS, 0.0)
+    (engine,) = _summary(engine_stats=[*rows, nothing]).engines
+    assert (engine.idle_share, engine.waiting_share) == (1 / 14, 2 / 14)
+    (engine,) = _summary(engine_stats=[]).engines
+    assert (engine.idle_share, engine.waiting_share) == (None, None)
 
 
 def test_words_of_an_unfinished_run() -> None:

@@ -70,6 +70,18 @@ def test_price_of_all_calls():
     assert rows["reason"][0].startswith("not measured: peak memory, tokens per second")
 
 
+def test_speed_is_of_all_tasks_of_a_checkpoint():
+    """They share steps, which count for the task whose shard ends first. Of 2 + 2 items
+    of one there are 3: some have records of two calls."""
+    none = dict.fromkeys(("prompt_tokens", "generated_tokens", "busy_seconds", "waiting_seconds"), 0)  # fmt: skip
+    first = CALL | {"task": "t", "seconds": 3.0}
+    other = CALL | none | {"task": "u", "seconds": 1.0, "peak_memory": 900}
+    rows = told(first, other, first, tasks=("t", "u"))
+    rows = rows[rows["checkpoint"] == "gptq"]
+    assert_has(rows, tokens_per_second=[25, 25], peak_memory=[900, 900])
+    assert_has(rows, seconds_per_item=[6 / 3, 1 / 2], seconds=[6, 1])
+
+
 def test_hours_are_of_checkpoint_and_task():
     """An engine of two GPUs has twice its hours. A run of before did not divide its
     hours by task: with two tasks they are nobody's."""
