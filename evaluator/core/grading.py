@@ -347,7 +347,7 @@ def _denial(code: str) -> tuple[re.Pattern[str], ...]:
     behind = _one_of(DENIALS.get(code, ()), code)
     return (
         re.compile(
-            rf"(?:(?<!\S)(?:{words}|(?:{verbs})n ?t|no longer) "
+            rf"(?:(?<!\S)(?:{words}|(?:{verbs})n[ ']?t|no longer) "
             rf"(?:be |have been )?(?:{'|'.join(articles)})?"
             r"|(?<!是)(?<!难道)不是?|不太|(?<!南)[无無]|(?<![南北东西中東])非|未|ไม่(?:ใช่)?)\Z"
         ),

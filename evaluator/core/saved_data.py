@@ -82,7 +82,7 @@ def saved_texts(path: Path, *usual: str) -> list[str]:
     for number, row in enumerate(saved_rows(path, *usual, columns=("text",))):
         if not isinstance(row["text"], str):
             raise InputError(
-                f"{path}: row {number}: field 'text' is"
+                f"{path}: row {number} (the first is 0): field 'text' is"
                 f" {one_line(repr(row['text']), 40)}, not a text"
             )
         texts.append(row["text"])

@@ -206,11 +206,18 @@ class Criterion:
     per: float = 100.0
     least: bool = False  # the tolerance is the least that is allowed, not the most
     cancels: bool = False  # noise moves it up as often as down
+    needs: str = ""  # what a run may lack
+    probes: tuple[str, ...] = ()  # that fill its table
 
     @property
     def heading(self) -> str:
         """In a table: "said" (what is lost of it), "picked only"."""
         return worded(self.name.removesuffix("_drop"))
+
+    @property
+    def optional(self) -> bool:
+        """Whether it is judged only where somebody asks for it."""
+        return Tolerances.model_fields[self.bound].default is None
 
     def shown(self, bound: float) -> str:
         """A tolerance for people: as it was given if rounding would change it."""
@@ -304,7 +311,13 @@ def _flips(probe: Probe) -> Callable[[Items, Absent], Measured]:
     return partial(_share, flip_rate(ANSWERS[probe]), probe)
 
 
-_ALONG_BASE = {"along": "greedy answer", "group": "all"}
+_FIDELITY: Mapping[str, Any] = {
+    "table": "fidelity",
+    "where": {"along": "greedy answer", "group": "all"},
+    "needs": "the probe fidelity",
+    "probes": ("fidelity",),
+    "per": 1.0,
+}
 # The most important first: a sentence names only some.
 CRITERIA = (
     *_of_probes(
@@ -325,6 +338,7 @@ CRITERIA = (
         _drop("sample"),
         of_language="sample_drop_language",
         cancels=True,
+        needs="samples under several seeds (--seeds)",
     ),
     _of_known("mc_only", "picked only", "max_mc_only", "saying"),
     _of_known("lost", "lost", "max_lost", "recognising"),
@@ -346,6 +360,8 @@ CRITERIA = (
         "saying",
         table="pr_gap",
         column="delta_pr",
+        needs="the probes greedy and choice",
+        probes=("greedy", "choice"),
         per=1.0,
         cancels=True,
     ),
@@ -355,10 +371,8 @@ CRITERIA = (
         "max_kld",
         SCORE,
         "probabilities",
-        table="fidelity",
         column="kld",
-        where=_ALONG_BASE,
-        per=1.0,
+        **_FIDELITY,
     ),
     Criterion(
         "ear",
@@ -366,10 +380,8 @@ CRITERIA = (
         "min_ear",
         SCORE,
         "probabilities",
-        table="fidelity",
         column="acceptance",
-        where=_ALONG_BASE,
-        per=1.0,
+        **_FIDELITY,
         least=True,
     ),
 )

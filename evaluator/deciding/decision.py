@@ -210,14 +210,19 @@ def decide(
             cuts.append((group, own, items))
     measurements = list(_measurements(paired, cuts, reports or {}, absent))
     judged = sum(measured.evidence is not None for *_, measured in measurements)
+    known = {
+        (each.bound, cut) for each, cut, _, measured in measurements if measured.due
+    }
     levels = PASS_LEVEL, BLOCK_LEVEL / max(judged, 1)
     checks = []
     for criterion, language, bound, measured in measurements:
+        # nobody asks for what is not to be measured
+        lacks = criterion.optional and (criterion.bound, language) not in known
         check = Check(
             criterion=criterion,
             language=language,
             threshold=bound,
-            state="undecided" if measured.due else "unmeasured",
+            state="undecided" if measured.due or lacks else "unmeasured",
             levels=levels,
             missing=measured.missing,
         )

@@ -34,7 +34,8 @@ def unreachable(
 ) -> str:
     """Why no verdict on these items can be PASS, in words; empty if one can. `drawn`:
     whether each has samples of several seeds. `groups`: their own tolerances."""
-    items = list(items)
+    if not (items := list(items)):
+        return ""
     pairs = [(item.language, item.cluster) for item in items]
     languages, names = np.array(pairs, dtype=object).reshape(-1, 2).T
     _, contexts = np.unique(names, return_inverse=True)
@@ -48,9 +49,14 @@ def unreachable(
     equal = Paired.of_answers(languages, contexts, answers, own)
     checks = decide(equal, thresholds, groups=groups).checks
     undecided = [check for check in checks if check.state == "undecided"]
-    if not undecided:
+    measured = [check for check in undecided if check.evidence is not None]
+    for check in undecided:
+        given = {*check.criterion.probes}
+        if check.evidence is None and not (given and given <= {*probes}):
+            return f"a PASS ({check.criterion.text}) needs {check.criterion.needs}"
+    if not measured:
         return ""
-    hardest = max(undecided, key=lambda check: (check.pooled, _needed(check)))
+    hardest = max(measured, key=lambda check: (check.pooled, _needed(check)))
     criterion = hardest.criterion
     where = "" if hardest.pooled else f" in {hardest.language}"
     side = ("at most", "at least")[criterion.least]

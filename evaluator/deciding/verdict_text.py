@@ -10,7 +10,6 @@ from evaluator.core.records import is_group
 from evaluator.deciding.decision import OUTCOMES, Check, Outcome, Verdict, worst_first
 from evaluator.deciding.policy import Policy
 from evaluator.deciding.thresholds import FEWEST
-from evaluator.metrics import TABLES
 from evaluator.metrics.columns import POINTS, rounded
 from evaluator.metrics.intervals import ALPHA
 from evaluator.metrics.items import ALL
@@ -108,7 +107,9 @@ def _reason(verdict: Verdict, most: int) -> str:
     if not reason:
         items = max(check.n for check in verdict.checks if check.pooled)
         reason = f"within every tolerance, on {items:,} items"
-    unmeasured = [check.criterion.text for check in verdict.having("unmeasured")]
+    unmeasured = [
+        check.criterion.text + _where(check) for check in verdict.having("unmeasured")
+    ]
     if unmeasured:
         reason += f"; not measured: {', '.join(unmeasured)}"
     return reason
@@ -183,7 +184,7 @@ def _lacking(verdict: Verdict) -> str:
         if check.noisy:
             return _undecided(check)
     pooled = [check for check in undecided if check.pooled] or undecided
-    worst = max(pooled, key=lambda check: (_excess(check), _needed(check)))
+    worst = max(pooled, key=lambda check: (excess(check), _needed(check)))
     most = max(pooled, key=_needed)
     reason = _undecided(worst)
     rest = [
@@ -203,11 +204,12 @@ def _undecided(check: Check) -> str:
     criterion, what, where = check.criterion, check.criterion.counted, _where(check)
     if check.value is None:
         if criterion.table:
-            needs = TABLES[criterion.table].needs
             return (
                 f"{criterion.text} has no interval in table {criterion.table}, which"
-                f" needs {needs}"
+                f" needs {criterion.needs}"
             )
+        if criterion.needs and not check.missing:
+            return f"{criterion.text}{where} was not measured, which needs {criterion.needs}"
         return f"no {what}{where} of both the base and the checkpoint can be judged"
     if check.contexts < FEWEST:
         items = counted(check.n, what.removesuffix("s"))
@@ -268,10 +270,10 @@ def _in_languages(beyond: Sequence[Check]) -> str:
 
 
 def _worst_first(checks: Iterable[Check]) -> list[Check]:
-    return sorted(checks, key=_excess, reverse=True)
+    return sorted(checks, key=excess, reverse=True)
 
 
-def _excess(check: Check) -> float:
+def excess(check: Check) -> float:
     """How far a value is beyond its tolerance, as a multiple of the tolerance."""
     if check.value is None:
         return math.inf

@@ -14,12 +14,13 @@ import pandas as pd
 from evaluator.core.errors import Json, json_text, one_line, printable
 from evaluator.deciding.decision import OUTCOMES, Check, Verdict, worst_first
 from evaluator.deciding.policy import Policy, spelled
+from evaluator.deciding.verdict_text import excess
 from evaluator.metrics.columns import worded
 from evaluator.metrics.fates import fates_of
 from evaluator.report.notebook import OpenRun
 
 MARKS = {"beyond": "!", "undecided": "?"}
-_DROPS = "open_drop", "choice_drop"
+_STATES = "within", "undecided", "beyond"
 _MOST = 10  # lost answers
 _LONGEST = 2000  # characters of a text
 _ANSWER = 200  # of an answer
@@ -91,20 +92,15 @@ def _shown(check: Check) -> str:
 
 
 def _worst(verdict: Verdict) -> str:
-    """The language or group with the largest loss of open accuracy, else of choice, else
-    by the first criterion that judges one."""
-    apart: dict[str, list[Check]] = {name: [] for name in _DROPS}
-    for check in verdict.checks:
-        if not check.pooled and check.value is not None:
-            apart.setdefault(check.criterion.name, []).append(check)
-    for name, checks in apart.items():
-        if checks:
-            criterion = checks[0].criterion
-            choose = min if criterion.least else max
-            worst = choose(checks, key=lambda check: check.value or 0.0)
-            heading = "" if name in _DROPS else f" ({criterion.heading})"
-            return f"{worst.language} {_shown(worst)}{heading}"
-    return ""
+    """The language or group that decides: the worst state, then the furthest beyond
+    its tolerance."""
+    apart = [each for each in verdict.checks if not each.pooled and _shown(each)]
+    if not apart:
+        return ""
+    worst = max(apart, key=lambda check: (_STATES.index(check.state), excess(check)))
+    heading = worst.criterion.heading
+    named = "" if heading == "said" else f" ({heading})"
+    return f"{worst.language} {_shown(worst)}{named}"
 
 
 def _json(judged: Sequence[Judged]) -> str:

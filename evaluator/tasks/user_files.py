@@ -144,7 +144,7 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
         )
     if is_saved(path):
         for number, row in enumerate(saved_rows(path, *USUAL_SPLITS)):
-            yield f"row {number}", row
+            yield f"row {number} (the first is 0)", row
     else:
         yield from json_lines(read_bytes(path), str(path))
 

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 BLOCKED = 4  # exit code
 _STYLES = {"PASS": "green", "WARN": "yellow", "ANOMALOUS": "magenta", "BLOCK": "red"}
 _LEGEND = (
-    "said, picked, sample: accuracy lost, in points; picked only, lost: % of the known"
-    " answers; all languages together. worst: the language or group that lost most,"
-    " of those judged.\n! beyond its tolerance; ? undecided; + what exceeds the noise floor; ~ its tolerance is"
-    " below that."
+    "said, picked, sample (of single samples): accuracy lost, in points; picked only,"
+    " lost: % of the known answers; all languages together. worst: the language or group"
+    " furthest beyond its tolerance (said, or what it names).\n! beyond its tolerance; ?"
+    " undecided; + what exceeds the noise floor; ~ its tolerance is below that."
 )
 
 
@@ -93,7 +93,7 @@ def gate(
 
     PASS: every loss is surely within its tolerance. BLOCK: a loss is surely beyond
     it, or settings differ. WARN: undecided. ANOMALOUS: the base only guesses, or the
-    checkpoint gains over 5 points. Without --policy the last policy counts, else
+    checkpoint surely gains over 5 points. Without --policy the last policy counts, else
     `gate:` of the run's sweep file. Options replace tolerances of its `default`, and
     stay. A tolerance without a default is judged only if it is set. Known answers: the
     base says and picks them. Writes RUN/gate.json and RUN/gate.yaml, the policy; page

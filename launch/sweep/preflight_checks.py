@@ -402,6 +402,9 @@ def differences_of(
             *differences(base.path, info.path),
             *other_ends(tokenizers[base.name], tokenizers[info.name]),
         ]
+        if base.method and not info.method:
+            made = f"{base.name} is compressed ({base.method}), and it is not"
+            differing[job.name].append(f"{made}: are they exchanged?")
     return differing
 
 

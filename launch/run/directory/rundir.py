@@ -99,7 +99,6 @@ class RunDirectory:
             "config": _hidden(config),
             "provenance": _hidden(provenance()),
             "state": "running",
-            "started": datetime.now(UTC).isoformat(timespec="minutes"),
         }
         self._lock = lock
         self._before = need_version(path)
@@ -111,8 +110,8 @@ class RunDirectory:
         self.earlier_served = rows_as(self._before, "engine_stats", Served)
         self.earlier_failures = failures_of(self._before)
         self.reused = rows_at(self._before, "reused")
-        if "started" in self._before:
-            self._document["started"] = self._before["started"]
+        if "measured" in self._before:
+            self._document["measured"] = self._before["measured"]
         settings = mapping_at(self._before, "config")
         # a changed policy of the sweep is newer than that of the last `gate`
         if lock and mapping_at(settings, "gate") != mapping_at(config, "gate"):
@@ -133,6 +132,9 @@ class RunDirectory:
         """Write run.json with this state and `more` fields; `engine_stats` follow
         those of earlier calls, and stay until this call gives others."""
         self._served = self._served if engine_stats is None else engine_stats
+        if self._served:
+            now = datetime.now(UTC)
+            self._document["measured"] = now.isoformat(timespec="minutes")
         rows = [*self._earlier_rows, *self._served]
         self._document |= {"state": state, "engine_stats": rows}
         able = {}
@@ -146,9 +148,9 @@ class RunDirectory:
             self._document["engines"] = engines
         for name, value in more.items():
             self._document[name] = redacted(value) if isinstance(value, str) else value
-        now, others = mapping_at(self._document, "planned"), set[Name]()
+        planned, others = mapping_at(self._document, "planned"), set[Name]()
         for cell in self.cells:
-            if cell.task not in now.get(cell.checkpoint, ()):
+            if cell.task not in planned.get(cell.checkpoint, ()):
                 others.add(cell.name)
         document = with_cells(self._document, self._before, others)
         text = json_text(document, indent=2, default=_plain)

@@ -113,7 +113,7 @@ def test_saved_squad_folders(tmp_path):
         ),
         (
             lambda folder: rows(1, text=None).save_to_disk(folder),
-            "row 0: field 'text' is None, not a text",
+            "row 0 (the first is 0): field 'text' is None, not a text",
         ),
     ],
 )

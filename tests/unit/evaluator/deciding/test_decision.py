@@ -14,10 +14,11 @@ from scipy.special import betaincinv
 from evaluator.deciding.criteria import CRITERIA, EXTREMES, Paired, Reported
 from evaluator.deciding.decision import Verdict, decide
 from evaluator.deciding.policy import Policy
-from evaluator.deciding.thresholds import Thresholds
+from evaluator.deciding.thresholds import GroupTolerances, Thresholds
 from evaluator.deciding.verdict_text import document, of_groups, summary, usable, why
 from evaluator.deciding.verdicts import judge
 from evaluator.metrics import Inputs, reduce_records
+from evaluator.report.gate_formats import table_of
 from evaluator.store.run_json import Failure
 from tests.support.paired import paired
 from tests.support.records import Seen, records
@@ -199,6 +200,35 @@ def test_only_set_criteria_are_judged():
     assert left.of("open_recovery")[0].value == 1.0
     assert left.of("open_recovery")[0].low == pytest.approx(0.93, abs=0.02)
     assert left.outcome == "PASS"
+
+
+def test_worst_is_the_group_that_decides():
+    """A loss of picked answers beyond its tolerance, not a larger one within its own."""
+    items = np.arange(200)
+    legal = items < 100
+    right = np.ones(200)
+    said, picked = right.copy(), right.copy()
+    said[100:160] = 0
+    picked[:40] = 0
+    due = np.full(200, True)
+    names = np.where(legal, "team=legal", "team=billing")
+    pairs = Paired.of_answers(
+        np.full(200, "english"),
+        items,
+        {"open": (right, said, due), "choice": (right, picked, due)},
+        groups=np.fromiter(((each,) for each in names), object, 200),
+    )
+    groups = {
+        "team=legal": GroupTolerances(max_drop=0),
+        "team=billing": GroupTolerances(max_drop=70),
+    }
+    loose = Thresholds(max_drop=80, max_mc_only=None, max_lost=None)
+    decision = decide(pairs, loose, groups=groups)
+    found = Verdict(task="t", checkpoint="c", base="b", checks=decision.checks)
+    headings, ((*cells,),) = table_of([replace(found, outcome=decision.outcome)])
+    assert (
+        dict(zip(headings, cells, strict=True))["worst"] == "team=legal 40.0! (picked)"
+    )
 
 
 def test_worst_language_counts():

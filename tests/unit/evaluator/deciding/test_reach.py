@@ -37,6 +37,10 @@ def items(count, share=1, languages=("english",)):
         (items(60), {}, ("choice",), "(drop of picked answers: at most 2.0 pp"),
         (items(60), {"min_recovery": 99}, BOTH, "needs at least"),
         (items(60), {}, ("fidelity",), ""),
+        (items(400), {"max_sample_drop": 3}, BOTH, "(drop of sampled answers) needs samples under several seeds"),
+        (items(400), {"max_kld": 1}, BOTH, "nats a token,) needs the probe fidelity"),
+        (items(400), {"max_kld": 1, "max_delta_pr": 1}, (*BOTH, "fidelity"), ""),
+        (items(400), {"max_delta_pr": 1}, ("greedy",), "a PASS (Delta_PR) needs the probes greedy and choice"),
         ([], {}, BOTH, ""),
     ],
 )  # fmt: skip
@@ -54,6 +58,9 @@ def test_groups_need_contexts_if_judged():
     assert not unreachable(
         asked, Thresholds(), BOTH, groups={"team=it": own.popitem()[1]}
     )
+    drawn = {"team=legal": GroupTolerances(max_sample_drop=3)}
+    told = unreachable(asked, Thresholds(), BOTH, groups=drawn)
+    assert told.endswith("needs samples under several seeds (--seeds)")
 
 
 def test_samples_need_contexts_if_judged():

@@ -182,9 +182,13 @@ def test_lacking_seeds_are_missing(drawn, grown):
     assert_has(row, n=30, n_paired=grown, drop=float(lost.mean()) if grown else None)
 
 
-def test_one_seed_is_not_judged(drawn):
+def test_one_seed_does_not_pass(drawn):
+    """Who asks for a tolerance of samples gets no PASS without it."""
     one = {name: right[:, :1] for name, right in drawn.items()}
     (verdict,) = judge(inputs_of(one), JUDGED)
-    assert [each.state for each in verdict.of("sample_drop")] == ["unmeasured"]
+    assert [each.state for each in verdict.of("sample_drop")] == ["undecided"]
+    assert verdict.outcome == "WARN"
+    told = "drop of sampled answers was not measured, which needs samples under several"
+    assert told in why(verdict)
     assert not verdict.sampled
     assert not TABLES["seeds"].rows(inputs_of(one))

@@ -5,7 +5,7 @@ from evaluator.deciding.decision import Verdict, worst_first
 from evaluator.report.page import evaluated, facts
 
 RUN = {
-    "started": "2026-11-29T01:30+00:00",
+    "measured": "2026-11-29T01:30+00:00",
     "planned": {"dense": {"t": 24}, "w": {"t": 24}},
     "identity": {
         "tasks": {"dense": {"t": "0123456789abcdef"}},

@@ -114,7 +114,10 @@ def test_csv_refuses_boolean_answers(tmp_path, value):
     file = tmp_path / "f.csv"
     file.write_text(f"i,q,a\n1,{value},x\n2,?,{value}\n", encoding="utf-8")
     told = refused(load_task, f"hf:{file}", None, said=MINE)
-    assert f"f.csv: row 1: field 'answers' (a) is {value}, a boolean in CSV" in told
+    assert (
+        f"f.csv: row 1 (the first is 0): field 'answers' (a) is {value}, a boolean in CSV"
+        in told
+    )
     assert text(value) == [value]
 
 

@@ -26,6 +26,7 @@ from pruning.config import CalibrationConfig, PruneConfig
 from pruning.run import prune
 from quantising.methods import llm_compressor
 from tests.support.models import VOCABULARY, save_tiny_model
+from tests.support.pruning import magnitude
 from tests.support.quantised import LAYOUTS, with_quantisation
 from tests.support.sweeps import refused
 
@@ -613,6 +614,18 @@ def test_differing_configuration_is_told(tmp_path):
     line = "config.json: rms_norm_eps 1e-06 against 1e-05"
     assert plan.differences == {"int4": [line]}
     assert f"int4: differs from its base beside weights: {line}" in plan.findings
+
+
+def test_exchanged_base_is_told(tmp_path):
+    dense = save_tiny_model(tmp_path / "dense")
+    made = tmp_path / "made"
+    prune(magnitude(dense), made)
+    sweep = (
+        f"models: {{made: {made}}}\ncompress: [{{checkpoint: {dense}, label: dense}}]"
+    )
+    plan = prepared(tmp_path, f"{sweep}\ntasks: [{{task: gazetteer, items: 2}}]")
+    line = "made is compressed (magnitude), and it is not: are they exchanged?"
+    assert plan.differences == {"dense": [line]}
 
 
 def test_differing_settings_of_a_file_are_told(tmp_path):
