@@ -17,7 +17,7 @@ from evaluator.store.run_json import Failure
 
 _MOST = 2  # reasons that a sentence names
 _NAMES = 3  # languages
-_WIDER = "the same command with --control order asks all questions again"
+_WIDER = "which more questions narrow (--control order asks all of them again)"
 _COUNTED: dict[Outcome, str] = {
     "BLOCK": "blocked",
     "ANOMALOUS": "anomalous",
@@ -216,7 +216,7 @@ def _undecided(check: Check) -> str:
         contexts = counted(check.contexts, "context")
         return f"{items}{where} in {contexts}: a verdict needs {FEWEST} contexts"
     if check.noisy:
-        return f"{_measured(check)}: the tolerance is below the noise floor; {_WIDER}"
+        return f"{_measured(check)}: the tolerance is below the noise floor, {_WIDER}"
     return f"{_measured(check)}; it would take {_needs(check)} for an even chance"
 
 

@@ -20,6 +20,7 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from evaluator.core.controls import MARK, change_of
 from evaluator.core.errors import mapping_at, rows_at
 from evaluator.deciding.decision import worst_first
 from evaluator.deciding.verdict_text import summary, usable, why
@@ -34,6 +35,7 @@ from evaluator.report.theme import asset, light
 from evaluator.store.run_json import failures_of
 
 _DIGEST = 12  # characters
+_WRITING = {"greedy", "beam", "sample"}  # probes of answers with a limit
 
 
 def render_page(
@@ -147,9 +149,10 @@ def asked(run: Mapping[str, Any]) -> str:
     for checkpoint in every:
         for name in mapping_at(every, checkpoint):
             settings = mapping_at(every, checkpoint, name)
+            writes = _WRITING.intersection(settings.get("probes") or _WRITING)
             parts = {
                 "grader {}": settings.get("grader"),
-                "at most {} tokens": settings.get("max_new_tokens"),
+                "at most {} tokens": writes and settings.get("max_new_tokens"),
                 "cut answers again with {}": settings.get("recheck_limit"),
                 "{} examples": settings.get("few_shot"),
                 "system prompt {!r}": settings.get("system"),
@@ -201,7 +204,9 @@ def evaluated(run: Mapping[str, Any]) -> list[dict[str, str]]:
         )
         if row.get("calibration"):
             made += f", calibrated on {row['calibration']}"
-        if bases.get(name):
+        if change := change_of(name):
+            made = f"control ({change}) of {name.partition(MARK)[0]}"
+        elif bases.get(name):
             made = f"{made or 'as stored'}, of {bases[name]}"
         rows.append(
             {

@@ -35,6 +35,15 @@ def test_head_names_what_run_json_states():
     assert facts({}) == evaluated({}) == []
 
 
+def test_a_control_is_no_base():
+    names = ("dense~order", "w~engine-torch")
+    rows = [{"name": name, "method": "wanda"} for name in names]
+    assert [each["scheme"] for each in evaluated({"checkpoints": rows})] == [
+        "control (order) of dense",
+        "control (engine:torch) of w",
+    ]
+
+
 def test_worst_verdicts_come_first():
     outcomes = ("PASS", "BLOCK", "WARN", "ANOMALOUS", "BLOCK")
     verdicts = [

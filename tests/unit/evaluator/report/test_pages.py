@@ -94,7 +94,9 @@ def test_how_answers_were_asked_and_graded_is_named():
         "system": "Be brief",
         "template": {"name": "terse"},
     }
+    read = plain | {"grader": None, "probes": ["perplexity"]}  # it writes nothing
     settings = {"a": {"t": plain, "u": plain | shown}, "b": {"t": plain, "v": 3}}
+    settings["a"]["text"] = read
     assert page.asked({"identity": {"task_settings": settings}}) == (
         "t: grader text, at most 32 tokens; u: grader text, at most 32 tokens,"
         " cut answers again with 128, 2 examples, system prompt 'Be brief', prompt terse"
