@@ -195,8 +195,6 @@ class Served:
     checkpoint: str
     task: str = ""  # empty: all of them, in a run of an earlier version
     seconds: Seconds | None = None  # that it worked at it, its start and load apart
-    idle_share: Seconds | None = None
-    waiting_share: Seconds | None = None
     node: str = ""
     node_id: str = ""
     device: str
@@ -221,12 +219,8 @@ class Served:
     kv_scales: str | None = None
 
     @property
-    def spent(self) -> float | None:
-        """Its seconds; of an earlier version, those that the engine counted."""
-        found = self.seconds
-        if found is None and None not in (self.busy_seconds, self.waiting_seconds):
-            found = (self.busy_seconds or 0.0) + (self.waiting_seconds or 0.0)
-        return None if found is None else max(found, 0.0)
+    def spent(self) -> float:
+        return max(self.seconds or 0.0, 0.0)
 
     @property
     def gpus(self) -> int:
@@ -250,7 +244,7 @@ def gpu_hours(some: Sequence[Served], every: Sequence[Served]) -> float:
     spent: dict[str, dict[int, float]] = {}
     for each in every:
         engines = spent.setdefault(each.gpu, {})
-        engines[each.engine] = engines.get(each.engine, 0.0) + (each.spent or 0.0)
+        engines[each.engine] = engines.get(each.engine, 0.0) + each.spent
     seconds = 0.0
     for each in some:
         if each.gpus and each.spent:

@@ -207,7 +207,8 @@ def advance(state: RunState, event: Event, now: float) -> RunState:
                 part: items for part, items in state.done.items() if part in planned
             }
             given_up = {name for name, _ in state.lost}
-            state = replace(state, planned=planned, done=done, failures=())
+            # a watched sweep plans again, after a pause
+            state = replace(state, planned=planned, done=done, failures=(), pace=())
             log = attempts.resumed(log, state.incomplete() - given_up)
             state = replace(state, attempts=log)
             for failure in event.failures:
@@ -260,7 +261,7 @@ def _of_engine(state: RunState, event: OfEngine, now: float) -> RunState:
                 task=event.task,
                 items=event.items,
             )
-            state = replace(state, pace=state.pace or ((now, 0),))
+            state = replace(state, pace=state.pace or ((now, state.items),))
         case _:
             gpu = event.text if isinstance(event, events.Placed) else engine.gpu
             name = None

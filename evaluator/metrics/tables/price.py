@@ -25,8 +25,6 @@ The seconds of `tokens_per_second` are an engine's own: busy, or waiting with re
 base and machine, has the share of `kept` (`evaluator.metrics.fates`) of the answers
 that the base knew; the base keeps all of its own."""
 
-import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -68,34 +66,23 @@ SECONDS = Kind("seconds", partial(rounded, digits=3), unit="s", stored="s")
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
     sizes = {each.name: each for each in rows_as(inputs.run, "checkpoints", Size)}
-    calls: dict[tuple[str, str], dict[str, list[Served]]] = {}
+    machines: dict[str, dict[str, list[Served]]] = {}  # by checkpoint
     every = rows_as(inputs.run, "engine_stats", Served)
     for served in every:
-        machines = calls.setdefault((served.task, served.checkpoint), {})
-        machines.setdefault(served.device, []).append(served)
+        own = machines.setdefault(served.checkpoint, {})
+        own.setdefault(served.device, []).append(served)
     price = price_of_hour(inputs.run)
-    subjects = (*inputs.checkpoints, *inputs.readers)
-    tasks = Counter(subject.checkpoint for subject in subjects)
-    for subject in subjects:
-        size = sizes.get(subject.checkpoint)
+    for subject in (*inputs.checkpoints, *inputs.readers):
+        size, asked = sizes.get(subject.checkpoint), len(inputs.asked(subject.task))
         row: Row = {"task": subject.task, "checkpoint": subject.checkpoint}
-        row |= {"items": len(inputs.asked(subject.task))}
-        row |= _kept(inputs, subject) | _size(size)
-        machines = calls.get(subject.key, {})
-        undivided = calls.get(("", subject.checkpoint), {})
-        for machine, own in (machines or undivided).items():
-            spent: Row = {}
-            if machines or tasks[subject.checkpoint] == 1:
-                spent = _spent(own, gpu_hours(own, every), price)
-            whole = [
-                each
-                for each in every
-                if (each.checkpoint, each.device) == (subject.checkpoint, machine)
-            ]
-            most = len(inputs.asked(subject.task)) if machines else math.inf
-            row |= _speed(whole) | _pace(own, most)
-            yield _told(row | spent | {"machine": machine or None})
-        if size is not None and not (machines or undivided):
+        row |= {"items": asked} | _kept(inputs, subject) | _size(size)
+        for machine, whole in machines.get(subject.checkpoint, {}).items():
+            calls = [each for each in whole if each.task == subject.task]
+            if calls:
+                row |= _speed(whole) | {"machine": machine or None}
+                row |= _spent(calls, asked, gpu_hours(calls, every), price)
+                yield _told(row)
+        if size is not None and "machine" not in row:
             yield _told(row)
 
 
@@ -118,15 +105,6 @@ def _size(size: Size | None) -> Row:
     }
 
 
-def _pace(calls: Sequence[Served], most: float) -> Row:
-    """Of one part on one machine, over the calls that measured it. Some of its `most`
-    items are of several calls, as after another seed."""
-    known = [each for each in calls if each.items is not None and each.spent]
-    seconds = sum(each.spent or 0.0 for each in known)
-    items = min(most, sum(each.items or 0 for each in known))
-    return {"seconds_per_item": seconds / items if items else None}
-
-
 def _speed(calls: Sequence[Served]) -> Row:
     """Of all tasks of one checkpoint on one machine, which share its steps, over the
     calls that measured it."""
@@ -145,10 +123,15 @@ def _speed(calls: Sequence[Served]) -> Row:
     }
 
 
-def _spent(calls: Sequence[Served], hours: float, price: float | None) -> Row:
-    """What a checkpoint took on one machine; `price`: of a GPU's hour."""
-    seconds = sum(call.spent or 0.0 for call in calls)
+def _spent(
+    calls: Sequence[Served], asked: int, hours: float, price: float | None
+) -> Row:
+    """What a checkpoint took for one task on one machine; `price`: of a GPU's hour. An
+    item of the `asked` may be of two calls, as after another seed."""
+    seconds = sum(call.spent for call in calls)
+    items = min(asked, sum(call.items or 0 for call in calls))
     return {
+        "seconds_per_item": seconds / items if items and seconds else None,
         "seconds": seconds or None,
         "engine_hours": seconds / 3600 or None,
         "gpu_hours": hours or None,

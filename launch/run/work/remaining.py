@@ -108,11 +108,11 @@ class Remaining:
 
     def _name(self, job: CheckpointJob) -> None:
         """Give each cell of a checkpoint its key."""
+        for note in self._keys.changes([job], self._cells):
+            self._report(Noted(note))
         for task in self._prepared.asked[job.name]:
             if task.config.recheck_cut:
                 self._take_uncut(job, task)
-        for note in self._keys.changes([job], self._cells):
-            self._report(Noted(note))
         origin = origin_of(self._keys.infos[job.name], job.base)
         for task in self._prepared.asked[job.name]:
             words = self._keys.words(job, task)

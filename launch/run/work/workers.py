@@ -20,7 +20,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from evaluator.checkpoints.info import CheckpointInfo
-from evaluator.core.errors import EngineError, InputError, Json, ResurfaceError
+from evaluator.core.errors import EngineError, InputError, ResurfaceError
 from evaluator.core.liveness import HangWatch, Hung
 from evaluator.engine.base import EngineStats, LoadReport
 from evaluator.store.records import RecordStore
@@ -602,7 +602,6 @@ class EngineWorker(Worker):
         rows = []
         for (_, (name, task)), tally in list(self.tallies.items()):
             where, report, stats, items, seconds = tally
-            shares: Json = stats.shares()
             rows.append(
                 Served(
                     engine=self.number,
@@ -620,7 +619,6 @@ class EngineWorker(Worker):
                     abilities=dict(report.abilities),
                     kv_scales=report.kv_scales,
                     **asdict(stats),
-                    **shares,
                 )
             )
         return rows

@@ -14,18 +14,20 @@ from tests.support.tables import assert_has, only, outcomes
 SPENT = ["seconds", "engine_hours", "gpu_hours", "cost"]
 SPEED = ["peak_memory", "tokens_per_second", "seconds_per_item", *SPENT, "machine"]
 NAMES = ["task", "checkpoint", "bytes", "bits_a_weight", "parameters", *SPEED, "reason"]
-GPU_HOUR = {"task": "t", "gpu": "a: 3,4", "seconds": 3600.0}
+GPU_HOUR = {"gpu": "a: 3,4", "seconds": 3600.0}
 SIZES = [
     {"name": "dense", "bytes": 2000, "disk_bytes": 2080, "parameters": 1000},
     {"name": "gptq", "bytes": 530, "disk_bytes": 600, "parameters": 1000},
 ]
 CALL = {
     "checkpoint": "gptq",
+    "task": "t",
     "device": "H100",
     "prompt_tokens": 60,
     "generated_tokens": 40,
     "busy_seconds": 3.0,
     "waiting_seconds": 1.0,
+    "seconds": 4.0,
     "peak_memory": 700,
     "items": 2,
 }
@@ -55,15 +57,15 @@ def told(*calls: object, **given: object) -> pd.DataFrame:
 
 
 def test_price_of_all_calls():
-    """Two calls: (100 + 300) tokens in (4 + 4) s, and 2 + 6 items; the higher peak."""
-    again = CALL | {"generated_tokens": 240, "items": 6, "peak_memory": 650}
+    """Two calls: (100 + 300) tokens in (4 + 4) s, and 2 + 1 items; the higher peak."""
+    again = CALL | {"generated_tokens": 240, "items": 1, "peak_memory": 650}
     rows = told(CALL, again)
     assert rows.columns.tolist() == NAMES
     assert_has(
         rows, checkpoint=["dense", "gptq"], bytes=[2080, 600], parameters=[1000] * 2
     )
     assert_has(rows, bits_a_weight=[16, 8 * 530 / 1000], peak_memory=[None, 700])
-    assert_has(rows, tokens_per_second=[None, 400 / 8], seconds_per_item=[None, 8 / 8])
+    assert_has(rows, tokens_per_second=[None, 400 / 8], seconds_per_item=[None, 8 / 3])
     assert_has(rows, machine=[None, "H100"], engine_hours=[None, 8 / 3600])
     assert_has(rows, seconds=[None, 8], gpu_hours=[None] * 2, cost=[None] * 2)
     assert rows["reason"][1] == "no GPU is known to have worked at it"
@@ -74,7 +76,7 @@ def test_speed_is_of_all_tasks_of_a_checkpoint():
     """They share steps, which count for the task whose shard ends first. Of 2 + 2 items
     of one there are 3: some have records of two calls."""
     none = dict.fromkeys(("prompt_tokens", "generated_tokens", "busy_seconds", "waiting_seconds"), 0)  # fmt: skip
-    first = CALL | {"task": "t", "seconds": 3.0}
+    first = CALL | {"seconds": 3.0}
     other = CALL | none | {"task": "u", "seconds": 1.0, "peak_memory": 900}
     rows = told(first, other, first, tasks=("t", "u"))
     rows = rows[rows["checkpoint"] == "gptq"]
@@ -84,18 +86,15 @@ def test_speed_is_of_all_tasks_of_a_checkpoint():
 
 def test_hours_are_of_checkpoint_and_task():
     """An engine of two GPUs has twice its hours. A run of before did not divide its
-    hours by task: with two tasks they are nobody's."""
+    hours by task: they are nobody's."""
     later = CALL | GPU_HOUR | {"task": "u", "seconds": 1800.0}
     rows = told(CALL | GPU_HOUR, later, tasks=("t", "u"), price=2.5)
     rows = rows[rows["checkpoint"] == "gptq"]
     assert_has(rows, task=["t", "u"], seconds=[3600, 1800], engine_hours=[1, 0.5])
     assert_has(rows, gpu_hours=[2, 1], cost=[5, 2.5], tokens_per_second=[25, 25])
     assert_has(rows, seconds_per_item=[3600 / 2, 1800 / 2], reason=[None] * 2)
-    before = told(CALL | {"gpu": "a: 3"}, tasks=("t", "u"), price=2.5)
-    before = before[before["checkpoint"] == "gptq"]
-    assert_has(
-        before, engine_hours=[None] * 2, cost=[None] * 2, tokens_per_second=[25, 25]
-    )
+    before = told(CALL | {"task": ""}, price=2.5)
+    assert_has(before, engine_hours=[None] * 2, cost=[None] * 2)
     alone = told(CALL | {"gpu": "a: 3"}, price=3600)
     assert_has(only(alone, checkpoint="gptq"), seconds=4, gpu_hours=4 / 3600, cost=4)
     free = told(CALL | GPU_HOUR, price="2.5")
@@ -146,7 +145,8 @@ def test_price_keeps_machines_apart():
             ["peak_memory", "seconds_per_item", "gpu_hours", "cost"],
         ),
         # engine torch
-        ({"busy_seconds": None}, ["tokens_per_second", "seconds_per_item", *SPENT]),
+        ({"busy_seconds": None}, ["tokens_per_second", "gpu_hours", "cost"]),
+        ({"seconds": None}, ["seconds_per_item", *SPENT]),
         ({"busy_seconds": float("nan")}, SPEED),  # no counters that can be read
         ({"device": 3, "items": -1}, SPEED),
     ],

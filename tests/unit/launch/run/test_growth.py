@@ -357,7 +357,10 @@ def test_dry_run_counts_the_cut_answers(models, tmp_path, monkeypatch) -> None:
     run_here(monkeypatch, sweep(models, size), tmp_path)
     again = sweep(models, size, recheck_cut=True)
     left = left_of(again, tmp_path)
-    assert left == items_by_cell(run_here(monkeypatch, again, tmp_path).asked)
+    engine = run_here(monkeypatch, again, tmp_path)
+    assert left == items_by_cell(engine.asked)
+    told = "recheck_cut is null there, true here: only cut answers are posed again"
+    assert sum(told in each for each in engine.told) == len(left)
     assert all(0 < count < 12 for count in left.values())
 
 

@@ -84,6 +84,15 @@ def test_pace_of_the_last_minutes() -> None:
     assert state.rate(600.0) == pytest.approx(10.0)
 
 
+def test_pace_is_of_one_round_of_a_watched_sweep() -> None:
+    """Not of the pause before it."""
+    state = fold(BEGAN)
+    state = fold(_advanced(40), state=state, now=10.0)
+    state = fold(PLAN, BEGAN, state=state, now=250.0)
+    state = fold(_advanced(20), state=state, now=260.0)
+    assert state.rate(260.0) == 2.0
+
+
 # ---- logs/events.jsonl and metrics.prom
 
 
