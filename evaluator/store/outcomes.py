@@ -58,7 +58,7 @@ __all__ = [
 ]
 
 REDUCED_ROWS = 100_000  # of records, at once
-HELD_ROWS = 20_000  # kept in memory after their first use
+HELD_ROWS = 20_000  # kept in memory: the first, and the last ones read
 GRADED = ("greedy", "beam", "sample")  # table `grading` has a row of each
 Key = TypeVar("Key")
 Value = TypeVar("Value", bound=Sized)
@@ -203,8 +203,8 @@ def plain(outcomes: pd.DataFrame) -> pd.DataFrame:
 
 
 class Outcomes:
-    """Outcomes by checkpoint and task, in memory or in files of RUN/outcomes; the
-    keys of all items in memory."""
+    """Outcomes by checkpoint and task, in memory or (many) in files of RUN/outcomes;
+    the keys of all items in memory."""
 
     def __init__(self, outcomes: pd.DataFrame | None = None) -> None:
         self._held: dict[Pair, pd.DataFrame | Path] = {}
@@ -214,14 +214,17 @@ class Outcomes:
         self._items: dict[str, set[tuple[str, str]]] = {}
         self._read_by: dict[str, set[str]] = {}
         self.formats: dict[Pair, set[str]] = {}
+        self._rows = 0
         if outcomes is not None:
             self.add(outcomes)
 
     def add(self, outcomes: pd.DataFrame, path: Path | None = None) -> None:
-        """Add outcomes, to `path` if given, or in memory. Raises ValueError for a
-        checkpoint and task added before."""
+        """Add outcomes, to `path` if given; few, or without it, stay in memory. Raises
+        ValueError for a checkpoint and task added before."""
         if path is not None:
             write_parquet(pa.Table.from_pandas(outcomes, preserve_index=False), path)
+            self._rows += len(outcomes)
+        few = self._rows <= HELD_ROWS
         for pair, piece in outcomes.groupby(["checkpoint", "task"], sort=False):
             checkpoint, task = map(str, pair)
             if (checkpoint, task) in self._held:
@@ -229,19 +232,10 @@ class Outcomes:
                     f"checkpoint {checkpoint!r}, task {task!r}: a second piece of"
                     " outcomes"
                 )
-            self.first.append(
-                {
-                    name: piece[name].iloc[0]
-                    for name in ("checkpoint", "task", *METADATA)
-                }
-            )
-            self._items.setdefault(task, set()).update(
-                zip(
-                    piece["language"].astype(str),
-                    piece["item_id"].astype(str),
-                    strict=True,
-                )
-            )
+            named = ("checkpoint", "task", *METADATA)
+            self.first.append({name: piece[name].iloc[0] for name in named})
+            keys = zip(piece["language"], piece["item_id"], strict=True)
+            self._items.setdefault(task, set()).update(keys)
             self.formats[checkpoint, task] = set(map(str, piece["format"].unique()))
             asked = {
                 probe.reads
@@ -249,7 +243,7 @@ class Outcomes:
                 if piece[f"{probe.name}_status"].notna().any()
             }
             self._read_by.setdefault(task, set()).update(asked)
-            self._held[checkpoint, task] = plain(piece) if path is None else path
+            self._held[checkpoint, task] = path if path and not few else plain(piece)
 
     def __getitem__(self, pair: Pair) -> pd.DataFrame:
         """One checkpoint's outcomes on one task as plain columns (`plain`); empty if
