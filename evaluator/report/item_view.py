@@ -21,7 +21,6 @@ The index names the probes in this order; those without a view are left out."""
 
 import base64
 import gzip
-import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +33,7 @@ from evaluator.core.records import FORMATS
 from evaluator.core.reducing import by_its_rule
 from evaluator.metrics.fates import fates_of
 from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.items import Array
 from evaluator.probes import PROBES
 from evaluator.probes.base import Probe
 from evaluator.store.outcomes import chosen_seed, context_is_cut
@@ -86,9 +86,10 @@ class ItemView:
             ["language", "item_id", "index"], kind="stable"
         )
         columns = _columns(shown, probes)
-        for language, part in shown.reset_index().groupby("language"):
-            here = slice(part.index[0], part.index[-1] + 1)
-            chunk = self._chunk(task, str(language), part)
+        kept = shown[["item_id", "is_gold", *_TEXTS]].to_numpy(object)
+        for language, rows in shown.groupby("language").indices.items():
+            here = slice(rows[0], rows[-1] + 1)
+            chunk = self._chunk(task, str(language), kept[here])
             chunk |= {name: values[here] for name, values in columns.items()}
             self._keep(checkpoint, task, str(language), chunk)
 
@@ -98,15 +99,17 @@ class ItemView:
         tasks = self.where.setdefault(checkpoint, {})
         tasks.setdefault(task, {})[language] = name
 
-    def _chunk(self, task: str, language: str, records: pd.DataFrame) -> Json:
-        """The texts and item numbers of one language's records."""
-        codes, items = pd.factorize(records["item_id"])
+    def _chunk(self, task: str, language: str, records: Array) -> Json:
+        """The texts and item numbers of one language's records: of each its item,
+        whether it is of a gold option, _TEXTS."""
+        codes, items = pd.factorize(records[:, 0])
         keys = [(task, language, str(item)) for item in items]
         numbers = [self.numbers.setdefault(key, len(self.numbers)) for key in keys]
-        gold = records["is_gold"].eq(True) & records["option_text"].notna()
-        for code, text in zip(codes[gold], records["option_text"][gold], strict=True):
-            self.gold.setdefault(numbers[code], [str(text)])
-        places, strings = pd.factorize(records[_TEXTS].to_numpy(object).ravel())
+        gold = records[:, 1] == 1
+        for code, option in zip(codes[gold], records[gold, 3], strict=True):
+            if isinstance(option, str):
+                self.gold.setdefault(numbers[code], [option])
+        places, strings = pd.factorize(records[:, 2:].ravel())
         chunk: Json = {"s": [*strings], "n": [numbers[code] for code in codes]}
         for at, name in enumerate(_TEXTS):
             own = places[at :: len(_TEXTS)].tolist()
@@ -131,12 +134,12 @@ class ItemView:
 
     def chunks_of(self, checkpoints: Collection[str]) -> dict[str, str]:
         """The chunks of some checkpoints, and all contexts."""
-        chosen = {}
-        for checkpoint in self.where:
-            if not checkpoint or checkpoint in checkpoints:
-                for name in self._names(checkpoint):
-                    chosen[name] = self.chunks[name]
-        return chosen
+        return {
+            name: self.chunks[name]
+            for checkpoint in self.where
+            if not checkpoint or checkpoint in checkpoints
+            for name in self._names(checkpoint)
+        }
 
     def _names(self, checkpoint: str) -> Iterator[str]:
         for languages in self.where[checkpoint].values():
@@ -145,11 +148,10 @@ class ItemView:
     @property
     def sizes(self) -> dict[str, int]:
         """Bytes of each checkpoint's answers."""
-        sizes = {}
-        for checkpoint in filter(None, self.where):
-            names = self._names(checkpoint)
-            sizes[checkpoint] = sum(len(self.chunks[name]) for name in names)
-        return sizes
+        return {
+            checkpoint: sum(len(self.chunks[name]) for name in self._names(checkpoint))
+            for checkpoint in filter(None, self.where)
+        }
 
     def index(
         self,
@@ -173,7 +175,7 @@ class ItemView:
                 checkpoints[name] = shown
         keys = list(self.numbers)
         numbers = range(len(keys))
-        order = sorted(numbers, key=lambda number: keys[number])
+        order = sorted(numbers, key=keys.__getitem__)
         tasks = sorted({task for task, _, _ in keys})
         languages = sorted({language for _, language, _ in keys})
         probes = [
@@ -223,12 +225,12 @@ def _of_one_seed(records: pd.DataFrame) -> pd.DataFrame:
     return records[seed == seed.groupby(kind).transform(chosen_seed, own)]
 
 
-def _columns(records: pd.DataFrame, probes: list[str]) -> dict[str, list[float | None]]:
+def _columns(records: pd.DataFrame, probes: list[str]) -> Json:
     """A chunk's columns of numbers."""
     hits = records["contains"].astype("boolean").fillna(False).astype(int)
     return {
-        "probe": [*map(probes.index, records["probe"])],
-        "format": [*map(FORMATS.index, records["format"])],
+        "probe": pd.Categorical(records["probe"], probes).codes.tolist(),
+        "format": pd.Categorical(records["format"], FORMATS).codes.tolist(),
         "hit": _listed(records["status"].map(_FAILED).fillna(hits)),
         "gold": _listed(records["is_gold"]),
         "cut": _listed(context_is_cut(records)),
@@ -241,6 +243,6 @@ def _columns(records: pd.DataFrame, probes: list[str]) -> dict[str, list[float |
 def _listed(column: pd.Series, digits: int | None = None) -> list[float | None]:
     """A column of numbers, rounded; a missing one is None."""
     values = column.to_numpy(np.float64, na_value=np.nan)
-    return [
-        None if math.isnan(each) else round(each, digits) for each in values.tolist()
-    ]
+    known, listed = ~np.isnan(values), np.full(len(values), None)
+    listed[known] = [round(each, digits) for each in values[known].tolist()]
+    return [*listed]
