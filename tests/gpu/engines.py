@@ -35,8 +35,7 @@ _ROWS: dict[str, tuple[int | str, Json, dict[str, str]]] = {
 
 
 def row_of(name: str, model: Path, out: Path, seconds: float) -> Json:
-    """Items a second, decisions on the number of engines, and the engines' shares of
-    their time."""
+    """Items a second, decisions on the number of engines, and the engines' seconds."""
     engines, settings, variables = _ROWS[name]
     run, sweep = out / f"engines-{name}", out / f"engines-{name}.yaml"
     document = {
@@ -67,9 +66,8 @@ def row_of(name: str, model: Path, out: Path, seconds: float) -> Json:
     if len(times) > 1:
         row["items_a_second"] = sum(items[1:]) / (times[-1] - times[0])
         served = json.loads((run / "run.json").read_text())["engine_stats"]
-        row["waiting_and_idle"] = [
-            [each["waiting_share"], each["idle_share"]] for each in served
-        ]
+        names = ("seconds", "waiting_seconds", "idle_seconds")
+        row["engines"] = [{name: each[name] for name in names} for each in served]
     else:
         row["error"] = sweep.with_suffix(".log").read_text()[-300:]
     return row
