@@ -121,8 +121,11 @@ def read_status(
         place = ": ".join([str(file), *map(str, problem["loc"])])
         raise InputError(f"{place}: {one_line(problem['msg'])}") from error
     state = read_state(run_dir)
-    if state.working and run.state.startswith("finished"):
-        run.state = "running"  # its report is not written yet
+    if run.state.startswith("finished"):  # but for its report
+        if state.working:
+            run.state = "running"
+        elif state.end is not None and state.end.state == "failed":
+            run.state, run.error = "failed", state.end.text
     driver = driver_of(run_dir, sleep=sleep) if run.state == "running" else None
     found = summarise(str(run_dir), run, state, driver, time.time())
     with suppress(OSError, InputError):

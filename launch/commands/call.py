@@ -21,7 +21,7 @@ from evaluator.core.liveness import this_process
 from evaluator.engine.config import ENGINES, EngineConfig
 from evaluator.engine.processor import usable_cores
 from evaluator.probes.config import EvalConfig
-from evaluator.store.run_json import need_run, read_run
+from evaluator.store.run_json import Served, need_run, read_run, rows_as
 from launch.commands.dry_run import explanation, lines_of, print_estimate
 from launch.commands.options import (
     Detach,
@@ -284,8 +284,8 @@ def _end_of(error: BaseException | None) -> End:
 
 
 class Ending:
-    """Writes RUN/end.json, and the last line of stdout for `printed`. A refused call
-    leaves neither."""
+    """Writes RUN/end.json and RUN/metrics.prom, and the last line of stdout for
+    `printed`. A refused call leaves none."""
 
     def __init__(self, out: Path, *, printed: bool, left: Tell | None = None) -> None:
         """`left`: takes a line once it is safe to leave this process alone."""
@@ -293,7 +293,7 @@ class Ending:
         self._accepted = False
         self._verdicts: Sequence[Verdict] = ()
 
-    def on(self, event: Event, _: object = None) -> None:
+    def on(self, event: Event, state: RunState) -> None:
         match event:
             case Planned():
                 self._accepted = True
@@ -306,10 +306,11 @@ class Ending:
             case Judged():
                 self._verdicts = event.verdicts
             case End() if self._accepted:
-                self._end(event)
+                self._end(event, state)
 
-    def _end(self, event: End) -> None:
+    def _end(self, event: End, state: RunState) -> None:
         from evaluator.deciding.verdict_text import in_short
+        from launch.run.directory.metrics import write_metrics
 
         ended = Ended(
             run=str(self._out),
@@ -323,6 +324,8 @@ class Ending:
             closing.append(line)
         with suppress(OSError, ResurfaceError):  # a full disk, or another's run by now
             write_atomically(self._out / "end.json", line.encode())
+            rows = rows_as(read_run(self._out), "engine_stats", Served)
+            write_metrics(self._out, event.state, state, rows)
 
 
 def _import_report(event: Event, _: RunState) -> None:

@@ -82,6 +82,7 @@ class RunState:
     # of the last call
     started: float = 0.0
     working: bool = False  # until its event `end`, which a killed one never has
+    end: events.End | None = None  # that event
     engines: Mapping[int, EngineState] = field(default_factory=dict)
     compressed: tuple[int, int] | None = None  # checkpoints made, of all
     items: int = 0  # finished in this call
@@ -196,7 +197,7 @@ def advance(state: RunState, event: Event, now: float) -> RunState:
                 working=True,
             )
         case events.End():
-            state = replace(state.ended, working=False)
+            state = replace(state.ended, working=False, end=event)
         case events.Planned():
             planned = {
                 (checkpoint, task): items

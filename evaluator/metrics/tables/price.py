@@ -184,7 +184,8 @@ TABLE = Table(
         " Hours are those"
         " of all engines, without starts and loads; engines on one GPU divide its hours."
         " Tasks of a checkpoint overlap: a shard counts since the one before, of any"
-        " task. A killed call's last 15 seconds are missing."
+        " task. Controls have no row, and `resurface status` counts theirs too. A killed"
+        " call's last 15 seconds are missing."
     ),
     needs="run.json",
     columns=(

@@ -219,8 +219,6 @@ class _Run:
         self._directory.mark(
             state, checkpoints=self.infos, engine_stats=self.engine_stats, **more
         )
-        if state != "running":
-            self._metrics.write(state, self.engine_stats)
 
     # ---- the loop
 

@@ -190,6 +190,9 @@ def test_run_without_its_report_is_not_finished(tmp_path: Path, state: str) -> N
     held.release()
     ended = _write(tmp_path / "ended", state, *begun, End(state))  # type: ignore[arg-type]
     assert read_status(ended).state == state
+    broken = End("failed", "table 't' of a plugin failed", 1)
+    failed = read_status(_write(tmp_path / "failed", state, *begun, broken))
+    assert (failed.state, failed.why) == ("failed", broken.text)
 
 
 def test_driver_on_this_machine(tmp_path: Path) -> None:
@@ -278,7 +281,12 @@ def test_watch_ends_with_the_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sleep, Mock(side_effect=KeyboardInterrupt))
     assert typed(monkeypatch, "status", run, "--watch") == 0
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(sleep, lambda _: _write(run, "finished"))
+
+    def end(_: float) -> None:
+        (run / "logs" / "events.jsonl").unlink()
+        _write(run, "finished")
+
+    monkeypatch.setattr(sleep, end)
     assert typed(monkeypatch, "status", run, "--watch", "--json") == 0
     held.release()
     lines = capsys.readouterr().out.splitlines()

@@ -91,6 +91,8 @@ def test_second_driver_is_refused(
     }
     assert (ended["state"], ended["exit_code"]) == (state, codes[state])
     assert json.loads(Path("a/run/end.json").read_text()) == ended
+    metrics = Path("a/run/metrics.prom").read_text()
+    assert f'resurface_state{{state="{state}"}} 1' in metrics.splitlines()
     held = Lease(Path("a/run"))
     with pytest.raises(InputError, match="another resurface process"):
         _call(monkeypatch, Path("a/run"), None)

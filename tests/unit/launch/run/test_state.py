@@ -12,7 +12,7 @@ from evaluator.core.errors import ResurfaceError
 from evaluator.store.run_json import Failure, Served
 from launch.run.directory import metrics as metrics_module
 from launch.run.directory.event_log import EventLog, read_state
-from launch.run.directory.metrics import Metrics
+from launch.run.directory.metrics import Metrics, write_metrics
 from launch.run.events import (
     Advanced,
     Began,
@@ -187,7 +187,7 @@ def test_metrics_of_all_calls(tmp_path: Path) -> None:
     assert {name: found[name] for name in expected} == {
         name: str(value) for name, value in expected.items()
     }
-    metrics.write("failed", [])
+    write_metrics(tmp_path, "failed", bus.state, [])
     found = dict(_samples(tmp_path / "metrics.prom"))
     assert (found["engines_alive"], found['state{state="failed"}']) == ("0", "1")
 
