@@ -3,9 +3,8 @@ of a node exporter. The driver writes it every few seconds, and the command at i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -15,49 +14,26 @@ from evaluator.core.errors import InputError
 from evaluator.core.files import write_atomically
 from evaluator.store.run_json import Served
 from launch.run.events import State
-from launch.run.state import Bus, RunState
+from launch.run.state import RunState
 
 NAME = "metrics.prom"
-_EVERY_SECONDS = 3.0
 _ALIVE = ("idle", "loading", "evaluating")
 _TEMPLATES = Environment(  # noqa: S701  (text for Prometheus, not HTML)
     loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True
 )
 
 
-class Metrics:
-    """Writes a working run's state now and then. Only the driver's thread uses it."""
-
-    def __init__(self, run_dir: Path, bus: Bus, earlier: Sequence[Served] = ()) -> None:
-        """`earlier`: rows of earlier calls' engines."""
-        self._run_dir = run_dir
-        self._bus = bus
-        self._earlier = earlier
-        self._written: float | None = None
-
-    def poll(self, served: Callable[[], Sequence[Served]]) -> None:
-        """Write, at most every few seconds. Raises ResurfaceError if another driver
-        took over, but no disk's error."""
-        now = self._bus.clock()
-        if self._written is None or now - self._written >= _EVERY_SECONDS:
-            self._written = now
-            rows = [*self._earlier, *served()]
-            write_metrics(
-                self._run_dir, "running", replace(self._bus.state, now=now), rows
-            )
-
-
 def write_metrics(
     run_dir: Path, run: State, state: RunState, rows: Sequence[Served]
 ) -> None:
-    """Raises as `Metrics.poll`. `rows`: of all calls' engines."""
-    done = 0
-    for part, items in state.planned.items():
-        done += min(state.done.get(part, 0), items)
+    """`rows`: of all calls' engines. Raises ResurfaceError if another driver took over,
+    but no disk's error."""
+    planned = state.planned
+    done = sum(min(state.done.get(part, 0), planned[part]) for part in planned)
     engines = [each.state for each in state.engines.values()]
     text = _TEMPLATES.get_template(f"{NAME}.j2").render(
         done=done,
-        planned=sum(state.planned.values()),
+        planned=sum(planned.values()),
         failures=len(state.failures),
         checkpoints=state.checkpoints(),
         alive=sum(each in _ALIVE for each in engines) if run == "running" else 0,

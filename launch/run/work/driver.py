@@ -29,7 +29,7 @@ from launch.run.decide.board import Board
 from launch.run.decide.nodes import Nodes, Placement, compress_options
 from launch.run.decide.sharing import Trial, most_engines, room_for
 from launch.run.directory.lock import STOP
-from launch.run.directory.metrics import Metrics
+from launch.run.directory.metrics import write_metrics
 from launch.run.directory.rundir import RunDirectory, drop_references, set_damaged_aside
 from launch.run.events import (
     GaveUp,
@@ -54,6 +54,7 @@ from launch.sweep.preflight_checks import manifest_of
 
 _REMOTE = 4  # engines of models behind URLs, each of one model at a time
 _POLL_SECONDS = 0.2  # between two checks for ended jobs
+_METRICS_SECONDS = 3.0  # between two writes of metrics.prom
 _NODES_SECONDS = 1.0  # between two checks of the nodes
 _REMEMBER_SECONDS = 15.0  # between two writes of the engines' counters to run.json
 
@@ -74,7 +75,6 @@ def run_sweep(
     failed, LeaseLost to another driver.
     """
     run_dir, store = directory.path, RecordStore(directory.path)
-    metrics = Metrics(run_dir, bus, directory.earlier_served)
     try:
         store.clean()
         set_damaged_aside(store, run_dir, lambda text: bus.report(Warned(text)))
@@ -93,7 +93,7 @@ def run_sweep(
         directory.mark("running", planned=planned, seeds=seeds, differences=differences)
         directory.note_failures(failures)
         bus.report(Planned(planned, tuple(failures)))
-        run = _Run(prepared, directory, store, bus, metrics, reuse)
+        run = _Run(prepared, directory, store, bus, reuse)
         try:
             with captured(console, run_dir / "logs" / "driver.log"):
                 outcome = run.execute()
@@ -122,7 +122,6 @@ class _Run:
         directory: RunDirectory,
         store: RecordStore,
         bus: Bus,
-        metrics: Metrics,
         reuse: Sequence[Path],
     ) -> None:
         self._prepared = prepared
@@ -131,7 +130,7 @@ class _Run:
         self._logs = directory.path.absolute() / "logs"
         self._store = store
         self._report = bus.report
-        self._metrics = metrics
+        self._told = 0.0  # when metrics.prom was
         self._noted = 0  # of the board's failures
         self.infos: list[CheckpointInfo] = []
         self.engine_stats: list[Served] = []
@@ -307,8 +306,12 @@ class _Run:
             pruning=busy,
             short=compressing.short and not busy,
         )
-        self._metrics.poll(lambda: _served(fleet.workers))
         now = time.monotonic()
+        if now - self._told > _METRICS_SECONDS:
+            self._told, bus = now, self._board.bus
+            rows = [*self._directory.earlier_served, *_served(fleet.workers)]
+            state = replace(bus.state, now=bus.clock())
+            write_metrics(self._directory.path, "running", state, rows)
         ended = self._board.bus.state.counts["ended"]
         wait = _REMEMBER_SECONDS if ended == self._ended else 1.0
         if now - self._remembered > wait:

@@ -12,7 +12,7 @@ from evaluator.core.errors import ResurfaceError
 from evaluator.store.run_json import Failure, Served
 from launch.run.directory import metrics as metrics_module
 from launch.run.directory.event_log import EventLog, read_state
-from launch.run.directory.metrics import Metrics, write_metrics
+from launch.run.directory.metrics import write_metrics
 from launch.run.events import (
     Advanced,
     Began,
@@ -175,9 +175,8 @@ def test_metrics_of_all_calls(tmp_path: Path) -> None:
     served = Served(checkpoint="dense", device="cpu", generated_tokens=100)
     bus = _called(tmp_path, FIRST_CALL, 1.8e9)
     bus = _called(tmp_path, SECOND_CALL, 1.9e9)
-    bus.clock = lambda: bus.state.now
-    metrics = Metrics(tmp_path, bus, [served])
-    metrics.poll(lambda: [replace(served, generated_tokens=11)])
+    rows = [served, replace(served, generated_tokens=11)]
+    write_metrics(tmp_path, "running", bus.state, rows)
     found = dict(_samples(tmp_path / "metrics.prom"))
     expected: dict[str, Any] = {
         "items_done": 40, "items_planned": 80, "failures": 2, 'checkpoints{state="failed"}': 2, "engines_alive": 1,
@@ -196,6 +195,6 @@ def test_metrics_need_no_disk(tmp_path, monkeypatch) -> None:
     """Another driver's fence ends the run all the same."""
     written = Mock(side_effect=[OSError("broken"), ResurfaceError("taken over")])
     monkeypatch.setattr(metrics_module, "write_atomically", written)
-    Metrics(tmp_path, Bus()).poll(list)
+    write_metrics(tmp_path, "running", RunState(), [])
     with pytest.raises(ResurfaceError, match="taken over"):
-        Metrics(tmp_path, Bus()).poll(list)
+        write_metrics(tmp_path, "running", RunState(), [])
