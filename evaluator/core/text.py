@@ -148,11 +148,14 @@ def loops(text: str, language: str) -> bool:
     """Whether a text loops: at least half of its n-grams of `LOOP` tokens stand in
     it before.
 
-    The tokens are those of token F1, of the normalised text. A text of fewer than 2
-    `LOOP` tokens does not loop.
+    The tokens are those of token F1, of the normalised text; of a text of fewer than 2
+    `LOOP`, its characters, if they are 4 `LOOP` or more.
     """
     tokens = split_tokens(normalise(text), language)
+    fewest = 2 * LOOP
+    if len(tokens) < fewest:
+        tokens, fewest = [*"".join(tokens)], 4 * LOOP
     grams = [
         tuple(tokens[start : start + LOOP]) for start in range(len(tokens) - LOOP + 1)
     ]
-    return len(tokens) >= 2 * LOOP and 2 * len(set(grams)) <= len(grams)
+    return len(tokens) >= fewest and 2 * len(set(grams)) <= len(grams)

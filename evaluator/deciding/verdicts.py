@@ -278,7 +278,7 @@ def _guessing(paired: Paired, checks: tuple[Check, ...]) -> str | None:
     shown = {check.criterion.shows for check in checks}
     beyond = {check.criterion.shows for check in checks if check.state == "beyond"}
     probes: tuple[tuple[Probe, Shows, str, float, str], ...] = (
-        ("open", "saying", "says", 0.0, "its prompt and chat template"),
+        ("open", "saying", "says", 0.0, "its prompt, chat template and max_new_tokens"),
         ("choice", "recognising", "picks", paired.floor, _OPTIONS_FIRST),
     )
     for probe, shows, what, floor, first in probes:

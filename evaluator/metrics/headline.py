@@ -294,7 +294,7 @@ def _why_no_fates(headline: pd.DataFrame) -> str:
         )
     return (
         "No checkpoint here has a base with greedy and choice records: evaluate a"
-        " dense and a compressed one together."
+        " dense and a compressed one together (--base)."
     )
 
 

@@ -30,7 +30,7 @@ from evaluator.core.errors import InputError, Json, field, one_line
 from evaluator.core.records import Item
 from evaluator.tasks.base import Argument, Task
 from evaluator.tasks.mapping import RowMapping
-from evaluator.tasks.rows import RowLocation, read_data_set, rows_at
+from evaluator.tasks.rows import SUFFIXES, RowLocation, read_data_set, rows_at
 from evaluator.tasks.source import Source
 
 FOLDER = Path(__file__).parent / "presets"
@@ -96,6 +96,8 @@ def _named(path: Path | None) -> tuple[str, Source, bool]:
         path = beside if beside.exists() else Path(said.data)
     if path.exists():
         return str(path), said, True
+    if path.suffix.lower() in SUFFIXES:
+        raise InputError(f"{path}: there is no such file, here or beside its mapping")
     repository, _, revision = str(path).partition("@")
     return repository, said.over(Source(revision=revision or None)), False
 

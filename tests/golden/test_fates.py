@@ -125,7 +125,25 @@ def test_length_by_hand():
         row = only(TABLES["length"].fill(inputs).frame)
         assert_has(row, at_limit=at_limit, cut=at_limit, loop=0.0, tokens=4)
         # whether the last token ends the answer
-        assert ("no token is known to end one" in str(row["reason"])) == (limit == 4)
+        assert ("ends in the same token" in str(row["reason"])) == (limit == 4)
+
+
+def test_answers_that_all_fill_the_limit_are_cut():
+    """They end in different tokens, so nearly none is the end; the gate says so."""
+    full = [
+        Seen(greedy=True, choice=True, tokens=16, ended=n % 2 > 0) for n in range(4)
+    ]
+    parts = [records("dense", numbered(english=full))]
+    parts.append(records("p", numbered(english=full), base="dense"))
+    run = run_of(p={"max_new_tokens": 16})
+    inputs = Inputs(reduce_records(pd.concat(parts, ignore_index=True)), run=run)
+    row = only(TABLES["length"].fill(inputs).frame)
+    assert_has(row, base_at_limit=1.0, at_limit=1.0)
+    (verdict,) = judge(inputs, Policy())
+    told = (
+        "4 of 4 answers of the base are cut at a limit (max_new_tokens, --recheck-cut)"
+    )
+    assert verdict.remarks == (told,)
 
 
 # 8 words, 3 times: 17 runs of 8 words, 8 of them different.

@@ -305,7 +305,7 @@ def test_headline_without_fates():
     assert_has(only(found["fates"]), n=0, items=1, dissociation_rate=None, reason=why)
     assert sentence_of(found).startswith(f"T{why[1:]}")
     alone = sentence_of(tables(records("dense", DENSE)))
-    assert alone.endswith("evaluate a dense and a compressed one together.")
+    assert alone.endswith("evaluate a dense and a compressed one together (--base).")
     # The compressed checkpoint failed on every item: nothing is known of the fates, and
     # the base is not to blame.
     failed = replace(BOTH, status="engine_error", why="out of memory")

@@ -6,8 +6,9 @@ items measured in both checkpoints. `ratio` is mean over mean; its interval uses
 no answer is longer than the limit. `at_limit` is the share of answers that reached
 the limit of new tokens without an EOS. Records do not name the EOS token. But the
 last token of an answer that is shorter than the limit is one. An answer as long as
-the limit was cut off, unless it ends in one of these; without a shorter answer, that is
-unknown. The limit is that of run.json, or else the length of the pair's longest answer.
+the limit was cut off, unless it ends in one of these. Without a shorter answer, all
+were if they end in different tokens, and else that is unknown. The limit is that of
+run.json, or else the length of the pair's longest answer.
 
 Three outcomes are no short answer, and an answer has one of them at most:
 
@@ -46,7 +47,7 @@ from evaluator.metrics.measures import Average, Count, Lengthening, Of, Share, a
 from evaluator.metrics.table import Dots, Series, Table
 
 LONG = 2
-_UNKNOWN = "no answer is shorter than the limit, so no token is known to end one"
+_UNKNOWN = "every answer is as long as the limit and ends in the same token"
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,10 @@ class _Limit:
         most = limit or lengths.max(initial=0)
         longest = settings.get("recheck_limit") or lengths.max(initial=0)
         ended = (lengths < most) | ((lengths > most) & (lengths < longest))
-        return cls(limit, most, np.unique(lasts[ended]))
+        ends = np.unique(lasts[ended])
+        if not len(ends) and len(np.unique(lasts)) > 1:
+            ends = np.array([np.nan])  # none of them
+        return cls(limit, most, ends)
 
     def rechecked(self, items: Items) -> Floats:
         return as_floats(items["answer_tokens"] > self.most)
@@ -127,6 +131,12 @@ def unended(inputs: Inputs, subject: Subject) -> str:
     )
     loop = (loop & cut) | ((_loops(lost) > 0) & (_loops(lost, BASE) == 0))
     cut = (cut | (limit.cut(lost) > limit.cut_base(lost))) & ~loop
+    full = int(np.nansum(limit.cut_base(items)))
+    if 2 * full > len(items):
+        return (
+            f"{full:,} of {len(items):,} answers of the base are cut at a limit"
+            " (max_new_tokens, --recheck-cut)"
+        )
     if not (cut | loop).any():
         return ""
     return (

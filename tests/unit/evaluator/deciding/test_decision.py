@@ -127,7 +127,7 @@ def test_verdicts_on_losses(losses, use, reason):
         (alike(150, SAID, PICKED), {"max_mc_only": None, "max_lost": None}, "PASS", ""),
         # a base at or below guessing
         (alike(10, PICKED), {}, "ANOMALOUS", "the base says 0.0 % of 10 answers"),
-        (alike(150, PICKED), {}, "ANOMALOUS", "the base says 0.0 % of 150 answers: inspect its prompt and chat temp"),
+        (alike(150, PICKED), {}, "ANOMALOUS", "the base says 0.0 % of 150 answers: inspect its prompt, chat templa"),
         (
             {f"english/{n}": Seen(greedy=True, choice=n < 37) for n in range(150)}, {}, "ANOMALOUS",
             "the base picks 24.7 % of 150 answers, and guessing picks 25.0 %: inspect the task's options and its",

@@ -62,6 +62,13 @@ def test_named_columns_and_splits(tmp_path):
     assert ids(english(spec, MINE)) == ["validation"]
 
 
+def test_missing_file_of_a_mapping_asks_no_hub(tmp_path):
+    mapping = tmp_path / "q.yaml"
+    mapping.write_text("data: nope.csv\nfields: {question: q, answers: a}\n")
+    told = refused(load_task, f"hf:{mapping}", None)
+    assert told == "nope.csv: there is no such file, here or beside its mapping"
+
+
 def test_examples_are_of_the_training_split(tmp_path):
     """Where the data set has one; they are a part of its digest."""
     for split in ("train", "test"):
