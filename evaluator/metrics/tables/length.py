@@ -12,8 +12,8 @@ run.json, or else the length of the pair's longest answer.
 
 Three outcomes are no short answer, and an answer has one of them at most:
 
-- `loop`: it repeats itself, cut or not: at least half of its runs of 8 words stand in
-  it before (`evaluator.core.text.loops`).
+- `loop`: it repeats itself, cut or not: at least half of its runs of 8 words, or of
+  characters where its words are few, stand in it before (`evaluator.core.text.loops`).
 - `cut`: it reached the limit without an EOS, and does not loop.
 - `long`: it ended by itself, does not loop, and is over LONG times as long as the
   base's.
@@ -206,7 +206,7 @@ TABLE = Table(
         " ratio to the base's. at limit: the share of answers without EOS, which"
         " reached the limit of new tokens. A model that continues where its base stops"
         " has lost more than an accuracy shows. Loop: half of an answer's runs of eight"
-        " words repeat earlier ones. Cut: at the limit, and no loop. Long: it ended, and"
+        " words (of a few long ones: characters) repeat earlier ones. Cut: at the limit, and no loop. Long: it ended, and"
         " is over twice as long as the base's. Rechecked: cut answers that were posed"
         " again with a higher limit (--recheck-cut), and what they became."
     ),
