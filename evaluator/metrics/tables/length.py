@@ -206,8 +206,8 @@ TABLE = Table(
         " ratio to the base's. at limit: the share of answers without EOS, which"
         " reached the limit of new tokens. A model that continues where its base stops"
         " has lost more than an accuracy shows. Loop: half of an answer's runs of eight"
-        " words (of a few long ones: characters) repeat earlier ones. Cut: at the limit, and no loop. Long: it ended, and"
-        " is over twice as long as the base's. Rechecked: cut answers that were posed"
+        " words (of a few long ones: characters) repeat earlier ones. Cut: at the limit,"
+        " and no loop. Long: it ended, and is over twice as long as the base's. Rechecked: cut answers that were posed"
         " again with a higher limit (--recheck-cut), and what they became."
     ),
     needs="the probe greedy on a checkpoint and its base",
