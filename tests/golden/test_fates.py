@@ -144,6 +144,12 @@ def test_answers_that_all_fill_the_limit_are_cut():
         "4 of 4 answers of the base are cut at a limit (max_new_tokens, --recheck-cut)"
     )
     assert verdict.remarks == (told,)
+    full[0] = replace(full[0], greedy=False, said=LOOPING)
+    parts[1] = records("p", numbered(english=full), base="dense")
+    inputs = Inputs(reduce_records(pd.concat(parts, ignore_index=True)), run=run)
+    (verdict,) = judge(inputs, Policy())
+    lost = "of 1 answers that only the base says, 0 are cut at a limit and 1 loop"
+    assert verdict.remarks == (f"{told}; {lost}, unlike the base's",)
 
 
 # 8 words, 3 times: 17 runs of 8 words, 8 of them different.

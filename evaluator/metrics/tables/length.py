@@ -122,7 +122,8 @@ def _right(items: Items) -> Floats:
 
 def unended(inputs: Inputs, subject: Subject) -> str:
     """How many of the answers that the base says and the checkpoint does not are cut or
-    loop, thoughts too, while the base's are not; empty: none."""
+    loop, thoughts too, while the base's are not; before it, if most of the base's are cut.
+    Empty: neither."""
     items = inputs.of(subject).measured("greedy", both=True)
     limit = _Limit.of(inputs, subject)
     lost = items.take((items["base_produced"] == 1) & (items["produced"] == 0))
@@ -131,18 +132,18 @@ def unended(inputs: Inputs, subject: Subject) -> str:
     )
     loop = (loop & cut) | ((_loops(lost) > 0) & (_loops(lost, BASE) == 0))
     cut = (cut | (limit.cut(lost) > limit.cut_base(lost))) & ~loop
-    full = int(np.nansum(limit.cut_base(items)))
+    told, full = [], int(np.nansum(limit.cut_base(items)))
     if 2 * full > len(items):
-        return (
+        told.append(
             f"{full:,} of {len(items):,} answers of the base are cut at a limit"
             " (max_new_tokens, --recheck-cut)"
         )
-    if not (cut | loop).any():
-        return ""
-    return (
-        f"of {len(lost):,} answers that only the base says, {int(cut.sum()):,} are cut"
-        f" at a limit and {int(loop.sum()):,} loop, unlike the base's"
-    )
+    if (cut | loop).any():
+        told.append(
+            f"of {len(lost):,} answers that only the base says, {int(cut.sum()):,} are"
+            f" cut at a limit and {int(loop.sum()):,} loop, unlike the base's"
+        )
+    return "; ".join(told)
 
 
 def filled_limits(inputs: Inputs) -> Iterator[str]:
@@ -207,8 +208,9 @@ TABLE = Table(
         " reached the limit of new tokens. A model that continues where its base stops"
         " has lost more than an accuracy shows. Loop: half of an answer's runs of eight"
         " words (of a few long ones: characters) repeat earlier ones. Cut: at the limit,"
-        " and no loop. Long: it ended, and is over twice as long as the base's. Rechecked: cut answers that were posed"
-        " again with a higher limit (--recheck-cut), and what they became."
+        " and no loop. Long: it ended, and is over twice as long as the base's."
+        " Rechecked: cut answers that were posed again with a higher limit"
+        " (--recheck-cut), and what they became."
     ),
     needs="the probe greedy on a checkpoint and its base",
     columns=(
