@@ -100,9 +100,8 @@ class Note:
 @dataclass(frozen=True)
 class Dots:
     """Series in one panel, or a function that makes them from the frame; a thin line
-    in each row if `linked`. `line`: a value to mark. `text`: of filled dots, above
-    them. `legend`: its columns; 0: four, if it is the first panel with several
-    series, else none."""
+    in each row if `linked`. `line`: a value to mark. `text`: of filled dots, right
+    of them."""
 
     title: str
     series: Sequence[Series] | Callable[[pd.DataFrame], Sequence[Series]]
@@ -111,7 +110,6 @@ class Dots:
     linked: bool = False
     line: float | None = None
     text: Callable[[float], str] | None = None
-    legend: int = 0
     note: Note | None = None
 
     def series_of(self, frame: pd.DataFrame) -> Sequence[Series]:
@@ -120,8 +118,7 @@ class Dots:
 
 @dataclass(frozen=True)
 class Bars:
-    """One stacked bar for each row. `parts`: column -> name, colour, opacity. The
-    first panel's have a legend."""
+    """One stacked bar for each row. `parts`: column -> name, colour, opacity."""
 
     title: str
     parts: Mapping[str, tuple[str, str, float]]

@@ -1,64 +1,50 @@
-"""Draws the figures that tables describe (`evaluator.metrics.table`), as inline SVG
-or as matplotlib's axes."""
+"""Draws the figures that tables describe (`evaluator.metrics.table`), as inline SVG."""
 
 import math
-import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import wrap
-from typing import Any
 
-import matplotlib as mpl
 import pandas as pd
-from matplotlib.figure import Figure
 
 from evaluator.metrics.inputs import rows_where
 from evaluator.metrics.items import ALL, MEAN
-from evaluator.metrics.table import Bars, Dots, Heat, Note, Panel, Scatter, Table
-from evaluator.report import theme
+from evaluator.metrics.table import (
+    Bars,
+    Dots,
+    Heat,
+    Panel,
+    Scatter,
+    Series,
+    Table,
+    amount,
+)
+from evaluator.report import drawing
+from evaluator.report.drawing import Bar, Entry, Plot, Point, Scale
 
-_SCATTER_ROWS = 7  # the height of a scatter
-_TITLE_CHARACTERS = 96  # of all panels, side by side
+_TOP = 30.0  # above the rows, for titles
+_AXIS = 40.0  # below them, up to a legend
+_BESIDE = 12.0  # between a panel and a text
+_BETWEEN = 48.0  # two panels, beside the text between them
+_TICK = 60.0  # the room of a tick
+_SCATTER_HEIGHT = 200.0
+_SCATTER_LEFT = 62.0  # of each panel, for its ticks
+_TITLE_CHARACTERS = 120  # of all panels, side by side
 Numbers = list[float | None]
-Axes = Any  # matplotlib is untyped here
+Rowed = Dots | Bars | Heat
 
 
 def draw_each(table: Table, frame: pd.DataFrame) -> list[str]:
     """The figures of a table as inline SVG: one, or one for each part that the table
     keeps `apart`."""
+    parts = [frame]
+    if table.apart:
+        parts = [part for _, part in frame.groupby(list(table.apart), sort=False)]
     figures = []
-    for number, part in enumerate(parts_of(table, frame)):
+    for number, part in enumerate(parts):
         figure = draw(table, part, f"-{number}" if number else "")
         if figure is not None:
             figures.append(figure)
     return figures
-
-
-def parts_of(table: Table, frame: pd.DataFrame) -> list[pd.DataFrame]:
-    """The rows of each figure of a table."""
-    if not table.apart:
-        return [frame]
-    return [part for _, part in frame.groupby(list(table.apart), sort=False)]
-
-
-def axes_of(table: Table, frame: pd.DataFrame, canvas: theme.Canvas) -> list[Axes]:
-    """The panels of one figure (`parts_of`), within `canvas` (`theme.figure`); none
-    without a figure or a value."""
-    if not table.figure or frame.empty:
-        return []
-    with mpl.rc_context(theme.STYLE):
-        return _painted(table.figure, table.plotted(frame), canvas)
-
-
-def _painted(
-    figure: Sequence[Panel], frame: pd.DataFrame, canvas: theme.Canvas
-) -> list[Axes]:
-    rows = _Rows(frame)
-    shown = [panel for panel in figure if _has_values(panel, frame)]
-    scatters = [panel for panel in shown if isinstance(panel, Scatter)]
-    others = [panel for panel in shown if not isinstance(panel, Scatter)]
-    if scatters:
-        return _scatters(scatters, rows, canvas)
-    return _side_by_side(others, rows, canvas) if others else []
 
 
 def draw(table: Table, frame: pd.DataFrame, suffix: str = "") -> str | None:
@@ -76,46 +62,84 @@ def draw_panels(
 ) -> str | None:
     """Panels as inline SVG; None without a value. `title` describes the figure to a
     screen reader."""
-    with mpl.rc_context(theme.STYLE), warnings.catch_warnings():
-        # The browser draws the text with its own fonts. A glyph missing in matplotlib's
-        # font only shifts a label.
-        warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from font", UserWarning)
-        panels = _painted(figure, frame, Figure)
-        if not panels:
-            return None
-        return theme.to_svg(panels[0].figure, f"figure-{name}", title)
+    rows = _Rows(frame)
+    shown = [panel for panel in figure if _has_values(panel, frame)]
+    scatters = [panel for panel in shown if isinstance(panel, Scatter)]
+    others = [panel for panel in shown if not isinstance(panel, Scatter)]
+    if scatters:
+        return drawing.svg(*_scatters(scatters, rows), title)
+    if others:
+        return drawing.svg(*_side_by_side(others, rows, f"figure-{name}"), title)
+    return None
 
 
 def _side_by_side(
-    shown: Sequence[Dots | Bars | Heat], rows: "_Rows", canvas: theme.Canvas
-) -> list[Axes]:
-    frame = rows.frame
-    panels = theme.figure(len(rows.keys), [panel.width for panel in shown], canvas)
-    theme.name_rows(panels[0], rows.labels)
-    labels, with_legend = set(), None  # the first panel of several series
-    for panel in shown:
-        series = panel.series_of(frame) if isinstance(panel, Dots) else []
-        for each in series:
-            if any(v is not None for v in rows.values(each.column, each.where)):
-                labels.add(each.label)
-        if isinstance(panel, Bars) or len(series) > 1:
-            with_legend = with_legend or panel
-    for axes, panel in zip(panels, shown, strict=True):
+    panels: Sequence[Rowed], rows: "_Rows", name: str
+) -> tuple[list[str], float]:
+    """The marks of panels that share their rows, and the figure's height."""
+    names = [*map(drawing.shortened, rows.labels)]
+    ends = [_ends(panel, rows) for panel in panels]
+    rooms = [max(map(drawing.width_of, texts)) + _BETWEEN for texts in ends]
+    left = max(map(drawing.width_of, names)) + _BESIDE
+    free = drawing.WIDTH - left - sum(rooms) + _BETWEEN - _BESIDE
+    unit = free / sum(panel.width for panel in panels)
+    height = float(drawing.ROW * max(len(names), 2))
+    plots = []
+    for panel, room, texts in zip(panels, rooms, ends, strict=True):
+        plot = Plot(left, _TOP, unit * panel.width, height)
+        plot.title([_written(panel.title, rows.frame)])
         if isinstance(panel, Dots):
-            _dots(axes, panel, rows, labels)
+            _dots(plot, panel, rows)
         elif isinstance(panel, Bars):
-            _bars(axes, panel, rows)
-        elif isinstance(panel, Heat):
-            _heat(axes, panel, rows)
-        axes.set_title(_written(panel.title, frame))
-        for axis in (axes.xaxis, axes.yaxis):  # of a place for no label, likewise
-            axis.set_label_coords(0, 0)
-        columns = 4 if panel is with_legend else 0
-        if isinstance(panel, Dots):
-            columns = panel.legend or columns
-        if columns:
-            theme.legend(axes, columns=columns)
-    return panels
+            _bars(plot, panel, rows, name)
+        else:
+            _heat(plot, panel, rows)
+        plot.ends(texts)
+        left += plot.width + room
+        plots.append(plot)
+    plots[0].name_rows(names, rows.labels)
+    hatched = any(isinstance(panel, Bars) for panel in panels)
+    marks = [drawing.hatches(name)] if hatched else []
+    for plot in plots:
+        marks += plot.marks
+    bottom, height = plots[0].bottom + _AXIS, 0.0
+    legends = _legends(panels, plots, rows)
+    rights = [*(left for left, _ in legends[1:]), float(drawing.WIDTH)]
+    for (left, entries), right in zip(legends, rights, strict=False):
+        drawn, lines = drawing.legend(left, bottom, right, entries, name)
+        marks, height = marks + drawn, max(height, lines)
+    return marks, bottom + height
+
+
+def _legends(
+    panels: Sequence[Rowed], plots: Sequence[Plot], rows: "_Rows"
+) -> list[tuple[float, list[Entry]]]:
+    """The legends and where they begin: of each panel with several series or parts,
+    unless the legends before have all of its names."""
+    told: set[str] = set()
+    legends = []
+    for panel, plot in zip(panels, plots, strict=True):
+        entries = _entries(panel, rows)
+        labels = {entry.label for entry in entries}
+        if not labels <= told:
+            told |= labels
+            legends.append((plot.left, entries))
+    return legends
+
+
+def _entries(panel: Rowed, rows: "_Rows") -> list[Entry]:
+    """The names in a panel's legend: those with a value; none of a single series."""
+    entries = []
+    if isinstance(panel, Bars):
+        for hatch, part in enumerate(panel.parts.values()):
+            entries.append(Entry(*part, hatch=hatch))
+    elif isinstance(panel, Dots) and len(panel.series_of(rows.frame)) > 1:
+        for series in panel.series_of(rows.frame):
+            values = {*rows.values(series.column, series.where)}
+            if series.label and values != {None}:
+                dot = Entry(series.label, series.colour, hollow=series.hollow)
+                entries.append(dot)
+    return entries
 
 
 def _has_values(panel: Panel, frame: pd.DataFrame) -> bool:
@@ -167,126 +191,173 @@ class _Rows:
         return [known.get(key) for key in self.keys]
 
 
-def _dots(axes: Axes, panel: Dots, rows: _Rows, labels: Collection[str]) -> None:
-    """`labels`: those of the legend, of every series with a value in any panel."""
-    drawn = []
-    for series in panel.series_of(rows.frame):
-        if series.label in labels:
-            values = rows.values(series.column, series.where)
-            theme.mark_infinite(axes, values, series.colour)
-            drawn.append((series, [_finite(value) for value in values]))
+def _ends(panel: Rowed, rows: _Rows) -> list[str]:
+    """What stands right of each row: the values of its filled dots, equal ones once,
+    and its note."""
+    texts: list[list[str]] = [[] for _ in rows.keys]
+    if isinstance(panel, Dots) and panel.text is not None:
+        series = [each for each in panel.series_of(rows.frame) if not each.hollow]
+        columns = [rows.values(each.column, each.where) for each in series]
+        for row, values in zip(texts, zip(*columns, strict=True), strict=True):
+            known = sorted(v for v in values if v is not None and math.isfinite(v))
+            row += dict.fromkeys(map(panel.text, known))
+    if not isinstance(panel, Heat) and panel.note is not None:
+        noted = rows.values(panel.note.column, panel.note.where)
+        for row, value in zip(texts, noted, strict=True):
+            row.append(panel.note.text(value))
+    return ["  ".join(row) for row in texts]
+
+
+def _dots(plot: Plot, panel: Dots, rows: _Rows) -> None:
+    drawn = [
+        (series, _points(series, panel, rows)) for series in panel.series_of(rows.frame)
+    ]
+    marked = [] if panel.line is None else [panel.line]
+    points = [point for _, points in drawn for point in points]
+    ends = [
+        end for point in points for end in (point.low, point.high) if end is not None
+    ]
+    known = [point.value for point in points if math.isfinite(point.value)]
+    scale = Scale(0.0, 1.0, {})  # an axis of infinite values alone has no range
+    if known:
+        known += marked
+        reach = [*known, *filter(math.isfinite, ends)]
+        scale = drawing.scale_of(panel.axis, known, reach, int(plot.width / _TICK))
+        plot.across(scale)
+        zero = [0.0] if panel.axis in ("points", "changes") else []
+        for value in {*zero, *marked}:
+            plot.upright(scale, value)
     if panel.linked:
-        theme.link(axes, *(values for _, values in drawn))
-    intervals = []
-    for series, values in drawn:
-        low, high = f"{series.column}_low", f"{series.column}_high"
-        whiskers: list[tuple[float | None, float | None]] = []
-        if low in rows.frame:
-            lows = rows.values(low, series.where)
-            highs = rows.values(high, series.where)
-            whiskers = list(zip(lows, highs, strict=True))
-        theme.dots(axes, values, series, whiskers)
-        intervals.append((series, whiskers))
-    known = [value for _, values in drawn for value in values if value is not None]
-    axis_values = known if panel.line is None else [panel.line, *known]
-    if panel.line is not None:
-        axes.axvline(panel.line, color=theme.COLOURS["muted"], linewidth=1)
-    if known:  # an axis of infinite values alone has no range
-        theme.set_axis(axes, panel.axis, axis_values)
-        for series, whiskers in intervals:
-            theme.mark_cut(axes, series, whiskers)
-    if panel.text is not None:
-        full = (values for series, values in drawn if not series.hollow)
-        theme.label_values(axes, *full, text=panel.text)
-    if panel.note is not None:
-        _notes(axes, panel.note, rows, 1.06)
+        for row in range(len(rows.keys)):
+            plot.link(scale, row, [p.value for p in points if round(p.row) == row])
+    for series, points in drawn:
+        plot.intervals(scale, points, series.colour)
+    for series, points in drawn:
+        plot.dots(scale, points, series.colour, hollow=series.hollow)
 
 
-def _finite(value: float | None) -> float | None:
-    return None if value is None or math.isinf(value) else value
+def _points(series: Series, panel: Dots, rows: _Rows) -> list[Point]:
+    values = rows.values(series.column, series.where)
+    low, high = f"{series.column}_low", f"{series.column}_high"
+    lows: Numbers = [None] * len(values)
+    highs = lows
+    if low in rows.frame:
+        lows, highs = rows.values(low, series.where), rows.values(high, series.where)
+    shown = drawing.AS_TEXT.get(panel.axis, amount)
+    points = []
+    for row, (value, start, end) in enumerate(zip(values, lows, highs, strict=True)):
+        if value is None:
+            continue
+        label = f"{series.label}: {shown(value)}"
+        if start is not None and end is not None:
+            label += f" ({shown(start)} to {shown(end)})"
+        points.append(Point(row + series.shift, value, start, end, label))
+    return points
 
 
-def _bars(axes: Axes, panel: Bars, rows: _Rows) -> None:
-    parts = []
-    for column, part in panel.parts.items():
-        parts.append((rows.values(column, panel.where), *part))
-    theme.stacked(axes, parts)
-    if panel.note is not None:
-        _notes(axes, panel.note, rows, 1.012)
-    theme.percent_axis(axes, 0.0, 1.0)
+def _bars(plot: Plot, panel: Bars, rows: _Rows, name: str) -> None:
+    plot.across(drawing.SHARES, grid=False)
+    starts = [0.0] * len(rows.keys)
+    for hatch, (column, part) in enumerate(panel.parts.items()):
+        for row, value in enumerate(rows.values(column, panel.where)):
+            if value:
+                plot.bar(row, Bar(starts[row], value, *part, hatch), name)
+                starts[row] += value
 
 
-def _notes(axes: Axes, note: Note, rows: _Rows, end: float) -> None:
-    look = {"va": "center", "fontsize": 7.8, "color": theme.COLOURS["muted"]}
-    for y, value in enumerate(rows.values(note.column, note.where)):
-        axes.text(0.0 if value is None else end, y, note.text(value), **look)
-
-
-def _heat(axes: Axes, panel: Heat, rows: _Rows) -> None:
-    languages, cells = sorted(set(rows.frame["language"]) - {ALL, MEAN}), {}
-    for language in languages:
+def _heat(plot: Plot, panel: Heat, rows: _Rows) -> None:
+    languages = sorted(set(rows.frame["language"]) - {ALL, MEAN})
+    for column, language in enumerate(languages):
         values = rows.values(panel.column, {**panel.where, "language": language})
+        left, right = column / len(languages), (column + 1) / len(languages)
         for row, value in enumerate(values):
             if value is not None:
                 is_negative = panel.negative and value < 0
                 colour = panel.negative if is_negative else panel.colour
-                cells[row, language] = panel.text(value), panel.strength(value), colour
-    theme.heat(axes, languages, cells)
+                strength = min(max(panel.strength(value), 0.0), 1.0)
+                plot.tile(row, left, right, panel.text(value), colour, strength)
+        plot.below((left + right) / 2, drawing.short(language), language)
 
 
-def _scatters(
-    panels: Sequence[Scatter], rows: _Rows, canvas: theme.Canvas
-) -> list[Axes]:
-    """A panel for each scatter, or for each checkpoint and task of one scatter."""
-    frame, first = rows.frame, panels[0]
-    parts = []
-    if first.each:
-        for key, label in zip(rows.keys, rows.labels, strict=True):
-            same = (frame["task"] == key[0]) & (frame["checkpoint"] == key[1])
-            parts.append((first, label, frame[same]))
-    else:
-        for panel in panels:
-            sizes = frame[[panel.x, panel.y]].astype(float).abs()
-            finite = frame[(sizes < math.inf).all(axis=1)]
-            parts.append((panel, _written(panel.title, frame), finite))
-    one_scale = len({panel.axis for panel in panels}) == 1
-    widths = [1.0] * len(parts)
-    panel_axes = theme.figure(_SCATTER_ROWS, widths, canvas, sharey=one_scale)
-    for axes, (panel, _, part) in zip(panel_axes, parts, strict=True):
-        _scatter(axes, panel, part)
-        low, high = min(0.0, frame[panel.y].min()) - 0.03, frame[panel.y].max() + 0.05
-        axes.set_ylim(*((-0.04, 1.04) if panel.axis == "rates" else (low, high)))
-    for axes, (_, title, _) in zip(panel_axes, parts, strict=True):
-        axes.set_title("\n".join(wrap(title, _TITLE_CHARACTERS // len(parts))))
-    panel_axes[0].set_ylabel(first.y_title)
-    if any(first.labels) and frame[first.hollow].any():
-        theme.legend(panel_axes[0])
-    for axes, (panel, _, part) in zip(panel_axes, parts, strict=True):
-        names = part[panel.name]
-        if not panel.each:
-            names = map(theme.shortened, map(rows.label, part["task"], names))
-        named = part.assign(text=list(names)).groupby([panel.x, panel.y], sort=False)
-        theme.number_points(axes, named["text"].agg(", ".join).to_dict())
-    return panel_axes
+def _scatters(panels: Sequence[Scatter], rows: _Rows) -> tuple[list[str], float]:
+    """A panel for each scatter, or for each checkpoint and task of one scatter: the
+    marks, and the figure's height."""
+    parts = _scatter_parts(panels, rows)
+    slot = drawing.WIDTH / len(parts)
+    titles = [wrap(title, _TITLE_CHARACTERS // len(parts)) for _, title, _ in parts]
+    top = _TOP + drawing.LINE * (max(map(len, titles)) - 1)
+    marks: list[str] = []
+    bottom = 0.0
+    for place, (panel, _, part) in enumerate(parts):
+        left = slot * place + _SCATTER_LEFT
+        width = slot - _SCATTER_LEFT - _BESIDE
+        plot = Plot(left, top, width, _SCATTER_HEIGHT)
+        plot.title(titles[place])
+        alike = [other for other in parts if other[0].axis == panel.axis]
+        heights = [
+            value for other, _, rest in alike for value in rest[other.y].dropna()
+        ]
+        across, upwards = _across(panel, part, width), _upwards(panel, heights)
+        plot.across(across)
+        plot.upwards(upwards)
+        plot.titles(_written(panel.x_title, part), "" if place else panel.y_title)
+        points: dict[tuple[float, float], list[str]] = {}
+        for row in part.to_dict("records"):
+            at = plot.x(across, row[panel.x]), plot.y(upwards, row[panel.y])
+            name = row[panel.name]
+            if not panel.each:
+                name = drawing.shortened(rows.label(row["task"], name))
+            hollow = bool(row[panel.hollow])
+            plot.marks.append(drawing.dot(*at, panel.colour, hollow=hollow, whole=name))
+            points.setdefault(at, []).append(name)
+        bottom = max(bottom, plot.number(points))
+        marks += plot.marks
+    first = panels[0]
+    if any(first.labels) and rows.frame[first.hollow].any():
+        entries = [
+            Entry(first.labels[0], first.colour),
+            Entry(first.labels[1], first.colour, hollow=True),
+        ]
+        drawn, tall = drawing.legend(
+            _SCATTER_LEFT, bottom + 10, drawing.WIDTH, entries, ""
+        )
+        marks, bottom = marks + drawn, bottom + 10 + tall
+    return marks, bottom
 
 
-def _scatter(axes: Axes, panel: Scatter, part: pd.DataFrame) -> None:
-    hollow = part[panel.hollow].astype(bool)
-    edge, paper = theme.COLOURS[panel.colour], theme.COLOURS["paper"]
-    for chosen, face, label in zip(
-        (~hollow, hollow), (edge, paper), panel.labels, strict=True
-    ):
-        dots = part[chosen]
-        look = {"s": 30, "facecolor": face, "edgecolor": edge, "zorder": 3}
-        axes.scatter(dots[panel.x], dots[panel.y], label=label, **look)
-    if panel.log:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(theme.as_amount)
-        axes.xaxis.set_minor_formatter("")
-    if panel.axis != "changes":
-        shares = theme.as_percent if panel.axis == "rates" else theme.as_points
-        axes.yaxis.set_major_formatter(shares)
-    axes.grid(axis="y", color=theme.COLOURS["grid"], linewidth=0.7)
-    axes.set_xlabel(_written(panel.x_title, part))
-    axes.margins(x=0.15 if panel.each else 0.2)
-    axes.tick_params(labelleft=True)
+def _scatter_parts(
+    panels: Sequence[Scatter], rows: _Rows
+) -> list[tuple[Scatter, str, pd.DataFrame]]:
+    """Each panel with its title and its rows."""
+    frame, first, parts = rows.frame, panels[0], []
+    for panel in panels:
+        sizes = frame[[panel.x, panel.y]].astype(float).abs()
+        finite = frame[(sizes < math.inf).all(axis=1)]
+        parts.append((panel, _written(panel.title, frame), finite))
+    if not first.each:
+        return parts
+    finite, parts = parts[0][2], []
+    for key, label in zip(rows.keys, rows.labels, strict=True):
+        same = (finite["task"] == key[0]) & (finite["checkpoint"] == key[1])
+        parts.append((first, label, finite[same]))
+    return parts
+
+
+def _across(panel: Scatter, part: pd.DataFrame, width: float) -> Scale:
+    values = [float(value) for value in part[panel.x]] or [0.0, 1.0]
+    low, high = min(values), max(values)
+    shown = drawing.as_amount if panel.log else None
+    if panel.log and (positive := [value for value in values if value > 0]):
+        low = min(positive)
+        if high >= 4 * low:
+            return drawing.log_scale(low / 1.5, 1.5 * high, shown)
+    room = 0.15 * (high - low) or 0.1 * abs(low) or 0.1
+    most = max(3, int(width / _TICK))
+    return drawing.even_scale(low - room, high + room, shown, most)
+
+
+def _upwards(panel: Scatter, values: Sequence[float]) -> Scale:
+    if panel.axis == "rates":
+        return Scale(-0.04, 1.04, drawing.SHARES.ticks)
+    low, high = min(0.0, *values) - 0.03, max(0.0, *values) + 0.05
+    return drawing.even_scale(low, high, drawing.AS_TEXT.get(panel.axis))

@@ -5,7 +5,7 @@ It writes nothing.
     run.table("fates")                      # typed; the units of its stored values are
                                             in .attrs["units"]
     run.item("xquad", "q17")                # every checkpoint's answers
-    run.figure("fates")                     # matplotlib's axes
+    run.figure("fates")                     # as SVG
 
 A run that is still running shows its records so far. What was read once stays: open the
 run again for newer records.
@@ -39,7 +39,8 @@ from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.table import FilledTable, numbers_of
 from evaluator.metrics.tables import TABLES, fill
 from evaluator.report import read_inputs
-from evaluator.report.figures import Axes, axes_of, parts_of
+from evaluator.report.figures import draw_each
+from evaluator.report.page import standalone
 from evaluator.report.paper_page import paper_table
 from evaluator.report.results import compute
 from evaluator.store.cells import Cell
@@ -50,6 +51,13 @@ from evaluator.store.schema import PANDAS, RECORD_COLUMNS
 
 Pairs = Mapping[str, str] | None
 _OTHERS = ("headline", "left_out", "reference", "failures")  # tables of the whole run
+
+
+class Figures(tuple[str, ...]):
+    """Figures as SVG, on white; a notebook shows them."""
+
+    def _repr_html_(self) -> str:
+        return "".join(self)
 
 
 @dataclass(frozen=True)
@@ -126,28 +134,18 @@ class OpenRun:
         """Every number of every table, one a row, as in RUN/tables/numbers.parquet."""
         return numbers_of(self._fill(name) for name in TABLES.names)
 
-    def figure(self, name: str, ax: Axes | None = None) -> list[Axes]:
-        """The panels of a table's figure, as axes. They replace `ax`, or belong to a
-        new figure of pyplot's."""
-        from matplotlib import pyplot  # late: it chooses a backend
-
+    def figure(self, name: str) -> Figures:
+        """A table's figure, which a notebook shows: one SVG, or one for each part
+        that the table keeps apart."""
         filled = self._need(name)
-        parts = parts_of(filled.table, filled.shown)
-        if ax is not None and len(parts) > 1:
-            raise InputError(
-                f"figure {name!r}: {len(parts)} figures"
-                f" ({', '.join(filled.table.apart)}): leave out ax"
-            )
-        panels: list[Axes] = []
-        for part in parts:
-            panels += axes_of(filled.table, part, pyplot.figure if ax is None else ax)
-        if not panels:
-            drawn = ", ".join(each.name for each in TABLES if each.figure)
+        drawn = draw_each(filled.table, filled.shown)
+        if not drawn:
+            names = ", ".join(each.name for each in TABLES if each.figure)
             raise InputError(
                 f"figure {name!r}: table {name!r} has nothing to draw (tables with"
-                f" figures: {drawn})"
+                f" figures: {names})"
             )
-        return panels
+        return Figures(map(standalone, drawn))
 
     def outcomes(self) -> pd.DataFrame:
         """A row for each checkpoint, item, format and seed: the columns of

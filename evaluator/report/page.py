@@ -29,9 +29,9 @@ from evaluator.metrics.columns import COUNT, FEW, LAST, TEXT, Column, names_of, 
 from evaluator.metrics.headline import WITH_INTERVALS as HEADLINE
 from evaluator.metrics.items import ALL, MEAN
 from evaluator.metrics.left_out import COLUMNS as LEFT_OUT
+from evaluator.report.drawing import asset, light
 from evaluator.report.figures import draw_each
 from evaluator.report.results import Page, Results
-from evaluator.report.theme import asset, light
 from evaluator.store.run_json import failures_of
 
 _DIGEST = 12  # characters
@@ -121,7 +121,7 @@ def standalone(svg: str) -> str:
         lambda match: values.get(match[1], match[0]).replace('"', "'"),
         svg,
     )
-    return re.sub(r"<svg ", '<svg style="background: white" ', painted, count=1)
+    return painted.replace('style="', 'style="background:white;', 1)
 
 
 def prompt_form(run: Mapping[str, Any]) -> str:

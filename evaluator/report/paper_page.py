@@ -27,10 +27,10 @@ from evaluator.metrics.columns import Column, Row, rows_with, worded
 from evaluator.metrics.items import ALL
 from evaluator.metrics.published import is_paper_setting, paper
 from evaluator.metrics.table import Axis, Bars, Dots, Panel, Scatter, Series
+from evaluator.report.drawing import asset
 from evaluator.report.figures import draw_panels
 from evaluator.report.page import Cell, Grid, render, words
 from evaluator.report.results import Results
-from evaluator.report.theme import asset
 from evaluator.store.run_json import read_run
 
 # the setting of the paper's main experiments, in paper_values.yaml
@@ -326,10 +326,7 @@ def _panels(place: Place) -> list[Panel]:
             key, colour, label = _key(quantity), quantity.colour, worded(quantity.label)
             shift = 0.16 * (number - (len(together) - 1) / 2)
             series.append(Series(key, colour, label, shift=shift))
-            # matplotlib's legend leaves out a label with an underscore
-            series.append(
-                Series(f"{key}_paper", colour, f"_{label}", shift=shift, hollow=True)
-            )
+            series.append(Series(f"{key}_paper", colour, "", shift=shift, hollow=True))
         axis = _AXES[together[0].declared.kind.name]
         panels.append(Dots(title, series, axis=axis))
     return panels

@@ -14,7 +14,6 @@ from typing import Any, TextIO
 import pandas as pd
 import pytest
 
-from evaluator.report import page
 from evaluator.store.cells import Cells
 from evaluator.store.reading import cell_parts, read_records
 from evaluator.store.schema import RECORDS
@@ -47,8 +46,7 @@ def command(*arguments: str | Path) -> list[str]:
 
 
 def typed(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    """The exit code of `resurface ARGUMENTS` in this process, without figures."""
-    monkeypatch.setattr(page, "draw_each", lambda *_: [])
+    """The exit code of `resurface ARGUMENTS` in this process."""
     monkeypatch.setattr("sys.argv", ["resurface", *map(str, arguments)])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -60,15 +58,12 @@ def resurface(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command line to its end; `cluster`: the address of a running Ray. In this
     process, which has imported torch and pandas already; in one of its own if the
-    environment names plugins, whose registrations would stay. Pages have no figures,
-    which take half the time of a report; those of `test_report.py` have them.
-    """
+    environment names plugins, whose registrations would stay."""
     variables = environment() | ({} if cluster is None else {"RAY_ADDRESS": cluster})
     if PLUGINS in variables:
         return resurface_apart(*arguments, cwd=cwd)
     with pytest.MonkeyPatch.context() as patch, _typed(variables, cwd) as (out, err):
         patch.setattr(sys, "argv", ["resurface", *map(str, arguments)])
-        patch.setattr(page, "draw_each", lambda *_: [])
         with pytest.raises(SystemExit) as ended:
             main()
         return subprocess.CompletedProcess(

@@ -161,7 +161,6 @@ TABLE = Table(
                 ),
             ),
             "points",
-            legend=4,
         ),
     ),
     plotted=lambda rows: rows.assign(

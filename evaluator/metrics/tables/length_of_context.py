@@ -150,13 +150,8 @@ TABLE = Table(
     ),
     compute=_rows,
     figure=(
-        Dots(
-            "Said, by length",
-            lambda frame: _lengths("accuracy", frame),
-            width=1.15,
-            legend=3,
-        ),
-        Dots("Said, by depth, longest context", _depths, legend=3),
+        Dots("Said, by length", lambda frame: _lengths("accuracy", frame), width=1.15),
+        Dots("Said, by depth, longest context", _depths),
         Dots(
             "Divergence from the base, nats",
             lambda frame: _lengths("kld", frame),

@@ -202,6 +202,6 @@ TABLE = Table(
         *WORDS("controls"),
     ),
     compute=_rows,
-    figure=(Dots("Accuracy by grader", _graders, legend=2),),
+    figure=(Dots("Accuracy by grader", _graders),),
     plotted=_judged_first,
 )

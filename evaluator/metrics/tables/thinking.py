@@ -110,7 +110,6 @@ TABLE = Table(
                 Series("cut", "lost", "cut off"),
                 Series("loops", "mc_only", "loops", hollow=True),
             ),
-            legend=4,
         ),
         Dots("Said", _ACCURACY),
         Bars("Fates of the answers", BARS),

@@ -15,8 +15,7 @@ OTHERS = ("wanda-0.5", "wanda-0.6", "wanda-0.7")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The report of three checkpoints and their base, two on a page; without
-    figures, which take their time."""
+    """The report of three checkpoints and their base, two on a page."""
     names, run = ("dense", *OTHERS), tmp_path_factory.mktemp("run")
     write_run(run, 3, names, languages=("english",))
     old = run / "report" / "pages" / "009.html"  # of a run of more checkpoints
@@ -24,7 +23,6 @@ def folder(tmp_path_factory):
     old.touch()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(results, "MOST", 2)
-        patched.setattr(page, "draw_each", lambda *_: [])
         return write_report(run).page.parent
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from evaluator.report import page, write_report
+from evaluator.report import write_report
 from evaluator.report.item_view import safe_json
 from tests.support.sweeps import refused
 from tests.support.synthetic import write_run
@@ -116,13 +116,6 @@ def test_no_text_becomes_an_element(pages):
     assert "(--owned) 49" not in pages[1]
 
 
-@pytest.fixture
-def without_figures(monkeypatch):
-    """They take half the time of a report; those of `pages` have them."""
-    monkeypatch.setattr(page, "draw_each", lambda *_: [])
-
-
-@pytest.mark.usefixtures("without_figures")
 def test_no_cell_is_a_formula(tmp_path):
     run = rewritten(one_run(tmp_path / "run"), lambda _, value: "=1+1;" + value)
     for path in write_report(run).tables.values():
@@ -132,7 +125,6 @@ def test_no_cell_is_a_formula(tmp_path):
     assert "'=1+1;wanda-0.6" in fates
 
 
-@pytest.mark.usefixtures("without_figures")
 @pytest.mark.parametrize("place", ["../../out", "a\\b"])
 def test_an_item_chooses_no_path(tmp_path, place):
     """Nor does a checkpoint or a task."""
