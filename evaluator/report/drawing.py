@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
+from textwrap import wrap
 from typing import NamedTuple
 from unicodedata import east_asian_width
 
@@ -129,6 +130,11 @@ def width_of(label: str, size: float = FONT) -> float:
     """About the width of a text: a browser chooses the font."""
     wide = sum(east_asian_width(letter) in "WF" for letter in label)
     return size * (0.56 * (len(label) - wide) + wide)
+
+
+def wrapped(title: str, width: float) -> list[str]:
+    """The lines of a bold title."""
+    return wrap(title, max(8, int(width / (0.64 * FONT)))) or [""]
 
 
 def shortened(name: str, width: int = 36) -> str:

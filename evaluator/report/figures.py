@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from textwrap import wrap
 
 import pandas as pd
 
@@ -28,7 +27,6 @@ _BETWEEN = 48.0  # two panels, beside the text between them
 _TICK = 60.0  # the room of a tick
 _SCATTER_HEIGHT = 200.0
 _SCATTER_LEFT = 62.0  # of each panel, for its ticks
-_TITLE_CHARACTERS = 120  # of all panels, side by side
 Numbers = list[float | None]
 Rowed = Dots | Bars | Heat
 
@@ -84,10 +82,15 @@ def _side_by_side(
     free = drawing.WIDTH - left - sum(rooms) + _BETWEEN - _BESIDE
     unit = free / sum(panel.width for panel in panels)
     height = float(drawing.ROW * max(len(names), 2))
+    titles = [
+        drawing.wrapped(_written(panel.title, rows.frame), unit * panel.width + room)
+        for panel, room in zip(panels, rooms, strict=True)
+    ]
+    top = _TOP + drawing.LINE * (max(map(len, titles)) - 1)
     plots = []
-    for panel, room, texts in zip(panels, rooms, ends, strict=True):
-        plot = Plot(left, _TOP, unit * panel.width, height)
-        plot.title([_written(panel.title, rows.frame)])
+    for panel, room, texts, title in zip(panels, rooms, ends, titles, strict=True):
+        plot = Plot(left, top, unit * panel.width, height)
+        plot.title(title)
         if isinstance(panel, Dots):
             _dots(plot, panel, rows)
         elif isinstance(panel, Bars):
@@ -222,7 +225,9 @@ def _dots(plot: Plot, panel: Dots, rows: _Rows) -> None:
     if known:
         known += marked
         reach = [*known, *filter(math.isfinite, ends)]
-        scale = drawing.scale_of(panel.axis, known, reach, int(plot.width / _TICK))
+        scale = drawing.scale_of(
+            panel.axis, known, reach, max(3, int(plot.width / _TICK))
+        )
         plot.across(scale)
         zero = [0.0] if panel.axis in ("points", "changes") else []
         for value in {*zero, *marked}:
@@ -284,7 +289,7 @@ def _scatters(panels: Sequence[Scatter], rows: _Rows) -> tuple[list[str], float]
     marks, and the figure's height."""
     parts = _scatter_parts(panels, rows)
     slot = drawing.WIDTH / len(parts)
-    titles = [wrap(title, _TITLE_CHARACTERS // len(parts)) for _, title, _ in parts]
+    titles = [drawing.wrapped(title, slot) for _, title, _ in parts]
     top = _TOP + drawing.LINE * (max(map(len, titles)) - 1)
     marks: list[str] = []
     bottom = 0.0
