@@ -52,7 +52,7 @@ _OF_ROW = ("task", "checkpoint", "base", "format", "probe", "language", REASON.n
 Where = Mapping[str, str]
 # rates: 0 to 100 %; share: around 100 %; points, changes: around 0 (points: in points);
 # amounts: factors apart
-Axis = Literal["rates", "share", "points", "changes", "amounts", "places"]
+Axis = Literal["rates", "share", "points", "changes", "amounts"]
 
 
 def whole_percent(value: float) -> str:

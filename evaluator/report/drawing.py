@@ -8,23 +8,27 @@ text. The same numbers give the same SVG."""
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from html import escape
 from importlib.resources import files
 from textwrap import wrap
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unicodedata import east_asian_width
 
-from evaluator.core.errors import MORE
+from evaluator.core.errors import MORE, printable
 from evaluator.metrics.columns import MINUS, rounded
 from evaluator.metrics.table import Axis, amount
 
 WIDTH = 1070
 ROW = 32
+LINE = 15  # of text
 FONT = 12
 SMALL = 10.5
-LINE = 15  # of text
-_BAR = 20.0  # the height of one
+_BAR = 20  # the height of one
+_AXIS = 40  # from the rows to what is below the axis
+_LINE = 18  # of a legend
+_UPWARDS = 120  # the most room for a name that is written upwards
+_TICK = 60  # the room of a tick
 # of a bar's parts, as not everybody tells the colours apart: what a tile of 6 x 6 has
 _HATCHES = (
     "",
@@ -32,7 +36,6 @@ _HATCHES = (
     "M2,3 h1 M5,6 h1",
     "M0,0 l6,6 M0,6 l6,-6",
 )
-_QUARTERS = tuple(quarter / 4 for quarter in range(5))
 
 
 @cache
@@ -61,88 +64,35 @@ def element(kind: str, *body: str, **attributes: object) -> str:
     opening = [kind]
     for name, value in attributes.items():
         shown = f"{round(value, 2):g}" if isinstance(value, float) else str(value)
-        opening.append(f'{name.rstrip("_").replace("_", "-")}="{escape(shown)}"')
+        opening.append(f'{name.replace("_", "-")}="{escape(shown)}"')
     return f"<{' '.join(opening)}>{''.join(body)}</{kind}>"
 
 
 def tooltip(text: str) -> str:
     """What a browser shows over the element around it."""
-    return element("title", escape(text)) if text else ""
-
-
-def text(
-    x: float,
-    y: float,
-    label: str,
-    *,
-    anchor: str = "start",
-    size: float = FONT,
-    colour: str = "ink",
-    whole: str = "",
-    **attributes: object,
-) -> str:
-    """A line of text around the height `y`; `whole`: its tooltip."""
-    look = {"x": float(x), "y": y + 0.35 * size}
-    if anchor != "start":
-        attributes["text_anchor"] = anchor
-    if size != FONT:
-        attributes["font_size"] = size
-    if colour != "ink":
-        attributes["style"] = f"fill:{paint(colour)}"
-    return element("text", escape(label), tooltip(whole), **look, **attributes)
-
-
-def line(
-    x1: float,
-    y1: float,
-    x2: float,
-    y2: float,
-    colour: str,
-    width: float,
-    **more: object,
-) -> str:
-    ends = {"x1": float(x1), "y1": float(y1), "x2": float(x2), "y2": float(y2)}
-    style = f"stroke:{paint(colour)}"
-    return element("line", **ends, style=style, stroke_width=width, **more)
-
-
-def dot(x: float, y: float, colour: str, *, hollow: bool, whole: str = "") -> str:
-    """A dot with a tooltip."""
-    style = f"fill:{paint('paper' if hollow else colour)};stroke:{paint(colour)}"
-    place = {"cx": float(x), "cy": float(y), "r": 4.2}
-    return element("circle", tooltip(whole), **place, stroke_width=1.5, style=style)
-
-
-def _box(
-    x: float,
-    y: float,
-    width: float,
-    height: float,
-    fill: str,
-    whole: str = "",
-    **more: object,
-) -> str:
-    box = {"x": float(x), "y": float(y), "width": float(width), "height": float(height)}
-    return element("rect", tooltip(whole), **box, style=f"fill:{fill}", **more)
+    return element("title", escape(printable(text))) if text else ""
 
 
 def width_of(label: str, size: float = FONT) -> float:
     """About the width of a text: a browser chooses the font."""
-    wide = sum(east_asian_width(letter) in "WF" for letter in label)
-    return size * (0.56 * (len(label) - wide) + wide)
+    ems = 0.0
+    for letter in label:
+        if letter in "mwMW%@" or east_asian_width(letter) in "WF":
+            ems += 1
+        else:
+            ems += 0.68 if letter.isupper() else 0.6
+    return size * ems
 
 
-def wrapped(title: str, width: float) -> list[str]:
-    """The lines of a bold title."""
-    return wrap(title, max(8, int(width / (0.64 * FONT)))) or [""]
-
-
-def shortened(name: str, width: int = 36) -> str:
-    """A name without its middle if it is longer than `width` characters."""
-    if len(name) <= width:
+def shortened(name: str, room: float, size: float = FONT) -> str:
+    """A name without its middle if it is wider than `room`."""
+    if width_of(name, size) <= room:
         return name
-    half = width // 2
-    return name[:half] + MORE + name[-half:]
+    for half in range(int(room / size), -1, -1):
+        short = name[:half] + MORE + name[len(name) - half :]
+        if width_of(short, size) <= room:
+            break
+    return short
 
 
 class Scale(NamedTuple):
@@ -163,95 +113,75 @@ class Scale(NamedTuple):
         return math.log(value / self.low) / math.log(self.high / self.low)
 
 
-def as_percent(value: float) -> str:
-    """A share as a whole percentage."""
-    return f"{rounded(100 * value)} %"
-
-
-def as_points(value: float) -> str:
-    """A difference of two shares in whole percentage points."""
-    return f"{rounded(100 * value)} pp"
-
-
 def as_amount(value: float) -> str:
-    """A number of parameters or bytes: 600 M, 14 B."""
-    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+    """A number of parameters or bytes in short: 600 M, 14 B."""
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
         if value >= size:
             return f"{value / size:g} {unit}"
-    return f"{value:g}"
+    return amount(value)
+
+
+def as_share(value: float, unit: str = "%") -> str:
+    """A share, or a difference of two, in whole percent."""
+    return f"{rounded(100 * value)} {unit}"
 
 
 # how a value of an axis is written; of another, as its ticks' step demands
-AS_TEXT: Mapping[str, Callable[[float], str]] = {
-    "rates": as_percent,
-    "share": as_percent,
-    "points": as_points,
+AS_TEXT: Mapping[Axis | None, Callable[[float], str]] = {
+    "rates": as_share,
+    "share": as_share,
+    "points": partial(as_share, unit="pp"),
 }
-SHARES = Scale(0.0, 1.0, {each: as_percent(each) for each in _QUARTERS})
+SHARES = Scale(0, 1, {each: as_share(each) for each in (0, 0.25, 0.5, 0.75, 1)})
 
 
 def even_scale(
-    low: float,
-    high: float,
-    shown: Callable[[float], str] | None,
-    most: int = 6,
-    *,
-    whole: bool = False,
+    low: float, high: float, shown: Callable[[float], str] | None, most: int = 6
 ) -> Scale:
-    """A linear scale with at most `most` round ticks; `whole`: of whole numbers."""
+    """A linear scale with at most `most` round ticks."""
     least = (high - low) / most
     power = 10.0 ** math.floor(math.log10(least))
     step = next(power * each for each in (1, 2, 5, 10) if power * each >= 0.999 * least)
-    if whole:
-        step = max(step, 1.0)
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     ticks = {}
     for number in range(first, last + 1):
         value = round(number * step, digits)
         plain = f"{value:,.{digits}f}".replace("-", MINUS)
+        if not 1e-5 < step < 1e5:
+            plain = as_amount(value)
         ticks[value] = plain if shown is None else shown(value)
     return Scale(low, high, ticks)
 
 
-def log_scale(
-    low: float, high: float, shown: Callable[[float], str] | None = None
-) -> Scale:
+def log_scale(low: float, high: float) -> Scale:
     """A scale of factors, with ticks at 1, 2 and 5, or at powers of ten."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     digits = (1, 2, 5) if high / low < 100 else (1,)
-    ticks = {}
-    for power in range(first, last + 1):
-        for digit in digits:
-            value = digit * 10.0**power
-            if low <= value <= high:
-                ticks[value] = (shown or amount)(value)
+    values = [digit * 10.0**p for p in range(first, last + 1) for digit in digits]
+    ticks = {value: as_amount(value) for value in values if low <= value <= high}
     return Scale(low, high, ticks, log=True)
 
 
 def scale_of(
-    axis: Axis, values: Sequence[float], reach: Sequence[float], most: int
+    axis: Axis | None, values: Sequence[float], reach: Sequence[float], most: int = 6
 ) -> Scale:
-    """The scale of a panel's dots at `values`, whose intervals `reach` farther.
-    Amounts of 0 have no place on it."""
+    """The scale of an axis (None: of any numbers) with dots at `values`, whose
+    intervals `reach` farther. Amounts of 0 have no place on it."""
     if axis == "rates":
-        return Scale(-0.02, 1.04, SHARES.ticks)
+        return Scale(min(-0.02, *values), max(1.04, *values), SHARES.ticks)
     low, high = min(reach), max(reach)
     room = 0.05 * (high - low) or 0.05 * abs(low) or 0.05
     low, high = low - room, high + room
     if axis == "share":
-        return even_scale(min(low, 0.9), max(high, 1.05), AS_TEXT.get(axis), most)
-    if axis in ("points", "changes"):
+        low, high = min(low, 0.9), max(high, 1.05)
+    elif axis in ("points", "changes"):
         # a minimum range keeps noise around zero small
-        return even_scale(min(low, -0.05), max(high, 0.1), AS_TEXT.get(axis), most)
-    positive = [value for value in values if value > 0] or values
-    smallest, largest = min(positive), max(positive)
-    if axis == "amounts" and largest >= 4 * smallest > 0:
-        return log_scale(0.7 * smallest, 1.4 * largest)
-    if axis == "amounts":
-        room = max(0.15 * (largest - smallest), 0.03 * largest)
-        low, high = min(low, smallest - room), max(high, largest + room)
-    return even_scale(low, high, None, most, whole=axis == "places")
+        low, high = min(low, -0.05), max(high, 0.1)
+    positive = [value for value in values if value > 0]
+    if axis == "amounts" and positive and max(positive) >= 4 * min(positive):
+        return log_scale(0.7 * min(positive), 1.4 * max(positive))
+    return even_scale(low, high, AS_TEXT.get(axis), most)
 
 
 class Point(NamedTuple):
@@ -264,30 +194,34 @@ class Point(NamedTuple):
     label: str
 
 
-class Bar(NamedTuple):
-    """A part of a row's bar, of shares from 0 to 1, and how it looks."""
+class Entry(NamedTuple):
+    """A name in a legend and its look: of dots, or with the number of its `hatch` of
+    a part of bars; without a colour none. A cell has one too."""
 
-    start: float
-    share: float
-    name: str
-    colour: str
-    opacity: float
-    hatch: int
+    label: str
+    colour: str = ""
+    opacity: float = 1
+    hatch: int | None = None
+    hollow: bool = False
 
 
 class Plot:
-    """The inside of a panel, `width` x `height` from (`left`, `top`), in which the
-    methods collect `marks`."""
+    """The inside of a panel, `width` x `height` from (`left`, `top`), of figure
+    `name`. The methods add to its `marks`, which reach from `head` to `foot`."""
 
-    def __init__(self, left: float, top: float, width: float, height: float) -> None:
-        self.left, self.right = left, left + width
+    def __init__(
+        self, left: float, top: float, width: float, height: float, name: str = ""
+    ) -> None:
+        self.left, self.right, self.width = left, left + width, width
         self.top, self.bottom = top, top + height
-        self.width = width
+        self.head, self.foot = top, self.bottom + _AXIS
+        self.name, self.scale = name, Scale(0, 1, {})
+        self.most = max(3, int(width / _TICK))  # ticks
         self.marks: list[str] = []
 
-    def x(self, scale: Scale, value: float) -> float:
+    def x(self, value: float) -> float:
         """The place of a value, at the edge for one beyond it."""
-        return self.left + self.width * min(max(scale.share(value), 0.0), 1.0)
+        return self.left + self.width * min(max(self.scale.share(value), 0), 1)
 
     def y(self, scale: Scale, value: float) -> float:
         return self.bottom - (self.bottom - self.top) * scale.share(value)
@@ -296,216 +230,222 @@ class Plot:
         """The height of a row's middle."""
         return self.top + ROW * (number + 0.5)
 
-    def title(self, lines: Sequence[str]) -> None:
-        for number, label in enumerate(reversed(lines)):
-            y = self.top - 15 - number * LINE
-            self.marks.append(text(self.left, y, label, size=13, font_weight="bold"))
+    def write(
+        self,
+        x: float,
+        y: float,
+        label: str,
+        colour: str = "muted",
+        *,
+        size: float = FONT,
+        room: float = math.inf,
+        whole: str = "",
+        **look: object,
+    ) -> None:
+        """A line of text around the height `y`. The whole is the tooltip of a short
+        one."""
+        if not label:
+            return
+        look |= {"x": x, "y": y + 0.35 * size}
+        if size != FONT:
+            look["font_size"] = size
+        if colour != "muted":
+            look["style"] = f"fill:{paint(colour)}"
+        short, whole = shortened(label, room, size), whole or label
+        title = tooltip(whole) if whole != short else ""
+        self.marks.append(element("text", escape(printable(short)), title, **look))
 
-    def titles(self, below: str, beside: str) -> None:
-        """What the axes show."""
-        x, y = (self.left + self.right) / 2, self.bottom + 32
-        self.marks.append(text(x, y, below, anchor="middle", colour="muted"))
-        x, y = self.left - 50, (self.top + self.bottom) / 2
-        turned = f"rotate(-90 {x:g} {y:g})"
-        self.marks.append(
-            text(x, y, beside, anchor="middle", colour="muted", transform=turned)
-        )
+    def _line(
+        self, x1: float, y1: float, x2: float, y2: float, colour: str, **look: object
+    ) -> None:
+        look |= {"x1": x1, "y1": y1, "x2": x2, "y2": y2}
+        self.marks.append(element("line", style=f"stroke:{paint(colour)}", **look))
 
-    def name_rows(self, labels: Sequence[str], whole: Sequence[str]) -> None:
-        """Write a label left of each row; the whole one is its tooltip."""
-        for row, (label, full) in enumerate(zip(labels, whole, strict=True)):
-            x, y = self.left - 12, self.row(row)
-            self.marks.append(text(x, y, label, anchor="end", whole=full))
+    def _box(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        fill: str,
+        whole: str = "",
+        **look: object,
+    ) -> None:
+        look |= {"x": x, "y": y, "width": width, "height": height}
+        self.marks.append(element("rect", tooltip(whole), style=f"fill:{fill}", **look))
 
-    def ends(self, labels: Sequence[str]) -> None:
-        """Write a label right of each row."""
+    def _dot(
+        self, x: float, y: float, colour: str, *, hollow: bool, whole: str = ""
+    ) -> None:
+        style = f"fill:{paint('paper' if hollow else colour)};stroke:{paint(colour)}"
+        look = {"cx": x, "cy": y, "r": 4.2, "stroke_width": 1.5}
+        self.marks.append(element("circle", tooltip(whole), style=style, **look))
+
+    def _part(
+        self, x: float, y: float, width: float, height: float, part: Entry, whole: str
+    ) -> None:
+        fill, box = paint(part.colour), (x, y, width, height)
+        self._box(*box, fill, whole, opacity=part.opacity)
+        if hatch := (part.hatch or 0) % len(_HATCHES):
+            self._box(*box, f"url(#{self.name}-hatch-{hatch})", pointer_events="none")
+
+    def title(self, title: str, width: float) -> None:
+        """Write it above, in lines of this width."""
+        y = self.top - 15
+        for label in reversed(wrap(title, max(8, int(width / (0.64 * FONT))))):
+            self.write(self.left, y, label, "ink", size=13, font_weight="bold")
+            y -= LINE
+        self.head = y
+
+    def write_upwards(self, x: float, y: float, label: str, **look: Any) -> None:
+        self.write(x, y, label, transform=f"rotate(-90 {x:g} {y:g})", **look)
+
+    def name_rows(self, x: float, labels: Sequence[str], **look: Any) -> None:
         for row, label in enumerate(labels):
-            if label:
-                x, y = self.right + 10, self.row(row)
-                self.marks.append(text(x, y, label, size=SMALL, colour="muted"))
+            self.write(x, self.row(row), label, **look)
+
+    def name_columns(self, names: Sequence[str]) -> None:
+        """Write the names of columns below them: in short, or upwards if these are
+        equal or do not fit."""
+        slot = self.width / len(names)
+        short = [name if len(name) <= 4 else f"{name[:3]}." for name in names]
+        fit = len({*short}) == len(names) and max(map(width_of, short)) <= slot
+        if not fit:
+            self.foot += min(max(map(width_of, names)), _UPWARDS) - LINE
+        every = math.ceil(FONT / slot)  # of more, one would cover the next
+        for number in range(0, len(names), every):
+            x, y, name = (
+                self.left + (number + 0.5) * slot,
+                self.bottom + 8,
+                names[number],
+            )
+            if fit:
+                self.write(x, y + 6, short[number], whole=name, text_anchor="middle")
+            else:
+                self.write_upwards(x, y, name, room=_UPWARDS, text_anchor="end")
 
     def across(self, scale: Scale, *, grid: bool = True) -> None:
-        """The horizontal axis, below."""
-        self.marks.append(
-            line(self.left, self.bottom, self.right, self.bottom, "grid", 1)
-        )
+        """The horizontal axis, below, with the ticks that have room. `x` follows it."""
+        self.scale = scale
+        self._line(self.left, self.bottom, self.right, self.bottom, "grid")
+        end = -math.inf
         for value, label in scale.ticks.items():
-            if grid:
-                x = self.x(scale, value)
-                self.marks.append(line(x, self.top, x, self.bottom, "grid", 0.8))
-            self.below(scale.share(value), label)
+            x, half = self.x(value), width_of(label) / 2
+            if x - half > end:
+                end = x + half
+                self.write(x, self.bottom + 14, label, text_anchor="middle")
+                if grid:
+                    self.upright(value, "grid")
 
     def upwards(self, scale: Scale) -> None:
         """The vertical axis, left."""
         for value, label in scale.ticks.items():
             y = self.y(scale, value)
-            self.marks.append(line(self.left, y, self.right, y, "grid", 0.8))
-            self.marks.append(
-                text(self.left - 8, y, label, anchor="end", colour="muted")
-            )
+            self._line(self.left, y, self.right, y, "grid")
+            self.write(self.left - 8, y, label, text_anchor="end")
 
-    def below(self, share: float, label: str, whole: str = "") -> None:
-        """A text under the bottom, `share` of the way to the right."""
-        x, y = self.left + share * self.width, self.bottom + 14
-        self.marks.append(
-            text(x, y, label, anchor="middle", colour="muted", whole=whole)
-        )
-
-    def upright(self, scale: Scale, value: float) -> None:
+    def upright(self, value: float, colour: str = "muted") -> None:
         """A line at a value."""
-        x = self.x(scale, value)
-        self.marks.append(line(x, self.top, x, self.bottom, "muted", 1))
+        x = self.x(value)
+        self._line(x, self.top, x, self.bottom, colour)
 
-    def link(self, scale: Scale, row: int, values: Sequence[float]) -> None:
+    def link(self, row: int, values: Sequence[float]) -> None:
         """A thick line from the smallest to the largest value."""
-        finite = [value for value in values if math.isfinite(value)]
-        if len(finite) > 1:
-            y, x1, x2 = (
-                self.row(row),
-                *(self.x(scale, end(finite)) for end in (min, max)),
-            )
-            self.marks.append(line(x1, y, x2, y, "grid", 4))
+        places = [self.x(each) for each in values if math.isfinite(each)]
+        if len(places) > 1:
+            y = self.row(row)
+            self._line(min(places), y, max(places), y, "grid", stroke_width=4)
 
-    def intervals(self, scale: Scale, points: Iterable[Point], colour: str) -> None:
-        """The interval of each point as a line, which ends in an arrow where it goes
-        on beyond the axis."""
-        for point in points:
-            if point.low is None or point.high is None:
-                continue
-            x1, x2 = self.x(scale, point.low), self.x(scale, point.high)
-            y = self.row(point.row)
-            look = {"opacity": 0.45, "stroke_linecap": "round"}
-            self.marks.append(line(x1, y, x2, y, colour, 2, **look))
-            if point.low < scale.low:
-                self.marks.append(_arrow(x1, y, -6, colour))
-            if point.high > scale.high:
-                self.marks.append(_arrow(x2, y, 6, colour))
+    def interval(self, point: Point, colour: str) -> None:
+        """A line, which ends in an arrow where it goes on beyond the axis."""
+        if point.low is not None and point.high is not None:
+            y, look = self.row(point.row), {"opacity": 0.45, "stroke_width": 2}
+            x1, x2 = self.x(point.low), self.x(point.high)
+            self._line(x1, y, x2, y, colour, stroke_linecap="round", **look)
+            for end in (point.low, point.high):
+                self._arrow(end, y, colour)
 
-    def dots(
-        self, scale: Scale, points: Iterable[Point], colour: str, *, hollow: bool
+    def dot(
+        self, value: float, y: float, colour: str, *, hollow: bool, whole: str
     ) -> None:
-        """A dot at each value; an infinite one is written at the end of the axis."""
-        for point in points:
-            x, y = self.x(scale, point.value), self.row(point.row)
-            if math.isfinite(point.value):
-                self.marks.append(dot(x, y, colour, hollow=hollow, whole=point.label))
-            elif point.value > 0:
-                self.marks.append(text(x, y, "\u221e", anchor="end", colour=colour))
-            else:
-                self.marks.append(text(x, y, f"{MINUS}\u221e", colour=colour))
+        """A dot at a value, with an arrow if that is beyond the axis; an infinite one
+        is written at its end."""
+        x = self.x(value)
+        if math.isfinite(value):
+            self._arrow(value, y, colour)
+            self._dot(x, y, colour, hollow=hollow, whole=whole)
+        elif value > 0:
+            self.write(x, y, "\u221e", colour, text_anchor="end", whole=whole)
+        else:
+            self.write(x, y, f"{MINUS}\u221e", colour, whole=whole)
 
-    def bar(self, row: int, bar: Bar, figure: str) -> None:
-        """A part of a row's bar; it has a label from 6 % on."""
-        x, y = self.x(SHARES, bar.start), self.row(row) - _BAR / 2
-        width, label = self.width * bar.share, rounded(100 * bar.share)
-        fill, whole = paint(bar.colour), f"{bar.name}: {label} %"
-        self.marks.append(_box(x, y, width, _BAR, fill, whole, opacity=bar.opacity))
-        hatch = bar.hatch % len(_HATCHES)
-        if hatch:
-            pattern = f"url(#{figure}-hatch-{hatch})"
-            self.marks.append(_box(x, y, width, _BAR, pattern, pointer_events="none"))
-        if bar.share < 0.06:
+    def _arrow(self, value: float, y: float, colour: str) -> None:
+        if not self.scale.low <= value <= self.scale.high:
+            x, length = self.x(value), 8 if value > self.scale.high else -8
+            shape = f"M{x:.1f},{y - 4:.1f} l{length},4 l{-length},4 z"
+            self.marks.append(element("path", d=shape, style=f"fill:{paint(colour)}"))
+
+    def define_hatches(self) -> None:
+        """What the parts of the figure's bars are filled with."""
+        for number, shape in enumerate(_HATCHES[1:], start=1):
+            drawn = element("path", d=shape, style=f"stroke:{paint('paper')}")
+            look = {"width": 6, "height": 6, "patternUnits": "userSpaceOnUse"}
+            look |= {"id": f"{self.name}-hatch-{number}", "stroke_width": 0.7}
+            self.marks.append(element("pattern", drawn, **look))
+
+    def bar(self, row: int, start: float, share: float, part: Entry) -> None:
+        """A part of a row's bar, of shares; it has a label where that has room."""
+        x, y = self.x(start), self.row(row) - _BAR / 2
+        width, label = self.x(start + share) - x, rounded(100 * share)
+        self._part(x, y, width, _BAR, part, f"{part.label}: {label} %")
+        dark, middle, half = part.opacity > 0.5, x + width / 2, width_of(label) / 2 + 1
+        if 2 * half > width:
             return
-        dark, middle, half = bar.opacity > 0.5, x + width / 2, width_of(label) / 2 + 1
-        if hatch and dark:
-            self.marks.append(_box(middle - half, y + 3, 2 * half, _BAR - 6, fill))
+        if dark and part.hatch:
+            fill = paint(part.colour)
+            self._box(middle - half, y + 3, 2 * half, _BAR - 6, fill)
         colour = "paper" if dark else "ink"
-        self.marks.append(
-            text(middle, self.row(row), label, anchor="middle", colour=colour)
-        )
+        self.write(middle, self.row(row), label, colour, text_anchor="middle")
 
     def tile(
-        self,
-        row: int,
-        left: float,
-        right: float,
-        label: str,
-        colour: str,
-        strength: float,
+        self, row: int, left: float, width: float, label: str, cell: Entry
     ) -> None:
-        """A cell of a heat map, between two shares of the width."""
-        x1, x2 = self.left + left * self.width + 2, self.left + right * self.width - 2
-        # the text on it keeps a contrast of 4.5 in both themes
-        opacity, y = 0.08 + 0.4 * strength, self.row(row)
-        self.marks.append(_box(x1, y - 13, x2 - x1, 26, paint(colour), opacity=opacity))
-        self.marks.append(text((x1 + x2) / 2, y, label, anchor="middle", size=SMALL))
+        """A cell of a heat map; it has a label where that has room."""
+        x, y, gap = self.left + left, self.row(row), min(2, width / 8)
+        fill, whole = paint(cell.colour), f"{cell.label}: {label}"
+        box = x + gap, y - 13, width - 2 * gap, 26, fill, whole
+        self._box(*box, opacity=cell.opacity)
+        if max(width_of(label, SMALL), FONT) <= width:
+            self.write(x + width / 2, y, label, "ink", size=SMALL, text_anchor="middle")
 
-    def number(self, points: Mapping[tuple[float, float], Sequence[str]]) -> float:
-        """Write a number beside each point, and the names of all below the axis;
-        returns where these end."""
-        y = self.bottom + 38
-        for number, (at, names) in enumerate(points.items(), start=1):
-            y += LINE
-            label = f"{number}  {', '.join(names)}"
-            self.marks.append(
-                text(at[0] + 7, at[1], str(number), size=SMALL, colour="muted")
-            )
-            self.marks.append(text(self.left, y, label, size=SMALL, colour="muted"))
-        return y + LINE
-
-
-def _arrow(x: float, y: float, length: float, colour: str) -> str:
-    shape = f"M{x:.1f},{y - 4:.1f} l{length:g},4 l{-length:g},4 z"
-    return element("path", d=shape, style=f"fill:{paint(colour)}")
-
-
-def hatches(figure: str) -> str:
-    """What the parts of a figure's bars are filled with."""
-    patterns = []
-    for number, shape in enumerate(_HATCHES[1:], start=1):
-        drawn = element("path", d=shape, style=f"stroke:{paint('paper')}")
-        tile = {"width": 6, "height": 6, "patternUnits": "userSpaceOnUse"}
-        name = f"{figure}-hatch-{number}"
-        patterns.append(element("pattern", drawn, id=name, stroke_width=0.7, **tile))
-    return element("defs", *patterns)
+    def legend(self, entries: Iterable[Entry], right: float) -> None:
+        """Write entries at the foot, side by side, up to `right`."""
+        x, y = self.left, self.foot
+        for entry in entries:
+            mark = 26 if entry.colour else 0
+            room = right - self.left - mark
+            width = mark + min(width_of(entry.label), room)
+            if x > self.left and x + width > right:
+                x, y = self.left, y + _LINE
+            if entry.hatch is not None:
+                self._part(x, y - 5, 20, 9, entry, "")
+            elif mark:
+                self._dot(x + 10, y, entry.colour, hollow=entry.hollow)
+            self.write(x + mark, y, entry.label, "ink", room=room)
+            x += width + 22
+        self.foot = y + _LINE
 
 
-class Entry(NamedTuple):
-    """A name in a legend: of a dot, or with the number of its `hatch` of a part."""
-
-    label: str
-    colour: str
-    opacity: float = 1.0
-    hollow: bool = False
-    hatch: int | None = None
-
-
-def legend(
-    left: float, top: float, right: float, entries: Sequence[Entry], figure: str
-) -> tuple[list[str], float]:
-    """The entries side by side, in lines; and the height of these."""
-    marks, x, y = [], left, top
-    for entry in entries:
-        width = 52 + width_of(entry.label)
-        if x > left and x + width > right:
-            x, y = left, y + 20
-        if entry.hatch is None:
-            marks.append(dot(x + 10, y, entry.colour, hollow=entry.hollow))
-        else:
-            box, hatch = (x, y - 5, 20.0, 9.0), entry.hatch % len(_HATCHES)
-            marks.append(_box(*box, paint(entry.colour), opacity=entry.opacity))
-            if hatch:
-                marks.append(_box(*box, f"url(#{figure}-hatch-{hatch})"))
-        marks.append(text(x + 26, y, entry.label))
-        x += width
-    return marks, y - top + 20
-
-
-def svg(marks: Iterable[str], height: float, description: str) -> str:
+def svg(plots: Sequence[Plot], description: str, width: float = WIDTH) -> str:
     """The whole figure; `description` is for a screen reader."""
+    top, bottom = min(plot.head for plot in plots), max(plot.foot for plot in plots)
     return element(
         "svg",
-        *marks,
-        class_="figure",
-        role="img",
+        *(mark for plot in plots for mark in plot.marks),
+        **{"class": "figure", "role": "img"},
         aria_label=description,
-        viewBox=f"0 0 {WIDTH} {math.ceil(height)}",
+        viewBox=f"0 {top:g} {math.ceil(width)} {math.ceil(bottom - top)}",
         xmlns="http://www.w3.org/2000/svg",
         font_size=FONT,
-        style=f"font-family:var(--sans);fill:{paint('ink')}",
+        style=f"font-family:var(--sans);fill:{paint('muted')}",
     )
-
-
-def short(language: str) -> str:
-    """A language's name in at most four characters."""
-    return language if len(language) <= 4 else f"{language[:3]}."

@@ -1,13 +1,16 @@
 """Draws the figures that tables describe (`evaluator.metrics.table`), as inline SVG."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import pandas as pd
 
 from evaluator.metrics.inputs import rows_where
 from evaluator.metrics.items import ALL, MEAN
 from evaluator.metrics.table import (
+    Axis,
     Bars,
     Dots,
     Heat,
@@ -18,41 +21,43 @@ from evaluator.metrics.table import (
     amount,
 )
 from evaluator.report import drawing
-from evaluator.report.drawing import Bar, Entry, Plot, Point, Scale
+from evaluator.report.drawing import (
+    LINE,
+    SHARES,
+    SMALL,
+    WIDTH,
+    Entry,
+    Plot,
+    Point,
+    Scale,
+)
 
-_TOP = 30.0  # above the rows, for titles
-_AXIS = 40.0  # below them, up to a legend
-_BESIDE = 12.0  # between a panel and a text
-_BETWEEN = 48.0  # two panels, beside the text between them
-_TICK = 60.0  # the room of a tick
-_SCATTER_HEIGHT = 200.0
-_SCATTER_LEFT = 62.0  # of each panel, for its ticks
+_TOP = 30  # above scatters that stand below others, for titles
+_BESIDE = 12  # between a panel and a text
+_EDGE = 24  # right of the last panel, for half of a tick
+_BETWEEN = 48  # two panels, beside the text between them
+_LEAST = 90  # the width of a panel; beyond it the figure is wider
+_END = 170  # the most room for a text at a row's end
+_SCATTER_HEIGHT = 200
+_SCATTER_LEFT = 62  # of each panel, for its ticks
+_SCATTERS = 4  # side by side
+_TITLE = 200  # the most room for the title of one
 Numbers = list[float | None]
 Rowed = Dots | Bars | Heat
 
 
 def draw_each(table: Table, frame: pd.DataFrame) -> list[str]:
     """The figures of a table as inline SVG: one, or one for each part that the table
-    keeps `apart`."""
-    parts = [frame]
+    keeps `apart`; none without a value."""
+    parts = [frame][: len(frame)]
     if table.apart:
         parts = [part for _, part in frame.groupby(list(table.apart), sort=False)]
     figures = []
     for number, part in enumerate(parts):
-        figure = draw(table, part, f"-{number}" if number else "")
-        if figure is not None:
-            figures.append(figure)
-    return figures
-
-
-def draw(table: Table, frame: pd.DataFrame, suffix: str = "") -> str | None:
-    """The figure of a table as inline SVG, `suffix` for its name; None if there is
-    no figure or no value."""
-    if not table.figure or frame.empty:
-        return None
-    name = f"{table.name.replace('_', '-')}{suffix}"
-    title = f"Figure of table {table.name}"
-    return draw_panels(table.figure, table.plotted(frame), name, title)
+        name = f"{table.name.replace('_', '-')}-{number}"
+        title = f"Figure of table {table.name}"
+        figures.append(draw_panels(table.figure, table.plotted(part), name, title))
+    return [*filter(None, figures)]
 
 
 def draw_panels(
@@ -60,99 +65,83 @@ def draw_panels(
 ) -> str | None:
     """Panels as inline SVG; None without a value. `title` describes the figure to a
     screen reader."""
+    if "language" not in frame:
+        frame = frame.assign(language=ALL)
     rows = _Rows(frame)
     shown = [panel for panel in figure if _has_values(panel, frame)]
     scatters = [panel for panel in shown if isinstance(panel, Scatter)]
     others = [panel for panel in shown if not isinstance(panel, Scatter)]
     if scatters:
-        return drawing.svg(*_scatters(scatters, rows), title)
+        return _scatters(scatters, rows, title)
     if others:
-        return drawing.svg(*_side_by_side(others, rows, f"figure-{name}"), title)
+        return _side_by_side(others, rows, f"figure-{name}", title)
     return None
 
 
-def _side_by_side(
-    panels: Sequence[Rowed], rows: "_Rows", name: str
-) -> tuple[list[str], float]:
-    """The marks of panels that share their rows, and the figure's height."""
-    names = [*map(drawing.shortened, rows.labels)]
+def _side_by_side(panels: Sequence[Rowed], rows: "_Rows", name: str, title: str) -> str:
+    """Panels that share their rows, with a legend of each with several series or
+    parts, unless the legends before have all of its names."""
     ends = [_ends(panel, rows) for panel in panels]
-    rooms = [max(map(drawing.width_of, texts)) + _BETWEEN for texts in ends]
-    left = max(map(drawing.width_of, names)) + _BESIDE
-    free = drawing.WIDTH - left - sum(rooms) + _BETWEEN - _BESIDE
-    unit = free / sum(panel.width for panel in panels)
-    height = float(drawing.ROW * max(len(names), 2))
-    titles = [
-        drawing.wrapped(_written(panel.title, rows.frame), unit * panel.width + room)
-        for panel, room in zip(panels, rooms, strict=True)
-    ]
-    top = _TOP + drawing.LINE * (max(map(len, titles)) - 1)
-    plots = []
-    for panel, room, texts, title in zip(panels, rooms, ends, titles, strict=True):
-        plot = Plot(left, top, unit * panel.width, height)
-        plot.title(title)
+    rooms = [min(_END, max(map(drawing.width_of, each))) + _BETWEEN for each in ends]
+    room = _room(rows.labels)
+    left = min(room, max(map(drawing.width_of, rows.labels))) + _BESIDE
+    free = WIDTH - left - sum(rooms) + _BETWEEN - _EDGE
+    unit = max(free, _LEAST * len(panels)) / sum(panel.width for panel in panels)
+    height = drawing.ROW * len(rows.keys)
+    plots: list[Plot] = []
+    legends: list[tuple[Plot, list[Entry]]] = []
+    for number, panel in enumerate(panels):
+        plot = Plot(left, 0, unit * panel.width, height, f"{name}-{number}")
+        plots.append(plot)
+        plot.title(_written(panel.title, rows.frame), plot.width + rooms[number])
         if isinstance(panel, Dots):
             _dots(plot, panel, rows)
         elif isinstance(panel, Bars):
-            _bars(plot, panel, rows, name)
+            _bars(plot, panel, rows)
         else:
             _heat(plot, panel, rows)
-        plot.ends(texts)
-        left += plot.width + room
-        plots.append(plot)
-    plots[0].name_rows(names, rows.labels)
-    hatched = any(isinstance(panel, Bars) for panel in panels)
-    marks = [drawing.hatches(name)] if hatched else []
-    for plot in plots:
-        marks += plot.marks
-    bottom, height = plots[0].bottom + _AXIS, 0.0
-    legends = _legends(panels, plots, rows)
-    rights = [*(left for left, _ in legends[1:]), float(drawing.WIDTH)]
-    for (left, entries), right in zip(legends, rights, strict=False):
-        drawn, lines = drawing.legend(left, bottom, right, entries, name)
-        marks, height = marks + drawn, max(height, lines)
-    return marks, bottom + height
-
-
-def _legends(
-    panels: Sequence[Rowed], plots: Sequence[Plot], rows: "_Rows"
-) -> list[tuple[float, list[Entry]]]:
-    """The legends and where they begin: of each panel with several series or parts,
-    unless the legends before have all of its names."""
-    told: set[str] = set()
-    legends = []
-    for panel, plot in zip(panels, plots, strict=True):
+        plot.name_rows(plot.right + 10, ends[number], size=SMALL, room=_END)
+        told = [entry.label for _, entries in legends for entry in entries]
         entries = _entries(panel, rows)
-        labels = {entry.label for entry in entries}
-        if not labels <= told:
-            told |= labels
-            legends.append((plot.left, entries))
-    return legends
+        if any(entry.label not in told for entry in entries):
+            legends.append((plot, entries))
+        left += plot.width + rooms[number]
+    first = plots[0]
+    look = {"text_anchor": "end", "room": room}
+    first.name_rows(first.left - _BESIDE, rows.labels, colour="ink", **look)
+    width = right = left - _BETWEEN + _EDGE
+    for plot, entries in reversed(legends):
+        plot.legend(entries, right)
+        right = plot.left
+    return drawing.svg(plots, title, width)
+
+
+def _room(labels: Sequence[str]) -> float:
+    """The room of row labels, of which long ones are shortened, but stay apart."""
+    for room in (250, 500):
+        if len({drawing.shortened(label, room) for label in labels}) == len(labels):
+            return room
+    return math.inf
 
 
 def _entries(panel: Rowed, rows: "_Rows") -> list[Entry]:
     """The names in a panel's legend: those with a value; none of a single series."""
-    entries = []
     if isinstance(panel, Bars):
-        for hatch, part in enumerate(panel.parts.values()):
-            entries.append(Entry(*part, hatch=hatch))
-    elif isinstance(panel, Dots) and len(panel.series_of(rows.frame)) > 1:
-        for series in panel.series_of(rows.frame):
-            values = {*rows.values(series.column, series.where)}
-            if series.label and values != {None}:
-                dot = Entry(series.label, series.colour, hollow=series.hollow)
-                entries.append(dot)
+        return [Entry(*part, hatch) for hatch, part in enumerate(panel.parts.values())]
+    entries = []
+    if isinstance(panel, Dots) and len(panel.series_of(rows.frame)) > 1:
+        for each in panel.series_of(rows.frame):
+            if each.label and {*rows.values(each.column, each.where)} != {None}:
+                entries.append(Entry(each.label, each.colour, hollow=each.hollow))
     return entries
 
 
 def _has_values(panel: Panel, frame: pd.DataFrame) -> bool:
     if isinstance(panel, Scatter):
-        return bool((frame[panel.x].notna() & frame[panel.y].notna()).any())
+        return len(_drawable(panel, frame)) > 0
     if isinstance(panel, Heat):
-        apart = rows_where(frame, panel.where)
-        apart = apart[apart[panel.column].notna()]
         # a single language is what stands beside it
-        return len({*apart["language"]} - {ALL, MEAN}) > 1
+        return len(_languages(panel, frame)) > 1
     if isinstance(panel, Bars):
         columns = [(column, panel.where) for column in panel.parts]
     else:
@@ -163,12 +152,26 @@ def _has_values(panel: Panel, frame: pd.DataFrame) -> bool:
     )
 
 
+def _languages(panel: Heat, frame: pd.DataFrame) -> list[str]:
+    """Those with a value."""
+    rows = rows_where(frame, panel.where)
+    return sorted({*rows["language"][rows[panel.column].notna()]} - {ALL, MEAN})
+
+
+def _drawable(panel: Scatter, frame: pd.DataFrame) -> pd.DataFrame:
+    finite = frame[panel.y].astype(float).abs() < math.inf
+    return frame[frame[panel.x].notna() & finite]
+
+
 def _written(title: str, frame: pd.DataFrame) -> str:
     """A title, with each {column} replaced by the column's first value."""
-    for name in frame.columns:
-        if f"{{{name}}}" in title:
-            title = title.replace(f"{{{name}}}", str(frame[name].dropna().iloc[0]))
-    return title
+
+    def first(match: re.Match[str]) -> str:
+        if match[1] not in frame:
+            return match[0]
+        return str(next(iter(frame[match[1]].dropna()), ""))
+
+    return re.sub(r"\{(\w+)\}", first, title)
 
 
 class _Rows:
@@ -179,19 +182,19 @@ class _Rows:
         self.frame = frame
         names = frame[["task", "checkpoint"]].drop_duplicates()
         self.keys = list(names.itertuples(index=False, name=None))
+        self._several = frame["task"].nunique() > 1
         self.labels = [self.label(*key) for key in self.keys]
 
     def label(self, task: str, checkpoint: str) -> str:
-        several = self.frame["task"].nunique() > 1
-        return f"{checkpoint} · {task}" if several else checkpoint
+        return f"{checkpoint} · {task}" if self._several else checkpoint
 
     def values(self, column: str, where: Mapping[str, str]) -> Numbers:
+        """None where there is no value, and of a column that the frame lacks."""
         rows = rows_where(self.frame, {"language": ALL, **where})
         keys = zip(rows["task"], rows["checkpoint"], strict=True)
-        known = {}
-        for key, value in zip(keys, rows[column], strict=True):
-            known[key] = None if pd.isna(value) else float(value)
-        return [known.get(key) for key in self.keys]
+        known = dict(zip(keys, rows.get(column, ()), strict=False))
+        found = map(known.get, self.keys)
+        return [None if pd.isna(value) else float(value) for value in found]
 
 
 def _ends(panel: Rowed, rows: _Rows) -> list[str]:
@@ -208,7 +211,7 @@ def _ends(panel: Rowed, rows: _Rows) -> list[str]:
         noted = rows.values(panel.note.column, panel.note.where)
         for row, value in zip(texts, noted, strict=True):
             row.append(panel.note.text(value))
-    return ["  ".join(row) for row in texts]
+    return [" · ".join(row) for row in texts]
 
 
 def _dots(plot: Plot, panel: Dots, rows: _Rows) -> None:
@@ -217,117 +220,105 @@ def _dots(plot: Plot, panel: Dots, rows: _Rows) -> None:
     ]
     marked = [] if panel.line is None else [panel.line]
     points = [point for _, points in drawn for point in points]
-    ends = [
-        end for point in points for end in (point.low, point.high) if end is not None
-    ]
     known = [point.value for point in points if math.isfinite(point.value)]
-    scale = Scale(0.0, 1.0, {})  # an axis of infinite values alone has no range
-    if known:
+    if known:  # an axis of infinite values alone has no range
         known += marked
-        reach = [*known, *filter(math.isfinite, ends)]
-        scale = drawing.scale_of(
-            panel.axis, known, reach, max(3, int(plot.width / _TICK))
-        )
+        ends = [end for point in points for end in (point.low, point.high)]
+        reach = [end for end in ends if end is not None and math.isfinite(end)]
+        scale = drawing.scale_of(panel.axis, known, known + reach, plot.most)
         plot.across(scale)
         zero = [0.0] if panel.axis in ("points", "changes") else []
         for value in {*zero, *marked}:
-            plot.upright(scale, value)
+            plot.upright(value)
     if panel.linked:
         for row in range(len(rows.keys)):
-            plot.link(scale, row, [p.value for p in points if round(p.row) == row])
+            plot.link(row, [p.value for p in points if round(p.row) == row])
     for series, points in drawn:
-        plot.intervals(scale, points, series.colour)
+        for point in points:
+            plot.interval(point, series.colour)
     for series, points in drawn:
-        plot.dots(scale, points, series.colour, hollow=series.hollow)
+        for point in points:
+            y, hollow = plot.row(point.row), series.hollow
+            plot.dot(point.value, y, series.colour, hollow=hollow, whole=point.label)
 
 
 def _points(series: Series, panel: Dots, rows: _Rows) -> list[Point]:
-    values = rows.values(series.column, series.where)
-    low, high = f"{series.column}_low", f"{series.column}_high"
-    lows: Numbers = [None] * len(values)
-    highs = lows
-    if low in rows.frame:
-        lows, highs = rows.values(low, series.where), rows.values(high, series.where)
+    values, lows, highs = (
+        rows.values(series.column + end, series.where) for end in ("", "_low", "_high")
+    )
     shown = drawing.AS_TEXT.get(panel.axis, amount)
     points = []
-    for row, (value, start, end) in enumerate(zip(values, lows, highs, strict=True)):
+    for row, (value, low, high) in enumerate(zip(values, lows, highs, strict=True)):
         if value is None:
             continue
-        label = f"{series.label}: {shown(value)}"
-        if start is not None and end is not None:
-            label += f" ({shown(start)} to {shown(end)})"
-        points.append(Point(row + series.shift, value, start, end, label))
+        label = f"{series.label}: {shown(value)}".removeprefix(": ")
+        if math.isinf(value):
+            low = None  # it has no interval
+        if low is not None and high is not None:
+            label += f" ({shown(low)} to {shown(high)})"
+        points.append(Point(row + series.shift, value, low, high, label))
     return points
 
 
-def _bars(plot: Plot, panel: Bars, rows: _Rows, name: str) -> None:
-    plot.across(drawing.SHARES, grid=False)
-    starts = [0.0] * len(rows.keys)
-    for hatch, (column, part) in enumerate(panel.parts.items()):
-        for row, value in enumerate(rows.values(column, panel.where)):
-            if value:
-                plot.bar(row, Bar(starts[row], value, *part, hatch), name)
+def _bars(plot: Plot, panel: Bars, rows: _Rows) -> None:
+    columns = [rows.values(column, panel.where) for column in panel.parts]
+    sums = [sum(filter(None, row)) for row in zip(*columns, strict=True)]
+    scale = SHARES._replace(high=max(1.0, *sums))
+    plot.define_hatches()
+    plot.across(scale, grid=False)
+    starts = [0.0] * len(sums)
+    for values, part in zip(columns, _entries(panel, rows), strict=True):
+        for row, value in enumerate(values):
+            if value and value > 0:
+                plot.bar(row, starts[row], value, part)
                 starts[row] += value
 
 
 def _heat(plot: Plot, panel: Heat, rows: _Rows) -> None:
-    languages = sorted(set(rows.frame["language"]) - {ALL, MEAN})
+    languages = _languages(panel, rows.frame)
+    width = plot.width / len(languages)
     for column, language in enumerate(languages):
         values = rows.values(panel.column, {**panel.where, "language": language})
-        left, right = column / len(languages), (column + 1) / len(languages)
         for row, value in enumerate(values):
             if value is not None:
                 is_negative = panel.negative and value < 0
                 colour = panel.negative if is_negative else panel.colour
-                strength = min(max(panel.strength(value), 0.0), 1.0)
-                plot.tile(row, left, right, panel.text(value), colour, strength)
-        plot.below((left + right) / 2, drawing.short(language), language)
+                # the text on it keeps a contrast of 4.5 in both themes
+                opacity = 0.08 + 0.4 * min(max(panel.strength(value), 0), 1)
+                cell = Entry(language, colour, opacity)
+                plot.tile(row, column * width, width, panel.text(value), cell)
+    plot.name_columns(languages)
 
 
-def _scatters(panels: Sequence[Scatter], rows: _Rows) -> tuple[list[str], float]:
-    """A panel for each scatter, or for each checkpoint and task of one scatter: the
-    marks, and the figure's height."""
-    parts = _scatter_parts(panels, rows)
-    slot = drawing.WIDTH / len(parts)
-    titles = [drawing.wrapped(title, slot) for _, title, _ in parts]
-    top = _TOP + drawing.LINE * (max(map(len, titles)) - 1)
-    marks: list[str] = []
-    bottom = 0.0
-    for place, (panel, _, part) in enumerate(parts):
-        left = slot * place + _SCATTER_LEFT
-        width = slot - _SCATTER_LEFT - _BESIDE
-        plot = Plot(left, top, width, _SCATTER_HEIGHT)
-        plot.title(titles[place])
-        alike = [other for other in parts if other[0].axis == panel.axis]
-        heights = [
-            value for other, _, rest in alike for value in rest[other.y].dropna()
-        ]
-        across, upwards = _across(panel, part, width), _upwards(panel, heights)
-        plot.across(across)
-        plot.upwards(upwards)
-        plot.titles(_written(panel.x_title, part), "" if place else panel.y_title)
-        points: dict[tuple[float, float], list[str]] = {}
-        for row in part.to_dict("records"):
-            at = plot.x(across, row[panel.x]), plot.y(upwards, row[panel.y])
-            name = row[panel.name]
-            if not panel.each:
-                name = drawing.shortened(rows.label(row["task"], name))
-            hollow = bool(row[panel.hollow])
-            plot.marks.append(drawing.dot(*at, panel.colour, hollow=hollow, whole=name))
-            points.setdefault(at, []).append(name)
-        bottom = max(bottom, plot.number(points))
-        marks += plot.marks
-    first = panels[0]
-    if any(first.labels) and rows.frame[first.hollow].any():
-        entries = [
-            Entry(first.labels[0], first.colour),
-            Entry(first.labels[1], first.colour, hollow=True),
-        ]
-        drawn, tall = drawing.legend(
-            _SCATTER_LEFT, bottom + 10, drawing.WIDTH, entries, ""
+def _scatters(panels: Sequence[Scatter], rows: _Rows, title: str) -> str:
+    """A panel for each scatter, or for each checkpoint and task of one scatter."""
+    parts, first = _scatter_parts(panels, rows), panels[0]
+    slot = WIDTH / min(len(parts), _SCATTERS)
+    plots: list[Plot] = []
+    top = 0.0
+    for place, (panel, label, part) in enumerate(parts):
+        column = place % _SCATTERS
+        if plots and not column:
+            top = max(plot.foot for plot in plots) + _TOP
+        width = slot - _SCATTER_LEFT - _EDGE
+        plot = Plot(slot * column + _SCATTER_LEFT, top, width, _SCATTER_HEIGHT)
+        plot.title(label, slot)
+        alike = [rest[other.y] for other, _, rest in parts if other.axis == panel.axis]
+        heights = [0.0, *chain(*alike)]
+        _scatter(
+            plot, drawing.scale_of(panel.axis, heights, heights), panel, part, rows
         )
-        marks, bottom = marks + drawn, bottom + 10 + tall
-    return marks, bottom
+        x, y = (plot.left + plot.right) / 2, (plot.top + plot.bottom) / 2
+        below = _written(panel.x_title, part)
+        plot.write(x, plot.bottom + 32, below, text_anchor="middle")
+        if not column:
+            plot.write_upwards(plot.left - 50, y, panel.y_title, text_anchor="middle")
+        plots.append(plot)
+    if any(first.labels) and rows.frame[first.hollow].any():
+        filled, hollow = (Entry(label, first.colour) for label in first.labels)
+        plots[0].foot = max(plot.foot for plot in plots) + 10
+        plots[0].legend([filled, hollow._replace(hollow=True)], WIDTH)
+    return drawing.svg(plots, title)
 
 
 def _scatter_parts(
@@ -335,34 +326,40 @@ def _scatter_parts(
 ) -> list[tuple[Scatter, str, pd.DataFrame]]:
     """Each panel with its title and its rows."""
     frame, first, parts = rows.frame, panels[0], []
-    for panel in panels:
-        sizes = frame[[panel.x, panel.y]].astype(float).abs()
-        finite = frame[(sizes < math.inf).all(axis=1)]
-        parts.append((panel, _written(panel.title, frame), finite))
     if not first.each:
+        for panel in panels:
+            title = _written(panel.title, frame)
+            parts.append((panel, title, _drawable(panel, frame)))
         return parts
-    finite, parts = parts[0][2], []
-    for key, label in zip(rows.keys, rows.labels, strict=True):
-        same = (finite["task"] == key[0]) & (finite["checkpoint"] == key[1])
-        parts.append((first, label, finite[same]))
+    groups = _drawable(first, frame).groupby(["task", "checkpoint"], sort=False)
+    for key, part in groups:
+        title = drawing.shortened(rows.label(*map(str, key)), _TITLE)
+        parts.append((first, title, part))
     return parts
 
 
-def _across(panel: Scatter, part: pd.DataFrame, width: float) -> Scale:
-    values = [float(value) for value in part[panel.x]] or [0.0, 1.0]
-    low, high = min(values), max(values)
-    shown = drawing.as_amount if panel.log else None
-    if panel.log and (positive := [value for value in values if value > 0]):
-        low = min(positive)
-        if high >= 4 * low:
-            return drawing.log_scale(low / 1.5, 1.5 * high, shown)
-    room = 0.15 * (high - low) or 0.1 * abs(low) or 0.1
-    most = max(3, int(width / _TICK))
-    return drawing.even_scale(low - room, high + room, shown, most)
-
-
-def _upwards(panel: Scatter, values: Sequence[float]) -> Scale:
-    if panel.axis == "rates":
-        return Scale(-0.04, 1.04, drawing.SHARES.ticks)
-    low, high = min(0.0, *values) - 0.03, max(0.0, *values) + 0.05
-    return drawing.even_scale(low, high, drawing.AS_TEXT.get(panel.axis))
+def _scatter(
+    plot: Plot, upwards: Scale, panel: Scatter, part: pd.DataFrame, rows: _Rows
+) -> None:
+    values = [float(x) for x in part[panel.x] if math.isfinite(x)] or [0.0, 1.0]
+    axis: Axis | None = "amounts" if panel.log else None
+    plot.across(drawing.scale_of(axis, values, values, plot.most))
+    plot.upwards(upwards)
+    numbers: dict[tuple[float, float], int] = {}
+    names: dict[str, None] = {}
+    for row in part.to_dict("records"):
+        value, y, name = (
+            row[panel.x],
+            plot.y(upwards, row[panel.y]),
+            str(row[panel.name]),
+        )
+        if not panel.each:
+            name = rows.label(row["task"], name)
+        hollow, at = bool(row[panel.hollow]), (plot.x(value), y)
+        plot.dot(value, y, panel.colour, hollow=hollow, whole=name)
+        if at not in numbers:
+            numbers[at] = len(numbers) + 1
+            plot.write(at[0] + 7, y, str(numbers[at]), size=SMALL)
+        names[f"{numbers[at]} {name}"] = None
+    plot.foot += LINE
+    plot.legend(map(Entry, names), plot.right)

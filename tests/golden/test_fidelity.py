@@ -8,7 +8,7 @@ import pytest
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.metrics.tables.fidelity import BOUND, TABLE
-from evaluator.report.figures import draw
+from evaluator.report.figures import draw_each
 from tests.support.records import Seen, records
 from tests.support.tables import assert_has
 from tests.support.tables import only as only_row
@@ -72,8 +72,8 @@ def test_fidelity_floor_is_base_against_itself(frame):
     assert_has(floor, floor=True, kld=0.002 / 5, kld_floor=None)
     assert_has(floor, accuracy=0.75, mc_only_rate=None)
     assert_has(own, floor=False, kld_floor=0.002 / 5, accuracy=0.25, mc_only_rate=2 / 3)
-    assert draw(TABLE, frame) is not None
-    assert draw(TABLE, frame[frame["task"] == "book"]) is not None
+    assert draw_each(TABLE, frame)
+    assert draw_each(TABLE, frame[frame["task"] == "book"])
 
 
 def test_fidelity_by_language_fate_and_confidence(frame):

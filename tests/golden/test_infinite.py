@@ -11,7 +11,7 @@ import pytest
 
 from evaluator.metrics import TABLES
 from evaluator.report import write_report
-from evaluator.report.figures import draw
+from evaluator.report.figures import draw_each
 from tests.support.records import Seen, numbered, records
 from tests.support.runs import resurface
 from tests.support.synthetic import write_run
@@ -60,4 +60,4 @@ def test_perplexity_of_an_impossible_text(own, dense, ratio):
     assert_has(row, perplexity_ratio=ratio, perplexity_ratio_low=None)
     assert math.isinf(row["perplexity"]) == own
     assert "without an interval" in row["reason"]
-    assert "\u221e" in draw(TABLES["perplexity"], frame)
+    assert "\u221e" in draw_each(TABLES["perplexity"], frame)[0]

@@ -2,15 +2,25 @@
 
 import math
 import re
+from dataclasses import replace
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
-from evaluator.metrics.table import Bars, Dots, Scatter, Series
-from evaluator.report.drawing import Scale, even_scale, light, log_scale, scale_of
-from evaluator.report.figures import draw, draw_panels
+from evaluator.metrics.table import Bars, Dots, Heat, Note, Scatter, Series
+from evaluator.report.drawing import (
+    FONT,
+    Scale,
+    even_scale,
+    light,
+    log_scale,
+    scale_of,
+    width_of,
+)
+from evaluator.report.figures import draw_each, draw_panels
 from tests.support.records import Seen, records
 from tests.support.tables import whole_inputs
 
@@ -32,18 +42,22 @@ def inputs():
     return whole_inputs({"dense": seen[False], "<p> & q": seen[True]})
 
 
-@pytest.mark.parametrize("name", [table.name for table in TABLES if table.figure])
+DRAWN = [table.name for table in TABLES if table.figure and not table.apart]
+
+
+@pytest.mark.parametrize("name", DRAWN)
 def test_each_figure_is_drawn(inputs, name):
     """That of the same numbers has the same bytes: `test_report.py`."""
     frame = TABLES[name].fill(inputs).frame
-    svg = draw(TABLES[name], frame)
-    assert svg is not None
-    assert ElementTree.fromstring(svg).tag.endswith("svg")
-    assert draw(TABLES[name], frame.iloc[:0]) is None
+    for svg in draw_each(TABLES[name], frame):
+        ids = [each.get("id") for each in ElementTree.fromstring(svg).iter()]
+        assert len({*filter(None, ids)}) == len([*filter(None, ids)])
+    assert draw_each(TABLES[name], frame)
+    assert draw_each(TABLES[name], frame.iloc[:0]) == []
 
 
 def drawn(name, inputs):
-    return draw(TABLES[name], TABLES[name].fill(inputs).frame)
+    return "".join(draw_each(TABLES[name], TABLES[name].fill(inputs).frame))
 
 
 def test_figure_colours_and_labels(inputs):
@@ -61,7 +75,7 @@ def test_figures_without_a_base():
     lonely = Inputs(reduce_records(records("p", seen, base="x")))
     assert "var(--greedy)" in drawn("accuracy", lonely)
     for name in ("fates", "pr_gap", "ladder"):
-        assert drawn(name, lonely) is None
+        assert drawn(name, lonely) == ""
 
 
 ROWS = pd.DataFrame(
@@ -93,9 +107,74 @@ def test_a_dot_stands_at_its_value():
     assert float(dense["cx"]) == pytest.approx(ticks["50 %"], abs=0.1)
     assert float(low["cx"]) == pytest.approx(ticks["25 %"], abs=0.1)
     assert label == "said: 50 % (40 % to 60 %)"
-    assert "\u221e" in ticks
+    assert "\u221esaid: inf %" in ticks  # and its tooltip
     arrows = marks(panel, "path")  # the interval that goes on beyond the axis
     assert len(arrows) == 1
+
+
+def test_a_value_beyond_its_axis_has_an_arrow():
+    """0 has no place among factors, and an infinite value no interval."""
+    rows = ROWS.assign(value=[0.0, 1.0, 64.0], value_low=None)
+    panel = Dots("", (Series("value", "rank", "times"),), "amounts")
+    (arrow,) = marks(panel, "path", rows)
+    edge = marks(panel, "circle", rows)[0][0]["cx"]
+    assert arrow[0]["d"].startswith(f"M{float(edge):.1f},")
+    rows = ROWS.assign(value=math.inf, value_low=0.1, value_high=0.2)
+    assert len(marks(panel, "line", rows)) == 0
+    shares = marks(Dots("", panel.series), "circle", ROWS.assign(value=[1.5, -0.5, 0]))
+    assert len({at["cx"] for at, _ in shares}) == 3
+
+
+def test_long_and_many_texts_stay_in_the_figure():
+    """Long names are short but apart, ticks have room, panels a width."""
+    same = "a" * 60
+    names = [
+        f"{same}{middle}{same}" for middle in ("wanda", "magnitude", "\u6f22" * 99)
+    ]
+    rows = ROWS.assign(checkpoint=names, task="<&\x01>")
+    note = Note("value", lambda value: "says more than there is room for" * 9)
+    panels = [Dots("", (Series("value", "rank", "z" * 300),) * 2, note=note)] * 9
+    svg = ElementTree.fromstring(draw_panels(panels, rows, "name", "title"))
+    _, top, width, height = map(float, svg.get("viewBox").split())
+    shown = []
+    for each in svg.iter("{http://www.w3.org/2000/svg}text"):
+        size, x = float(each.get("font-size", FONT)), float(each.get("x"))
+        sides = {"middle": 0.5, "end": 1}
+        left = x - width_of(each.text, size) * sides.get(each.get("text-anchor"), 0)
+        assert 0 <= left <= left + width_of(each.text, size) <= width
+        assert top <= float(each.get("y")) <= top + height
+        shown.append((left, each.text))
+    assert len({text for _, text in shown if text.startswith("aa")}) == 3
+    ticks = [(left, text) for left, text in shown if text.endswith("%")]
+    assert len(ticks) > 9
+    for (left, text), (right, _) in pairwise(ticks):
+        assert left + width_of(text) <= right
+
+
+def test_languages_have_different_names():
+    """In short, whole, or some if all would cover each other; each cell has its own."""
+    panel = Heat("", "value", "greedy")
+    for names, written in (
+        (["english", "korean"], ["eng.", "kor."]),
+        (["zho_Hans", "zho_Hant"], ["zho_Hans", "zho_Hant"]),
+        ([f"language {number:03}" for number in range(300)], ["language 000"]),
+    ):
+        rows = pd.concat([ROWS.iloc[:2].assign(language=name) for name in names])
+        texts = [text for at, text in marks(panel, "text", rows) if "text-anchor" in at]
+        texts = [text for text in texts if text[:3] in ("eng", "kor", "zho", "lan")]
+        assert [
+            text[: len(own)] for text, own in zip(texts, written, strict=False)
+        ] == written
+        assert len(texts) <= 100
+        cells = [text for _, text in marks(panel, "rect", rows)]
+        assert cells == [f"{name}: {value}" for name in names for value in (50, 25)]
+
+
+def test_titles_name_columns():
+    """A column without a value leaves nothing, and a value names no column."""
+    rows = ROWS.assign(model="{base}", none=None)
+    panel = Dots("{model} {none}{other}", (Series("value", "greedy", "said"),))
+    assert "{base} {other}" in [text for _, text in marks(panel, "text", rows)]
 
 
 def test_bars_are_as_wide_as_their_shares():
@@ -108,6 +187,11 @@ def test_bars_are_as_wide_as_their_shares():
     starts = [float(box["x"]) for box in boxes]
     ends = [starts[0] + widths[0], starts[1] + widths[1]]
     assert starts[2:] == pytest.approx(ends, abs=0.1)
+    more = rows.assign(value=3.0)  # a sum beyond 1 stays in the panel
+    boxes = [at for at, text in marks(panel, "rect", more) if ": " in text]
+    widths = [float(box["width"]) for box in boxes]
+    assert sum(widths) < 2 * 1070
+    assert widths[0] == pytest.approx(6 * widths[2], abs=0.1)
 
 
 def test_points_of_a_scatter():
@@ -117,9 +201,23 @@ def test_points_of_a_scatter():
         "", "size", "value", "kept", "checkpoint", "base", "parameters", log=True
     )
     texts = [text for _, text in marks(panel, "text", rows)]
-    assert {"1 B", "2 B", "5 B", "1  dense", "2  low, low", "25 %"} < {*texts}
+    assert {"1 B", "2 B", "5 B", "1 dense", "2 low", "25 %"} < {*texts}
     fills = [at["style"].split(";")[0] for at, _ in marks(panel, "circle", rows)]
     assert fills == ["fill:var(--paper)", *["fill:var(--kept)"] * 2]
+
+
+def test_scatters_without_a_place():
+    """0 and infinite values of an axis of factors are told; panels form lines."""
+    rows = ROWS.assign(value=0.5, size=[0.0, 1e9, math.inf])
+    panel = Scatter("", "size", "value", "kept", "checkpoint", "base", "", log=True)
+    assert len(marks(panel, "circle", rows)) == 2
+    texts = [text for _, text in marks(panel, "text", rows)]
+    assert {"1 dense", "2 low", "3 gone", "\u221egone", "0 %"} <= {*texts}
+    many = pd.concat([ROWS.assign(checkpoint=f"c{number}") for number in range(9)])
+    each = replace(panel, name="language", each=True)
+    titles = [at for at, text in marks(each, "text", many) if text.startswith("c")]
+    assert len({at["x"] for at in titles}) == 4
+    assert len({at["y"] for at in titles}) == 3
 
 
 @pytest.mark.parametrize(
@@ -146,9 +244,8 @@ def test_scales_of_amounts():
     assert not near.log
     assert near.low < 0.9 < 1.3 < near.high
     assert [*log_scale(1.0, 1000.0).ticks.values()] == ["1", "10", "100", "1,000"]
-    equal = scale_of("places", [1.0, 1.0], [1.0, 1.0], 6)
-    assert [*equal.ticks.values()] == ["1"]
-    assert scale_of("points", [0.01], [0.01], 6).low < 0 < 0.1 <= equal.high
+    equal = scale_of("points", [0.01, 0.01], [0.01, 0.01], 6)
+    assert equal.low < 0 < 0.1 <= equal.high
 
 
 def test_a_scale_is_linear():
