@@ -28,6 +28,7 @@ from evaluator.metrics.published import published
 from evaluator.metrics.table import FilledTable, numbers_of
 from evaluator.metrics.tables import TABLES, Tell, compute_tables, untold
 from evaluator.metrics.tables.length import filled_limits
+from evaluator.report.figures import draw_each
 from evaluator.store.run_json import Failure
 
 MOST = 24  # checkpoints on a page, without their base
@@ -116,7 +117,7 @@ def compute(
 ) -> Results:
     """All results. `policy`: of the verdicts; None: the default one."""
     policy = policy or Policy()
-    tables = compute_tables(inputs, tell)
+    tables = compute_tables(inputs, tell, draw_each)
     tell("verdicts")
     rows = {name: table.rows for name, table in tables.items()}
     intervals = headline_with_intervals(rows)

@@ -3,6 +3,8 @@ its subject and add a line here."""
 
 from collections.abc import Callable
 
+import pandas as pd
+
 from evaluator.core.config import Registry
 from evaluator.core.errors import one_line
 from evaluator.metrics.columns import rows_of
@@ -72,24 +74,27 @@ TABLES: Registry[Table] = Registry(
 
 
 Tell = Callable[[str], None]  # of a step that begins
+Show = Callable[[Table, pd.DataFrame], object]
 
 
 def untold(step: str) -> None:
     """For steps that nobody reads of."""
 
 
-def compute_tables(inputs: Inputs, tell: Tell = untold) -> dict[str, FilledTable]:
+def compute_tables(
+    inputs: Inputs, tell: Tell = untold, show: Show | None = None
+) -> dict[str, FilledTable]:
     """Every registered table, in the report's order."""
     filled = {}
     for table in TABLES:
         tell(f"table {table.name}")
-        filled[table.name] = fill(table, inputs)
+        filled[table.name] = fill(table, inputs, show)
     return filled
 
 
-def fill(table: Table, inputs: Inputs) -> FilledTable:
+def fill(table: Table, inputs: Inputs, show: Show | None = None) -> FilledTable:
     """A table without its inputs is empty and names its needs. A plugin's table that
-    fails is empty too."""
+    fails is empty too; `show` draws it, to see whether that fails."""
     home = str(getattr(table.compute, "__module__", None) or "a plugin")
     ours = home.partition(".")[0] == __name__.partition(".")[0]
     try:
@@ -100,6 +105,8 @@ def fill(table: Table, inputs: Inputs) -> FilledTable:
                     column.shown(row)
                     column.interval_of(row)
             numbers_of([filled])
+            if show:
+                show(table, filled.shown)
         return filled
     except Exception as error:  # a plugin is anybody's code
         if ours:

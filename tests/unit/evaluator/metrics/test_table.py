@@ -20,6 +20,7 @@ from evaluator.metrics.columns import (
     names_of,
     typed_frame,
 )
+from evaluator.metrics.table import Dots, Series
 from evaluator.metrics.tables import fill
 from evaluator.report import write_report
 from launch.commands.report import finish
@@ -115,6 +116,16 @@ def test_impossible_rows_of_plugins_are_named(row, error):
     table = replace(TOY, compute=lambda inputs: [{"task": "t"} | row])
     found = fill(table, Inputs(empty_outcomes()))
     assert (found.note, found.failed) == (f"{FAILED}ValueError: {error}", True)
+
+
+def test_impossible_figure_of_a_plugin_is_named(run):
+    """The figure of a table without languages is possible."""
+    named = {}
+    for colour in ("greedy", "mauve"):
+        figure = (Dots("", (Series("half", colour, "half"),)),)
+        with temporarily(TABLES, replace(TOY, figure=figure)):
+            named |= write_report(run).results.failures
+    assert named == {"toy": f"{FAILED}KeyError: '--mauve'"}
 
 
 def test_own_table_error_is_raised(monkeypatch):
