@@ -15,8 +15,8 @@ colours and axis.
     open = Series("open_accuracy", "greedy", "open") figure=(Dots("Accuracy",
     (open,)), Heat("By language", "open_accuracy", "greedy"))
 
-`evaluator.report.figures` draws it: a row for each checkpoint, or a scatter. A panel
-without a value is left out; a figure without panels is not drawn. Colours are names
+`evaluator.report.figures` draws it: a row for each checkpoint, or scatters alone. A
+panel without a value is left out; a figure without panels is not drawn. Colours are names
 of the page's style: probes, fates, `muted`, `negative`. Titles may name a column in
 braces: its first value is written there."""
 
@@ -61,9 +61,9 @@ def whole_percent(value: float) -> str:
 
 def amount(value: float, _: object = None) -> str:
     """A positive amount in three significant digits, spelled out: 4,120 and not
-    4.12e+03."""
+    4.12e+03, but 1e+20."""
     shown = float(f"{value:.3g}")
-    return f"{shown:,.0f}" if shown >= 1000 else f"{shown:g}"
+    return f"{shown:,.0f}" if 1000 <= shown < 1e12 else f"{shown:g}"
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ def even_scale(
 
 def log_scale(low: float, high: float) -> Scale:
     """A scale of factors, with ticks at 1, 2 and 5, or at powers of ten."""
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    first, last = math.floor(math.log10(low)), math.floor(math.log10(high))
     digits = (1, 2, 5) if high / low < 100 else (1,)
     values = [digit * 10.0**p for p in range(first, last + 1) for digit in digits]
     ticks = {value: as_amount(value) for value in values if low <= value <= high}
@@ -215,7 +215,8 @@ class Plot:
         self.left, self.right, self.width = left, left + width, width
         self.top, self.bottom = top, top + height
         self.head, self.foot = top, self.bottom + _AXIS
-        self.name, self.scale = name, Scale(0, 1, {})
+        self.name = name
+        self.scale = self.tall = Scale(0, 1, {})
         self.most = max(3, int(width / _TICK))  # ticks
         self.marks: list[str] = []
 
@@ -223,8 +224,8 @@ class Plot:
         """The place of a value, at the edge for one beyond it."""
         return self.left + self.width * min(max(self.scale.share(value), 0), 1)
 
-    def y(self, scale: Scale, value: float) -> float:
-        return self.bottom - (self.bottom - self.top) * scale.share(value)
+    def y(self, value: float) -> float:
+        return self.bottom - (self.bottom - self.top) * self.tall.share(value)
 
     def row(self, number: float) -> float:
         """The height of a row's middle."""
@@ -314,11 +315,8 @@ class Plot:
             self.foot += min(max(map(width_of, names)), _UPWARDS) - LINE
         every = math.ceil(FONT / slot)  # of more, one would cover the next
         for number in range(0, len(names), every):
-            x, y, name = (
-                self.left + (number + 0.5) * slot,
-                self.bottom + 8,
-                names[number],
-            )
+            x, y = self.left + (number + 0.5) * slot, self.bottom + 8
+            name = names[number]
             if fit:
                 self.write(x, y + 6, short[number], whole=name, text_anchor="middle")
             else:
@@ -338,9 +336,10 @@ class Plot:
                     self.upright(value, "grid")
 
     def upwards(self, scale: Scale) -> None:
-        """The vertical axis, left."""
+        """The vertical axis, left. `y` follows it."""
+        self.tall = scale
         for value, label in scale.ticks.items():
-            y = self.y(scale, value)
+            y = self.y(value)
             self._line(self.left, y, self.right, y, "grid")
             self.write(self.left - 8, y, label, text_anchor="end")
 

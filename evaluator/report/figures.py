@@ -21,16 +21,7 @@ from evaluator.metrics.table import (
     amount,
 )
 from evaluator.report import drawing
-from evaluator.report.drawing import (
-    LINE,
-    SHARES,
-    SMALL,
-    WIDTH,
-    Entry,
-    Plot,
-    Point,
-    Scale,
-)
+from evaluator.report.drawing import LINE, SHARES, SMALL, WIDTH, Entry, Plot, Point
 
 _TOP = 30  # above scatters that stand below others, for titles
 _BESIDE = 12  # between a panel and a text
@@ -225,8 +216,7 @@ def _dots(plot: Plot, panel: Dots, rows: _Rows) -> None:
         known += marked
         ends = [end for point in points for end in (point.low, point.high)]
         reach = [end for end in ends if end is not None and math.isfinite(end)]
-        scale = drawing.scale_of(panel.axis, known, known + reach, plot.most)
-        plot.across(scale)
+        plot.across(drawing.scale_of(panel.axis, known, known + reach, plot.most))
         zero = [0.0] if panel.axis in ("points", "changes") else []
         for value in {*zero, *marked}:
             plot.upright(value)
@@ -261,17 +251,19 @@ def _points(series: Series, panel: Dots, rows: _Rows) -> list[Point]:
 
 
 def _bars(plot: Plot, panel: Bars, rows: _Rows) -> None:
-    columns = [rows.values(column, panel.where) for column in panel.parts]
-    sums = [sum(filter(None, row)) for row in zip(*columns, strict=True)]
-    scale = SHARES._replace(high=max(1.0, *sums))
+    columns = []
+    for column in panel.parts:
+        values = rows.values(column, panel.where)
+        columns.append([v if v and 0 < v < math.inf else 0.0 for v in values])
+    ends = [0.0] * len(rows.keys)
     plot.define_hatches()
-    plot.across(scale, grid=False)
-    starts = [0.0] * len(sums)
-    for values, part in zip(columns, _entries(panel, rows), strict=True):
-        for row, value in enumerate(values):
-            if value and value > 0:
-                plot.bar(row, starts[row], value, part)
-                starts[row] += value
+    sums = map(sum, zip(*columns, strict=True))
+    plot.across(SHARES._replace(high=max(1, *sums)), grid=False)
+    for shares, part in zip(columns, _entries(panel, rows), strict=True):
+        for row, share in enumerate(shares):
+            if share:
+                plot.bar(row, ends[row], share, part)
+                ends[row] += share
 
 
 def _heat(plot: Plot, panel: Heat, rows: _Rows) -> None:
@@ -305,10 +297,9 @@ def _scatters(panels: Sequence[Scatter], rows: _Rows, title: str) -> str:
         plot.title(label, slot)
         alike = [rest[other.y] for other, _, rest in parts if other.axis == panel.axis]
         heights = [0.0, *chain(*alike)]
-        _scatter(
-            plot, drawing.scale_of(panel.axis, heights, heights), panel, part, rows
-        )
-        x, y = (plot.left + plot.right) / 2, (plot.top + plot.bottom) / 2
+        plot.upwards(drawing.scale_of(panel.axis, heights, heights))
+        _scatter(plot, panel, part, rows)
+        x, y = plot.left + width / 2, top + _SCATTER_HEIGHT / 2
         below = _written(panel.x_title, part)
         plot.write(x, plot.bottom + 32, below, text_anchor="middle")
         if not column:
@@ -338,21 +329,14 @@ def _scatter_parts(
     return parts
 
 
-def _scatter(
-    plot: Plot, upwards: Scale, panel: Scatter, part: pd.DataFrame, rows: _Rows
-) -> None:
+def _scatter(plot: Plot, panel: Scatter, part: pd.DataFrame, rows: _Rows) -> None:
     values = [float(x) for x in part[panel.x] if math.isfinite(x)] or [0.0, 1.0]
     axis: Axis | None = "amounts" if panel.log else None
     plot.across(drawing.scale_of(axis, values, values, plot.most))
-    plot.upwards(upwards)
     numbers: dict[tuple[float, float], int] = {}
     names: dict[str, None] = {}
     for row in part.to_dict("records"):
-        value, y, name = (
-            row[panel.x],
-            plot.y(upwards, row[panel.y]),
-            str(row[panel.name]),
-        )
+        value, y, name = row[panel.x], plot.y(row[panel.y]), str(row[panel.name])
         if not panel.each:
             name = rows.label(row["task"], name)
         hollow, at = bool(row[panel.hollow]), (plot.x(value), y)

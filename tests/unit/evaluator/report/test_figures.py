@@ -187,6 +187,8 @@ def test_bars_are_as_wide_as_their_shares():
     starts = [float(box["x"]) for box in boxes]
     ends = [starts[0] + widths[0], starts[1] + widths[1]]
     assert starts[2:] == pytest.approx(ends, abs=0.1)
+    none = marks(panel, "rect", rows.assign(value=[math.inf, -0.2]))
+    assert len(none) == len(marks(panel, "rect", rows.assign(value=None)))
     more = rows.assign(value=3.0)  # a sum beyond 1 stays in the panel
     boxes = [at for at, text in marks(panel, "rect", more) if ": " in text]
     widths = [float(box["width"]) for box in boxes]
