@@ -59,18 +59,15 @@ def paint(colour: str) -> str:
     return f"var({name})"
 
 
-def element(kind: str, *body: str, **attributes: object) -> str:
-    """An element; `body` is SVG, `stroke_width` the attribute `stroke-width`."""
+def element(kind: str, body: str = "", whole: str = "", **attributes: object) -> str:
+    """An element around `body`, SVG, with the tooltip `whole`; `stroke_width` is the
+    attribute `stroke-width`."""
     opening = [kind]
     for name, value in attributes.items():
         shown = f"{round(value, 2):g}" if isinstance(value, float) else str(value)
         opening.append(f'{name.replace("_", "-")}="{escape(shown)}"')
-    return f"<{' '.join(opening)}>{''.join(body)}</{kind}>"
-
-
-def tooltip(text: str) -> str:
-    """What a browser shows over the element around it."""
-    return element("title", escape(printable(text))) if text else ""
+    title = f"<title>{escape(printable(whole))}</title>" if whole else ""
+    return f"<{' '.join(opening)}>{body}{title}</{kind}>"
 
 
 def width_of(label: str, size: float = FONT) -> float:
@@ -187,7 +184,7 @@ def scale_of(
 class Point(NamedTuple):
     """A value in a row, its interval, and its tooltip."""
 
-    row: float
+    row: int
     value: float
     low: float | None
     high: float | None
@@ -252,12 +249,13 @@ class Plot:
             look["font_size"] = size
         if colour != "muted":
             look["style"] = f"fill:{paint(colour)}"
-        short, whole = shortened(label, room, size), whole or label
-        title = tooltip(whole) if whole != short else ""
-        self.marks.append(element("text", escape(printable(short)), title, **look))
+        short = shortened(label, room, size)
+        if not whole and short != label:
+            whole = label
+        self.marks.append(element("text", escape(printable(short)), whole, **look))
 
     def _line(
-        self, x1: float, y1: float, x2: float, y2: float, colour: str, **look: object
+        self, x1: float, y1: float, x2: float, y2: float, colour: str, **look: Any
     ) -> None:
         look |= {"x1": x1, "y1": y1, "x2": x2, "y2": y2}
         self.marks.append(element("line", style=f"stroke:{paint(colour)}", **look))
@@ -273,14 +271,14 @@ class Plot:
         **look: object,
     ) -> None:
         look |= {"x": x, "y": y, "width": width, "height": height}
-        self.marks.append(element("rect", tooltip(whole), style=f"fill:{fill}", **look))
+        self.marks.append(element("rect", "", whole, style=f"fill:{fill}", **look))
 
     def _dot(
         self, x: float, y: float, colour: str, *, hollow: bool, whole: str = ""
     ) -> None:
         style = f"fill:{paint('paper' if hollow else colour)};stroke:{paint(colour)}"
         look = {"cx": x, "cy": y, "r": 4.2, "stroke_width": 1.5}
-        self.marks.append(element("circle", tooltip(whole), style=style, **look))
+        self.marks.append(element("circle", "", whole, style=style, **look))
 
     def _part(
         self, x: float, y: float, width: float, height: float, part: Entry, whole: str
@@ -355,14 +353,14 @@ class Plot:
             y = self.row(row)
             self._line(min(places), y, max(places), y, "grid", stroke_width=4)
 
-    def interval(self, point: Point, colour: str) -> None:
+    def interval(self, point: Point, y: float, colour: str) -> None:
         """A line, which ends in an arrow where it goes on beyond the axis."""
         if point.low is not None and point.high is not None:
-            y, look = self.row(point.row), {"opacity": 0.45, "stroke_width": 2}
             x1, x2 = self.x(point.low), self.x(point.high)
-            self._line(x1, y, x2, y, colour, stroke_linecap="round", **look)
-            for end in (point.low, point.high):
-                self._arrow(end, y, colour)
+            look = {"opacity": 0.45, "stroke_width": 2, "stroke_linecap": "round"}
+            self._line(x1, y, x2, y, colour, **look)
+            self._arrow(point.low, y, colour)
+            self._arrow(point.high, y, colour)
 
     def dot(
         self, value: float, y: float, colour: str, *, hollow: bool, whole: str
@@ -388,9 +386,11 @@ class Plot:
         """What the parts of the figure's bars are filled with."""
         for number, shape in enumerate(_HATCHES[1:], start=1):
             drawn = element("path", d=shape, style=f"stroke:{paint('paper')}")
-            look = {"width": 6, "height": 6, "patternUnits": "userSpaceOnUse"}
-            look |= {"id": f"{self.name}-hatch-{number}", "stroke_width": 0.7}
-            self.marks.append(element("pattern", drawn, **look))
+            name, units = f"{self.name}-hatch-{number}", "userSpaceOnUse"
+            size = {"width": 6, "height": 6, "stroke_width": 0.7}
+            self.marks.append(
+                element("pattern", drawn, "", id=name, patternUnits=units, **size)
+            )
 
     def bar(self, row: int, start: float, share: float, part: Entry) -> None:
         """A part of a row's bar, of shares; it has a label where that has room."""
@@ -440,7 +440,7 @@ def svg(plots: Sequence[Plot], description: str, width: float = WIDTH) -> str:
     top, bottom = min(plot.head for plot in plots), max(plot.foot for plot in plots)
     return element(
         "svg",
-        *(mark for plot in plots for mark in plot.marks),
+        "".join(mark for plot in plots for mark in plot.marks),
         **{"class": "figure", "role": "img"},
         aria_label=description,
         viewBox=f"0 {top:g} {math.ceil(width)} {math.ceil(bottom - top)}",

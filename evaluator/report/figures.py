@@ -35,6 +35,7 @@ _SCATTERS = 4  # side by side
 _TITLE = 200  # the most room for the title of one
 Numbers = list[float | None]
 Rowed = Dots | Bars | Heat
+Drawn = list[tuple[Series, list[Point]]]
 
 
 def draw_each(table: Table, frame: pd.DataFrame) -> list[str]:
@@ -72,7 +73,8 @@ def draw_panels(
 def _side_by_side(panels: Sequence[Rowed], rows: "_Rows", name: str, title: str) -> str:
     """Panels that share their rows, with a legend of each with several series or
     parts, unless the legends before have all of its names."""
-    ends = [_ends(panel, rows) for panel in panels]
+    drawn = [_drawn(panel, rows) for panel in panels]
+    ends = [_ends(*each, rows) for each in zip(panels, drawn, strict=True)]
     rooms = [min(_END, max(map(drawing.width_of, each))) + _BETWEEN for each in ends]
     room = _room(rows.labels)
     left = min(room, max(map(drawing.width_of, rows.labels))) + _BESIDE
@@ -86,14 +88,14 @@ def _side_by_side(panels: Sequence[Rowed], rows: "_Rows", name: str, title: str)
         plots.append(plot)
         plot.title(_written(panel.title, rows.frame), plot.width + rooms[number])
         if isinstance(panel, Dots):
-            _dots(plot, panel, rows)
+            _dots(plot, panel, drawn[number])
         elif isinstance(panel, Bars):
             _bars(plot, panel, rows)
         else:
             _heat(plot, panel, rows)
         plot.name_rows(plot.right + 10, ends[number], size=SMALL, room=_END)
         told = [entry.label for _, entries in legends for entry in entries]
-        entries = _entries(panel, rows)
+        entries = _entries(panel, drawn[number])
         if any(entry.label not in told for entry in entries):
             legends.append((plot, entries))
         left += plot.width + rooms[number]
@@ -115,15 +117,14 @@ def _room(labels: Sequence[str]) -> float:
     return math.inf
 
 
-def _entries(panel: Rowed, rows: "_Rows") -> list[Entry]:
+def _entries(panel: Rowed, drawn: Drawn) -> list[Entry]:
     """The names in a panel's legend: those with a value; none of a single series."""
     if isinstance(panel, Bars):
         return [Entry(*part, hatch) for hatch, part in enumerate(panel.parts.values())]
     entries = []
-    if isinstance(panel, Dots) and len(panel.series_of(rows.frame)) > 1:
-        for each in panel.series_of(rows.frame):
-            if each.label and {*rows.values(each.column, each.where)} != {None}:
-                entries.append(Entry(each.label, each.colour, hollow=each.hollow))
+    for series, points in drawn:
+        if series.label and points and len(drawn) > 1:
+            entries.append(Entry(series.label, series.colour, hollow=series.hollow))
     return entries
 
 
@@ -188,16 +189,42 @@ class _Rows:
         return [None if pd.isna(value) else float(value) for value in found]
 
 
-def _ends(panel: Rowed, rows: _Rows) -> list[str]:
+def _drawn(panel: Rowed, rows: _Rows) -> Drawn:
+    """The series of a panel of dots, and where they have values."""
+    if not isinstance(panel, Dots):
+        return []
+    shown, drawn = drawing.AS_TEXT.get(panel.axis, amount), []
+    for series in panel.series_of(rows.frame):
+        values, lows, highs = (
+            rows.values(series.column + end, series.where)
+            for end in ("", "_low", "_high")
+        )
+        points = []
+        for row, (value, low, high) in enumerate(zip(values, lows, highs, strict=True)):
+            if value is None:
+                continue
+            label = f"{series.label}: {shown(value)}".removeprefix(": ")
+            if math.isinf(value):
+                low = None  # it has no interval
+            if low is not None and high is not None:
+                label += f" ({shown(low)} to {shown(high)})"
+            points.append(Point(row, value, low, high, label))
+        drawn.append((series, points))
+    return drawn
+
+
+def _ends(panel: Rowed, drawn: Drawn, rows: _Rows) -> list[str]:
     """What stands right of each row: the values of its filled dots, equal ones once,
     and its note."""
     texts: list[list[str]] = [[] for _ in rows.keys]
     if isinstance(panel, Dots) and panel.text is not None:
-        series = [each for each in panel.series_of(rows.frame) if not each.hollow]
-        columns = [rows.values(each.column, each.where) for each in series]
-        for row, values in zip(texts, zip(*columns, strict=True), strict=True):
-            known = sorted(v for v in values if v is not None and math.isfinite(v))
-            row += dict.fromkeys(map(panel.text, known))
+        filled = [
+            point for series, points in drawn if not series.hollow for point in points
+        ]
+        for point in sorted(filled, key=lambda point: point.value):
+            text = panel.text(point.value)
+            if math.isfinite(point.value) and text not in texts[point.row]:
+                texts[point.row].append(text)
     if not isinstance(panel, Heat) and panel.note is not None:
         noted = rows.values(panel.note.column, panel.note.where)
         for row, value in zip(texts, noted, strict=True):
@@ -205,10 +232,7 @@ def _ends(panel: Rowed, rows: _Rows) -> list[str]:
     return [" · ".join(row) for row in texts]
 
 
-def _dots(plot: Plot, panel: Dots, rows: _Rows) -> None:
-    drawn = [
-        (series, _points(series, panel, rows)) for series in panel.series_of(rows.frame)
-    ]
+def _dots(plot: Plot, panel: Dots, drawn: Drawn) -> None:
     marked = [] if panel.line is None else [panel.line]
     points = [point for _, points in drawn for point in points]
     known = [point.value for point in points if math.isfinite(point.value)]
@@ -221,33 +245,15 @@ def _dots(plot: Plot, panel: Dots, rows: _Rows) -> None:
         for value in {*zero, *marked}:
             plot.upright(value)
     if panel.linked:
-        for row in range(len(rows.keys)):
-            plot.link(row, [p.value for p in points if round(p.row) == row])
+        for row in {point.row for point in points}:
+            plot.link(row, [point.value for point in points if point.row == row])
     for series, points in drawn:
         for point in points:
-            plot.interval(point, series.colour)
+            plot.interval(point, plot.row(point.row + series.shift), series.colour)
     for series, points in drawn:
         for point in points:
-            y, hollow = plot.row(point.row), series.hollow
+            y, hollow = plot.row(point.row + series.shift), series.hollow
             plot.dot(point.value, y, series.colour, hollow=hollow, whole=point.label)
-
-
-def _points(series: Series, panel: Dots, rows: _Rows) -> list[Point]:
-    values, lows, highs = (
-        rows.values(series.column + end, series.where) for end in ("", "_low", "_high")
-    )
-    shown = drawing.AS_TEXT.get(panel.axis, amount)
-    points = []
-    for row, (value, low, high) in enumerate(zip(values, lows, highs, strict=True)):
-        if value is None:
-            continue
-        label = f"{series.label}: {shown(value)}".removeprefix(": ")
-        if math.isinf(value):
-            low = None  # it has no interval
-        if low is not None and high is not None:
-            label += f" ({shown(low)} to {shown(high)})"
-        points.append(Point(row + series.shift, value, low, high, label))
-    return points
 
 
 def _bars(plot: Plot, panel: Bars, rows: _Rows) -> None:
@@ -259,7 +265,7 @@ def _bars(plot: Plot, panel: Bars, rows: _Rows) -> None:
     plot.define_hatches()
     sums = map(sum, zip(*columns, strict=True))
     plot.across(SHARES._replace(high=max(1, *sums)), grid=False)
-    for shares, part in zip(columns, _entries(panel, rows), strict=True):
+    for shares, part in zip(columns, _entries(panel, []), strict=True):
         for row, share in enumerate(shares):
             if share:
                 plot.bar(row, ends[row], share, part)
