@@ -26,7 +26,7 @@ import re
 import unicodedata
 from decimal import Decimal
 from fractions import Fraction
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 
 from evaluator.core.text import (
     BY_SPACE,
@@ -256,6 +256,7 @@ def flat(clauses: str) -> str:
     return _APART.sub("", clauses.replace("\n", " "))
 
 
+@lru_cache(maxsize=1024)  # an item's few texts are compared with each other
 def in_clauses(text: str, language: str, *, cased: bool = False) -> str:
     """The normal form with a line for each clause, so that a word's neighbours are
     those that it was written with: `It is not. Paris is.` does not deny Paris."""

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from evaluator.core.errors import InputError, one_line
 from evaluator.core.grading import GRADERS, alike, grade, numbers_in
@@ -40,20 +40,27 @@ class Options:
     gold: int  # index of the gold option
 
 
-# the usable items of a language by the kind of their gold option
-ByKind = Mapping[str, Sequence[Item]]
+Form = tuple[frozenset[str], frozenset[str]]  # `number_form`
+
+
+class ByKind(NamedTuple):
+    """The usable items of a language by the kind of their gold option, and the numbers
+    with their forms; in the order of the pool."""
+
+    kinds: Mapping[str, Sequence[Item]]
+    numbers: Sequence[tuple[Form, Item]]
 
 
 def by_kind(pool: Iterable[Item]) -> ByKind:
-    """A pool as `choose_options` needs it for distractors like the answer; each
-    kind's items in pool order."""
+    """A pool as `choose_options` needs it for distractors like the answer."""
     kinds: dict[str, list[Item]] = {}
     for item in pool:
         if not is_excluded(item):
             kinds.setdefault(answer_type(gold_option(item), item.language), []).append(
                 item
             )
-    return kinds
+    numbers = kinds.get("number", ())
+    return ByKind(kinds, [(number_form(gold_option(each)), each) for each in numbers])
 
 
 def choose_options(
@@ -238,7 +245,7 @@ def similar_length(one: str, other: str) -> bool:
 
 
 @lru_cache(maxsize=65536)
-def number_form(text: str) -> tuple[frozenset[str], frozenset[str]]:
+def number_form(text: str) -> Form:
     """What stands beside the digits of a number: a currency, a sign for per cent, any
     word; and the words themselves."""
     signs, letters = set(), []
@@ -251,33 +258,28 @@ def number_form(text: str) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(signs | {"word"} if words else signs), words
 
 
-def _by_form(gold: str, numbers: Iterable[Item]) -> list[list[Item]]:
+def _by_form(
+    gold: str, numbers: Iterable[tuple[Form, Item]]
+) -> Sequence[Sequence[Item]]:
     """Numbers with the words of the gold one beside them, in its form, and others: its
     unit would give it away."""
-    signs, words = number_form(gold)
-    same_words: list[Item] = []
-    same_form: list[Item] = []
-    others: list[Item] = []
-    for number in numbers:
-        own_signs, own_words = number_form(gold_option(number))
-        if own_signs != signs:
-            others.append(number)
-        elif own_words == words:
-            same_words.append(number)
-        else:
-            same_form.append(number)
-    return [same_words, same_form, others]
+    form = number_form(gold)
+    groups: tuple[list[Item], ...] = [], [], []
+    for own, number in numbers:
+        # other signs have other words too
+        groups[(own != form) + (own[0] != form[0])].append(number)
+    return groups
 
 
-def _like_the_answer(item: Item, kinds: ByKind, rng: random.Random) -> Iterator[Item]:
+def _like_the_answer(item: Item, pool: ByKind, rng: random.Random) -> Iterator[Item]:
     """The item itself may be among them: its option equals a gold answer, so no
     caller takes it."""
     gold = gold_option(item)
     kind = answer_type(gold, item.language)
-    same_kind: Sequence[Sequence[Item]] = [kinds.get(kind, ())]
+    same_kind: Sequence[Sequence[Item]] = [pool.kinds.get(kind, ())]
     if kind == "number":
-        same_kind = _by_form(gold, same_kind[0])
-    other_kinds = [items for other, items in kinds.items() if other != kind]
+        same_kind = _by_form(gold, pool.numbers)
+    other_kinds = [items for other, items in pool.kinds.items() if other != kind]
     for groups in (*([group] for group in same_kind), other_kinds):
         later = []
         for candidate in _drawn(groups, rng):
@@ -292,12 +294,13 @@ def _distinct(candidates: Iterable[Item], item: Item, count: int) -> tuple[str, 
     """The first `count` gold options that grading tells from the item's gold answers
     and from each other."""
     taken: list[str] = []
+    tried: set[str] = set()
     for candidate in candidates:
         if len(taken) == count:
             break
-        if is_excluded(candidate):
+        if is_excluded(candidate) or (text := gold_option(candidate)) in tried:
             continue
-        text = gold_option(candidate)
+        tried.add(text)
         if not any(
             alike(text, other, item.language) for other in (*item.answers, *taken)
         ):

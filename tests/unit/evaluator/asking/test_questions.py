@@ -17,7 +17,7 @@ from evaluator.core.grading import GRADERS, alike, grade
 from evaluator.core.text import code_of, normalise
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.planning import exemplar_for, questions_of
-from evaluator.tasks import TaskData
+from evaluator.tasks import TaskData, distractors
 from evaluator.tasks.answer_types import WORDS, answer_type
 from evaluator.tasks.distractors import (
     ambiguous,
@@ -403,6 +403,19 @@ def test_numbers_are_drawn_in_one_form(gold, chosen):
     for seed in range(5):
         options = choose_options(pool[-1], pool, seed, by_kind(pool))
         assert {*options.texts} - {gold} == {*chosen.split(", ")}
+
+
+def test_each_text_is_graded_once(monkeypatch):
+    """Of a thousand answers yes or no, each item would look at all."""
+    graded = []
+    own = distractors.alike
+    monkeypatch.setattr(
+        distractors, "alike", lambda *texts: graded.append(texts) or own(*texts)
+    )
+    pool = [make_item(n, answers=[("yes", "no")[n % 2]]) for n in range(1000)]
+    options = choose_options(pool[0], pool, 0, by_kind(pool))
+    assert sorted(options.texts) == ["no", "yes"]
+    assert len(graded) == 2
 
 
 @pytest.mark.parametrize(
