@@ -21,7 +21,8 @@ from evaluator.store.records import RecordStore, is_as_written, unanswered
 _NEEDED = {*schema.READ_RECORDS, "weights_digest", "language", "item_id"}
 _DRAWN = ("probe", "format", "seed")
 _RECORD = ("language", "item_id", *_DRAWN, "index")  # in a cell
-_READERS = 8  # parts that are read at a time
+# parts that are read at a time; more threads wait for each other's Python
+_READERS = 3
 
 
 def cell_parts(run_dir: Path) -> Mapping[Cell, Sequence[Path]]:
