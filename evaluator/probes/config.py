@@ -14,6 +14,8 @@ from evaluator.tasks.distractors import DrawnOptions
 
 # settings without which records differ in cut answers alone
 RECHECK = ("recheck_cut", "recheck_limit")
+# settings that a text has no use for
+_OF_QUESTIONS = "items", "formats", "options", "chat", "few_shot", "system", "grader"
 SHORTEST_PROMPT = 32  # tokens: a cap below it would leave every item out
 
 
@@ -167,6 +169,9 @@ class EvalConfig(Settings, Source):
                 f"task {self.task!r} takes the probes {' and '.join(choosing)} only,"
                 f" not {', '.join(other)}: {task.open}"
             )
+        unread = [name for name in _OF_QUESTIONS if name in self.model_fields_set]
+        if self.is_text and unread and self.suite is None:  # else for all its tasks
+            raise ValueError(f"{', '.join(unread)}: task {self.task!r} is a whole text")
         capped = [form for form in self.formats if form in CAPPED_FORMATS]
         if any(self.context_tokens) and (self.is_text or capped):
             raise ValueError(

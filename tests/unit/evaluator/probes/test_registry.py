@@ -143,6 +143,8 @@ probes: [aligned_rank, rank] | reads the base's greedy answers: it needs
 fidelity_top: 4 | first 5 ranks
 probes: [perplexity] | probe perplexity takes a text, as in task wikitext2 or text:FILE
 task: 'text:a.txt' | takes the probe perplexity or text_fidelity and no other: greedy, beam
+task: 'text:a.txt', probes: [perplexity], items: 5 | items: task 'text:a.txt' is a whole text
+task: wikitext2, probes: [perplexity], chat: true, formats: [open] | formats, chat: task 'wikitext2' is a whole text
 name: a/b | pattern
 temperature: 2.1 | less than or equal to 2
 thinking: maybe | must be off, on, or
