@@ -15,12 +15,20 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
+from evaluator.core.config import validated
 from evaluator.core.errors import InputError, Json, one_line
 from evaluator.core.lease import PACE, beat_file, beat_of, claims
 from evaluator.core.liveness import Pace, sight
 from evaluator.engine.base import EngineStats
 from evaluator.store.cells import Cells
-from evaluator.store.run_json import Served, gpu_hours, no_run, price_of_hour, rows_as
+from evaluator.store.run_json import (
+    Served,
+    gpu_hours,
+    no_run,
+    price_of_hour,
+    read_run,
+    rows_as,
+)
 from launch.run.directory.event_log import read_state
 from launch.run.state import PartState, PartStatus, RunState
 
@@ -110,16 +118,7 @@ def read_status(
     file = run_dir / "run.json"
     if not file.is_file():
         raise no_run(run_dir, "run.json")
-    try:
-        run = RunDocument.model_validate_json(file.read_bytes())
-    except OSError as error:
-        raise InputError(
-            f"{file}: not a readable run file: {error.strerror}"
-        ) from error
-    except ValidationError as error:
-        problem = error.errors()[0]
-        place = ": ".join([str(file), *map(str, problem["loc"])])
-        raise InputError(f"{place}: {one_line(problem['msg'])}") from error
+    run = validated(RunDocument, read_run(run_dir), str(file))
     state = read_state(run_dir)
     if run.state.startswith("finished"):  # but for its report
         if state.working:

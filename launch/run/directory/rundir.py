@@ -12,8 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
-
 from evaluator.core.document import digest
 from evaluator.core.errors import (
     Document,
@@ -36,6 +34,7 @@ from evaluator.store.run_json import (
     failure_frame,
     failures_of,
     need_own_folders,
+    read_run,
     rows_as,
 )
 from evaluator.store.schema import VERDICT_COLUMNS
@@ -102,8 +101,12 @@ class RunDirectory:
         }
         self._lock = lock
         self._before = need_version(path)
-        if not self._before:
-            self._need_room(needed_bytes)
+        free = shutil.disk_usage(nearest_existing(path)).free
+        if not self._before and free < needed_bytes:
+            raise InputError(
+                f"{path}: --out: the disk has {free / 2**20:,.0f} MiB free, the run"
+                f" needs about {needed_bytes / 2**20:,.0f} MiB"
+            )
         self.cells = Cells(path)
         self._served: Sequence[Served] = ()  # in this call
         self._earlier_rows = rows_at(self._before, "engine_stats")
@@ -118,14 +121,6 @@ class RunDirectory:
             for name in ("gate.yaml", "gate.json"):
                 (self.path / name).unlink(missing_ok=True)
 
-    def _need_room(self, needed: int) -> None:
-        free = shutil.disk_usage(nearest_existing(self.path)).free
-        if free < needed:
-            raise InputError(
-                f"{self.path}: --out: the disk has {free / 2**20:,.0f} MiB free, the"
-                f" run needs about {needed / 2**20:,.0f} MiB"
-            )
-
     def mark(
         self, state: State, *, engine_stats: Sequence[Served] | None = None, **more: Any
     ) -> None:
@@ -137,21 +132,23 @@ class RunDirectory:
             self._document["measured"] = now.isoformat(timespec="minutes")
         rows = [*self._earlier_rows, *self._served]
         self._document |= {"state": state, "engine_stats": rows}
-        able = {}
-        for row in (*self.earlier_served, *self._served):
-            able[row.checkpoint] = row.abilities
-        engines = []
-        for name, found in able.items():
-            if found:
-                engines.append({"checkpoint": name, "abilities": found})
+        served = (*self.earlier_served, *self._served)
+        able = {row.checkpoint: row.abilities for row in served}
+        engines = [
+            {"checkpoint": name, "abilities": found}
+            for name, found in able.items()
+            if found
+        ]
         if engines:
             self._document["engines"] = engines
         for name, value in more.items():
             self._document[name] = redacted(value) if isinstance(value, str) else value
-        planned, others = mapping_at(self._document, "planned"), set[Name]()
-        for cell in self.cells:
-            if cell.task not in planned.get(cell.checkpoint, ()):
-                others.add(cell.name)
+        planned = mapping_at(self._document, "planned")
+        others = {
+            cell.name
+            for cell in self.cells
+            if cell.task not in planned.get(cell.checkpoint, ())
+        }
         document = with_cells(self._document, self._before, others)
         text = json_text(document, indent=2, default=_plain)
         write_atomically(self.path / "run.json", text.encode())
@@ -223,7 +220,8 @@ def forget_left_out(run_dir: Path, cells: Cells) -> None:
         for task in tasks
         if (name, task) not in gone
     }
-    for names, place in zip(_SECTIONS, (document, document["identity"]), strict=True):
+    identity = document["identity"] = {**mapping_at(document, "identity")}
+    for names, place in zip(_SECTIONS, (document, identity), strict=True):
         for name in names & place.keys():
             place[name] = _only(place[name], kept)
     names = {name for name, _ in kept}
@@ -261,43 +259,17 @@ def _plain(value: Any) -> Any:
     return asdict(value) if is_dataclass(value) else str(value)  # type: ignore[arg-type]
 
 
-class _RunFile(BaseModel, extra="allow"):
-    """The fields that any run.json has, of whatever version."""
-
-    digest: str
-    schema_version: Any = None
-    identity: Json = {}
-    state: Any = None
-
-
-def _read(path: Path) -> Json | None:
-    file = path / "run.json"
-    if not file.exists():
-        return None
-    try:
-        return _RunFile.model_validate_json(file.read_bytes()).model_dump()
-    except OSError as error:
-        raise InputError(f"{file}: not a readable run file: {error}") from error
-    except ValidationError as error:
-        problem = error.errors()[0]
-        if problem["type"] == "json_invalid":
-            raise InputError(
-                f"{file}: not a readable run file: {problem['msg']}"
-            ) from error
-        field = ".".join(map(str, problem["loc"])) or "digest"
-        what = "missing" if field == "digest" else problem["msg"]
-        raise InputError(
-            f"{file}: {field}: {what}; this is not a run directory of Resurface"
-        ) from error
-
-
 def need_version(path: Path) -> Json:
     """run.json; empty if there is none. Raises InputError for that of another
     version."""
-    file, found = path / "run.json", _read(path)
-    if found is None:
+    file, found = path / "run.json", read_run(path)
+    if file.exists() and not isinstance(found.get("digest"), str):
+        raise InputError(
+            f"{file}: digest: missing; this is not a run directory of Resurface"
+        )
+    if not found:
         return {}
-    known = found["schema_version"]
+    known = found.get("schema_version")
     if known == 1:
         raise InputError(
             f"{file}: schema_version: 1 is the layout of an earlier Resurface:"
