@@ -3,8 +3,6 @@ headline, or another tool's format."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,8 +21,6 @@ from launch.commands.terminal import (
     print_plain,
     warn,
 )
-
-_SILENCE = 3.0  # seconds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,8 +98,10 @@ def finish(
     """Write tables and report, print the headline. Raises ResurfaceError at the end
     if a plugin's table failed."""
     from evaluator.report import write_report
+    from launch.run.work.progress import Steps
 
-    report = write_report(run_dir, _seldom())
+    with Steps(print_plain, "report:", "records") as step:
+        report = write_report(run_dir, step)
     for note in report.notes:
         warn(note, errors)
     results = report.results
@@ -121,19 +119,6 @@ def finish(
             f"{'; '.join(results.failures.values())}; the report has the other tables"
         )
     return results
-
-
-def _seldom() -> Callable[[str], None]:
-    """Prints the name of a step if nothing was printed for some seconds."""
-    told = time.monotonic()
-
-    def tell(step: str) -> None:
-        nonlocal told
-        if time.monotonic() - told >= _SILENCE:
-            print_plain(f"report: {step}")
-            told = time.monotonic()
-
-    return tell
 
 
 def _headline(results: Results) -> None:

@@ -18,7 +18,7 @@ from launch.run.state import RunState
 
 # between two lines of an engine's work, where there is no terminal
 _SECONDS, _PART = 60, 0.1
-_SILENCE = 4.0  # seconds without a line of what is checked
+_SILENCE = 4.0  # seconds without a line of what is done
 _WARNINGS = events.Warned, events.GaveUp, events.Retried, events.Unplaced, events.Died
 
 
@@ -116,11 +116,16 @@ class Progress:
 
 
 class Steps:
-    """Tells what a check does: some steps at once, each one that lasts now and then.
-    A context manager around it."""
+    """Tells what a check or a report does: some steps at once, each one that lasts now
+    and then. A context manager around it."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell, self._text = tell, "models, tasks and settings"
+    def __init__(
+        self,
+        tell: Tell,
+        what: str = "checking",
+        text: str = "models, tasks and settings",
+    ) -> None:
+        self._tell, self._what, self._text = tell, what, text
         self._told = time.monotonic()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._repeat, daemon=True)
@@ -133,14 +138,14 @@ class Steps:
         self._ended.set()
         self._thread.join()
 
-    def __call__(self, text: str, aloud: bool) -> None:
+    def __call__(self, text: str, aloud: bool = False) -> None:
         self._text = text
         if aloud:
             self._say()
 
     def _say(self) -> None:
         self._told = time.monotonic()
-        self._tell(f"checking {self._text}")
+        self._tell(f"{self._what} {self._text}")
 
     def _repeat(self) -> None:
         while not self._ended.wait(_SILENCE / 8):
