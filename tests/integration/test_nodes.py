@@ -16,7 +16,7 @@ from evaluator.checkpoints.manifests import PruneManifest, read_manifest
 from evaluator.engine.config import EngineConfig
 from launch.run.decide.assignments import EngineSetup
 from launch.run.decide.nodes import compress_options, place_engines
-from launch.run.work.actors import GROUPS, EngineActor, start_actor
+from launch.run.work.actors import EngineActor, start_actor
 from launch.run.work.cluster import Cluster
 from launch.status import read_status
 from tests.support import pruning as tiny
@@ -188,10 +188,7 @@ def _placed(folder):
             EngineSetup(config=EngineConfig(), log_path=folder / "log", place=place)
             for place in places
         ]
-        actors = [
-            start_actor(EngineActor, setup, concurrency_groups=GROUPS)
-            for setup in setups
-        ]
+        actors = [start_actor(EngineActor, setup) for setup in setups]
         stand = [
             where.node_id
             for where in ray.get([actor.where.remote() for actor in actors])

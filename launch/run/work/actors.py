@@ -65,7 +65,6 @@ if TYPE_CHECKING:
 # The concurrency groups of calls that are answered during a stream; reading ahead may
 # take minutes.
 CONTROL, AHEAD = "control", "ahead"
-GROUPS = {CONTROL: 1, AHEAD: 1}
 _AHEAD_ITEMS, _AHEAD_SECONDS = 64, 0.05  # of tokenising; between two looks
 _BEAT_SECONDS = 2.0  # between two checks of a prune task's progress
 
@@ -336,7 +335,7 @@ def _run_of(
     )
 
 
-def start_actor(actor: type, setup: EngineSetup, **options: Any) -> Any:
+def start_actor(actor: type, setup: EngineSetup) -> Any:
     """Start an engine's actor on the node of `setup` if it lives and has room, else
     on any node with room."""
     place = setup.place
@@ -360,7 +359,7 @@ def start_actor(actor: type, setup: EngineSetup, **options: Any) -> Any:
         scheduling_strategy=NodeAffinitySchedulingStrategy(
             place.node_id, soft=not place.visible, _spill_on_unavailable=place.gpus > 0
         ),
-        **options,
+        concurrency_groups={CONTROL: 1, AHEAD: 1},
     )(actor).remote(replace(setup, place=place))
 
 

@@ -35,13 +35,7 @@ from launch.run.decide.assignments import (
     Where,
 )
 from launch.run.decide.board import Board, Remedy
-from launch.run.work.actors import (
-    GROUPS,
-    EngineActor,
-    NewTask,
-    end_process,
-    start_actor,
-)
+from launch.run.work.actors import EngineActor, NewTask, end_process, start_actor
 from launch.run.work.cluster import (
     OUT_OF_REACH,
     SOON_SECONDS,
@@ -217,9 +211,7 @@ class EngineWorker(Worker):
             self._actor_since = time.monotonic()
             self._log_start = size(self._setup.log_path)
             self._report(events.Starting(engine=self.number))
-            self._actor = start_actor(
-                EngineActor, self._setup, concurrency_groups=GROUPS
-            )
+            self._actor = start_actor(EngineActor, self._setup)
         pending = self._actor.where.remote()
         started, warned = time.monotonic(), False
         while not self._over():
@@ -292,7 +284,6 @@ class EngineWorker(Worker):
         if self._refuses(error):
             return
         name, task = assignment.part
-        tasks = {shard.task for shard in self.board.hand(self.number)} or {task}
         failure = Failure(
             checkpoint=name,
             stage=stage,
@@ -300,9 +291,9 @@ class EngineWorker(Worker):
             mendable=isinstance(cause, InputError),
         )
         remedy = self.board.failed(self.number, failure)
-        for task in sorted(tasks):
-            if (name, task) in self.board.unfinished:
-                self._retried(name, task)
+        # once, however many tasks it had in hand
+        if name in {checkpoint for checkpoint, _ in self.board.unfinished}:
+            self._retried(name, task)
         why = "it failed with one checkpoint after another, last with"
         yield from self._apply(remedy, f"{why} {name!r}: {failure.reason}")
 

@@ -19,7 +19,7 @@ from evaluator.engine.config import EngineConfig
 from launch.run.decide.assignments import EngineSetup, ShardResult, Where
 from launch.run.decide.board import Board
 from launch.run.decide.nodes import Placement
-from launch.run.events import Advanced, Began, Ended, Event, Unplaced, Warned
+from launch.run.events import Advanced, Began, Ended, Event, Retried, Unplaced, Warned
 from launch.run.work import cluster, workers
 from launch.run.work.cluster import NodeLost, _sent_environment
 from launch.run.work.fleet import Steps, Wait, Worker
@@ -162,6 +162,20 @@ def test_engine_out_of_reach(board, told, monkeypatch, fates, gone, blamed) -> N
         ["engine 1: its node is gone; others do its work"] if gone else []
     )
     assert worker.retired is None
+
+
+def test_one_death_is_one_retry(told, monkeypatch) -> None:
+    """Of an engine with three tasks in hand."""
+    monkeypatch.setattr(workers, "lives", lambda node_id: True)
+    board = Board()
+    board.add([make_assignment("dense", 1, task=task) for task in "abc"])
+    worker = _worker(board, told)
+    board.join(1)
+    assignment = board.take(1, None, None)
+    assert {shard.task for shard in board.begin(1)} == {*"abc"}
+    _end(worker._handle(DIED, assignment, "evaluate"))
+    (retried,) = (each for each in told if isinstance(each, Retried))
+    assert (retried.engine, retried.checkpoint) == (1, "dense")
 
 
 @pytest.mark.parametrize(
