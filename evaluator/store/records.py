@@ -41,6 +41,7 @@ from evaluator.store.schema import ITEMS, RECORDS
 ItemKey = tuple[str, str]  # (language, item_id), unique within a task
 Drawn = tuple[str, str, int]  # the probe, format and seed of some records
 Answered = dict[ItemKey, frozenset[Drawn]]
+NONE: frozenset[Drawn] = frozenset()
 # the text of records that wait for the base's
 BASE_FAILED = "the engine failed on its base's greedy answer"
 _MEASURED = ("ok", "truncated")  # statuses of records with an outcome
@@ -197,19 +198,18 @@ class RecordStore:
     def offers(
         self, key: str, answered: Answered, due: Answered, limit: int
     ) -> Iterator[tuple[Path, Mapping[frozenset[Drawn], list[ItemKey]]]]:
-        """What another store copies: of each part, items by their records, which are
-        added to `answered`."""
-        none: frozenset[Drawn] = frozenset()
+        """What another store copies: of each part, items by their records."""
+        answered = {**answered}  # and what earlier parts offer
         for path in self.parts(key):
             drawn, items, failed = self.content(path)
-            if all(due.get(item, none) <= answered.get(item, none) for item in items):
+            if all(due.get(item, NONE) <= answered.get(item, NONE) for item in items):
                 continue  # a resumed run has copied them
             cut = _cut(path, limit) if limit else {}
             alike: defaultdict[frozenset[Drawn], list[ItemKey]] = defaultdict(list)
             for item in items:
-                before = answered.get(item, none)
-                lacking = (due.get(item, none) - before) & drawn
-                lacking -= cut.get(item, none)
+                before = answered.get(item, NONE)
+                lacking = (due.get(item, NONE) - before) & drawn
+                lacking -= cut.get(item, NONE)
                 if item not in failed and lacking:
                     alike[lacking].append(item)
                     answered[item] = before | lacking

@@ -86,6 +86,8 @@ if TYPE_CHECKING:
     from evaluator.report.results import Results
     from evaluator.store.run_json import Failure
     from launch.run.state import RunState
+    from launch.sweep.estimate import Left
+    from launch.sweep.preflight import Prepared
     from launch.sweep.watching import Watch
     from launch.trackers.notifying import Notifying
     from launch.trackers.tracking import Tracker
@@ -569,7 +571,7 @@ def start(config: SweepConfig, output: Output, *, dry_run: bool) -> None:
     output.told(out)
     check_here(config, out)
     notes, refused = list[str](), dict[str, str]()
-    left: dict[tuple[str, str], int] = {}
+    left: Left = {}
     with Steps(print_plain) as step:
         from launch.sweep.preflight import jobs_here, prepare
 
@@ -583,13 +585,8 @@ def start(config: SweepConfig, output: Output, *, dry_run: bool) -> None:
         notes.append(f"would be set aside: {name}: {reason}")
     if jobs:
         if (place or output.reuse) and not absent:
-            from evaluator.store.records import RecordStore
-            from launch.run.directory.keys import Keys
-            from launch.run.directory.rundir import open_run
-
-            cells, keys = open_run(prepared, out).cells, Keys(prepared)
-            notes += keys.changes(prepared.jobs, cells)
-            left = keys.left(cells, [*map(RecordStore, output.reuse)])
+            left, told = _left(prepared, out, output.reuse)
+            notes += told
         notes += [note for note, _ in prepared.notes()]
     if absent:
         notes.append(
@@ -598,12 +595,29 @@ def start(config: SweepConfig, output: Output, *, dry_run: bool) -> None:
     run = read_run(out)
     if left:
         runs = ", ".join(map(str, (out, *output.reuse)))
-        notes.append(f"counted: items that lack a record in {runs}, each whole")
+        notes.append(f"counted: what {runs} lack")
     elif run:
         notes.append(f"what {out} has already is counted too")
     print_estimate(config, run, notes, left, as_json=output.as_json)
     if refused:  # as the run would end
         raise typer.Exit(WITH_FAILURES)
+
+
+def _left(
+    prepared: Prepared, out: Path, reuse: Sequence[Path]
+) -> tuple[Left, list[str]]:
+    """What the cells of a run lack, and notes about them."""
+    from evaluator.store.records import RecordStore
+    from launch.run.directory.keys import Keys
+    from launch.run.directory.rundir import open_run
+
+    cells, keys = open_run(prepared, out).cells, Keys(prepared)
+    notes = [*keys.changes(prepared.jobs, cells)]
+    jobs = [job for job in prepared.jobs if job.name not in keys.infos]
+    if later := ", ".join(job.name for job in jobs if not job.change and reuse):
+        what = "counted whole, as only a start finds what --reuse has of them"
+        notes.append(f"{what}: {later}")
+    return keys.left(cells, [*map(RecordStore, reuse)]), notes
 
 
 def demo(out: Out = Path("runs/demo"), as_json: AsJson = False) -> None:

@@ -14,7 +14,7 @@ from functools import cache, reduce
 from evaluator.asking.prompts import CAPPED_FORMATS
 from evaluator.checkpoints.checkpoint import Checkpoint
 from evaluator.checkpoints.files import check_files
-from evaluator.core.errors import Document, InputError, rows_at
+from evaluator.core.errors import Document, InputError, Json, rows_at
 from evaluator.probes.base import Cost
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks import TaskSpec
@@ -70,21 +70,15 @@ class Work:
 
     def plus(self, more: "Work | Cost", count: int = 1) -> "Work":
         """This and `count` times `more`."""
-        sums = asdict(self)
-        for name in sums:
-            sums[name] += count * getattr(more, name)
-        return Work(**sums)
+        own = asdict(self).items()
+        return Work(**{name: n + count * getattr(more, name) for name, n in own})
 
     def of(self, items: int | None) -> "Work":
         """The part of it that `items` take; None: all."""
-        if items == 0:
-            return Work()
         if items is None or items >= self.items:
             return self
-        parts = asdict(self)
-        for name in parts:
-            parts[name] = parts[name] * items // self.items
-        return Work(**parts)
+        own = asdict(self).items()
+        return Work(**{name: n * items // self.items for name, n in own})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,7 +101,8 @@ class JobEstimate:
 
 
 Estimates = Sequence[JobEstimate]
-Left = Mapping[tuple[str, str], int]  # items by checkpoint and task
+# by checkpoint and task: settings that change, and the items that lack what they ask for
+Left = Mapping[tuple[str, str], Sequence[tuple[Json, int]]]
 
 
 def total_of(estimates: Estimates) -> Work:
@@ -126,7 +121,12 @@ def estimate(config: SweepConfig, left: Left | None = None) -> list[JobEstimate]
         works, asked = {}, {}
         for name, task in job.tasks.items():
             works[name] = work_once(task).of(job.most)
-            asked[name] = works[name].of((left or {}).get((job.name, name)))
+            asked[name] = works[name]
+            if left and (job.name, name) in left:
+                asked[name] = Work()
+                for update, items in left[job.name, name]:
+                    more = work_once(task.model_copy(update=update), items)
+                    asked[name] = asked[name].plus(more)
         row = JobEstimate(job=job, works=asked)
         if keeps_references(job, jobs):
             row.reference_bytes = _references(job, works, config.engine.dtype)
@@ -162,9 +162,9 @@ def _references(
     )
 
 
-def work_of(task: EvalConfig) -> Work:
-    """The load of one task on one checkpoint. Reads local data only. Raises
-    InputError as loading the task does."""
+def work_of(task: EvalConfig, items: int | None = None) -> Work:
+    """The load of one task on one checkpoint. Reads local data only. `items`: so many,
+    which all its probes ask. Raises InputError as loading the task does."""
     work = Work()
     if task.is_text:
         (size,) = TaskSpec.parse(task.task).task.sizes.values() or (0,)
@@ -173,11 +173,13 @@ def work_of(task: EvalConfig) -> Work:
         tokens = max(1, size // _BYTES_PER_TOKEN)
         for text_probe in task.text_probes:
             work = work.plus(text_probe.cost(tokens, task))
-        return work
-    asked = items_by_language(
-        task.task, task.languages, task.data_settings, task.items
-    ).values()
-    items, deep = sum(asked), sum(min(count, DEEP_ITEMS) for count in asked)
+        return work.of(items)
+    deep = items
+    if items is None or deep is None:
+        asked = items_by_language(
+            task.task, task.languages, task.data_settings, task.items
+        ).values()
+        items, deep = sum(asked), sum(min(count, DEEP_ITEMS) for count in asked)
     formats, scored = {"open"}, set[str]()
     measured = question_bytes(task.task, task.languages, task.data_settings)
     for probe in task.item_probes:

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING
 
 from evaluator.asking.thoughts import Thought
 from evaluator.checkpoints.info import CheckpointInfo
+from evaluator.core.errors import Json
 from evaluator.core.records import IDENTITY, PRUNING, Item, Origin, Record
 from evaluator.engine.config import EngineConfig
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import BaseAnswer, References
-from evaluator.store.records import BASE_FAILED, Answered, Drawn
+from evaluator.store.records import BASE_FAILED, NONE, Answered, Drawn
 from evaluator.store.run_json import Failure
 from launch.run.decide.nodes import Placement
 from launch.run.events import Part, Span
@@ -248,8 +249,7 @@ def compared(drawn: Iterable[Drawn]) -> set[Drawn]:
 
 def count_whole(wanted: Answered, answered: Answered) -> int:
     """The items that lack no record."""
-    none: frozenset[Drawn] = frozenset()
-    return sum(drawn <= answered.get(key, none) for key, drawn in wanted.items())
+    return sum(drawn <= answered.get(key, NONE) for key, drawn in wanted.items())
 
 
 def lacking(wanted: Answered, answered: Answered) -> Lacking:
@@ -259,6 +259,24 @@ def lacking(wanted: Answered, answered: Answered) -> Lacking:
         if key in answered and not drawn <= answered[key]:
             groups.setdefault(drawn - answered[key], set()).add(key)
     return groups
+
+
+def completing(config: EvalConfig, lacks: frozenset[Drawn]) -> Json:
+    """The settings that ask for these records. Another probe goes along without records
+    where all of these are blind."""
+    probes = {probe for probe, *_ in lacks}
+    names = [name for name in config.probes if name in probes]
+    seeds = {seed for probe, _, seed in lacks if PROBES[probe].drawn}
+    formats = {form for _, form, _ in lacks}
+    if names != ["greedy"]:  # others may read the open prompt
+        formats = {*config.formats}
+    update: Json = {"formats": tuple(filter(formats.__contains__, config.formats))}
+    if seeds:
+        update["seeds"] = tuple(filter(seeds.__contains__, config.run_seeds))
+    seeing = [name for name in config.probes if not PROBES[name].blind]
+    if probes.isdisjoint(seeing):
+        names += seeing[:1]
+    return {"probes": tuple(names), **update}
 
 
 def begun(shards: Sequence[Shard], items: int) -> Shards:

@@ -7,9 +7,11 @@ not: a part of each would double the files."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from evaluator.checkpoints.info import CheckpointInfo
@@ -20,7 +22,7 @@ from evaluator.core.errors import Document, InputError, Json, mapping_at
 from evaluator.engine.config import ENGINES
 from evaluator.probes.config import RECHECK
 from evaluator.store.cells import Cells, Name
-from evaluator.store.records import RecordStore
+from evaluator.store.records import NONE, RecordStore
 from launch.provenance import provenance
 from launch.run.decide.assignments import (
     NO_BASE,
@@ -28,13 +30,14 @@ from launch.run.decide.assignments import (
     OTHER_TOKENIZER,
     BaseSource,
     alone,
-    count_whole,
+    completing,
     due,
 )
 from launch.sweep.jobs import CheckpointJob, Jobs
 from launch.sweep.prepared_tasks import PreparedTask
 
 if TYPE_CHECKING:
+    from launch.sweep.estimate import Left
     from launch.sweep.preflight import Prepared
 
 # settings of a task that may grow: no record changes
@@ -107,11 +110,10 @@ class Keys:
                         " records stay"
                     )
 
-    def left(self, cells: Cells, others: Sequence[RecordStore] = ()) -> dict[Name, int]:
-        """The items of cells that lack records, also in `others`, which are reused; not
-        of one without any, nor of a base that may have to keep its distributions
-        again."""
-        found: dict[Name, int] = {}
+    def left(self, cells: Cells, others: Sequence[RecordStore] = ()) -> Left:
+        """What cells lack, also in `others`, which are reused; not of one without any
+        records, nor of a base that may have to keep its distributions again."""
+        found: dict[Name, list[tuple[Json, int]]] = {}
         store = RecordStore(cells.path.parent.parent)
         keys = {cell.name: cell.key for cell in cells}
         for job in self._prepared.jobs:
@@ -120,20 +122,30 @@ class Keys:
                 key = self.key(job, task) if info else keys.get(name, "")
                 if task.config.references and job.base is None:
                     continue
-                wanted, taken = due(task), []
-                if info and not (job.change or info.served):
-                    taken = [(other, key, wanted, 0) for other in others]
-                before = cells.earlier.get(name, "")
-                there = mapping_at(cells.words, before, "task")
-                if task.config.recheck_cut and there == _uncut(self._task(task)):
-                    limit = task.config.max_new_tokens
-                    taken.append((store, before, alone(wanted), limit))
+                wanted, offers = due(task), []
                 with suppress(InputError):  # a damaged part: a start sets it aside
                     answered = store.finished(key)
-                    for other, source, what, limit in taken:
-                        list(other.offers(source, answered, what, limit))
-                    if done := count_whole(wanted, answered):
-                        found[name] = len(task.questions) - done
+                    lacks = {
+                        item: drawn - answered.get(item, NONE)
+                        for item, drawn in wanted.items()
+                    }
+                    if info and not (job.change or info.served):
+                        for other in others:
+                            offers.append(other.offers(key, answered, wanted, 0))
+                    before = cells.earlier.get(name, "")
+                    there = mapping_at(cells.words, before, "task")
+                    if task.config.recheck_cut and there == _uncut(self._task(task)):
+                        due_alone, limit = alone(wanted), task.config.max_new_tokens
+                        offers.append(store.offers(before, answered, due_alone, limit))
+                    for _, alike in chain(*offers):
+                        for drawn, items in alike.items():
+                            lacks |= {item: lacks[item] - drawn for item in items}
+                    if lacks != wanted:
+                        counts = Counter(filter(None, lacks.values())).items()
+                        found[name] = [
+                            (completing(task.config, drawn), count)
+                            for drawn, count in counts
+                        ]
         return found
 
     def ends(self) -> dict[str, set[str]]:

@@ -15,7 +15,7 @@ from evaluator.core.errors import Json, counted
 from evaluator.core.files import write_atomically
 from evaluator.probes import PROBES
 from evaluator.store.cells import Cells, Name
-from evaluator.store.records import Answered, Drawn, RecordStore
+from evaluator.store.records import NONE, Answered, Drawn, RecordStore
 from evaluator.store.run_json import Failure
 from launch.run.decide.assignments import (
     Assignment,
@@ -23,6 +23,7 @@ from launch.run.decide.assignments import (
     Shards,
     alone,
     compared,
+    completing,
     count_whole,
     due,
     key_of,
@@ -43,8 +44,6 @@ from launch.run.events import Noted, Recorded, Report
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Prepared
 from launch.sweep.prepared_tasks import PreparedTask
-
-_NONE: frozenset[Drawn] = frozenset()
 
 
 class Remaining:
@@ -133,7 +132,7 @@ class Remaining:
             if (name, other.name) == (job.name, task.name):
                 break
             for item, drawn in self._wanted(other).items():
-                answered[item] = answered.get(item, _NONE) | drawn
+                answered[item] = answered.get(item, NONE) | drawn
         base = self._keys.base(job, task)
         if base is not None and base.key in self._sharing:
             (name, its), *_ = self._sharing[base.key]
@@ -154,7 +153,7 @@ class Remaining:
             references=references,
         )
         assignments = [
-            self._completing(whole, task, lacks, items)
+            self._some(whole, task, items, lacks, completing(task.config, lacks))
             for lacks, items in lacking(wanted, answered).items()
         ]
         if again:
@@ -196,29 +195,6 @@ class Remaining:
             task.config.max_new_tokens,
         )
 
-    def _completing(
-        self,
-        whole: Assignment,
-        task: PreparedTask,
-        lacks: frozenset[Drawn],
-        items: Collection[Key],
-    ) -> Assignment:
-        """The records that items with others lack. Another probe goes along without
-        records where all of these are blind."""
-        config, probes = task.config, {probe for probe, *_ in lacks}
-        names = [name for name in config.probes if name in probes]
-        seeds = {seed for probe, _, seed in lacks if PROBES[probe].drawn}
-        formats = {form for _, form, _ in lacks}
-        if names != ["greedy"]:  # others may read the open prompt
-            formats = {*config.formats}
-        update: Json = {"formats": tuple(filter(formats.__contains__, config.formats))}
-        if seeds:
-            update["seeds"] = tuple(filter(seeds.__contains__, config.run_seeds))
-        seeing = [name for name in config.probes if not PROBES[name].blind]
-        if probes.isdisjoint(seeing):
-            names += seeing[:1]
-        return self._some(whole, task, items, lacks, {"probes": tuple(names), **update})
-
     def _keeping_again(
         self, whole: Assignment, task: PreparedTask, items: Collection[Key]
     ) -> Assignment:
@@ -226,7 +202,7 @@ class Remaining:
         mark = reference_folder(self._run_dir, whole.key).with_suffix(AGAIN)
         write_atomically(mark, b"")
         names = [name for name in task.config.probes if PROBES[name].references]
-        return self._some(whole, task, items, _NONE, {"probes": tuple(names)})
+        return self._some(whole, task, items, NONE, {"probes": tuple(names)})
 
     def _some(
         self,
@@ -263,9 +239,9 @@ class Remaining:
             # one that is still to be made has nothing
             theirs = {} if known is None else self._store.finished(known)
             for item, drawn in self._wanted(its).items():
-                if not compared(drawn) <= theirs.get(item, _NONE):
+                if not compared(drawn) <= theirs.get(item, NONE):
                     waiting.add(item)
-        return {item for item in waiting if compared(answered.get(item, _NONE))}
+        return {item for item in waiting if compared(answered.get(item, NONE))}
 
     def _compared(self, name: str) -> list[tuple[CheckpointJob, PreparedTask, str]]:
         """The checkpoints that are compared with distributions on a task, each with the

@@ -17,7 +17,7 @@ import pytest
 from evaluator.core.config import validated
 from evaluator.metrics import TABLES
 from evaluator.report import read_inputs
-from evaluator.store.records import BASE_FAILED, RecordStore
+from evaluator.store.records import BASE_FAILED
 from launch.run.directory.keys import Keys
 from launch.run.directory.rundir import open_run
 from launch.status import read_status
@@ -174,11 +174,14 @@ def test_probe_and_seed_come_together(models, tmp_path, monkeypatch) -> None:
     assert_same(run, whole)
 
 
-def left_of(document: dict[str, Any], run: Path, *reuse: Path) -> dict[Any, int]:
-    """What a dry run counts."""
+def left_of(document: dict[str, Any], run: Path) -> Any:
+    """What a dry run finds."""
     prepared = prepare(validated(SweepConfig, document, "s.yaml"), run)
-    cells = open_run(prepared, run).cells
-    return Keys(prepared).left(cells, [*map(RecordStore, reuse)])
+    return Keys(prepared).left(open_run(prepared, run).cells)
+
+
+def items_left(left: Any) -> dict[Any, int]:
+    return {cell: sum(count for _, count in parts) for cell, parts in left.items()}
 
 
 def items_by_cell(asked: list[tuple[str, str, int, Any]]) -> dict[Any, int]:
@@ -192,11 +195,20 @@ def test_dry_run_counts_what_is_left(models, tmp_path, monkeypatch) -> None:
     """Also after a call that was killed."""
     small, grown = (sweep(models, SMALL | {"items": n}) for n in (4, 6))
     for document, shards in ((small, 1), (small, None), (grown, None)):
-        left = left_of(document, tmp_path)
+        left = items_left(left_of(document, tmp_path))
         engine = run_here(monkeypatch, document, tmp_path, shards=shards)
         asked = items_by_cell(engine.asked)
         assert asked == {**asked, **left}
     assert set(left.values()) == {2}
+
+
+def test_dry_run_counts_a_missing_seed_alone(models, tmp_path, monkeypatch) -> None:
+    size = SMALL | {"items": 3, "probes": 3}
+    run_here(monkeypatch, sweep(models, size), tmp_path)
+    left = left_of(sweep(models, size, seeds=[0, 7]), tmp_path)
+    # as the run asks it: `choice` goes along with what is blind
+    lacks = {"formats": ("open",), "seeds": (7,), "probes": ("sample", "choice")}
+    assert left == {(name, "gazetteer"): [(lacks, 3)] for name in "ab"}
 
 
 def test_a_short_cell_that_is_left_out_is_told(models, tmp_path, monkeypatch) -> None:
@@ -356,7 +368,7 @@ def test_dry_run_counts_the_cut_answers(models, tmp_path, monkeypatch) -> None:
     size = SMALL | {"items": 12}
     run_here(monkeypatch, sweep(models, size), tmp_path)
     again = sweep(models, size, recheck_cut=True)
-    left = left_of(again, tmp_path)
+    left = items_left(left_of(again, tmp_path))
     engine = run_here(monkeypatch, again, tmp_path)
     assert left == items_by_cell(engine.asked)
     told = "recheck_cut is null there, true here: only cut answers are posed again"
@@ -373,7 +385,7 @@ def test_cut_answers_alone_are_posed_again(models, tmp_path, monkeypatch) -> Non
     run_here(monkeypatch, plain, run)
     before = records(run)
     first = run_here(monkeypatch, again, run, shards=2).asked
-    left = left_of(again, run)
+    left = items_left(left_of(again, run))
     second = run_here(monkeypatch, again, run).asked
     counted = items_by_cell(second)
     assert counted == {**counted, **left}

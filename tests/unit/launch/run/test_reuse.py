@@ -11,7 +11,7 @@ import pytest
 
 from evaluator.core.config import validated
 from evaluator.store.records import RecordStore
-from launch.commands.call import need_reusable
+from launch.commands.call import _left, need_reusable
 from launch.run.directory.keys import Keys
 from launch.run.directory.rundir import open_run
 from launch.sweep.config import SweepConfig
@@ -66,9 +66,21 @@ def test_dry_run_counts_what_is_not_taken(models, other, tmp_path, monkeypatch) 
     prepared = prepare(validated(SweepConfig, document, "s.yaml"), run)
     cells, keys = open_run(prepared, run).cells, Keys(prepared)
     assert keys.left(cells) == {}
-    assert keys.left(cells, [RecordStore(other)]) == {("a", "gazetteer"): 3}
+    left = keys.left(cells, [RecordStore(other)])
+    assert [count for _, count in left["a", "gazetteer"]] == [3]
     engine = run_here(monkeypatch, document, run, reuse=[other])
     assert sum(row[2] for row in engine.asked) == 3
+
+
+def test_dry_run_names_what_reuse_cannot_count(models, other, tmp_path) -> None:
+    pruning = {"method": "magnitude", "sparsity": [0.5]}
+    document = sweep(models, ONE) | {"prune": [pruning]}
+    prepared = prepare(validated(SweepConfig, document, "s.yaml"), tmp_path / "run")
+    told = "counted whole, as only a start finds what --reuse has of them:"
+    for reuse in ([], [other]):
+        left, notes = _left(prepared, tmp_path / "run", reuse)
+        assert notes == [f"{told} magnitude-0.5"] * len(reuse)
+        assert left.keys() == {("a", "gazetteer")} or not reuse
 
 
 @pytest.mark.parametrize(

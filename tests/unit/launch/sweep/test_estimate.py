@@ -41,9 +41,13 @@ def test_what_is_done_costs_nothing():
     sweep["tasks"] = [{"task": "gazetteer", "items": 6, "languages": ["english"]}]
     config = validated(SweepConfig, sweep, "s.yaml")
     whole = [row.work for row in estimate(config)]
-    left = {("a", "gazetteer"): 2, ("b", "gazetteer"): 0}
-    assert [row.work for row in estimate(config, left)] == [whole[0].of(2), Work()]
+    seed = {"probes": ("sample",), "seeds": (1,)}
+    left = {("a", "gazetteer"): [({}, 2), (seed, 3)], ("b", "gazetteer"): []}
+    some, nothing = [row.work for row in estimate(config, left)]
+    assert nothing == Work()
     assert whole[0].of(2).requests * 3 == whole[0].requests == whole[1].requests
+    assert some.items == 2 + 3
+    assert some.requests == whole[0].of(2).requests + 3 * 10
 
 
 def test_work_by_hand():
