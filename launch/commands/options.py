@@ -238,8 +238,8 @@ def eval_sweep(checkpoints: Sequence[str], typed: Document) -> SweepConfig:
             raise InputError(f"--endpoint: {name!r} is the name of another checkpoint")
         values[name] = endpoint
     typed["kind"] = typed["engine"]
-    listing = ("languages", "context_tokens", "formats", "probes", "seeds")
-    for name in (*listing, "kv_cache", "controls"):
+    lists = "languages", "context_tokens", "formats", "probes", "seeds", "kv_cache"
+    for name in (*lists, "controls"):
         if name in typed:
             typed[name] = listed(name, typed[name])
     whole = ("kv_cache", "controls", "date", "seed")  # fields of the sweep itself

@@ -51,10 +51,6 @@ class EngineState:
     def part(self) -> Part:
         return self.checkpoint or "", self.task or ""
 
-    @property
-    def ended(self) -> EngineState:
-        return EngineState(state="ended", gpu=self.gpu, checkpoint=self.checkpoint)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartStatus:
@@ -106,7 +102,10 @@ class RunState:
     @property
     def ended(self) -> RunState:
         """The state without a driver."""
-        engines = {number: each.ended for number, each in self.engines.items()}
+        engines = {
+            number: EngineState(state="ended", gpu=each.gpu, checkpoint=each.checkpoint)
+            for number, each in self.engines.items()
+        }
         return replace(self, engines=engines, pace=(), compressed=None)
 
     @property

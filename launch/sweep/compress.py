@@ -28,7 +28,6 @@ from quantising.schemes import SCHEMES
 # The names of calibration sources, for help texts.
 KINDS = (*PASSAGE_KINDS, "gazetteer", "gazetteer:LANG")
 _IN_NAMES = str.maketrans({":": "of", "-": "to", ",": "_"})
-# the end of a name
 
 
 def gazetteer(

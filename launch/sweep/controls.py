@@ -53,21 +53,15 @@ def with_controls(
         if is_noisy and CHEAP not in named:
             every.append(job.with_control(CHEAP, ITEMS))
         if not is_base and every[-1] is not job:
-            every[-1] = _without_base(every[-1])
+            # Its own base is its checkpoint, whose answers lead in otherwise, and which
+            # keeps no distributions.
+            alone = [probe.name for probe in PROBES if not probe.after_base]
+            every[-1] = _with_probes(every[-1], alone)
         is_alone = served or OTHER_ENGINE in named or config.engine.kind == "torch"
         if job.name in beside_servers and not is_alone and _loads(job, config.engine):
             control = job.with_control(OTHER_ENGINE, ITEMS)
             every.append(_with_probes(control, _PROBES))
     return tuple(job for job in every if job.tasks or not job.change)
-
-
-def _without_base(control: CheckpointJob) -> CheckpointJob:
-    """It asks no probe that reads a base's answers or distributions. Its own base is
-    its checkpoint, whose answers lead in otherwise, and which keeps no distributions.
-    """
-    return _with_probes(
-        control, [probe.name for probe in PROBES if not probe.after_base]
-    )
 
 
 def _with_probes(control: CheckpointJob, names: Collection[str]) -> CheckpointJob:
@@ -126,14 +120,11 @@ def _quantisation(job: CheckpointJob) -> Quantisation | None:
 
 def _need_base(job: CheckpointJob, change: str) -> None:
     """Raises InputError for a compressed checkpoint without its base."""
-    if job.base is None and (_quantisation(job) is not None or _is_pruned(job)):
+    compressed = _quantisation(job) is not None
+    with suppress(InputError):  # as above
+        compressed |= Checkpoint(job.path).pruned is not None
+    if job.base is None and compressed:
         raise InputError(
             f"control {change}: {job.name!r} is compressed, and its base is not part"
             " of this run: name it with --base (base: in a sweep file)"
         )
-
-
-def _is_pruned(job: CheckpointJob) -> bool:
-    with suppress(InputError):  # as above
-        return Checkpoint(job.path).pruned is not None
-    return False

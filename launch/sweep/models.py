@@ -161,11 +161,9 @@ def names_of(
 
 
 def same_model(one: str, other: str) -> bool:
-    if one == other:
-        return True
     ours, theirs = local_directory(one), local_directory(other)
     if ours is None or theirs is None:
-        return False
+        return one == other
     return ours.resolve() == theirs.resolve()
 
 

@@ -46,8 +46,8 @@ from quantising.schemes import SCHEMES
 Infos = Mapping[str, CheckpointInfo]  # by the checkpoint's name
 _LISTED_BYTES = 8  # bytes of one listed token: its id and its log-probability
 _WIDTH = 16  # bits of a weight that is not quantised, as most checkpoints store it
-_HEADS, _KEYS = "num_attention_heads", "num_key_value_heads"
-_SHARED = {_HEADS: "attention heads", _KEYS: "key-value heads"}
+_KEYS = "num_key_value_heads"
+_SHARED = {"num_attention_heads": "attention heads", _KEYS: "key-value heads"}
 _Value = TypeVar("_Value")
 # takes what is done now, and whether to tell it at once
 Step = Callable[[str, bool], None]

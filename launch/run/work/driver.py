@@ -428,7 +428,16 @@ class _Run:
                 try:
                     info = inspected.result(job.name)
                 except InputError as error:
-                    self._abandon_unusable(job, error)
+                    if not job.is_made:
+                        raise
+                    remedy = f"remove {job.path}, and the same command makes it again"
+                    failure = Failure(
+                        checkpoint=job.name,
+                        stage="load",
+                        reason=f"{error}; {remedy}",
+                        mendable=True,
+                    )
+                    self._abandon(failure)
                     continue
                 for note in info.notes:
                     self._report(Noted(note))
@@ -445,15 +454,6 @@ class _Run:
         self._board.add(assignments)
         self._to_make -= {job.name for job, _ in found}
 
-    def _abandon_unusable(self, job: CheckpointJob, error: InputError) -> None:
-        if not job.is_made:
-            raise error
-        reason = f"{error}; remove {job.path}, and the same command makes it again"
-        failure = Failure(
-            checkpoint=job.name, stage="load", reason=reason, mendable=True
-        )
-        self._abandon(failure)
-
     def _variants(self, name: str) -> list[CheckpointJob]:
         jobs = self._prepared.jobs
         return [each for each in jobs if each.is_variant and each.after == name]
@@ -467,7 +467,4 @@ class _Run:
 
 
 def _served(workers: Sequence[EngineWorker]) -> list[Served]:
-    rows = []
-    for worker in workers:
-        rows += worker.served()
-    return rows
+    return [row for worker in workers for row in worker.served()]

@@ -107,12 +107,6 @@ class Worker:
         ends = self.gone or self.dismissed or self.retired is not None
         return self.is_alive() and not ends
 
-    def lose_node(self) -> None:
-        """Its node is gone: it ends, after its current work if Ray has already put
-        it on another node."""
-        self.gone = True
-        self.dismiss()
-
     def dismiss(self) -> None:
         self.dismissed = True
         self.board.leave(self.number, for_good=True)
@@ -255,7 +249,9 @@ class Fleet(Generic[AnyWorker]):
                 self.free.give_back(node_id, -gpus)
                 self._holds[worker.number] = node_id
             if worker.serving and not {node_id, worker.place.node_id} <= there:
-                worker.lose_node()
+                # it ends after its current work, if Ray has put it on another node
+                worker.gone = True
+                worker.dismiss()
         self._waiting = deque(
             each for each in self._waiting if each.place.node_id in there
         )

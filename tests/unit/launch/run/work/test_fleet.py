@@ -16,25 +16,22 @@ class Worker:
         self.number, self.place, self.node_id = number, place, place.node_id
         self.failure: Exception | None = None
         self.retired: str | None = None
-        self.alive = self.lost = self.dismissed = self.loaded = False
+        self.alive = self.gone = self.dismissed = self.loaded = False
         # None: it has no process
         self.where: Any = SimpleNamespace(visible=f"GPU {number}")
 
     @property
     def serving(self) -> bool:
-        return self.alive and not (self.lost or self.dismissed)
+        return self.is_alive() and not self.dismissed
 
     def start(self) -> None:
         self.alive = True
 
     def is_alive(self) -> bool:
-        return self.alive
+        return self.alive and not self.gone
 
     def dismiss(self) -> None:
         self.dismissed = True
-
-    def lose_node(self) -> None:
-        self.lost, self.alive = True, False
 
 
 def _nodes(**gpus: int) -> list[Node]:
@@ -58,7 +55,9 @@ def _fleet(
 
 def _stand(fleet: Any) -> str:
     return "".join(
-        f"{worker.number}{worker.node_id}" for worker in fleet.workers if worker.alive
+        f"{worker.number}{worker.node_id}"
+        for worker in fleet.workers
+        if worker.is_alive()
     )
 
 
@@ -86,7 +85,7 @@ def test_engines_of_a_lost_node_end() -> None:
     # the driver keeps a core
     assert [worker.place.threads for worker in fleet.workers] == [4 - 1, 4]
     assert _look(fleet, a=0) == "0a"
-    assert fleet.workers[1].lost
+    assert fleet.workers[1].gone
     assert [node.name for node in fleet.follow(_nodes(a=0, c=0))] == ["c"]
     fleet.start()
     assert _stand(fleet) == "0a2c"
@@ -95,7 +94,7 @@ def test_engines_of_a_lost_node_end() -> None:
     assert _stand(fleet) == "0a1b2b"
     fleet.workers[0].node_id = "b"
     fleet.follow(_nodes(b=2))
-    assert [worker.lost for worker in fleet.workers] == [True, False, False]
+    assert [worker.gone for worker in fleet.workers] == [True, False, False]
 
 
 def test_idle_engines_come_back() -> None:
