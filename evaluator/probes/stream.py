@@ -39,9 +39,9 @@ from evaluator.probes.config import EvalConfig
 from evaluator.probes.greedy import Greedy
 from evaluator.probes.item import ItemRun, TaskRun, failed
 
-# Items: enough requests to fill a large batch while the slowest items' beams finish, or
-# while each thinks.
-IN_FLIGHT = {False: 64, True: 512}  # by whether they think
+# Items at most. An engine takes what its rows hold: fewer items would leave rows empty
+# where each item has one request.
+IN_FLIGHT = 1024
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +68,7 @@ class Evaluation:
     def __init__(
         self,
         questions: Iterable[tuple[Posed, TaskRun] | None],
-        in_flight: int = IN_FLIGHT[False],
+        in_flight: int = IN_FLIGHT,
     ) -> None:
         self._questions = iter(questions)
         self._in_flight = in_flight
@@ -89,13 +89,12 @@ class Evaluation:
         questions: Iterable[Posed],
         *,
         config: EvalConfig,
-        in_flight: int | None = None,
+        in_flight: int = IN_FLIGHT,
         **shared: Any,
     ) -> Evaluation:
         """Of one task; `shared`: the other fields of its `TaskRun`."""
         task = TaskRun(config=config, probes=config.chosen, **shared)
-        most = IN_FLIGHT[config.thinks] if in_flight is None else in_flight
-        return cls(((each, task) for each in questions), most)
+        return cls(((each, task) for each in questions), in_flight)
 
     def run(
         self, engine: Engine | RefusingEngine

@@ -306,8 +306,8 @@ class Board:
 
     def _more(self, engine: int, most: int) -> Shards:
         busy, more = self._busy[engine], list[Shard]()
-        hand, thinks = busy.hand, busy.first.assignment.config.thinks
-        room = IN_FLIGHT[thinks] + _FOLLOWING
+        hand = busy.hand
+        room = IN_FLIGHT + _FOLLOWING
         room -= sum(len(each.questions) for each in hand.values())
         while not hand or (len(hand) < most and room > 0):
             works = (each for each in busy.works.values() if each.shards)
@@ -332,7 +332,6 @@ class Board:
             for work in self._waiting
             if work.name == busy.first.name
             and work.assignment.task not in busy.works
-            and work.assignment.config.thinks == first.config.thinks
             and not work.assignment.suspect
         ]
         ready = self._ready(engine, others)
@@ -423,8 +422,7 @@ class Board:
         if failure.mendable:
             outcome = "input"
         elif outcome == "death":
-            thinks = busy.first.assignment.config.thinks
-            for shard in begun(hand, IN_FLIGHT[thinks]):
+            for shard in begun(hand, IN_FLIGHT):
                 spans[shard.task] = (*spans.get(shard.task, ()), shard.span)
         self.bus.report(
             Attempt(engine=engine, checkpoint=name, outcome=outcome, shards=spans)

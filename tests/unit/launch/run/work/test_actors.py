@@ -16,6 +16,7 @@ from benchmarks.serving.workload import read_questions
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core.lease import Held
 from evaluator.probes.planning import tokenised
+from launch.run.decide import board as board_module
 from launch.run.decide.assignments import Assignment, origin_of, shard_of
 from launch.run.decide.board import Board
 from launch.run.work import actors
@@ -93,9 +94,10 @@ class _Watched(FakeEngine):
         return super().run(SimpleNamespace(take=take))
 
 
-def test_fed_stream_leaves_no_row_free() -> None:
+def test_fed_stream_leaves_no_row_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until nothing is left to follow: in one stream, whatever the shards, through all
     tasks of the checkpoint."""
+    monkeypatch.setattr(board_module, "IN_FLIGHT", 32)  # the engine's rows
     read = read_questions("gazetteer", BUNDLED_MODEL, 400, probes=("greedy",))
     info = inspect_checkpoint(BUNDLED_MODEL, "dense")
     count = len(read.questions)
