@@ -58,18 +58,25 @@ class Report:
     notes: Sequence[str] = ()  # on what it does not count or write
 
 
-def write_report(run_dir: Path, tell: Tell = untold) -> Report:
+def write_report(
+    run_dir: Path,
+    tell: Tell = untold,
+    inputs: Inputs | None = None,
+    view: ItemView | None = None,
+) -> Report:
     """Rebuild RUN/tables and RUN/report from RUN/records. Raises InputError if there
     are no readable records, or a folder is a link to one outside the run.
 
-    `tell` gets the name of each step before it begins.
+    `tell` gets the name of each step before it begins. `inputs` and `view`: of this
+    run, if both were read before.
 
     The function reads records some checkpoints and tasks at a time and writes their
     outcomes to RUN/outcomes, where the tables read them. Packed outputs and rows of
     tables stay in memory."""
     need_own_folders(run_dir)
-    view = ItemView()
-    inputs = read_inputs(run_dir, view, outcomes=run_dir / "outcomes", tell=tell)
+    if inputs is None or view is None:
+        view = ItemView()
+        inputs = read_inputs(run_dir, view, outcomes=run_dir / "outcomes", tell=tell)
     run = inputs.run
     results = compute(inputs, policy_for(run_dir, run), tell)
     tables, failures = results.files, failures_of(run)

@@ -40,6 +40,7 @@ from evaluator.metrics.table import FilledTable, numbers_of
 from evaluator.metrics.tables import TABLES, fill
 from evaluator.report import read_inputs
 from evaluator.report.figures import draw_each
+from evaluator.report.item_view import ItemView
 from evaluator.report.page import standalone
 from evaluator.report.paper_page import paper_table
 from evaluator.report.results import compute
@@ -67,6 +68,8 @@ class OpenRun:
 
     path: Path
     aloud: bool = field(default=False, repr=False)  # warn of what lacks records
+    # gets the records for a page, whose outcomes are written to RUN/outcomes
+    view: ItemView | None = field(default=None, repr=False)
     _filled: dict[str, FilledTable] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -79,7 +82,8 @@ class OpenRun:
     def inputs(self) -> Inputs:
         """The outcomes of all records, as every table reads them. Raises InputError
         if there are no records yet."""
-        inputs = read_inputs(self.path)
+        folder = None if self.view is None else self.path / "outcomes"
+        inputs = read_inputs(self.path, self.view, outcomes=folder)
         for note in inputs.notes if self.aloud else ():
             warnings.warn(note, stacklevel=4)
         return inputs

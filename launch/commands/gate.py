@@ -115,7 +115,7 @@ def gate(
     else:
         for path in sorted(run, key=Path.exists):  # a misspelled one first
             need_run(path)
-        judged = _judged(run, policy, typed)
+        judged = _judged(run, policy, typed, pages=not only_try)
     from evaluator.report.gate_formats import FORMATS, worst_of
 
     for each in judged if not only_try else ():
@@ -202,13 +202,19 @@ def _judged_logs(
     return Judged(candidate, policy, found.verdicts, document)
 
 
-def _judged(paths: Sequence[Path], file: Path | None, typed: Document) -> list[Judged]:
-    """Each run under its policy. Raises InputError, also for a misspelled task of the
-    policy."""
+def _judged(
+    paths: Sequence[Path], file: Path | None, typed: Document, *, pages: bool
+) -> list[Judged]:
+    """Each run under its policy, read for its page too if it has one and `pages`.
+    Raises InputError, also for a misspelled task of the policy."""
     from evaluator.report.gate_formats import Judged
+    from evaluator.report.item_view import ItemView
     from evaluator.report.notebook import OpenRun
 
-    runs = [OpenRun(path) for path in paths]
+    runs = []
+    for path in paths:
+        shown = pages and (path / "report" / "index.html").is_file()
+        runs.append(OpenRun(path, view=ItemView() if shown else None))
     if file is not None:
         known = {name for run in runs for name in run.tasks | run.groups}
         need_known(runs[0].policy(file, **typed), known, str(file))
@@ -232,11 +238,11 @@ def _write(judged: Judged) -> None:
     if isinstance(judged.run, Path):  # others' logs stay as they are
         return
     policy = yaml.safe_dump(judged.policy.document, sort_keys=False)
-    folder = judged.run.path
+    folder, view = judged.run.path, judged.run.view
     write_atomically(folder / "gate.yaml", policy.encode())
     write_verdicts(folder, judged.document)
-    if (folder / "report" / "index.html").is_file():  # it shows the verdicts too
-        write_report(folder)
+    if view is not None:  # the page shows the verdicts too
+        write_report(folder, inputs=judged.run.inputs, view=view)
 
 
 def _print(judged: Judged, *, written: bool) -> None:
