@@ -123,13 +123,14 @@ def _unread(record: Any, place: str) -> dict[str, None]:
     missing = [name for name in _FIELDS if name not in keys]
     unread: dict[str, None] = {}
     for key in map(str, keys):
+        if key in _FIELDS:
+            continue
         name = _SYNONYMS.get(key.lower(), key)
-        near = get_close_matches(name, missing, n=1, cutoff=0.75)
-        if key not in _FIELDS and near:
+        if near := get_close_matches(name, missing, n=1, cutoff=0.75):
             raise InputError(
                 f"{place}: unknown field {key!r}; did you mean {near[0]!r}?"
             )
-        if key not in (*_FIELDS, *(keys.get("groups") or ())):
+        if key not in (keys.get("groups") or ()):
             unread[key] = None
     return unread
 
