@@ -38,9 +38,14 @@ def test_dead_sessions_are_removed(
     gone, used = [_session(folder, each, ended.pid, dead) for each in (2, 3)]
     elsewhere = _session(folder, 4, ended.pid, replace(dead, machine="another"))
     unmarked = _session(folder, 6, ended.pid)
-    program = [sys.executable, "-c", "input()", str(used)]
-    raylet = subprocess.Popen(program, stdin=subprocess.PIPE)
+    program = [sys.executable, "-u", "-c", "print('begun'); input()", str(used)]
+    raylet = subprocess.Popen(
+        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
+        assert raylet.stdout is not None
+        # until the program runs, it has no command line
+        assert raylet.stdout.readline() == "begun\n"
         said = remove_leftovers()
     finally:
         raylet.communicate()
