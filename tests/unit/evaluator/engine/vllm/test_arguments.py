@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from evaluator.checkpoints.checkpoint import Checkpoint, foreign_window
+from evaluator.engine.admission import _QUEUED
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm import arguments
 from evaluator.engine.vllm.arguments import FASTER_DECODE, cache_tokens, graph_arguments
+from evaluator.probes.stream import IN_FLIGHT
 from tests.support.checkpoint_files import stated
 from tests.support.engines import needs_vllm
 
@@ -241,3 +243,8 @@ def test_small_models_on_a_gpu_have_more_rows(asked):
         for gib, settings in ((6, {}), (7, {}), (6, {"max_num_seqs": 64}))
     ]
     assert found == [512, 256, 64]
+
+
+def test_items_with_one_request_fill_an_engine():
+    rows = arguments._V1_REQUESTS, arguments._V2_REQUESTS, arguments._V2_REQUESTS_SMALL
+    assert max(rows) + _QUEUED <= IN_FLIGHT
