@@ -18,7 +18,7 @@ read when it is asked for. The columns are those of `evaluator.store.outcomes`, 
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -46,8 +46,8 @@ class Items:
     """Columns of equal length, read when they are asked for."""
 
     def __init__(self, read: Callable[[str], Array]) -> None:
-        self._read = read
-        self._columns: dict[str, Array] = {}
+        # no method of this object, which may hold what is taken from it: cycles last
+        self._column = partial(_remembered, read, {})
 
     @classmethod
     def of_columns(cls, columns: Mapping[str, Any]) -> "Items":
@@ -56,10 +56,7 @@ class Items:
         )
 
     def __getitem__(self, name: str) -> Array:
-        column = self._columns.get(name)
-        if column is None:
-            column = self._columns[name] = self._read(name)
-        return column
+        return self._column(name)
 
     def __len__(self) -> int:
         return len(self["item"])
@@ -70,7 +67,8 @@ class Items:
 
     def take(self, rows: Flags | ItemNumbers | slice) -> "Items":
         """Some of the items, in the order of the rows, which may repeat."""
-        return Items(lambda name: self[name][rows])
+        column = self._column
+        return Items(lambda name: column(name)[rows])
 
     def beside(self, prefix: str, other: "Items") -> "Items":
         """The same items with the columns of others, found by number, under a
@@ -194,6 +192,15 @@ def statuses_of(probes: Iterable[str], *, both: bool = False) -> list[str]:
 def sides_of(items: Items, column: str) -> tuple[Floats, Floats]:
     """A column of numbers, of the base and of the checkpoint."""
     return items[f"{BASE}{column}"], items[column]
+
+
+def _remembered(
+    read: Callable[[str], Array], columns: dict[str, Array], name: str
+) -> Array:
+    column = columns.get(name)
+    if column is None:
+        column = columns[name] = read(name)
+    return column
 
 
 def at_rows(values: Array, rows: ItemNumbers) -> Array:

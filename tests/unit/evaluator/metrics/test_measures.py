@@ -1,6 +1,8 @@
 """Rows of numbers with their intervals, and why there is none."""
 
+import gc
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -57,3 +59,18 @@ def test_rates_and_language_means():
     row = language_mean("x", values, items)
     assert_has(row, x=0.5)
     assert row["x_low"] < 0.5 < row["x_high"] < 0.675
+
+
+def test_items_end_without_a_collection():
+    """Reports collect rarely: a cycle would keep every checkpoint's columns."""
+    items = Items.of_columns(
+        {"item": [0, 1], "asked": [True, True], "base_asked": [True, False]}
+    )
+    assert len(items.both) == 1
+    known = weakref.ref(items)
+    gc.disable()
+    try:
+        del items
+        assert known() is None
+    finally:
+        gc.enable()
