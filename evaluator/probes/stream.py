@@ -39,9 +39,19 @@ from evaluator.probes.config import EvalConfig
 from evaluator.probes.greedy import Greedy
 from evaluator.probes.item import ItemRun, TaskRun, failed
 
-# Items at most. An engine takes what its rows hold: fewer items would leave rows empty
-# where each item has one request.
-IN_FLIGHT = 1024
+ROWS = 520  # of the largest engine, with requests that wait for one
+FEWEST = 64  # items: the slowest one's beams finish beside many others
+
+
+def items_at_once(config: EvalConfig) -> int:
+    """The items that fill an engine: more where each thinks, or has few answers. All
+    others are for other engines."""
+    if config.thinks:
+        return ROWS
+    probes = [probe for probe in config.chosen if isinstance(probe, ItemProbe)]
+    generated = sum(probe.cost(config).generated_tokens for probe in probes)
+    answers = generated // config.max_new_tokens
+    return max(FEWEST, ROWS // answers) if answers else FEWEST
 
 
 @dataclass(slots=True, eq=False)
@@ -66,9 +76,7 @@ class Evaluation:
     """
 
     def __init__(
-        self,
-        questions: Iterable[tuple[Posed, TaskRun] | None],
-        in_flight: int = IN_FLIGHT,
+        self, questions: Iterable[tuple[Posed, TaskRun] | None], in_flight: int = FEWEST
     ) -> None:
         self._questions = iter(questions)
         self._in_flight = in_flight
@@ -89,12 +97,13 @@ class Evaluation:
         questions: Iterable[Posed],
         *,
         config: EvalConfig,
-        in_flight: int = IN_FLIGHT,
+        in_flight: int | None = None,
         **shared: Any,
     ) -> Evaluation:
         """Of one task; `shared`: the other fields of its `TaskRun`."""
         task = TaskRun(config=config, probes=config.chosen, **shared)
-        return cls(((each, task) for each in questions), in_flight)
+        most = items_at_once(config) if in_flight is None else in_flight
+        return cls(((each, task) for each in questions), most)
 
     def run(
         self, engine: Engine | RefusingEngine

@@ -21,7 +21,7 @@ from typing import Literal, Protocol
 
 from evaluator.asking.questions import Posed
 from evaluator.checkpoints.info import CheckpointInfo
-from evaluator.probes.stream import IN_FLIGHT
+from evaluator.probes.stream import items_at_once
 from evaluator.store.run_json import Failure
 from launch.run import attempts
 from launch.run.attempts import Log
@@ -307,7 +307,7 @@ class Board:
     def _more(self, engine: int, most: int) -> Shards:
         busy, more = self._busy[engine], list[Shard]()
         hand = busy.hand
-        room = IN_FLIGHT + _FOLLOWING
+        room = items_at_once(busy.first.assignment.config) + _FOLLOWING
         room -= sum(len(each.questions) for each in hand.values())
         while not hand or (len(hand) < most and room > 0):
             works = (each for each in busy.works.values() if each.shards)
@@ -332,6 +332,7 @@ class Board:
             for work in self._waiting
             if work.name == busy.first.name
             and work.assignment.task not in busy.works
+            and work.assignment.config.thinks == first.config.thinks
             and not work.assignment.suspect
         ]
         ready = self._ready(engine, others)
@@ -422,7 +423,7 @@ class Board:
         if failure.mendable:
             outcome = "input"
         elif outcome == "death":
-            for shard in begun(hand, IN_FLIGHT):
+            for shard in begun(hand, items_at_once(busy.first.assignment.config)):
                 spans[shard.task] = (*spans.get(shard.task, ()), shard.span)
         self.bus.report(
             Attempt(engine=engine, checkpoint=name, outcome=outcome, shards=spans)

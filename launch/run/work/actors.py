@@ -135,7 +135,7 @@ class EngineActor:
         """Yield each shard when its last item is done. `stream`: its number, for
         `feed`; `questions`: of each new task."""
         from evaluator.engine.admission import RefusingEngine
-        from evaluator.probes.stream import Evaluation
+        from evaluator.probes.stream import Evaluation, items_at_once
 
         engine = self._engine
         assert engine is not None, "load comes before evaluate"
@@ -144,7 +144,9 @@ class EngineActor:
         self.feed(stream, shards, new, *questions)
         (first, _), *_ = new
         collector = ShardCollector()
-        evaluation = Evaluation(self._begin(engine, collector))
+        evaluation = Evaluation(
+            self._begin(engine, collector), items_at_once(first.config)
+        )
         serving: Any = engine
         if first.refusal is not None:
             serving = RefusingEngine(engine.name, first.refusal)

@@ -9,6 +9,7 @@ import pytest
 from evaluator.asking.questions import NO_GOLD
 from evaluator.engine.base import Cancel, Response, Score
 from evaluator.probes.config import EvalConfig
+from evaluator.probes.stream import ROWS, items_at_once
 from tests.support import letters
 from tests.support.fake import FakeEngine
 from tests.support.letters import (
@@ -175,3 +176,19 @@ def test_cancels_name_given_requests(room):
     assert stream.idle
     assert len(list(stream.recorded())) == 4
     assert cancelled
+
+
+@pytest.mark.parametrize(
+    ("settings", "items"),
+    [
+        ({"probes": ("greedy",)}, ROWS),
+        ({"probes": ("greedy", "choice", "rank")}, ROWS),
+        ({"probes": ("greedy", "beam")}, 86),
+        ({"probes": ("greedy", "sample")}, 64),
+        ({"probes": ("choice",)}, 64),
+        ({"thinking": "on", "chat": True}, ROWS),
+    ],
+)
+def test_items_fill_an_engine(settings, items):
+    """A run of one answer an item needs as many items as the engine has rows."""
+    assert items_at_once(EvalConfig(task="gazetteer", **settings)) == items

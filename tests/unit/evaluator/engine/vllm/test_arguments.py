@@ -13,7 +13,7 @@ from evaluator.engine.admission import _QUEUED
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm import arguments
 from evaluator.engine.vllm.arguments import FASTER_DECODE, cache_tokens, graph_arguments
-from evaluator.probes.stream import IN_FLIGHT
+from evaluator.probes.stream import ROWS
 from tests.support.checkpoint_files import stated
 from tests.support.engines import needs_vllm
 
@@ -245,6 +245,6 @@ def test_small_models_on_a_gpu_have_more_rows(asked):
     assert found == [512, 256, 64]
 
 
-def test_items_with_one_request_fill_an_engine():
+def test_items_of_a_stream_fill_an_engine():
     rows = arguments._V1_REQUESTS, arguments._V2_REQUESTS, arguments._V2_REQUESTS_SMALL
-    assert max(rows) + _QUEUED <= IN_FLIGHT
+    assert max(rows) + _QUEUED <= ROWS

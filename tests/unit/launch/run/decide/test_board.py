@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from evaluator.probes.config import EvalConfig
 from launch.run.decide.assignments import Assignment, shard_of
 from launch.run.decide.board import Board
 from tests.support.board import complete, finish, make_assignment
@@ -67,14 +68,14 @@ def _sized(name: str, shards: int, items: int) -> Assignment:
 
 
 def test_hand_is_what_is_in_flight_and_what_follows() -> None:
-    """1,024 items, and 64."""
+    """64 items each."""
     board = Board()
-    board.add([_sized("dense", 9, 200)])
+    board.add([_sized("dense", 12, 20)])
     board.take(0, None, None)
-    assert len(board.begin(0)) == 6
+    assert len(board.begin(0)) == 7
     assert board.more(0) == ()
     board.finished(0, board.hand(0)[0])
-    assert [shard.span for shard in board.more(0)] == [(1200, 1399)]
+    assert [shard.span for shard in board.more(0)] == [(140, 159)]
     assert board.has_work is False
     board.stop()
     board.finished(0, board.hand(0)[0])
@@ -154,20 +155,22 @@ def test_only_the_same_task_is_awaited() -> None:
 
 
 def test_next_task_follows_in_the_stream() -> None:
-    """Of the same checkpoint, once its base is read; but nothing follows what may kill
-    an engine."""
+    """Of the same checkpoint, once its base is read, if the model thinks on both or on
+    neither; but nothing follows what may kill an engine."""
     board = Board()
+    thinks = EvalConfig(task="t", thinking="on", chat=True)
     board.add(
         [
             _sized("wanda", 2, 20),
             make_assignment("wanda", 1, task="waits", base="dense"),
+            replace(make_assignment("wanda", 1, task="thinks"), config=thinks),
             make_assignment("other", 1, task="next"),
             make_assignment("wanda", 1, task="alone"),
             make_assignment("wanda", 3, task="next"),
             make_assignment("dense", 1, task="waits"),
         ]
     )  # fmt: skip
-    board._works[3].assignment = replace(board._works[3].assignment, suspect=True)
+    board._works[4].assignment = replace(board._works[4].assignment, suspect=True)
     held = "digest of wanda", "qwen3"
     assert board.take(0, *held).part == ("wanda", "gazetteer")
     hand = board.begin(0)

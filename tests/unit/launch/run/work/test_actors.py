@@ -97,7 +97,7 @@ class _Watched(FakeEngine):
 def test_fed_stream_leaves_no_row_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until nothing is left to follow: in one stream, whatever the shards, through all
     tasks of the checkpoint."""
-    monkeypatch.setattr(board_module, "IN_FLIGHT", 32)  # the engine's rows
+    monkeypatch.setattr(board_module, "items_at_once", lambda _: 32)  # the rows
     read = read_questions("gazetteer", BUNDLED_MODEL, 400, probes=("greedy",))
     info = inspect_checkpoint(BUNDLED_MODEL, "dense")
     count = len(read.questions)
