@@ -7,9 +7,9 @@ there is one: its engines' requests a second, on its machine.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache, reduce
+from functools import cache, partial, reduce
 
 from evaluator.asking.prompts import CAPPED_FORMATS
 from evaluator.checkpoints.checkpoint import Checkpoint
@@ -113,7 +113,8 @@ def estimate(config: SweepConfig, left: Left | None = None) -> list[JobEstimate]
     """One estimate for each checkpoint, in the order of the jobs. `left`: those that are
     to be done, where not all. Raises InputError as expanding the sweep does."""
     values = models_of(config)
-    work_once = cache(work_of)  # several checkpoints have one task
+    # several checkpoints have one task, and several works its data
+    work_once = cache(partial(work_of, measure=cache(question_bytes)))
     estimates = []
     on_gpus = "RAY_ADDRESS" in os.environ or count_gpus() != 0
     jobs = with_controls(expand(config), config, on_gpus=on_gpus)
@@ -162,7 +163,12 @@ def _references(
     )
 
 
-def work_of(task: EvalConfig, items: int | None = None) -> Work:
+def work_of(
+    task: EvalConfig,
+    items: int | None = None,
+    *,
+    measure: Callable[..., float | None] = question_bytes,
+) -> Work:
     """The load of one task on one checkpoint. Reads local data only. `items`: so many,
     which all its probes ask. Raises InputError as loading the task does."""
     work = Work()
@@ -181,7 +187,7 @@ def work_of(task: EvalConfig, items: int | None = None) -> Work:
         ).values()
         items, deep = sum(asked), sum(min(count, DEEP_ITEMS) for count in asked)
     formats, scored = {"open"}, set[str]()
-    measured = question_bytes(task.task, task.languages, task.data_settings)
+    measured = measure(task.task, task.languages, task.data_settings)
     for probe in task.item_probes:
         cost = probe.cost(task)
         work = work.plus(cost, deep if probe.deep else items)

@@ -10,6 +10,7 @@ import pytest
 
 from evaluator.core.config import validated
 from evaluator.probes.config import EvalConfig
+from evaluator.tasks import loading
 from launch.commands.dry_run import print_estimate
 from launch.commands.terminal import console
 from launch.sweep.config import RECIPES, SweepConfig, bundled_recipes, load_sweep
@@ -34,6 +35,22 @@ def test_time_is_that_of_the_last_run():
     text = printed(config, run).replace("\n", " ")
     assert "of one engine as fast as in the last run, without starts" in text
     assert "as in the last run" not in printed(config)
+
+
+def test_data_is_read_for_its_sizes_and_its_questions_alone(monkeypatch):
+    """However many groups of items lack other records."""
+    read, load = [], loading.load_task
+    monkeypatch.setattr(
+        loading,
+        "load_task",
+        lambda *given, **more: read.append(given) or load(*given, **more),
+    )
+    sweep = {"models": {"a": "bundled"}, "tasks": [{"task": "gazetteer"}]}
+    config = validated(SweepConfig, {**sweep, "controls": "none"}, "s.yaml")
+    groups = [({"probes": (name,)}, 3) for name in ("greedy", "choice", "rank")]
+    (row,) = estimate(config, {("a", "gazetteer"): groups})
+    assert row.work.items == 9
+    assert len(read) == 2
 
 
 def test_what_is_done_costs_nothing():
