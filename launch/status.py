@@ -19,7 +19,7 @@ from evaluator.core.config import validated
 from evaluator.core.errors import InputError, Json, one_line
 from evaluator.core.lease import PACE, beat_file, beat_of, claims
 from evaluator.core.liveness import Pace, sight
-from evaluator.engine.base import EngineStats
+from evaluator.core.records import EngineStats
 from evaluator.store.cells import Cells
 from evaluator.store.run_json import (
     Served,
@@ -200,12 +200,7 @@ def _engines(run: RunDocument, state: RunState, now: float) -> tuple[EngineStatu
         name, counted = last.get(row.engine, ("", EngineStats()))
         if name != row.checkpoint:
             counted = EngineStats()
-        more = EngineStats(
-            busy_seconds=row.busy_seconds,
-            waiting_seconds=row.waiting_seconds,
-            idle_seconds=row.idle_seconds,
-        )
-        last[row.engine] = row.checkpoint, counted.plus(more)
+        last[row.engine] = row.checkpoint, counted.plus(row)
     found = []
     for number, engine in sorted(state.engines.items()):
         _, counted = last.get(number, ("", EngineStats()))

@@ -119,7 +119,7 @@ def test_vllm_and_ray_stay_in_rooms() -> None:
 def test_settable_clock_decides_nothing() -> None:
     """Who writes a run, what hangs and what is due follow from counts and the
     monotonic clock. Exceptions: `status` answers at once where a sign of life looks
-    new, vLLM wants the time of arrival, cards, files, run.json and events tell it. A run's
+    new, vLLM wants the time of arrival, cards, files and events tell it. A run's
     first call fixes the date in its prompts."""
     settable = {
         f"time.{name}"
@@ -143,7 +143,6 @@ def test_settable_clock_decides_nothing() -> None:
         "launch/run/directory/event_log.py",
         "launch/status.py",
         "launch/sweep/prepared_tasks.py",
-        "launch/run/directory/rundir.py",
     }
 
 

@@ -5,7 +5,7 @@ checkpoint. A `VerdictRow` is a matcher model's decision about a record's respon
 Their fields are the columns of the run directory's Parquet files. Each field states its
 meaning and unit here, once. `evaluator.store.schema` derives the Arrow schemas, the
 report's columns and docs/records.md from them. A number that was not measured is None,
-never a sentinel.
+never a sentinel. `EngineStats` is what an engine counted meanwhile, for run.json.
 
 Example (the beam probe's second beam of one item)::
 
@@ -18,9 +18,10 @@ Example (the beam probe's second beam of one item)::
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import msgspec
+from pydantic import Field
 
 Format = Literal[
     "open", "shown", "distractors_only", "unrelated", "one_shot", "open_capped"
@@ -374,3 +375,76 @@ CONTEXT = ("context_tokens", "context_depth")
 IDENTITY = ("weights_digest", "architecture", "kv_cache")
 SERVING = ("engine", "engine_version", "dtype")  # how a record was computed
 PRUNING = tuple(name for name in METADATA if name not in ("base", *IDENTITY))
+
+
+# of a file that may be anybody's
+Amount = Annotated[int, Field(ge=0, lt=2**63)]
+Seconds = Annotated[float, Field(allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """Counters of one engine since its last load.
+
+    Seconds are wall time between the first request and the last response of each `run`.
+    In `busy_seconds` the engine's device computed: the processor in each step, or a GPU
+    as its own clock tells. In `waiting_seconds` the engine held requests and computed
+    nothing: its driver, its scheduler or its launches kept it waiting. In
+    `idle_seconds` it held no request. None: the engine does not measure them.
+    `peak_memory`: bytes since the process began, summed over the engine's workers: of a
+    GPU torch's reserved memory, on a CPU the process's resident memory.
+    """
+
+    requests: Amount = 0
+    steps: Amount = 0
+    prompt_tokens: Amount = 0  # prompt tokens computed, the cached ones not counted
+    generated_tokens: Amount = 0
+    cached_tokens: Amount = 0
+    busy_seconds: Seconds | None = None
+    waiting_seconds: Seconds | None = None
+    idle_seconds: Seconds | None = None
+    peak_memory: Amount | None = None
+    replaced: Amount = 0  # texts of an API with the character for half a one
+    repeated: Amount = 0  # fixed prompts that were requested again
+    changed: Amount = 0  # of those with another answer
+
+    @property
+    def counted(self) -> tuple[int, int, int]:
+        """What `remarks` of run.json takes."""
+        return self.replaced, self.repeated, self.changed
+
+    def plus(self, other: "EngineStats") -> Self:
+        """Both together: sums, and the higher peak. None only if neither measured
+        it."""
+        sums: dict[str, Any] = {}
+        for name in EngineStats.__slots__:
+            own, value = getattr(self, name), getattr(other, name)
+            if own is None or value is None:
+                sums[name] = value if own is None else own
+            else:
+                sums[name] = max(own, value) if name == "peak_memory" else own + value
+        return replace(self, **sums)
+
+    def since(self, earlier: "EngineStats") -> Self:
+        """What was counted after `earlier`, of the same load."""
+        counts: dict[str, Any] = {}
+        for name in EngineStats.__slots__:
+            value = getattr(self, name)
+            if value is not None and name != "peak_memory":
+                counts[name] = value - (getattr(earlier, name) or 0)
+        return replace(self, **counts)
+
+    def shares(self) -> dict[str, float | None]:
+        """`idle_share`, `waiting_share`: their shares of the time, from 0 to 1; None
+        if the engine does not measure."""
+        if (
+            self.waiting_seconds is None
+            or self.idle_seconds is None
+            or not self.busy_seconds
+        ):
+            return {"idle_share": None, "waiting_share": None}
+        whole = self.busy_seconds + self.waiting_seconds + self.idle_seconds
+        return {
+            "idle_share": self.idle_seconds / whole,
+            "waiting_share": self.waiting_seconds / whole,
+        }

@@ -13,13 +13,13 @@ computed. `run` returns when the source has nothing to give and nothing is in fl
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from evaluator.core.records import TokenIds
+from evaluator.core.records import EngineStats, TokenIds
 
 
 class TokenTable(msgspec.Struct):
@@ -182,76 +182,6 @@ class LoadReport:
     # The scales of a quantised cache: "from the checkpoint", "calculated" at each
     # write, "none" (1); None: no such one
     kv_scales: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStats:
-    """Counters of one engine since its last load.
-
-    Seconds are wall time between the first request and the last response of each `run`.
-    In `busy_seconds` the engine's device computed: the processor in each step, or a GPU
-    as its own clock tells. In `waiting_seconds` the engine held requests and computed
-    nothing: its driver, its scheduler or its launches kept it waiting. In
-    `idle_seconds` it held no request. None: the engine does not measure them.
-    `peak_memory`: bytes since the process began, summed over the engine's workers: of a
-    GPU torch's reserved memory, on a CPU the process's resident memory.
-    """
-
-    requests: int = 0
-    steps: int = 0
-    prompt_tokens: int = 0  # prompt tokens computed, the cached ones not counted
-    generated_tokens: int = 0
-    cached_tokens: int = 0
-    busy_seconds: float | None = None
-    waiting_seconds: float | None = None
-    idle_seconds: float | None = None
-    peak_memory: int | None = None
-    replaced: int = 0  # texts of an API with the character for half a one
-    repeated: int = 0  # fixed prompts that were requested again
-    changed: int = 0  # of those with another answer
-
-    @property
-    def counted(self) -> tuple[int, int, int]:
-        """What `remarks` of run.json takes."""
-        return self.replaced, self.repeated, self.changed
-
-    def plus(self, other: "EngineStats") -> "EngineStats":
-        """Both together: sums, and the higher peak. None only if neither measured
-        it."""
-        sums: dict[str, Any] = asdict(self)
-        for name, value in asdict(other).items():
-            if value is None:
-                continue
-            if sums[name] is None:
-                sums[name] = value
-            elif name == "peak_memory":
-                sums[name] = max(sums[name], value)
-            else:
-                sums[name] += value
-        return EngineStats(**sums)
-
-    def since(self, earlier: "EngineStats") -> "EngineStats":
-        """What was counted after `earlier`, of the same load."""
-        counts: dict[str, Any] = asdict(self)
-        for name, value in asdict(earlier).items():
-            if counts[name] is not None and name != "peak_memory":
-                counts[name] -= value or 0
-        return EngineStats(**counts)
-
-    def shares(self) -> dict[str, float | None]:
-        """`idle_share`, `waiting_share`: their shares of the time, from 0 to 1; None
-        if the engine does not measure."""
-        if (
-            self.waiting_seconds is None
-            or self.idle_seconds is None
-            or not self.busy_seconds
-        ):
-            return {"idle_share": None, "waiting_share": None}
-        whole = self.busy_seconds + self.waiting_seconds + self.idle_seconds
-        return {
-            "idle_share": self.idle_seconds / whole,
-            "waiting_share": self.waiting_seconds / whole,
-        }
 
 
 class RequestSource(Protocol):

@@ -26,11 +26,10 @@ from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.checkpoints.quantisation import Quantisation
 from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.core.errors import EngineError, InputError, one_line
-from evaluator.core.records import TokenIds
+from evaluator.core.records import EngineStats, TokenIds
 from evaluator.engine.admission import refusal, refuse
 from evaluator.engine.base import (
     Cancel,
-    EngineStats,
     Generate,
     LoadReport,
     Request,

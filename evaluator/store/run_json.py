@@ -10,9 +10,9 @@ import glob
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from evaluator.core.config import day
 from evaluator.core.errors import (
@@ -26,6 +26,7 @@ from evaluator.core.errors import (
     read_bytes,
     rows_at,
 )
+from evaluator.core.records import Amount, EngineStats, Seconds
 
 if TYPE_CHECKING:
     from datetime import date
@@ -172,10 +173,6 @@ def failure_frame(failures: Sequence[Failure]) -> pd.DataFrame:
     return pd.DataFrame([each.row for each in failures], columns=list(COLUMNS))
 
 
-Amount = Annotated[int, Field(ge=0, lt=2**63)]
-Seconds = Annotated[float, Field(allow_inf_nan=False)]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
     """A checkpoint's size; None: not known."""
@@ -187,9 +184,9 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """What one engine did for one checkpoint and task in one call: its counters
-    (`EngineStats`) and its load (`LoadReport`); None: not measured."""
+class Served(EngineStats):
+    """What one engine did for one checkpoint and task in one call, with its counters
+    and its load (`LoadReport`); None: not measured."""
 
     engine: int = 0
     checkpoint: str
@@ -199,18 +196,6 @@ class Served:
     node_id: str = ""
     device: str
     gpu: str = ""
-    requests: Amount = 0
-    steps: Amount = 0
-    prompt_tokens: Amount = 0  # computed, the cached ones not counted
-    generated_tokens: Amount = 0
-    cached_tokens: Amount = 0
-    busy_seconds: Seconds | None = None
-    waiting_seconds: Seconds | None = None
-    idle_seconds: Seconds | None = None
-    peak_memory: Amount | None = None  # bytes
-    replaced: Amount = 0
-    repeated: Amount = 0
-    changed: Amount = 0
     items: Amount | None = None
     scoring: str = ""
     notes: list[str] = field(default_factory=list)
@@ -231,6 +216,7 @@ class Served:
     @property
     def row(self) -> Json:
         row = {each.name: getattr(self, each.name) for each in fields(self)}
+        row["notes"] = [*self.notes, *remarks(*self.counted).values()]
         few = ("kv_scales", "abilities", "replaced", "repeated", "changed")
         for name in few:  # of engines
             if row[name] in (None, {}, 0):

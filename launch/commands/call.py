@@ -21,7 +21,7 @@ from evaluator.core.liveness import this_process
 from evaluator.engine.config import ENGINES, EngineConfig
 from evaluator.engine.processor import usable_cores
 from evaluator.probes.config import EvalConfig
-from evaluator.store.run_json import Served, need_run, read_run, rows_as
+from evaluator.store.run_json import need_run, read_run
 from launch.commands.dry_run import explanation, lines_of, print_estimate
 from launch.commands.options import (
     Detach,
@@ -282,7 +282,8 @@ def _end_of(error: BaseException | None) -> End:
     if isinstance(error, KeyboardInterrupt | SystemExit):  # Ctrl-C, or SIGTERM
         code = 130 if isinstance(error, KeyboardInterrupt) else 143
         return End("interrupted", "the same command resumes", code)
-    return End("failed", one_line(error), 2 if isinstance(error, InputError) else 1)
+    code = 2 if isinstance(error, InputError) else 1
+    return End("failed", one_line(error, 500), code)
 
 
 class Ending:
@@ -326,8 +327,7 @@ class Ending:
             closing.append(line)
         with suppress(OSError, ResurfaceError):  # a full disk, or another's run by now
             write_atomically(self._out / "end.json", line.encode())
-            rows = rows_as(read_run(self._out), "engine_stats", Served)
-            write_metrics(self._out, event.state, state, rows)
+            write_metrics(self._out, event.state, state)
 
 
 def _import_report(event: Event, _: RunState) -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, TypeAdapter
 
 from evaluator.core.errors import Document, Json
-from evaluator.store.run_json import Failure
+from evaluator.core.records import EngineStats
+from evaluator.store.run_json import Failure, Served
 
 if TYPE_CHECKING:
     from evaluator.deciding.decision import Verdict
@@ -24,6 +25,7 @@ Span = tuple[int, int]  # a shard's first and last question
 Outcome = Literal[
     "load", "death", "input", "start", "sound", "item", "alike", "job", "node"
 ]
+_UNKNOWN = Served(checkpoint="", device="")  # of a log of an earlier version
 # a file may be anybody's: a limit keeps sums finite
 Seconds = Annotated[float, Field(ge=0, lt=10**9)]
 State = Literal[
@@ -83,10 +85,17 @@ class Refused(Message):
 
 
 @dataclass(frozen=True)
-class End(Event):
-    kind = "end"
+class Evaluated(Event):
+    """A sweep's work has ended; its report follows."""
+
+    kind = "evaluated"
     state: State
     text: str = ""
+
+
+@dataclass(frozen=True)
+class End(Evaluated):
+    kind = "end"
     code: int = 0  # of the process
 
 
@@ -174,6 +183,8 @@ class Loaded(OfEngine):
     checkpoint: str
     swapped: bool = False
     seconds: Seconds = 0.0
+    # of its rows in run.json: what is equal in all of this load
+    served: Served = _UNKNOWN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,12 +234,34 @@ class OfCheckpoint(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Counted(OfCheckpoint):
+    """What an engine has done for a task since it told so last."""
+
+    kind = "counted"
+    engine: int
+    task: str
+    items: int
+    seconds: Seconds
+    stats: EngineStats
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recorded(OfCheckpoint):
     """The records that an earlier call left."""
 
     kind = "recorded"
     task: str
     items: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reused(OfCheckpoint):
+    """The records that were taken from another run."""
+
+    kind = "reused"
+    task: str
+    items: int
+    run: str
 
 
 @dataclass(frozen=True, kw_only=True)

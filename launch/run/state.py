@@ -14,10 +14,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Literal
 
-from evaluator.core.errors import one_line
-from evaluator.store.run_json import Failure
+from evaluator.core.errors import Json, one_line
+from evaluator.store.run_json import Failure, Served
 from launch.run import attempts, events
 from launch.run.events import Advanced, Completed, Event, OfEngine, Part
 
@@ -75,10 +76,16 @@ class RunState:
     done: Mapping[Part, int] = field(default_factory=dict)
     failures: tuple[Failure, ...] = ()  # that still hold
     attempts: attempts.Log = ()
+    reused: tuple[Json, ...] = ()  # rows of run.json
+    # by the number of a load, checkpoint and task: those of equal weights share a load
+    served: Mapping[tuple[int, str, str], Served] = field(default_factory=dict)
+    measured: float | None = None  # when that grew last
     # of the last call
     started: float = 0.0
     working: bool = False  # until its event `end`, which a killed one never has
-    end: events.End | None = None  # that event
+    end: events.Evaluated | None = None  # that event, or that of the work
+    # by engine, its last load: the number of that, and what its rows have of it
+    loads: Mapping[int, tuple[int, Served]] = field(default_factory=dict)
     engines: Mapping[int, EngineState] = field(default_factory=dict)
     compressed: tuple[int, int] | None = None  # checkpoints made, of all
     items: int = 0  # finished in this call
@@ -107,6 +114,29 @@ class RunState:
             for number, each in self.engines.items()
         }
         return replace(self, engines=engines, pace=(), compressed=None)
+
+    @property
+    def document(self) -> Json:
+        """What run.json has of the course of the run."""
+        rows = self.served.values()
+        able = {row.checkpoint: row.abilities for row in rows}
+        engines = [
+            {"checkpoint": name, "abilities": found}
+            for name, found in able.items()
+            if found
+        ]
+        found: Json = {
+            "state": self.end.state if self.end else "running",
+            "engine_stats": [row.row for row in rows],
+            "failures": [each.row for each in self.failures],
+            "reused": self.reused,
+        }
+        if self.end and self.end.state == "failed":
+            found["error"] = self.end.text
+        if self.measured is not None:
+            measured = datetime.fromtimestamp(self.measured, UTC)
+            found["measured"] = measured.isoformat(timespec="minutes")
+        return found | ({"engines": engines} if engines else {})
 
     @property
     def lost(self) -> Mapping[Part, None]:
@@ -176,10 +206,8 @@ def advance(state: RunState, event: Event, now: float) -> RunState:
     counts = state.counts.copy()
     counts[event.kind] += 1
     first = now if state.first is None else state.first
-    earlier, state = state.seconds, replace(state, counts=counts, first=first, now=now)
-    log = attempts.after(state.attempts, event)
-    if log is not state.attempts:
-        state = replace(state, attempts=log)
+    earlier, log = state.seconds, attempts.after(state.attempts, event)
+    state = replace(state, counts=counts, first=first, now=now, attempts=log)
     match event:
         case events.Started():
             state = RunState(
@@ -192,27 +220,22 @@ def advance(state: RunState, event: Event, now: float) -> RunState:
                 done=state.done,
                 failures=state.failures,
                 attempts=log,
+                reused=state.reused,
+                served=state.served,
+                measured=state.measured,
                 started=now,
                 working=True,
             )
         case events.End():
             state = replace(state.ended, working=False, end=event)
+        case events.Evaluated():
+            state = replace(state, end=event)
+        case events.Reused():
+            state = replace(state, reused=(*state.reused, event.row()))
+        case events.Counted():
+            state = _counted(state, event, now)
         case events.Planned():
-            planned = {
-                (checkpoint, task): items
-                for checkpoint, tasks in event.items.items()
-                for task, items in tasks.items()
-            }
-            done = {
-                part: items for part, items in state.done.items() if part in planned
-            }
-            given_up = {name for name, _ in state.lost}
-            # a watched sweep plans again, after a pause
-            state = replace(state, planned=planned, done=done, failures=(), pace=())
-            log = attempts.resumed(log, state.incomplete() - given_up)
-            state = replace(state, attempts=log)
-            for failure in event.failures:
-                state = _with_failure(state, failure)
+            state = _planned(state, event)
         case events.GaveUp():
             state = _with_failure(state, event.failure)
         case events.Recorded():
@@ -238,13 +261,46 @@ def _with_error(state: RunState, text: str) -> RunState:
     return replace(state, errors=(*state.errors, one_line(text))[-ERRORS:])
 
 
+def _planned(state: RunState, event: events.Planned) -> RunState:
+    planned = {
+        (checkpoint, task): items
+        for checkpoint, tasks in event.items.items()
+        for task, items in tasks.items()
+    }
+    done = {part: items for part, items in state.done.items() if part in planned}
+    given_up = {name for name, _ in state.lost}
+    # a watched sweep plans again, after a pause
+    fresh = replace(state, failures=(), pace=(), end=None)
+    state = replace(fresh, planned=planned, done=done)
+    log = attempts.resumed(state.attempts, state.incomplete() - given_up)
+    state = replace(state, attempts=log)
+    for failure in event.failures:
+        state = _with_failure(state, failure)
+    return state
+
+
+def _counted(state: RunState, event: events.Counted, now: float) -> RunState:
+    load, row = state.loads[event.engine]
+    key = load, event.checkpoint, event.task
+    row = state.served.get(key, row).plus(event.stats)
+    row = replace(
+        row,
+        checkpoint=event.checkpoint,
+        task=event.task,
+        items=(row.items or 0) + event.items,
+        seconds=round(row.spent + event.seconds, 3),
+    )
+    return replace(state, served={**state.served, key: row}, measured=now)
+
+
 def _of_engine(state: RunState, event: OfEngine, now: float) -> RunState:
     engine = state.engines.get(event.engine, EngineState(state=""))
     if isinstance(event, events.Placed | events.Loaded):
         state = replace(state, loading=state.loading + event.seconds)
     match event:
         case events.Loaded():
-            return state
+            load = state.counts["loaded"], event.served
+            return replace(state, loads={**state.loads, event.engine: load})
         case Advanced():
             part = event.checkpoint, event.task
             if part == engine.part:

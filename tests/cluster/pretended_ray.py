@@ -34,7 +34,8 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
 
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.files import parquet_bytes
-from evaluator.engine.base import EngineStats, LoadReport
+from evaluator.core.records import EngineStats
+from evaluator.engine.base import LoadReport
 from evaluator.store.records import failed_throughout
 from launch.run.decide.assignments import (
     Assignment,

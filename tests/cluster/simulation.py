@@ -26,6 +26,7 @@ from evaluator.core.errors import ResurfaceError, json_text
 from evaluator.probes.config import EvalConfig
 from evaluator.store.cells import Cells
 from evaluator.store.records import RecordStore
+from launch.commands.call import _end_of
 from launch.run.decide.assignments import Outcome, origin_of
 from launch.run.directory.event_log import EventLog, clock, read_state
 from launch.run.directory.lock import hold
@@ -172,7 +173,11 @@ def simulate(
         bus = Bus(*told, clock=clock())
         bus.state = read_state(out)
         bus.report(Started())
-        outcome = run_sweep(prepared, directory, bus, console)
+        try:
+            outcome = run_sweep(prepared, directory, bus, console)
+        except BaseException as error:
+            bus.report(_end_of(error))
+            raise
         bus.report(End("finished_with_failures" if outcome.failures else "finished"))
         processor, wall = time.process_time() - processor, time.perf_counter() - wall
     return Cost(

@@ -5,6 +5,7 @@ import errno
 import itertools
 import json
 import os
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from evaluator.core import lease
-from evaluator.core.errors import InputError
+from evaluator.core.errors import InputError, json_text
 from evaluator.store.cells import Cells
 from launch.run.decide.assignments import Outcome
+from launch.run.directory.event_log import read_state
 from launch.run.directory.lock import STOP
 from launch.run.events import Advanced, Event
+from launch.run.state import RunState
 from launch.status import read_status
 from tests.cluster.answers import Answers
 from tests.cluster.pretended_ray import Deaths, PretendedRay
@@ -115,6 +118,40 @@ def test_deaths_change_no_record(
     assert cost.outcome.items == SIZE.checkpoints * SIZE.items
     assert _whole(answers, tmp_path, cost.outcome)
     assert cost.outcome.seconds < DAY
+
+
+@pytest.mark.parametrize("moment", [0, 50])
+def test_run_json_follows_from_the_events(
+    answers: Answers, tmp_path: Path, moment: int
+) -> None:
+    """After each one: also a driver that is killed there leaves all that it knew. The
+    next call goes on from it."""
+    killed, states = [0], list[RunState]()
+
+    def compare(event: Event, state: RunState) -> None:
+        states.append(state)
+        if event.logged and len(states) % 9 == 0 and (tmp_path / "run.json").exists():
+            assert read_state(tmp_path).document == state.document
+        if isinstance(event, Advanced) and moment:
+            killed[0] += 1
+            if killed[0] == moment:
+                unheld = shutil.ignore_patterns(lease.FOLDER)
+                shutil.copytree(tmp_path, tmp_path / "copy", ignore=unheld)
+
+    deaths = Deaths(actors=6, nodes=4, within=SHARDS, seed=2)
+    simulate(PREPARED, _ray(answers, deaths), tmp_path, compare)
+    run = tmp_path / "copy" if moment else tmp_path
+    before = read_state(run).document["engine_stats"]
+    simulate(PREPARED, _ray(answers, Deaths()), run)
+    written, state = json.loads((run / "run.json").read_text()), read_state(run)
+    told = json.loads(json_text(state.document))
+    assert {name: written[name] for name in told} == told
+    rows = written["engine_stats"]
+    assert rows[: len(before)] == before
+    lost = SIZE.checkpoints * SIZE.items - sum(row["items"] for row in rows)
+    # of each engine, what was stored just before the kill is not counted yet
+    assert 0 <= lost <= SIZE.engines * SIZE.shard_items * bool(moment)
+    assert (written["state"], written["failures"]) == ("finished", [])
 
 
 @pytest.mark.parametrize("engines", [2, 3, 4])

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from evaluator.core.errors import json_text
+from launch.run.directory.event_log import read_state
 from tests.support.kills import (
     CHECKPOINTS,
     ENGINE,
@@ -49,17 +51,17 @@ STOPPED_IN_RAY = """
 import os, signal, time
 from ray._private import worker
 from launch.run.directory.rundir import RunDirectory
-connect, mark = worker.connect, RunDirectory.mark
+connect, write = worker.connect, RunDirectory.write
 
 def connected(*args, **kwargs):
     connect(*args, **kwargs)
     os.kill(os.getpid(), signal.SIGTERM)
 
-def slowly(self, state, **more):
-    time.sleep(4 if state == "interrupted" else 0)
-    mark(self, state, **more)
+def slowly(self, state):
+    time.sleep(4 if state.end and state.end.state == "interrupted" else 0)
+    write(self, state)
 
-worker.connect, RunDirectory.mark = connected, slowly
+worker.connect, RunDirectory.write = connected, slowly
 from launch.commands.cli import main
 main()
 """
@@ -113,12 +115,20 @@ def test_driver_killed_repeatedly(desk, undisturbed, monkeypatch):
     assert driver.wait() == -signal.SIGKILL
     kept = {part: part.read_bytes() for part in parts(run)}
     assert 0 < len(records(run)) < len(undisturbed)
+    measured = read_state(run).document["engine_stats"]
 
     # At once: what the dead driver left behind is in nobody's way.
     desk.finish(desk.sweep(shard_items=5, engines=2), run)
     assert gone(workers)
     check_same(run, undisturbed)
     assert {part: part.read_bytes() for part in kept} == kept
+    document = json.loads((run / "run.json").read_text())
+    folded = json.loads(json_text(read_state(run).document))
+    assert {name: document[name] for name in folded} == folded
+    rows = document["engine_stats"]
+    assert measured == rows[: len(measured)]
+    # 3 items may have been stored just before the kill
+    assert 36 - sum(row["items"] for row in rows) in (0, 3)
     told = [
         json.loads(line)
         for line in (run / "logs" / "events.jsonl").read_text().splitlines()

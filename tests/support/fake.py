@@ -19,9 +19,9 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from evaluator.core.errors import EngineError
+from evaluator.core.records import EngineStats
 from evaluator.engine.base import (
     Cancel,
-    EngineStats,
     Generate,
     LoadReport,
     Request,

@@ -18,8 +18,10 @@ from evaluator.core.config import validated
 from evaluator.engine.config import EngineConfig
 from evaluator.store.run_json import Failure
 from launch.run.decide.assignments import Assignment, BaseAnswers, Shards
+from launch.run.directory.event_log import EventLog, clock, read_state
 from launch.run.directory.lock import hold
 from launch.run.directory.rundir import open_run
+from launch.run.events import Started
 from launch.run.state import Bus
 from launch.run.work import driver
 from launch.run.work.actors import EngineActor, NewTask
@@ -108,7 +110,15 @@ def run_here(
     with hold(out) as lock, contextlib.suppress(_Stopped):
         prepared = prepare(config, out)
         directory = open_run(prepared, out, lock)
-        bus = Bus(lambda event, _: engine.told.append(str(getattr(event, "text", ""))))
+        log = EventLog(out)
+        log.accepted = True
+        bus = Bus(
+            log.on,
+            lambda event, _: engine.told.append(str(getattr(event, "text", ""))),
+            clock=clock(),
+        )
+        bus.state = read_state(out)
+        bus.report(Started())
         driver.run_sweep(prepared, directory, bus, console, reuse)
     return engine
 

@@ -27,11 +27,11 @@ from evaluator.checkpoints.served import (
 )
 from evaluator.checkpoints.tokenizer import PROBE, load_tokenizer
 from evaluator.core.errors import EngineError, InputError
+from evaluator.core.records import EngineStats
 from evaluator.engine.admission import refusal, refuse
 from evaluator.engine.base import (
     UNABLE,
     Cancel,
-    EngineStats,
     LoadReport,
     Request,
     RequestSource,

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from evaluator.engine.base import EngineStats
+from evaluator.core.records import EngineStats
 
 
 @dataclass(slots=True)

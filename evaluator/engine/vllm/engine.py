@@ -26,9 +26,9 @@ from evaluator.checkpoints.shapes import text_model
 from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.core.errors import EngineError, InputError
 from evaluator.core.memory import rare_collections
+from evaluator.core.records import EngineStats
 from evaluator.engine.admission import room
 from evaluator.engine.base import (
-    EngineStats,
     FixedSource,
     LoadReport,
     RequestSource,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from evaluator.asking.thoughts import Thought
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.errors import Json
-from evaluator.core.records import IDENTITY, PRUNING, Item, Origin, Record
+from evaluator.core.records import IDENTITY, PRUNING, EngineStats, Item, Origin, Record
 from evaluator.engine.config import EngineConfig
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
@@ -33,7 +33,6 @@ from launch.run.events import Part, Span
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from evaluator.engine.base import EngineStats
     from launch.sweep.prepared_tasks import PreparedTask
 
 Key = tuple[str, str]  # language, item id

@@ -9,7 +9,7 @@ engine works alone, then a second beside it, and so on. One that adds too little
 from collections.abc import Callable, Sequence
 
 from evaluator.core.errors import counted
-from evaluator.engine.base import EngineStats
+from evaluator.core.records import EngineStats
 from launch.provenance import Room
 
 MOST = 4  # of `auto`

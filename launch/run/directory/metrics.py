@@ -3,7 +3,6 @@ of a node exporter. The driver writes it every few seconds, and the command at i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import get_args
@@ -12,7 +11,6 @@ from jinja2 import Environment, FileSystemLoader
 
 from evaluator.core.errors import InputError
 from evaluator.core.files import write_atomically
-from evaluator.store.run_json import Served
 from launch.run.events import State
 from launch.run.state import RunState
 
@@ -23,14 +21,12 @@ _TEMPLATES = Environment(  # noqa: S701  (text for Prometheus, not HTML)
 )
 
 
-def write_metrics(
-    run_dir: Path, run: State, state: RunState, rows: Sequence[Served]
-) -> None:
-    """`rows`: of all calls' engines. Raises ResurfaceError if another driver took over,
-    but no disk's error."""
+def write_metrics(run_dir: Path, run: State, state: RunState) -> None:
+    """Raises ResurfaceError if another driver took over, but no disk's error."""
     planned = state.planned
     done = sum(min(state.done.get(part, 0), planned[part]) for part in planned)
     engines = [each.state for each in state.engines.values()]
+    rows = state.served.values()
     text = _TEMPLATES.get_template(f"{NAME}.j2").render(
         done=done,
         planned=sum(planned.values()),

@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, is_dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from evaluator.core.errors import (
     Document,
     InputError,
     Json,
+    ResurfaceError,
     json_text,
     mapping_at,
     redacted,
@@ -28,21 +29,14 @@ from evaluator.probes.item import References
 from evaluator.store.cells import Cells, Name
 from evaluator.store.reading import damage_of, damaged
 from evaluator.store.records import RecordStore
-from evaluator.store.run_json import (
-    Failure,
-    Served,
-    failure_frame,
-    failures_of,
-    need_own_folders,
-    read_run,
-    rows_as,
-)
+from evaluator.store.run_json import failure_frame, need_own_folders, read_run
 from evaluator.store.schema import VERDICT_COLUMNS
 from launch.provenance import provenance
 from launch.run.decide.assignments import BaseSource
 from launch.run.directory.keys import Keys
 from launch.run.directory.lock import nearest_existing
-from launch.run.events import State, Tell
+from launch.run.events import End, Evaluated, Event, Planned, Tell
+from launch.run.state import RunState
 from launch.sweep.config import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -91,13 +85,13 @@ class RunDirectory:
         layout, or if it is new and fewer than `needed_bytes` are free."""
         need_own_folders(path)
         self.path = path
-        self._document: Json = {
+        # what the sweep states in run.json
+        self.stated: Json = {
             "schema_version": SCHEMA_VERSION,
             "digest": digest(identity),
             "identity": identity,
             "config": _hidden(config),
             "provenance": _hidden(provenance()),
-            "state": "running",
         }
         self._lock = lock
         self._before = need_version(path)
@@ -108,61 +102,38 @@ class RunDirectory:
                 f" needs about {needed_bytes / 2**20:,.0f} MiB"
             )
         self.cells = Cells(path)
-        self._served: Sequence[Served] = ()  # in this call
-        self._earlier_rows = rows_at(self._before, "engine_stats")
-        self.earlier_served = rows_as(self._before, "engine_stats", Served)
-        self.earlier_failures = failures_of(self._before)
-        self.reused = rows_at(self._before, "reused")
-        if "measured" in self._before:
-            self._document["measured"] = self._before["measured"]
         settings = mapping_at(self._before, "config")
         # a changed policy of the sweep is newer than that of the last `gate`
         if lock and mapping_at(settings, "gate") != mapping_at(config, "gate"):
             for name in ("gate.yaml", "gate.json"):
                 (self.path / name).unlink(missing_ok=True)
 
-    def mark(
-        self, state: State, *, engine_stats: Sequence[Served] | None = None, **more: Any
-    ) -> None:
-        """Write run.json with this state and `more` fields; `engine_stats` follow
-        those of earlier calls, and stay until this call gives others."""
-        self._served = self._served if engine_stats is None else engine_stats
-        if self._served:
-            now = datetime.now(UTC)
-            self._document["measured"] = now.isoformat(timespec="minutes")
-        rows = [*self._earlier_rows, *self._served]
-        self._document |= {"state": state, "engine_stats": rows}
-        served = (*self.earlier_served, *self._served)
-        able = {row.checkpoint: row.abilities for row in served}
-        engines = [
-            {"checkpoint": name, "abilities": found}
-            for name, found in able.items()
-            if found
-        ]
-        if engines:
-            self._document["engines"] = engines
-        for name, value in more.items():
-            self._document[name] = redacted(value) if isinstance(value, str) else value
-        planned = mapping_at(self._document, "planned")
+    def write(self, state: RunState) -> None:
+        """Write run.json and failures.csv, which does not exist without any."""
+        planned = mapping_at(self.stated, "planned")
         others = {
             cell.name
             for cell in self.cells
             if cell.task not in planned.get(cell.checkpoint, ())
         }
-        document = with_cells(self._document, self._before, others)
+        document = with_cells(self.stated | state.document, self._before, others)
         text = json_text(document, indent=2, default=_plain)
         write_atomically(self.path / "run.json", text.encode())
-
-    def note_failures(self, failures: Sequence[Failure]) -> None:
-        """Store all failures of the run in run.json and in failures.csv, which does not
-        exist without any."""
-        self.mark("running", failures=failures)
         table = self.path / "tables" / "failures.csv"
-        if failures:
-            write_atomically(table, csv_bytes(failure_frame(failures)))
+        if state.failures:
+            write_atomically(table, csv_bytes(failure_frame(state.failures)))
         else:
             need_unfenced(table)
             table.unlink(missing_ok=True)
+
+    def on(self, event: Event, state: RunState) -> None:
+        """Write how a sweep begins and ends; how its call ends, if that is possible."""
+        match event:
+            case End():
+                with suppress(OSError, ResurfaceError):
+                    self.write(state)
+            case Planned() | Evaluated():
+                self.write(state)
 
     def check(self) -> None:
         """Raises LeaseLost once this process knows that another driver has taken
@@ -254,8 +225,6 @@ def _hidden(document: Document) -> Json:
 
 def _plain(value: Any) -> Any:
     """What JSON has no form for, as a row or a text."""
-    if isinstance(value, Failure | Served):
-        return value.row
     return asdict(value) if is_dataclass(value) else str(value)  # type: ignore[arg-type]
 
 

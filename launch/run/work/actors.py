@@ -58,8 +58,8 @@ from quantising.config import QuantiseConfig
 
 if TYPE_CHECKING:
     from evaluator.asking.prompts import Prompter
-    from evaluator.core.records import Item, Record
-    from evaluator.engine.base import Engine, EngineStats, LoadReport
+    from evaluator.core.records import EngineStats, Item, Record
+    from evaluator.engine.base import Engine, LoadReport
     from evaluator.probes.item import TaskRun
 
 # The concurrency groups of calls that are answered during a stream; reading ahead may

@@ -19,10 +19,9 @@ from rich.console import Console
 
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.errors import EngineError, InputError, counted
-from evaluator.core.lease import LeaseLost
 from evaluator.engine.config import ENGINES
 from evaluator.store.records import RecordStore
-from evaluator.store.run_json import Failure, Served
+from evaluator.store.run_json import Failure
 from launch.process import captured
 from launch.run.decide.assignments import EngineSetup, Outcome
 from launch.run.decide.board import Board
@@ -32,6 +31,7 @@ from launch.run.directory.lock import STOP
 from launch.run.directory.metrics import write_metrics
 from launch.run.directory.rundir import RunDirectory, drop_references, set_damaged_aside
 from launch.run.events import (
+    Evaluated,
     GaveUp,
     Joined,
     Made,
@@ -39,7 +39,6 @@ from launch.run.events import (
     Phase,
     Planned,
     Retried,
-    State,
     Warned,
 )
 from launch.run.state import Bus
@@ -56,7 +55,7 @@ _REMOTE = 4  # engines of models behind URLs, each of one model at a time
 _POLL_SECONDS = 0.2  # between two checks for ended jobs
 _METRICS_SECONDS = 3.0  # between two writes of metrics.prom
 _NODES_SECONDS = 1.0  # between two checks of the nodes
-_REMEMBER_SECONDS = 15.0  # between two writes of the engines' counters to run.json
+_WRITE_SECONDS = 15.0  # between two writes of run.json
 
 
 def run_sweep(
@@ -81,31 +80,26 @@ def run_sweep(
         lost = {*held, *prepared.asked}
         prepared = prepared.without(held)
         lost -= prepared.asked.keys()
-        failures = [
-            each for each in directory.earlier_failures if each.checkpoint in lost
-        ]
+        failures = [each for each in bus.state.failures if each.checkpoint in lost]
         planned: dict[str, dict[str, int]] = {}
         seeds = {}
         for name, tasks in prepared.asked.items():
             planned[name] = {task.name: len(task.questions) for task in tasks}
             seeds[name] = {task.name: task.config.run_seeds for task in tasks}
         differences = prepared.differences
-        directory.mark("running", planned=planned, seeds=seeds, differences=differences)
-        directory.note_failures(failures)
+        directory.stated |= {
+            "planned": planned,
+            "seeds": seeds,
+            "differences": differences,
+        }
+        bus.listeners.insert(0, directory.on)
         bus.report(Planned(planned, tuple(failures)))
         run = _Run(prepared, directory, store, bus, reuse)
-        try:
-            with captured(console, run_dir / "logs" / "driver.log"):
-                outcome = run.execute()
-        except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or SIGTERM
-            run.remember("interrupted")
-            raise
-        except LeaseLost:
-            raise
-        except BaseException as error:
-            run.remember("failed", error=str(error) or type(error).__name__)
-            raise
-        run.remember("finished_with_failures" if outcome.failures else "finished")
+        with captured(console, run_dir / "logs" / "driver.log"):
+            outcome = run.execute()
+        bus.report(
+            Evaluated("finished_with_failures" if outcome.failures else "finished")
+        )
         if not outcome.failures:
             drop_references(run_dir, all=not prepared.config.resources.keep_references)
         return outcome
@@ -132,10 +126,8 @@ class _Run:
         self._report = bus.report
         self._told = 0.0  # when metrics.prom was
         self._noted = 0  # of the board's failures
-        self.infos: list[CheckpointInfo] = []
-        self.engine_stats: list[Served] = []
-        self._remembered = self._looked = time.monotonic()
-        self._ended = 0  # assignments, when it was last remembered
+        self._infos: list[CheckpointInfo] = []
+        self._written = self._looked = time.monotonic()
         self._to_make: set[str] = set()
         self._trial = Trial(1, "")
         self._refused = 0  # engines that did not start beside others
@@ -198,7 +190,7 @@ class _Run:
         for one in new:
             for failure in self._remaining.sharing(one):
                 self._report(GaveUp(failure))
-        self._directory.note_failures(self._board.bus.state.failures)
+        self._directory.write(self._board.bus.state)
 
     def _need_something(self) -> None:
         """Raises the first failure if no records exist at all: as InputError if the
@@ -210,13 +202,6 @@ class _Run:
         raise kind(
             f"nothing could be evaluated: {failures[0].text}; the same command tries"
             " again"
-        )
-
-    def remember(self, state: State, **more: Any) -> None:
-        """Write run.json with the checkpoints and what the engines have counted so
-        far."""
-        self._directory.mark(
-            state, checkpoints=self.infos, engine_stats=self.engine_stats, **more
         )
 
     # ---- the loop
@@ -260,7 +245,6 @@ class _Run:
         finally:
             for worker in fleet.workers:
                 worker.close()
-            self.engine_stats = _served(fleet.workers)
             self._note_failures()
 
     def _give_work(
@@ -309,17 +293,11 @@ class _Run:
         now = time.monotonic()
         if now - self._told > _METRICS_SECONDS:
             self._told, bus = now, self._board.bus
-            rows = [*self._directory.earlier_served, *_served(fleet.workers)]
             state = replace(bus.state, now=bus.clock())
-            write_metrics(self._directory.path, "running", state, rows)
-        ended = self._board.bus.state.counts["ended"]
-        wait = _REMEMBER_SECONDS if ended == self._ended else 1.0
-        if now - self._remembered > wait:
-            self._remembered, self._ended, before = now, ended, self.engine_stats
-            self.engine_stats = _served(fleet.workers)
-            # a killed call must not take its measurements with it
-            if self.engine_stats != before:
-                self.remember("running")
+            write_metrics(self._directory.path, "running", state)
+        if now - self._written > _WRITE_SECONDS:
+            self._written = now
+            self._directory.write(self._board.bus.state)
         if now - self._looked > _NODES_SECONDS:
             self._looked = now
             for node in fleet.follow(machines.nodes()):
@@ -374,7 +352,6 @@ class _Run:
                 first.start_seconds,
             )
         if decision is not None:
-            self._directory.mark("running", engines_per_gpu=self._trial.engines)
             self._report(Noted(f"resources.engines_per_gpu: {decision}"))
         fleet.share(self._trial.engines)
 
@@ -445,12 +422,13 @@ class _Run:
             info = replace(info, path=info.path.absolute())
             for each in (job, *self._variants(job.name)):
                 own = info.with_cache(each.name, each.kv_cache)
-                self.infos.append(own)
+                self._infos.append(own)
                 if own.served == "url":
                     self._board.remote.add(each.name)
                 found.append((each, own))
         assignments = self._remaining.of(found)
-        self.remember("running", reused=self._remaining.reused)
+        self._directory.stated["checkpoints"] = self._infos
+        self._directory.write(self._board.bus.state)
         self._board.add(assignments)
         self._to_make -= {job.name for job, _ in found}
 
@@ -464,7 +442,3 @@ class _Run:
         for variant in self._variants(failure.checkpoint):
             self._board.abandon(replace(failure, checkpoint=variant.name))
         self._board.abandon(failure)
-
-
-def _served(workers: Sequence[EngineWorker]) -> list[Served]:
-    return [row for worker in workers for row in worker.served()]

@@ -40,7 +40,7 @@ from launch.run.directory.rundir import (
     reference_folder,
     references_of,
 )
-from launch.run.events import Noted, Recorded, Report
+from launch.run.events import Noted, Recorded, Report, Reused
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Prepared
 from launch.sweep.prepared_tasks import PreparedTask
@@ -63,7 +63,6 @@ class Remaining:
         self._keys, self._cells = Keys(prepared), directory.cells
         self._size = prepared.config.resources.shard_items
         self._others = {path: (RecordStore(path), Cells(path)) for path in reuse}
-        self.reused = [*directory.reused]  # rows of run.json
         self._known: dict[Name, str] = {}  # keys, by cell
         # by key: the cell that makes its records, then the others that show them
         self._sharing: dict[str, list[tuple[str, PreparedTask]]] = {}
@@ -173,8 +172,10 @@ class Remaining:
         key = self._known[cell]
         for path, (store, cells) in self._others.items():
             if items := self._store.take(store, key, wanted):
-                row: Json = {"run": str(path.resolve()), "items": items}
-                self.reused.append({**row, "checkpoint": cell[0], "task": cell[1]})
+                at = str(path.resolve())
+                self._report(
+                    Reused(checkpoint=job.name, task=task.name, items=items, run=at)
+                )
             words = self._keys.words(job, task)
             for other in cells if key not in cells.words else ():
                 if other.name == cell:

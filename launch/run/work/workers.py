@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import asdict
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError
@@ -22,7 +21,8 @@ from ray.exceptions import RayError, RayTaskError
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.errors import EngineError, InputError, ResurfaceError
 from evaluator.core.liveness import HangWatch, Hung
-from evaluator.engine.base import EngineStats, LoadReport
+from evaluator.core.records import EngineStats
+from evaluator.engine.base import LoadReport
 from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Failure, Served, Stage, remarks
 from launch.run import events
@@ -58,17 +58,6 @@ _WAKE_SECONDS = 1.0  # it looks again this often, even if nothing has changed
 
 _FILE_SECONDS = 0.005  # between two looks at a file's thread
 _FAILURES = (RayError, EngineError, Hung, NodeLost)
-
-
-class Tally(NamedTuple):
-    """What one load of an engine counted for one checkpoint and task. Checkpoints of
-    equal weights share a load."""
-
-    where: Where
-    report: LoadReport
-    stats: EngineStats = EngineStats()
-    items: int = 0  # whose records were stored in that time
-    seconds: float = 0.0  # from the end of a shard of any task to that of its own
 
 
 def turn(workers: Sequence[Worker], seconds: float) -> None:
@@ -139,15 +128,12 @@ class EngineWorker(Worker):
         self._actor: Any = None
         # the digest and the architecture of what the actor holds
         self._held: tuple[str | None, str | None] = None, None
-        self._load_report: LoadReport | None = None  # of the present load
         self._counted = EngineStats()  # of the present load, as last noted
         self._noted = 0.0  # when
-        self._loads = 0
         self._actor_since = 0.0  # when the actor was asked for
         self.start_seconds = 0.0  # from then until it served a checkpoint
         self._reading: EngineStats | None = None
         self._asked: Any = None  # a reading that has not come yet
-        self.tallies: dict[tuple[int, events.Part], Tally] = {}  # by load
         self._log_start = 0  # the byte of the log at which this actor's output begins
         self._loading = HangWatch(resources.load_seconds)
         self._working = HangWatch(resources.stall_seconds)
@@ -400,14 +386,29 @@ class EngineWorker(Worker):
         if not self.loaded:
             self.start_seconds = time.monotonic() - self._actor_since
         self.loaded = True
-        self._held, self._load_report = info.engine_keys, report
-        self._loads, self._counted = self._loads + 1, EngineStats()
+        self._held, self._counted = info.engine_keys, EngineStats()
+        where = self.where
+        assert where is not None
+        served = Served(
+            engine=self.number,
+            checkpoint=info.name,
+            node=where.node,
+            node_id=where.node_id,
+            device=where.device,
+            gpu=where.gpu,
+            scoring=report.scoring,
+            notes=[*report.notes],
+            setup=dict(report.setup),
+            abilities=dict(report.abilities),
+            kv_scales=report.kv_scales,
+        )
         self._report(
             events.Loaded(
                 engine=self.number,
                 checkpoint=info.name,
                 swapped=report.swapped,
                 seconds=round(report.seconds, 3),
+                served=served,
             )
         )
         for note in report.notes:
@@ -549,26 +550,25 @@ class EngineWorker(Worker):
         return len(shard.questions)
 
     def _note(self, part: events.Part, stats: EngineStats, items: int) -> None:
-        """Add what the engine counted since the last note, and the seconds since then.
-        A death or an interruption loses only what follows."""
-        assert self.where is not None
-        assert self._load_report is not None
+        """Report what the engine counted since the last note, and the seconds since
+        then. A death or an interruption loses only what follows."""
         now = time.monotonic()
         seconds, self._noted = now - self._noted, now
         before_now, count = self._turns[part[1]]
         self._turns[part[1]] = before_now + seconds, count + items
-        load = self._loads, part
-        before = self.tallies.get(load, Tally(self.where, self._load_report))
-        more, self._counted = stats.since(self._counted), stats
-        total = before.stats.plus(more)
-        self.tallies[load] = before._replace(
-            where=self.where,
-            stats=total,
-            items=before.items + items,
-            seconds=before.seconds + seconds,
+        before, self._counted = self._counted, stats
+        self._report(
+            events.Counted(
+                engine=self.number,
+                checkpoint=part[0],
+                task=part[1],
+                items=items,
+                seconds=round(seconds, 3),
+                stats=stats.since(before),
+            )
         )
-        known = remarks(*before.stats.counted)
-        for kind, note in remarks(*total.counted).items():
+        known = remarks(*before.counted)
+        for kind, note in remarks(*stats.counted).items():
             if kind not in known:
                 self._warn(f"{part[0]}: {note}")
 
@@ -587,29 +587,3 @@ class EngineWorker(Worker):
         except RayError:
             self._reading = self._asked = None
         return self._reading
-
-    def served(self) -> list[Served]:
-        """A row for each load, checkpoint and task."""
-        rows = []
-        for (_, (name, task)), tally in list(self.tallies.items()):
-            where, report, stats, items, seconds = tally
-            rows.append(
-                Served(
-                    engine=self.number,
-                    checkpoint=name,
-                    task=task,
-                    seconds=round(seconds, 3),
-                    node=where.node,
-                    node_id=where.node_id,
-                    device=where.device,
-                    gpu=where.gpu,
-                    items=items,
-                    scoring=report.scoring,
-                    notes=[*report.notes, *remarks(*stats.counted).values()],
-                    setup=dict(report.setup),
-                    abilities=dict(report.abilities),
-                    kv_scales=report.kv_scales,
-                    **asdict(stats),
-                )
-            )
-        return rows

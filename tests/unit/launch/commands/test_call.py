@@ -22,6 +22,7 @@ from launch.run.directory.keys import Keys
 from launch.run.directory.lock import hold
 from launch.run.directory.rundir import open_run
 from launch.run.events import Planned
+from launch.run.state import RunState
 from launch.sweep.config import RECIPES, SweepConfig, load_sweep, rechecking
 from launch.sweep.preflight import jobs_here, prepare
 from tests.support.schemas import valid
@@ -188,7 +189,7 @@ def test_dry_run_checks_its_directory(tmp_path, capsys):
     with hold(tmp_path) as lock:
         prepared = prepare(config, tmp_path, jobs)
         directory, keys = open_run(prepared, tmp_path, lock), Keys(prepared)
-        directory.mark("finished")
+        directory.write(RunState())
         (job,), (task,) = prepared.jobs, prepared.tasks
         origin = origin_of(prepared.dense["dense"], None)
         directory.cells.put(

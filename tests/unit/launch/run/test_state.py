@@ -1,7 +1,6 @@
 """The fold of a run's events, the bus that makes it, and the log that has them too."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -9,13 +8,15 @@ from unittest.mock import Mock
 import pytest
 
 from evaluator.core.errors import ResurfaceError
-from evaluator.store.run_json import Failure, Served
+from evaluator.core.records import EngineStats
+from evaluator.store.run_json import Failure
 from launch.run.directory import metrics as metrics_module
 from launch.run.directory.event_log import EventLog, read_state
 from launch.run.directory.metrics import write_metrics
 from launch.run.events import (
     Advanced,
     Began,
+    Counted,
     Died,
     Ended,
     Event,
@@ -49,6 +50,12 @@ def fold(*events: Event, state: RunState | None = None, now: float = 0.0) -> Run
 
 def _advanced(items: int) -> Advanced:
     return Advanced(engine=0, checkpoint="dense", task="xquad", items=items)
+
+
+def _counted(engine: int, tokens: int) -> Counted:
+    counted = EngineStats(generated_tokens=tokens)
+    named = {"engine": engine, "checkpoint": "dense", "task": "xquad"}
+    return Counted(**named, items=20, seconds=1.0, stats=counted)
 
 
 def _gave_up(name: str, task: str = "", stage: str = "load") -> GaveUp:
@@ -172,21 +179,19 @@ def _samples(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def test_metrics_of_all_calls(tmp_path: Path) -> None:
-    served = Served(checkpoint="dense", device="cpu", generated_tokens=100)
-    bus = _called(tmp_path, FIRST_CALL, 1.8e9)
-    bus = _called(tmp_path, SECOND_CALL, 1.9e9)
-    rows = [served, replace(served, generated_tokens=11)]
-    write_metrics(tmp_path, "running", bus.state, rows)
+    _called(tmp_path, [*FIRST_CALL, _counted(0, 100)], 1.8e9)
+    bus = _called(tmp_path, [*SECOND_CALL, _counted(1, 11)], 1.9e9)
+    write_metrics(tmp_path, "running", bus.state)
     found = dict(_samples(tmp_path / "metrics.prom"))
     expected: dict[str, Any] = {
         "items_done": 40, "items_planned": 80, "failures": 2, 'checkpoints{state="failed"}': 2, "engines_alive": 1,
-        "engine_deaths": 1, "retries": 1, 'tokens{kind="generated"}': 111, "seconds": 190.0, "calls": 2,
+        "engine_deaths": 1, "retries": 1, 'tokens{kind="generated"}': 111, "seconds": 210.0, "calls": 2,
         'state{state="running"}': 1, 'state{state="failed"}': 0,
     }  # fmt: skip
     assert {name: found[name] for name in expected} == {
         name: str(value) for name, value in expected.items()
     }
-    write_metrics(tmp_path, "failed", bus.state, [])
+    write_metrics(tmp_path, "failed", bus.state)
     found = dict(_samples(tmp_path / "metrics.prom"))
     assert (found["engines_alive"], found['state{state="failed"}']) == ("0", "1")
 
@@ -195,6 +200,6 @@ def test_metrics_need_no_disk(tmp_path, monkeypatch) -> None:
     """Another driver's fence ends the run all the same."""
     written = Mock(side_effect=[OSError("broken"), ResurfaceError("taken over")])
     monkeypatch.setattr(metrics_module, "write_atomically", written)
-    write_metrics(tmp_path, "running", RunState(), [])
+    write_metrics(tmp_path, "running", RunState())
     with pytest.raises(ResurfaceError, match="taken over"):
-        write_metrics(tmp_path, "running", RunState(), [])
+        write_metrics(tmp_path, "running", RunState())

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from evaluator.engine.base import EngineStats
+from evaluator.core.records import EngineStats
 from launch.provenance import Room
 from launch.run.decide.sharing import Trial, cores_of, most_engines
 

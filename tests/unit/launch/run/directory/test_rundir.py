@@ -11,13 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from evaluator.core.records import Origin
+from evaluator.core.records import EngineStats, Origin
 from evaluator.judging.matcher import Claim
 from evaluator.store.cells import Cells
 from evaluator.store.run_json import Failure, Served
 from evaluator.store.schema import KEY, VERDICTS
 from evaluator.store.verdicts import Verdicts
 from launch.run.directory.rundir import RunDirectory, set_verdicts_aside, with_cells
+from launch.run.events import Counted, Evaluated, Loaded, Started
+from launch.run.state import RunState, advance
 from tests.support.judging import answer
 from tests.support.run_directories import opened
 from tests.support.sweeps import refused
@@ -44,20 +46,28 @@ def test_reopened_directory_keeps_earlier_rows(tmp_path: Path) -> None:
     """Rows of this call's engines follow them, and no later mark forgets any."""
     path = tmp_path / "a" / "run"
     with _open(path) as directory:
-        directory.mark("running")
+        directory.write(RunState())
     document = _document(path)
     assert (document["state"], document["identity"]) == ("running", IDENTITY)
     assert {"schema_version", "digest", "config", "provenance"} <= document.keys()
-    first, second = (
-        Served(engine=number, checkpoint="a", device="", abilities={"top": number})
-        for number in (1, 2)
-    )
-    for rows, told in (([first], [first]), ([second], [first, second])):
+    state = RunState()
+    for number in (1, 2):
+        served = Served(
+            engine=number, checkpoint="a", device="", abilities={"top": number}
+        )
+        of_a = {"engine": number, "checkpoint": "a"}
+        more = {"task": "t", "items": 1, "seconds": 1.0, "stats": EngineStats()}
+        for event in (
+            Started(),
+            Loaded(**of_a, served=served),
+            Counted(**of_a, **more),
+            Evaluated("finished"),
+        ):
+            state = advance(state, event, 0.0)
         with _open(path) as directory:
-            directory.mark("running", engine_stats=rows)
-            directory.mark("finished")
-        numbers = [row["engine"] for row in _document(path)["engine_stats"]]
-        assert numbers == [row.engine for row in told]
+            directory.on(Evaluated("finished"), state)
+        rows = _document(path)["engine_stats"]
+        assert [row["engine"] for row in rows] == [1, 2][:number]
     abilities = [{"checkpoint": "a", "abilities": {"top": 2}}]
     assert _document(path)["engines"] == abilities
     assert _document(path)["state"] == "finished"
@@ -67,7 +77,7 @@ def test_reopened_directory_keeps_earlier_rows(tmp_path: Path) -> None:
 def test_changed_policy_of_the_sweep_is_newer(tmp_path: Path, changed) -> None:
     """Than what the last `gate` used and said."""
     with opened(tmp_path, IDENTITY, {"gate": {"max_drop": 2}}, 0) as directory:
-        directory.mark("running")
+        directory.write(RunState())
     policies = [tmp_path / name for name in ("gate.yaml", "gate.json")]
     for path in policies:
         path.touch()
@@ -112,9 +122,9 @@ def test_failures_are_a_table(tmp_path: Path) -> None:
     """It is there while there are failures, also if no report follows."""
     table = tmp_path / "tables" / "failures.csv"
     with _open(tmp_path) as directory:
-        directory.note_failures([Failure(**FAILED)])
+        directory.write(RunState(failures=(Failure(**FAILED),)))
         assert table.read_text().splitlines()[1] == "dense,load,,,,,,1,no"
-        directory.note_failures([])
+        directory.write(RunState())
         assert not table.exists()
 
 
@@ -137,8 +147,10 @@ def test_absent_cells_stay(tmp_path: Path) -> None:
             origin = dict.fromkeys(Origin.__struct_fields__) | {"checkpoint": name}
             directory.cells.put(Origin(**origin), "t", f"key of {name}", {})
             directory.cells.save()
-            directory.mark("running", planned=planned, checkpoints=[])
-            directory.mark("finished", checkpoints=[{"name": name}])
+            directory.stated |= {"planned": planned}
+            directory.write(RunState())
+            directory.stated |= {"checkpoints": [{"name": name}]}
+            directory.write(RunState())
     document = _document(tmp_path)
     assert document["identity"] == _of("a", "b")
     assert document["planned"] == {**now, "b": {"t": 100}}

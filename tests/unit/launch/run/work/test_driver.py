@@ -15,11 +15,10 @@ from evaluator.deciding.thresholds import Thresholds
 from evaluator.engine.config import EngineConfig
 from evaluator.store.cells import Cells
 from evaluator.store.records import RecordStore
-from evaluator.store.run_json import Failure, Served
+from evaluator.store.run_json import Failure
 from launch.provenance import Room
 from launch.run.decide.nodes import Node, Placement, compress_options
 from launch.run.decide.sharing import Trial
-from launch.run.events import Ended
 from launch.run.state import Bus
 from launch.run.work import compress_tasks, driver
 from launch.run.work.compress_tasks import CompressTasks
@@ -42,10 +41,9 @@ def _of(prepared: Any, store: Any = None, path: Path = Path("run")) -> driver._R
     directory = SimpleNamespace(
         path=path,
         check=lambda: None,
-        mark=lambda state, **more: None,
-        note_failures=lambda failures: None,
+        write=lambda state: None,
+        stated={},
         cells=Cells(path),
-        reused=[],
     )
     run = driver._Run(prepared, directory, store, Bus(), ())
     run._told = math.inf  # it writes no metrics.prom
@@ -73,19 +71,15 @@ def test_run_without_any_record_failed(tmp_path, mendable, kind) -> None:
     run._need_something()
 
 
-def test_run_json_soon_has_what_ended() -> None:
-    """A kill then loses none of its seconds."""
-    run, marks = _run(), []
-    run._directory.mark = lambda state, **more: marks.append(more["engine_stats"])
-    rows = [Served(checkpoint="dense", device="cpu")]
+def test_run_json_is_written_now_and_then() -> None:
+    """For those who read it meanwhile. The log has each shard."""
+    run, written = _run(), []
+    run._directory.write = written.append
     quiet = SimpleNamespace(check=lambda *_, **__: None, running=(), short=False)
-    quiet.workers = [SimpleNamespace(served=lambda: rows)]
-    run._remembered -= 2
-    for end in (Ended(engine=0), None):
+    for seconds, count in ((2, 0), (20, 1), (2, 1)):
+        run._written -= seconds
         run._look_after(quiet, quiet, quiet)
-        assert marks == ([] if end else [rows])
-        if end:
-            run._report(end)
+        assert len(written) == count
 
 
 def test_sent_paths_are_absolute(monkeypatch, tmp_path: Path) -> None:
@@ -171,18 +165,13 @@ def test_more_engines_than_fit_are_refused(monkeypatch):
 
 def test_engine_that_does_not_start_beside_others_is_left_out():
     """The run goes on with one fewer, and says so."""
-    run, marked, told = _run(), [], []
+    run, shared, told = _run(), [], []
     run._trial, run._report = Trial.of(3), told.append
-    run._directory = SimpleNamespace(mark=lambda state, **more: marked.append(more))
     worker = SimpleNamespace(refused="out of memory")
-    fleet = SimpleNamespace(
-        first=lambda: None,
-        workers=[worker],
-        share=lambda engines: marked.append(engines),
-    )
+    fleet = SimpleNamespace(first=lambda: None, workers=[worker], share=shared.append)
     for _ in range(2):
         run._share(fleet)
-    assert marked == [{"engines_per_gpu": 2}, 2, 2]
+    assert shared == [2, 2]
     assert [event.text for event in told] == [
         "resources.engines_per_gpu: 2 on each GPU: another did not start: out of memory"
     ]

@@ -14,12 +14,22 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
-from evaluator.engine.base import EngineStats, LoadReport
+from evaluator.core.records import EngineStats
+from evaluator.engine.base import LoadReport
 from evaluator.engine.config import EngineConfig
 from launch.run.decide.assignments import EngineSetup, ShardResult, Where
 from launch.run.decide.board import Board
 from launch.run.decide.nodes import Placement
-from launch.run.events import Advanced, Began, Ended, Event, Retried, Unplaced, Warned
+from launch.run.events import (
+    Advanced,
+    Began,
+    Counted,
+    Ended,
+    Event,
+    Retried,
+    Unplaced,
+    Warned,
+)
 from launch.run.work import cluster, workers
 from launch.run.work.cluster import NodeLost, _sent_environment
 from launch.run.work.fleet import Steps, Wait, Worker
@@ -200,21 +210,33 @@ def test_fresh_engine_on_a_gpu(board, told, monkeypatch, gpus, swap, processes) 
     assert ray.killed == processes - 1
 
 
+def _load(worker: EngineWorker, name: str, *notes: str) -> None:
+    """Let a worker hold a checkpoint, whose load has such notes."""
+    report = LoadReport(
+        checkpoint=Path(name), swapped=False, tensors=1, seconds=0.0, notes=notes
+    )
+    worker.where = Where(node="a", node_id="a", device="cpu")
+    worker._actor = SimpleNamespace(load=SimpleNamespace(remote=lambda info: report))
+    steps = worker._hold(SimpleNamespace(name=name, engine_keys=(name, "llama")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers.ray, "get", lambda pending: pending)
+        next(steps)
+        with contextlib.suppress(StopIteration):
+            steps.send(True)
+
+
 def test_remarks_of_a_run_are_told_once(board, told) -> None:
     """And stay in run.json with their last numbers."""
     worker = _worker(board, told)
-    worker.where, worker._loads = Where(node="a", node_id="a", device="cpu"), 1
-    worker._load_report = LoadReport(
-        checkpoint=Path("api"), swapped=False, tensors=1, seconds=0.0, notes=("slow",)
-    )
+    _load(worker, "api", "slow")
     worker._turns = {"t": (0.0, 0)}
     for repeated, changed in ((3, 0), (5, 1), (9, 2)):
         counted = EngineStats(repeated=repeated, changed=changed)
         worker._note(("api", "t"), counted, 1)
-    (row,) = worker.served()
-    assert (row.repeated, row.changed, row.notes[0]) == (9, 2, "slow")
-    assert row.notes[1].startswith("2 of 9 fixed prompts had another answer")
-    (warning,) = _warnings(told)
+    (row,) = board.bus.state.document["engine_stats"]
+    assert (row["repeated"], row["changed"], row["notes"][0]) == (9, 2, "slow")
+    assert row["notes"][1].startswith("2 of 9 fixed prompts had another answer")
+    _, warning = _warnings(told)  # behind the note of the load
     assert warning.startswith("api: 1 of 5 fixed prompts had another answer")
 
 
@@ -222,12 +244,11 @@ def test_counters_of_each_checkpoint(board, told, monkeypatch) -> None:
     """Shards are noted as they come. A checkpoint with equal weights is not loaded
     again, but counted apart, and so is a task; each with the seconds since the note
     before."""
-    monkeypatch.setattr(time, "monotonic", iter([1.0, 3.0, 7.0, 8.0, 10.0]).__next__)
     worker = _worker(board, told)
-    worker.where, worker._loads = Where(node="a", node_id="a", device="cpu"), 1
-    worker._load_report = LoadReport(
-        checkpoint=Path("dense"), swapped=False, tensors=1, seconds=0.0, notes=("slow",)
-    )
+    _load(worker, "dense", "slow")
+    times = iter([1.0, 3.0, 7.0, 8.0, 10.0])
+    noted = SimpleNamespace(monotonic=times.__next__)
+    monkeypatch.setattr(workers, "time", noted)
     worker._turns = {"t": (0.0, 0), "u": (0.0, 0)}
     for part, requests, busy, items in (
         (("dense", "t"), 3, 1.0, 20),
@@ -236,17 +257,20 @@ def test_counters_of_each_checkpoint(board, told, monkeypatch) -> None:
         (("dense", "u"), 12, 5.0, 3),
     ):
         worker._note(part, EngineStats(requests=requests, busy_seconds=busy), items)
-    worker._loads, worker._counted = 2, EngineStats()
+    noted.monotonic = float
+    _load(worker, "dense", "slow")
+    noted.monotonic = times.__next__
     worker._note(("dense", "t"), EngineStats(requests=2), 4)
     names = ("checkpoint", "task", "requests", "busy_seconds", "items", "seconds")
-    rows = [tuple(getattr(each, name) for name in names) for each in worker.served()]
+    served = board.bus.state.document["engine_stats"]
+    rows = [tuple(each[name] for name in names) for each in served]
     assert rows == [
         ("dense", "t", 4, 3.0, 27, 5.0),
         ("again", "t", 6, 1.0, 20, 2.0),
         ("dense", "u", 2, 1.0, 3, 1.0),
         ("dense", "t", 2, None, 4, 2.0),
     ]
-    assert {(*each.notes, each.scoring, each.engine) for each in worker.served()} == {
+    assert {(*each["notes"], each["scoring"], each["engine"]) for each in served} == {
         ("slow", "forced", 1)
     }
 
@@ -254,15 +278,15 @@ def test_counters_of_each_checkpoint(board, told, monkeypatch) -> None:
 def test_an_engine_is_on_the_first_task_in_hand(told, monkeypatch) -> None:
     """Each task ends with its last shard, also one behind the first. Its seconds are
     those of its own shards."""
-    monkeypatch.setattr(time, "monotonic", iter([1.0, 3.0, 7.0, 8.0, 18.0]).__next__)
     board, shown = Board(), []
     for task, shards in (("first", 2), ("short", 1), ("last", 2)):
         board.add([make_assignment("dense", shards, task=task)])
     worker = _worker(board, told)
-    worker.where = Where(node="a", node_id="a", device="cpu")
-    worker._load_report = LoadReport(
-        checkpoint=Path("dense"), swapped=False, tensors=1, seconds=0.0
-    )
+    _load(worker, "dense")
+    told.clear()
+    times = iter([1.0, 3.0, 7.0, 8.0, 18.0])
+    noted = SimpleNamespace(monotonic=times.__next__)
+    monkeypatch.setattr(workers, "time", noted)
     board.take(1, None, None)
     one, two, short, *last = hand = board.begin(1)
     worker._tell("dense", hand)
@@ -273,7 +297,8 @@ def test_an_engine_is_on_the_first_task_in_hand(told, monkeypatch) -> None:
         worker._tell("dense", board.hand(1))
         engine = board.bus.state.engines[1]
         shown.append((engine.state, engine.task, engine.items, engine.done))
-    assert [type(each)(engine=1, checkpoint="dense", task=each.task, items=each.items) for each in told] == [
+    shards = [each for each in told if not isinstance(each, Counted)]
+    assert [type(each)(engine=1, checkpoint="dense", task=each.task, items=each.items) for each in shards] == [
         Began(engine=1, checkpoint="dense", task="first", items=2),
         Advanced(engine=1, checkpoint="dense", task="first", items=1),
         Advanced(engine=1, checkpoint="dense", task="short", items=1),
