@@ -112,8 +112,8 @@ def run_and_report(
     tracker, notifying = output.told(out)
     stop_in_order()
     check_here(config, out)
-    log, process = EventLog(out), str(this_process())
-    bus = Bus(log.on, ending.on, clock=clock())
+    process = str(this_process())
+    bus = Bus(EventLog(out).on, ending.on, clock=clock())
     # the run directory, until the report is written too
     with ExitStack() as notified, ExitStack() as held:
         try:
@@ -131,7 +131,7 @@ def run_and_report(
             bus.report(TookOver(lock.taken_from))
         held.push(lambda _, error, __: bus.report(_end_of(error)))
 
-        call = Call(lock, log, bus, tracker, output)
+        call = Call(lock, bus, tracker, output)
         if watched is None:
             call.run(config)
         else:
@@ -215,7 +215,6 @@ class Call:
     """A call of the command, which holds a run directory."""
 
     lock: Lease
-    log: EventLog
     bus: Bus
     tracker: Tracker | None
     output: Output
@@ -244,7 +243,6 @@ class Call:
             from launch.run.work.driver import run_sweep
 
             directory = open_run(prepared, out, self.lock)
-            self.log.accepted = True
             reuse = self.output.reuse
             outcome = run_sweep(prepared, directory, bus, console, reuse, self.given_up)
             bus.report(Phase("writing tables and page"))
@@ -327,7 +325,7 @@ class Ending:
             closing.append(line)
         with suppress(OSError, ResurfaceError):  # a full disk, or another's run by now
             write_atomically(self._out / "end.json", line.encode())
-            write_metrics(self._out, event.state, state)
+            write_metrics(self._out, state)
 
 
 def _import_report(event: Event, _: RunState) -> None:

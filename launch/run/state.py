@@ -116,6 +116,10 @@ class RunState:
         return replace(self, engines=engines, pace=(), compressed=None)
 
     @property
+    def run(self) -> events.State:
+        return self.end.state if self.end else "running"
+
+    @property
     def document(self) -> Json:
         """What run.json has of the course of the run."""
         rows = self.served.values()
@@ -126,12 +130,12 @@ class RunState:
             if found
         ]
         found: Json = {
-            "state": self.end.state if self.end else "running",
+            "state": self.run,
             "engine_stats": [row.row for row in rows],
             "failures": [each.row for each in self.failures],
             "reused": self.reused,
         }
-        if self.end and self.end.state == "failed":
+        if self.end and self.run == "failed":
             found["error"] = self.end.text
         if self.measured is not None:
             measured = datetime.fromtimestamp(self.measured, UTC)

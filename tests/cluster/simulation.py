@@ -167,9 +167,7 @@ def simulate(
             time.perf_counter(),
             time.process_time(),
         )
-        log = EventLog(out)
-        log.accepted = True
-        told = (log.on, progress.on, *listeners)
+        told = (EventLog(out).on, progress.on, *listeners)
         bus = Bus(*told, clock=clock())
         bus.state = read_state(out)
         bus.report(Started())

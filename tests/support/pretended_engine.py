@@ -110,10 +110,8 @@ def run_here(
     with hold(out) as lock, contextlib.suppress(_Stopped):
         prepared = prepare(config, out)
         directory = open_run(prepared, out, lock)
-        log = EventLog(out)
-        log.accepted = True
         bus = Bus(
-            log.on,
+            EventLog(out).on,
             lambda event, _: engine.told.append(str(getattr(event, "text", ""))),
             clock=clock(),
         )

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from evaluator.core.errors import json_text, mapping_at
-from launch.run.events import Attempt, Event, Refused, event_of
+from launch.run.events import Attempt, Event, Planned, Refused, event_of
 from launch.run.state import RunState, advance
 
 
@@ -24,15 +24,15 @@ def _file(run_dir: Path) -> Path:
 class EventLog:
     """Appends a line for each event: `time` (UTC), `event`, `call` (of the command,
     from 1), and its own fields. A disk without room loses lines, not the run. Lines
-    wait until `accepted`: a refused command leaves none behind. Attempts that failed
-    survive the machine's end; those that went well are as safe as their records.
+    wait until a sweep is planned: a refused command leaves none behind. Attempts that
+    failed survive the machine's end; those that went well are as safe as their records.
     """
 
     def __init__(self, run_dir: Path) -> None:
         self._run, self._path = run_dir / "run.json", _file(run_dir)
         self._lock = threading.Lock()
         self._waiting: list[str] = []
-        self.accepted = False
+        self._open = False
         # a killed driver may leave half a line
         with suppress(OSError), self._path.open("rb") as log:
             log.seek(-1, 2)  # an error if it is empty
@@ -47,7 +47,8 @@ class EventLog:
         line = {"time": now, "event": event.kind, "call": call, **event.row()}
         with self._lock:
             self._waiting.append(json_text(line) + "\n")
-            if (self.accepted or isinstance(event, Refused)) and self._run.exists():
+            self._open = self._open or isinstance(event, Planned | Refused)
+            if self._open and self._run.exists():
                 with suppress(OSError):
                     self._path.parent.mkdir(exist_ok=True)
                     with self._path.open("a", encoding="utf-8") as log:

@@ -21,9 +21,9 @@ _TEMPLATES = Environment(  # noqa: S701  (text for Prometheus, not HTML)
 )
 
 
-def write_metrics(run_dir: Path, run: State, state: RunState) -> None:
+def write_metrics(run_dir: Path, state: RunState) -> None:
     """Raises ResurfaceError if another driver took over, but no disk's error."""
-    planned = state.planned
+    run, planned = state.run, state.planned
     done = sum(min(state.done.get(part, 0), planned[part]) for part in planned)
     engines = [each.state for each in state.engines.values()]
     rows = state.served.values()

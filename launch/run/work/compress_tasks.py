@@ -18,13 +18,13 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from evaluator.checkpoints.tensors import PROVEN
-from evaluator.core.errors import Document, InputError
+from evaluator.core.errors import InputError
 from evaluator.core.liveness import HangWatch, Hung
 from evaluator.store.run_json import Failure
 from launch.provenance import provenance
 from launch.run.attempts import count, given_up
 from launch.run.decide.assignments import Where
-from launch.run.decide.nodes import FreeGpus, Nodes
+from launch.run.decide.nodes import FreeGpus, Nodes, compress_options
 from launch.run.events import Attempt, Made, Making, Retried
 from launch.run.state import Bus
 from launch.run.work.actors import end_process, make_checkpoint
@@ -96,11 +96,9 @@ class CompressTasks:
         log_dir: Path,
         *,
         free: FreeGpus | None,
-        options: Document,
         bus: Bus,
     ) -> None:
-        """`free`: the GPUs for jobs and engines; None: CPUs. `options`: as
-        `compress_options` gives them."""
+        """`free`: the GPUs for jobs and engines; None: CPUs."""
         self._resources = prepared.config.resources
         self._bus, self._report = bus, bus.report
         self._total = len(jobs)
@@ -110,6 +108,7 @@ class CompressTasks:
         self._waiting = deque(jobs)
         self.running: dict[Any, _Task] = {}
         self._free = free
+        options = compress_options(gpu=free is not None)
         self._task = ray.remote(**options)(make_checkpoint)
         self._log_dir = log_dir.absolute()
         self._held_out = ray.put(dict(prepared.held_out))

@@ -25,7 +25,7 @@ from evaluator.store.run_json import Failure
 from launch.process import captured
 from launch.run.decide.assignments import EngineSetup, Outcome
 from launch.run.decide.board import Board
-from launch.run.decide.nodes import Nodes, Placement, compress_options
+from launch.run.decide.nodes import Nodes, Placement
 from launch.run.decide.sharing import Trial, most_engines, room_for
 from launch.run.directory.lock import STOP
 from launch.run.directory.metrics import write_metrics
@@ -123,7 +123,7 @@ class _Run:
         self._directory = directory
         self._logs = directory.path.absolute() / "logs"
         self._store = store
-        self._report = bus.report
+        self._bus, self._report = bus, bus.report
         self._told = 0.0  # when metrics.prom was
         self._noted = 0  # of the board's failures
         self._infos: list[CheckpointInfo] = []
@@ -146,7 +146,7 @@ class _Run:
         return bool(self._to_make)
 
     def execute(self) -> Outcome:
-        started, before = time.monotonic(), self._board.bus.state.items
+        started, before = time.monotonic(), self._bus.state.items
         for task, questions in self._prepared.questions_by_task.items():
             asked = [(each.item, each.option_texts) for each in questions]
             self._store.write_items(task, asked)
@@ -173,7 +173,7 @@ class _Run:
         self._note_failures()
         self._remaining.tell_others()
         self._need_something()
-        state = self._board.bus.state
+        state = self._bus.state
         return Outcome(
             items=state.items - before,
             seconds=time.monotonic() - started,
@@ -190,7 +190,7 @@ class _Run:
         for one in new:
             for failure in self._remaining.sharing(one):
                 self._report(GaveUp(failure))
-        self._directory.write(self._board.bus.state)
+        self._directory.write(self._bus.state)
 
     def _need_something(self) -> None:
         """Raises the first failure if no records exist at all: as InputError if the
@@ -226,8 +226,7 @@ class _Run:
             self._prepared,
             self._logs,
             free=fleet.free if fleet.on_gpus else None,
-            options=compress_options(gpu=fleet.on_gpus),
-            bus=self._board.bus,
+            bus=self._bus,
         )
         try:
             if to_make:
@@ -282,7 +281,10 @@ class _Run:
         """Raises the error that ends the run. Now and then, writes what is known and
         looks for new nodes."""
         self._directory.check()
-        self._follow_request()
+        request = self._directory.path / STOP
+        if request.exists():
+            self._report(Noted(f"stopping: {request} exists"))
+            raise KeyboardInterrupt  # as by Ctrl-C
         machines.check()
         busy = bool(compressing.running)
         fleet.check(
@@ -292,23 +294,16 @@ class _Run:
         )
         now = time.monotonic()
         if now - self._told > _METRICS_SECONDS:
-            self._told, bus = now, self._board.bus
-            state = replace(bus.state, now=bus.clock())
-            write_metrics(self._directory.path, "running", state)
+            self._told = now
+            state = replace(self._bus.state, now=self._bus.clock())
+            write_metrics(self._directory.path, state)
         if now - self._written > _WRITE_SECONDS:
             self._written = now
-            self._directory.write(self._board.bus.state)
+            self._directory.write(self._bus.state)
         if now - self._looked > _NODES_SECONDS:
             self._looked = now
             for node in fleet.follow(machines.nodes()):
                 self._report(Joined(f"node {node.name} has joined"))
-
-    def _follow_request(self) -> None:
-        """Raises KeyboardInterrupt, as Ctrl-C does, if the run is to stop."""
-        request = self._directory.path / STOP
-        if request.exists():
-            self._report(Noted(f"stopping: {request} exists"))
-            raise KeyboardInterrupt
 
     def _trial_on(self, nodes: Nodes) -> Trial:
         """How many engines a GPU may have. Raises InputError for more than have room."""
@@ -428,7 +423,7 @@ class _Run:
                 found.append((each, own))
         assignments = self._remaining.of(found)
         self._directory.stated["checkpoints"] = self._infos
-        self._directory.write(self._board.bus.state)
+        self._directory.write(self._bus.state)
         self._board.add(assignments)
         self._to_make -= {job.name for job, _ in found}
 

@@ -162,7 +162,6 @@ def _write(run: Path, state: str = "running", *events: Event, **more: Json) -> P
     run.mkdir(exist_ok=True)
     (run / "run.json").write_text(json.dumps({"state": state} | more))
     log = EventLog(run)
-    log.accepted = True
     bus = Bus(log.on)
     for event in events:
         bus.report(event)

@@ -42,7 +42,6 @@ def _call(
         if makes:
             (run / "run.json").write_text("{}")
             made.bus.report(Planned({}))
-        made.log.accepted = makes
         if error is not None:
             raise error
 

@@ -18,6 +18,7 @@ from launch.run.events import (
     Began,
     Counted,
     Died,
+    End,
     Ended,
     Event,
     GaveUp,
@@ -132,7 +133,6 @@ def _called(run: Path, events: Iterable[Event], start: float) -> Bus:
     bus = Bus(log.on, clock=lambda: next(times))
     bus.state = read_state(run)
     (run / "run.json").touch()
-    log.accepted = True
     for event in events:
         bus.report(event)
     return bus
@@ -181,7 +181,7 @@ def _samples(file: Path) -> Iterator[tuple[str, str]]:
 def test_metrics_of_all_calls(tmp_path: Path) -> None:
     _called(tmp_path, [*FIRST_CALL, _counted(0, 100)], 1.8e9)
     bus = _called(tmp_path, [*SECOND_CALL, _counted(1, 11)], 1.9e9)
-    write_metrics(tmp_path, "running", bus.state)
+    write_metrics(tmp_path, bus.state)
     found = dict(_samples(tmp_path / "metrics.prom"))
     expected: dict[str, Any] = {
         "items_done": 40, "items_planned": 80, "failures": 2, 'checkpoints{state="failed"}': 2, "engines_alive": 1,
@@ -191,7 +191,7 @@ def test_metrics_of_all_calls(tmp_path: Path) -> None:
     assert {name: found[name] for name in expected} == {
         name: str(value) for name, value in expected.items()
     }
-    write_metrics(tmp_path, "failed", bus.state)
+    write_metrics(tmp_path, fold(End("failed"), state=bus.state))
     found = dict(_samples(tmp_path / "metrics.prom"))
     assert (found["engines_alive"], found['state{state="failed"}']) == ("0", "1")
 
@@ -200,6 +200,6 @@ def test_metrics_need_no_disk(tmp_path, monkeypatch) -> None:
     """Another driver's fence ends the run all the same."""
     written = Mock(side_effect=[OSError("broken"), ResurfaceError("taken over")])
     monkeypatch.setattr(metrics_module, "write_atomically", written)
-    write_metrics(tmp_path, "running", RunState())
+    write_metrics(tmp_path, RunState())
     with pytest.raises(ResurfaceError, match="taken over"):
-        write_metrics(tmp_path, "running", RunState())
+        write_metrics(tmp_path, RunState())

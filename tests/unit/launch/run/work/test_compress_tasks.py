@@ -145,7 +145,6 @@ def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             SimpleNamespace(config=SimpleNamespace(resources=resources), held_out={}),
             tmp_path,
             free=FreeGpus(nodes) if gpus else None,
-            options={},
             bus=Bus(note),
         )
         return found

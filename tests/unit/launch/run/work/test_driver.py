@@ -17,7 +17,7 @@ from evaluator.store.cells import Cells
 from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Failure
 from launch.provenance import Room
-from launch.run.decide.nodes import Node, Placement, compress_options
+from launch.run.decide.nodes import Node, Placement
 from launch.run.decide.sharing import Trial
 from launch.run.state import Bus
 from launch.run.work import compress_tasks, driver
@@ -101,9 +101,9 @@ def test_sent_paths_are_absolute(monkeypatch, tmp_path: Path) -> None:
     fake = SimpleNamespace(remote=lambda **_: lambda function: task, put=sent.append)
     monkeypatch.setattr(compress_tasks, "ray", fake)
     dense, to_prune = prepared.jobs
-    logs, options = Path("run/logs"), compress_options(gpu=False)
+    logs = Path("run/logs")
     CompressTasks(
-        [to_prune], prepared, logs, free=None, options=options, bus=Bus(),
+        [to_prune], prepared, logs, free=None, bus=Bus(),
     ).start(ON_A_GPU)  # fmt: skip
     with Inspections(trust=False) as inspected:
         run._enqueue([dense], inspected)
