@@ -409,9 +409,21 @@ class EngineStats:
     changed: Amount = 0  # of those with another answer
 
     @property
-    def counted(self) -> tuple[int, int, int]:
-        """What `remarks` of run.json takes."""
-        return self.replaced, self.repeated, self.changed
+    def remarks(self) -> dict[str, str]:
+        """Notes by what is counted: answers that may be wrong."""
+        notes = {}
+        if self.replaced:
+            notes["replaced"] = (
+                f"{self.replaced} of its answers have U+FFFD, the replacement"
+                " character: the server cut characters, which may make them wrong"
+            )
+        if self.changed:
+            notes["changed"] = (
+                f"{self.changed} of {self.repeated} fixed prompts had another answer"
+                " when repeated: another model answers a part, or the server's numbers"
+                " change; a control tells how much"
+            )
+        return notes
 
     def plus(self, other: "EngineStats") -> Self:
         """Both together: sums, and the higher peak. None only if neither measured

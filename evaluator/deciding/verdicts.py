@@ -3,13 +3,14 @@ doubts about the measurement."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from itertools import chain
 
 import numpy as np
 
 from evaluator.core.controls import MARK
 from evaluator.core.errors import Json, mapping_at, nearest
-from evaluator.core.records import is_group
+from evaluator.core.records import EngineStats, is_group
 from evaluator.deciding.criteria import (
     ANSWERS,
     CRITERIA,
@@ -38,9 +39,8 @@ from evaluator.metrics.items import ALL
 from evaluator.metrics.tables import TABLES
 from evaluator.metrics.tables.length import unended
 from evaluator.metrics.tables.recovery import SHARE, rows_of_seeds
-from evaluator.store.run_json import Failure, Served, failures_of, remarks, rows_as
+from evaluator.store.run_json import Failure, Served, failures_of, rows_as
 
-_COUNTED = "replaced", "repeated", "changed"  # answers that may be wrong
 _OPTIONS_FIRST = "the task's options and its prompt"
 
 
@@ -150,8 +150,8 @@ def _remarks(inputs: Inputs, subject: Subject) -> Iterator[str]:
     for name in (subject.checkpoint, subject.base):
         rows = rows_as(inputs.run, "engine_stats", Served)
         rows = [row for row in rows if row.checkpoint == name]
-        counted = (sum(getattr(row, each) for row in rows) for each in _COUNTED)
-        for remark in remarks(*counted).values():
+        counted = reduce(EngineStats.plus, rows, EngineStats())
+        for remark in counted.remarks.values():
             yield f"{name}: {remark}"
     if words := unended(inputs, subject):
         yield words

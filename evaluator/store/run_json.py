@@ -216,7 +216,7 @@ class Served(EngineStats):
     @property
     def row(self) -> Json:
         row = {each.name: getattr(self, each.name) for each in fields(self)}
-        row["notes"] = [*self.notes, *remarks(*self.counted).values()]
+        row["notes"] = [*self.notes, *self.remarks.values()]
         few = ("kv_scales", "abilities", "replaced", "repeated", "changed")
         for name in few:  # of engines
             if row[name] in (None, {}, 0):
@@ -243,24 +243,6 @@ def price_of_hour(run: Document) -> float | None:
     """What a GPU costs in an hour, as run.json has it; None: it has no number there."""
     price = mapping_at(run, "config", "resources").get("price_per_gpu_hour")
     return price if isinstance(price, int | float) else None
-
-
-def remarks(replaced: int, repeated: int, changed: int) -> dict[str, str]:
-    """Notes on what an engine counted (`Served`), by its name: answers that may be
-    wrong."""
-    notes = {}
-    if replaced:
-        notes["replaced"] = (
-            f"{replaced} of its answers have U+FFFD, the replacement character: the"
-            " server cut characters, which may make them wrong"
-        )
-    if changed:
-        notes["changed"] = (
-            f"{changed} of {repeated} fixed prompts had another answer when repeated:"
-            " another model answers a part, or the server's numbers change; a control"
-            " tells how much"
-        )
-    return notes
 
 
 def rows_as(run: Document, key: str, kind: type[Row]) -> list[Row]:

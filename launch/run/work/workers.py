@@ -24,7 +24,7 @@ from evaluator.core.liveness import HangWatch, Hung
 from evaluator.core.records import EngineStats
 from evaluator.engine.base import LoadReport
 from evaluator.store.records import RecordStore
-from evaluator.store.run_json import Failure, Served, Stage, remarks
+from evaluator.store.run_json import Failure, Served, Stage
 from launch.run import events
 from launch.run.decide.assignments import (
     Assignment,
@@ -567,9 +567,8 @@ class EngineWorker(Worker):
                 stats=stats.since(before),
             )
         )
-        known = remarks(*before.counted)
-        for kind, note in remarks(*stats.counted).items():
-            if kind not in known:
+        for kind, note in stats.remarks.items():
+            if kind not in before.remarks:
                 self._warn(f"{part[0]}: {note}")
 
     def reading(self) -> EngineStats | None:

@@ -18,7 +18,6 @@ from evaluator.engine.endpoint import engine as engine_module
 from evaluator.engine.endpoint.engine import _notes
 from evaluator.engine.endpoint.prepare import prepare_endpoint
 from evaluator.probes.item import failed
-from evaluator.store.run_json import remarks
 from tests.support.engines import answers
 from tests.support.fake import FakeEngine, FakeLM
 from tests.support.requests import generation, scoring
@@ -667,7 +666,7 @@ def test_mixtures_are_told_within_a_run(dialect, other, share, ended, monkeypatc
     assert 60 <= stats.repeated <= 140
     differs = other.logprobs((5, 10)).tolist() != first.logprobs((5, 10)).tolist()
     assert (stats.changed > 0) == differs
-    assert ("changed" in remarks(*stats.counted)) == differs
+    assert ("changed" in stats.remarks) == differs
 
 
 def test_half_characters_of_texts_are_told():
@@ -684,7 +683,7 @@ def test_half_characters_of_texts_are_told():
         assert engine.stats().replaced == 0
         server.spoil = spoil
         answers(engine, asked[:3])
-        (note,) = remarks(*engine.stats().counted).values()
+        (note,) = engine.stats().remarks.values()
     assert note.startswith("3 of its answers have U+FFFD, the replacement character")
 
 
