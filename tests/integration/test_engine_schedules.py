@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from evaluator.engine.base import Reference
+from evaluator.engine.base import Cancel, Reference
 from evaluator.engine.config import EngineConfig
 from tests.support.engines import (
     Waiting,
@@ -176,6 +176,30 @@ class After(Waiting):
     def receive(self, name, token):
         self.requests += self._following
         self._following = []
+
+
+class Replacing(Waiting):
+    """At the first token of a stream, some requests are cancelled."""
+
+    def __init__(self, requests, cancels):
+        super().__init__(requests)
+        self._cancels = cancels
+
+    def receive(self, name, token):
+        self.requests[:0] = self._cancels
+        self._cancels = []
+
+
+def test_cancelled_requests_leave_no_row_free(plain):
+    """Those that follow take their rows in the next step."""
+    draw = random.Random(3)
+    names = ["stays", *map(str, range(40))]
+    asked = [generation(name, tokens(draw, 20), 12, stream=[]) for name in names]
+    cancels = [Cancel(request_id=str(number)) for number in range(15)]
+    with watch(plain) as seen:
+        found = answers(plain, Replacing(asked, cancels))
+    assert set(found) == {"stays", *map(str, range(15, 40))}
+    assert {len(step) for step in seen.steps[:12]} == {8}
 
 
 @only_v2

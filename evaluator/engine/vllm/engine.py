@@ -157,6 +157,7 @@ class VLLMEngine:
         try:
             with rare_collections():
                 while True:
+                    batch.submit(source.take(0))  # what is cancelled makes room
                     # Requests that cannot begin at once stay with the source, which
                     # puts the most urgent ones first.
                     given = source.take(room(rows, len(batch.in_flight), bursts=bursts))
