@@ -39,6 +39,7 @@ def grade(
     has. Raises InputError for an unknown rule or grader, or answers it cannot read."""
     from evaluator.core import grading
     from evaluator.core.errors import InputError
+    from evaluator.core.graders import GRADERS
     from evaluator.core.records import Item
     from evaluator.core.text import UNKNOWN, is_known
 
@@ -57,7 +58,7 @@ def grade(
     )
     graded = grading.grade(response, item.answers, language, rule)
     if grader != "text":
-        chosen = grading.GRADERS[grader]
+        chosen = GRADERS[grader]
         if problem := chosen.problem(item):
             raise InputError(f"grader {grader!r}: {problem}")
         graded["contains"], graded["extracted"] = chosen.graded(

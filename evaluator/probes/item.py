@@ -17,7 +17,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 from evaluator.asking.questions import Posed, Question, Window
 from evaluator.asking.thoughts import Thought
 from evaluator.core.config import Day, Frozen
-from evaluator.core.grading import GRADERS, grades
+from evaluator.core.graders import GRADERS
+from evaluator.core.grading import grades
 from evaluator.core.records import Columns, Format, Grading, Item, Record, TokenIds
 from evaluator.engine.base import (
     NOT_NUMBERS,

@@ -22,7 +22,7 @@ from evaluator.asking.questions import (
     Question,
 )
 from evaluator.core.errors import InputError
-from evaluator.core.grading import GRADERS
+from evaluator.core.graders import GRADERS
 from evaluator.core.records import Format, Item
 from evaluator.core.text import normalise
 from evaluator.probes.base import blame

@@ -15,14 +15,16 @@ candidates, either way: neither would be right if the other were the answer.
 import random
 import re
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from evaluator.core.errors import InputError, one_line
-from evaluator.core.grading import GRADERS, alike, grade, numbers_in
+from evaluator.core.graders import GRADERS, numbers_in
+from evaluator.core.grading import alike, grade
 from evaluator.core.records import Item
 from evaluator.tasks.answer_types import answer_type
 from evaluator.tasks.loading import gold_option, is_excluded, normalised
@@ -43,24 +45,62 @@ class Options:
 Form = tuple[frozenset[str], frozenset[str]]  # `number_form`
 
 
+class Pool(Protocol):
+    def __len__(self) -> int: ...
+    def __getitem__(self, at: int, /) -> Item: ...
+
+
+class Part(NamedTuple):
+    """Some items of a pool, and their places in it."""
+
+    items: list[Item]
+    places: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """A pool without the items at some places, which ascend."""
+
+    pool: Pool
+    places: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.pool) - len(self.places)
+
+    def __getitem__(self, at: int) -> Item:
+        skipped = range(len(self.places))
+        before = bisect_right(skipped, at, key=lambda n: self.places[n] - n)
+        return self.pool[at + before]
+
+
 class ByKind(NamedTuple):
-    """The usable items of a language by the kind of their gold option, and the numbers
-    with their forms; in the order of the pool."""
+    """The usable items of a language by the kind of their gold option. Numbers with the
+    same signs beside them are a part of all numbers, and those of one form are a part
+    of these. All are in the order of the pool."""
 
     kinds: Mapping[str, Sequence[Item]]
-    numbers: Sequence[tuple[Form, Item]]
+    signs: Mapping[frozenset[str], Part]
+    forms: Mapping[Form, Part]
 
 
 def by_kind(pool: Iterable[Item]) -> ByKind:
     """A pool as `choose_options` needs it for distractors like the answer."""
     kinds: dict[str, list[Item]] = {}
+    signs: dict[frozenset[str], Part] = {}
+    forms: dict[Form, Part] = {}
     for item in pool:
         if not is_excluded(item):
-            kinds.setdefault(answer_type(gold_option(item), item.language), []).append(
-                item
-            )
-    numbers = kinds.get("number", ())
-    return ByKind(kinds, [(number_form(gold_option(each)), each) for each in numbers])
+            kind = answer_type(gold_option(item), item.language)
+            kinds.setdefault(kind, []).append(item)
+    for place, item in enumerate(kinds.get("number", ())):
+        form = number_form(gold_option(item))
+        group = signs.setdefault(form[0], Part([], []))
+        same = forms.setdefault(form, Part([], []))
+        same.places.append(len(group.items))
+        same.items.append(item)
+        group.places.append(place)
+        group.items.append(item)
+    return ByKind(kinds, signs, forms)
 
 
 def choose_options(
@@ -258,17 +298,13 @@ def number_form(text: str) -> Form:
     return frozenset(signs | {"word"} if words else signs), words
 
 
-def _by_form(
-    gold: str, numbers: Iterable[tuple[Form, Item]]
-) -> Sequence[Sequence[Item]]:
-    """Numbers with the words of the gold one beside them, in its form, and others: its
-    unit would give it away."""
-    form = number_form(gold)
-    groups: tuple[list[Item], ...] = [], [], []
-    for own, number in numbers:
-        # other signs have other words too
-        groups[(own != form) + (own[0] != form[0])].append(number)
-    return groups
+def _by_form(gold: str, pool: ByKind) -> Sequence[Pool]:
+    """Numbers in the form of the gold one, with other words beside them, and with other
+    signs: its unit would give it away."""
+    form, none = number_form(gold), Part([], [])
+    same, group = pool.forms.get(form, none), pool.signs.get(form[0], none)
+    numbers = pool.kinds.get("number", ())
+    return same.items, Rest(group.items, same.places), Rest(numbers, group.places)
 
 
 def _like_the_answer(item: Item, pool: ByKind, rng: random.Random) -> Iterator[Item]:
@@ -276,13 +312,13 @@ def _like_the_answer(item: Item, pool: ByKind, rng: random.Random) -> Iterator[I
     caller takes it."""
     gold = gold_option(item)
     kind = answer_type(gold, item.language)
-    same_kind: Sequence[Sequence[Item]] = [pool.kinds.get(kind, ())]
+    groups: list[Sequence[Pool]] = [[pool.kinds.get(kind, ())]]
     if kind == "number":
-        same_kind = _by_form(gold, pool.numbers)
-    other_kinds = [items for other, items in pool.kinds.items() if other != kind]
-    for groups in (*([group] for group in same_kind), other_kinds):
+        groups = [[numbers] for numbers in _by_form(gold, pool)]
+    groups.append([items for other, items in pool.kinds.items() if other != kind])
+    for pools in groups:
         later = []
-        for candidate in _drawn(groups, rng):
+        for candidate in _drawn(pools, rng):
             if similar_length(gold, gold_option(candidate)):
                 yield candidate
             else:
@@ -308,7 +344,7 @@ def _distinct(candidates: Iterable[Item], item: Item, count: int) -> tuple[str, 
     return tuple(taken)
 
 
-def _drawn(pools: Sequence[Sequence[Item]], rng: random.Random) -> Iterator[Item]:
+def _drawn(pools: Sequence[Pool], rng: random.Random) -> Iterator[Item]:
     """The items of all pools in random order: a lazy Fisher-Yates shuffle, since the
     caller takes few of them."""
     moved: dict[int, int] = {}

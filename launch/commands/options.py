@@ -15,7 +15,7 @@ from typer.exceptions import TyperException
 from evaluator.checkpoints.served import Endpoint
 from evaluator.core.config import validated
 from evaluator.core.errors import Document, InputError, mapping_at, unknown
-from evaluator.core.grading import GRADERS
+from evaluator.core.graders import GRADERS
 from evaluator.core.records import FORMATS
 from evaluator.core.removed import REMOVED
 from evaluator.engine.config import ENGINES, DType, EngineConfig, engines_help

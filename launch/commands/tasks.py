@@ -15,7 +15,7 @@ from rich.markup import escape
 from evaluator.asking.prompts import prompt_text
 from evaluator.core.config import validated
 from evaluator.core.errors import InputError, Json, nearest, unknown
-from evaluator.core.grading import GRADERS
+from evaluator.core.graders import GRADERS
 from evaluator.core.records import FORMATS, Format, Item
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig

@@ -13,7 +13,7 @@ import pytest
 
 from evaluator.core import formulas
 from evaluator.core.errors import InputError
-from evaluator.core.grading import GRADERS
+from evaluator.core.graders import GRADERS
 from evaluator.core.isolated import environment
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.tables.grading import EXTRACTION

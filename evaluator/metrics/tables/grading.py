@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from evaluator.core.errors import mapping_at, one_line
-from evaluator.core.grading import GRADERS
+from evaluator.core.graders import GRADERS
 from evaluator.core.records import Item, is_group
 from evaluator.metrics.columns import (
     BY_LANGUAGE,

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from evaluator.asking.questions import NO_DISTRACTOR, NO_UNRELATED
 from evaluator.asking.templates import PromptTemplate
 from evaluator.core.errors import InputError
-from evaluator.core.grading import GRADERS, alike, grade
+from evaluator.core.graders import GRADERS
+from evaluator.core.grading import alike, grade
 from evaluator.core.text import code_of, normalise
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.planning import exemplar_for, questions_of
@@ -24,6 +25,7 @@ from evaluator.tasks.distractors import (
     by_kind,
     choose_options,
     hard_distractors,
+    number_form,
     similar_length,
     unrelated_candidates,
 )
@@ -403,6 +405,20 @@ def test_numbers_are_drawn_in_one_form(gold, chosen):
     for seed in range(5):
         options = choose_options(pool[-1], pool, seed, by_kind(pool))
         assert {*options.texts} - {gold} == {*chosen.split(", ")}
+
+
+def test_numbers_of_a_form_are_parts_of_one_pool():
+    """In its order, without what an earlier group has."""
+    texts = [text for _, listed in lines(FORMS) for text in listed.split(", ")]
+    items = [make_item(n, answers=[text]) for n, text in enumerate([*texts, *texts])]
+    kinds = by_kind(items)
+    for gold in texts:
+        form, groups = number_form(gold), ([], [], [])
+        for number in kinds.kinds["number"]:
+            signs, words = number_form(number.answers[0])
+            groups[((signs, words) != form) + (signs != form[0])].append(number)
+        found = distractors._by_form(gold, kinds)
+        assert tuple([group[n] for n in range(len(group))] for group in found) == groups
 
 
 def test_each_text_is_graded_once(monkeypatch):

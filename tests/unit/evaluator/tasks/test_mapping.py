@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from evaluator.asking.templates import Wording, checked
-from evaluator.core.grading import GRADERS
+from evaluator.core.graders import GRADERS
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.planning import questions_of
 from evaluator.tasks import TASKS, is_excluded, load_task
