@@ -186,9 +186,9 @@ def alike(one: str, other: str, language: str) -> bool:
     """Whether either text would be right if the other were the answer."""
     for text, answer in ((one, other), (other, one)):
         within, sought = _squeezed(text, language)[0], _squeezed(answer, language)[1]
-        # most are told apart by this; few letters have rules of their own
-        letters = len(sought) <= _FEW and not sought.isdecimal()
-        if (letters or sought in within) and contains(text, (answer,), language):
+        # most are told apart by this; `A` and `US` are sought as they are written
+        cased = len(sought) == 1 or sought in _WORDS
+        if (cased or sought in within) and contains(text, (answer,), language):
             return True
     return False
 
@@ -197,7 +197,7 @@ def alike(one: str, other: str, language: str) -> bool:
 def _squeezed(text: str, language: str) -> tuple[str, str]:
     """A text's normal form, and that of an answer without its article, without all that
     `forms` and `_places` leave open: a text that contains an answer has it here too."""
-    said = in_clauses(strip_thinking(text), language)
+    said = plain(strip_thinking(text), language)
     bare = _bare(plain(text, language), main_code(language))
     return said.translate(_OPEN), bare.translate(_OPEN)
 

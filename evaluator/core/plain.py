@@ -246,8 +246,9 @@ def _punctuation() -> re.Pattern[str]:
     return re.compile(f"[{re.escape(signs)}]+")
 
 
+@lru_cache(maxsize=65536)  # every answer is compared with others of its pool
 def plain(text: str, language: str, *, cased: bool = False) -> str:
-    """The normal form. `cased`: without case folding."""
+    """The normal form of an answer. `cased`: without case folding."""
     return flat(in_clauses(text, language, cased=cased))
 
 

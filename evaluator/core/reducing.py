@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evaluator.core.grading import strip_thinking
-from evaluator.core.plain import plain
+from evaluator.core.plain import flat, in_clauses
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,7 +138,7 @@ def answer_fingerprint(text: object, language: str) -> int | None:
     """The same number for answers that are the same in their normal form."""
     if not isinstance(text, str):
         return None
-    return crc32(plain(strip_thinking(text), language).encode())
+    return crc32(flat(in_clauses(strip_thinking(text), language)).encode())
 
 
 def majority(records: pd.DataFrame) -> pd.Series:

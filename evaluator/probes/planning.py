@@ -131,6 +131,7 @@ def questions_of(
     """
     questions = []
     hard_options = any(probe.options == "hard" for probe in config.item_probes)
+    draws_options = config.draws_options
     for language, pool in data.pools.items():
         subset = select(pool, config.items)
         exemplars = exemplars_of(pool, subset) if "one_shot" in config.formats else []
@@ -139,14 +140,14 @@ def questions_of(
         if config.few_shot:
             training = data.examples.get(language, pool)
             examples = few_shot_pool(training, subset if asked else ())
-        by_type = config.draws_options and config.options not in ("any", "near")
+        by_type = draws_options and config.options not in ("any", "near")
         kinds = by_kind(pool) if by_type else None
         for position, item in enumerate(subset):
             options = hard = None
             unrelated: tuple[str, ...] = ()
             excluded = is_excluded(item)
             why = "" if excluded or config.suite else ambiguous(item)
-            if config.draws_options and not excluded and not why:
+            if draws_options and not excluded and not why:
                 options = _options(item, pool, config, kinds)
             if hard_options and not excluded:
                 hard = choose_hard_options(item, pool, config.seed)
@@ -183,7 +184,7 @@ def questions_of(
                 f"task {config.task!r}, item {question.item.item_id!r}: answers: {why}"
                 f" (grader {config.grader})"
             )
-    drawn = config.draws_options or hard_options
+    drawn = draws_options or hard_options
     if refuse and (drawn or "unrelated" in config.formats):
         _need_one_to_ask(questions, config, NO_UNRELATED if not drawn else None)
     return questions

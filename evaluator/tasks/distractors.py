@@ -24,10 +24,11 @@ from typing import Literal, NamedTuple, Protocol
 
 from evaluator.core.errors import InputError, one_line
 from evaluator.core.graders import GRADERS, numbers_in
-from evaluator.core.grading import alike, grade
+from evaluator.core.grading import alike, gradable, grade
+from evaluator.core.plain import plain
 from evaluator.core.records import Item
 from evaluator.tasks.answer_types import answer_type
-from evaluator.tasks.loading import gold_option, is_excluded, normalised
+from evaluator.tasks.loading import gold_option, is_excluded
 
 DrawnOptions = Literal["any", "alike", "near"]  # the rules
 DISTRACTORS = 3
@@ -280,7 +281,8 @@ def near_numbers(item: Item, rng: random.Random) -> tuple[str, ...]:
 def similar_length(one: str, other: str) -> bool:
     """Whether the longer text has at most half as many characters more, or at most
     two; both in normal form."""
-    short, long = sorted((len(normalised(one, "")), len(normalised(other, ""))))
+    first, second = len(plain(one, "")), len(plain(other, ""))
+    short, long = (first, second) if first < second else (second, first)
     return long <= max(1.5 * short, short + 2)
 
 
@@ -334,7 +336,8 @@ def _distinct(candidates: Iterable[Item], item: Item, count: int) -> tuple[str, 
     for candidate in candidates:
         if len(taken) == count:
             break
-        if is_excluded(candidate) or (text := gold_option(candidate)) in tried:
+        golds = gradable(candidate.answers, candidate.language)
+        if not golds or (text := golds[0]) in tried:
             continue
         tried.add(text)
         if not any(
@@ -362,7 +365,7 @@ def _drawn(pools: Sequence[Pool], rng: random.Random) -> Iterator[Item]:
 
 @lru_cache(maxsize=65536)
 def _trigrams(text: str) -> frozenset[str]:
-    characters = normalised(text, "")
+    characters = plain(text, "")
     return frozenset(
         characters[start : start + 3] for start in range(len(characters) - 2)
     )

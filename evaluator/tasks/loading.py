@@ -9,11 +9,9 @@ import random
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 from evaluator.core.errors import InputError, unknown
 from evaluator.core.grading import gradable
-from evaluator.core.plain import plain
 from evaluator.core.records import Item, is_group
 from evaluator.core.text import code_of
 from evaluator.tasks.base import Items, NoSplit, TaskSpec
@@ -294,9 +292,3 @@ def gold_option(item: Item) -> str:
     """The first gradable answer of an item, not excluded: it is listed, scored and
     ranked."""
     return gradable(item.answers, item.language)[0]
-
-
-@lru_cache(maxsize=65536)
-def normalised(text: str, language: str) -> str:
-    """`plain` with a cache: every item is compared with all texts of its pool."""
-    return plain(text, language)
