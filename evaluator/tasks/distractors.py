@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from evaluator.core.errors import InputError, one_line
 from evaluator.core.graders import GRADERS, numbers_in
@@ -46,11 +46,6 @@ class Options:
 Form = tuple[frozenset[str], frozenset[str]]  # `number_form`
 
 
-class Pool(Protocol):
-    def __len__(self) -> int: ...
-    def __getitem__(self, at: int, /) -> Item: ...
-
-
 class Part(NamedTuple):
     """Some items of a pool, and their places in it."""
 
@@ -62,7 +57,7 @@ class Part(NamedTuple):
 class Rest:
     """A pool without the items at some places, which ascend."""
 
-    pool: Pool
+    pool: Sequence[Item]
     places: Sequence[int]
 
     def __len__(self) -> int:
@@ -72,6 +67,9 @@ class Rest:
         skipped = range(len(self.places))
         before = bisect_right(skipped, at, key=lambda n: self.places[n] - n)
         return self.pool[at + before]
+
+
+Pool = Sequence[Item] | Rest
 
 
 class ByKind(NamedTuple):
