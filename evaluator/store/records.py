@@ -163,7 +163,7 @@ class RecordStore:
 
     def note(self, path: Path, table: pa.Table) -> None:
         """Remember what a part holds that was read."""
-        drawn = table.select(_DRAWN).group_by(_DRAWN).aggregate([])
+        drawn = table.group_by(_DRAWN, use_threads=False).aggregate([])
         self._contents[path] = Content(
             frozenset(zip(*drawn.select(_DRAWN).to_pydict().values(), strict=True)),
             tuple(self._keys.setdefault(key, key) for key in _keys(table)),
