@@ -25,6 +25,7 @@ from evaluator.checkpoints.quantisation import Quantisation, online_scheme
 from evaluator.checkpoints.served import read_served
 from evaluator.checkpoints.shapes import expert_field
 from evaluator.checkpoints.tensors import check_listed, count_weights, identity
+from evaluator.checkpoints.tokenizer import GENERATION, digest_of_files
 from evaluator.core.controls import ORDER, change_of
 from evaluator.core.errors import InputError
 
@@ -61,6 +62,7 @@ class CheckpointInfo:
     served: Literal["", "file", "url"] = ""
     # weights, unpacked; a tied output head counts once, as it is stored
     parameters: int | None = None
+    tokenizer: str = ""  # `digest_of_files`
     # before they were read
     files: FileStates | None = dataclasses.field(default=None, compare=False)
     # A line each: tensors that no engine uses, and weights that are not what the
@@ -124,6 +126,7 @@ def inspect_checkpoint(
             disk_bytes=served.size or None,
             parameters=served.parameters,
             served="url" if served.gguf is None else "file",
+            tokenizer=digest_of_files(path),
             files=states,
         )
     # Before transformers reads anything else: it would print its own warning.
@@ -167,6 +170,7 @@ def inspect_checkpoint(
         parameters=count_weights(
             tensors, None if quantisation is None else quantisation.scheme
         ),
+        tokenizer=digest_of_files(path),
         files=states,
         notes=(*fit.unused, *notes, *_few_tokens(checkpoint)),
     )
@@ -177,6 +181,7 @@ def verify_unchanged(
 ) -> FileStates:
     """The files, read again where they have changed. Raises InputError if they are
     not those that made `info`."""
+    verify_tokenizer(info)
     states = file_states(info.path)
     if info.files is not None and changed_file(info.files, states) is None:
         return states
@@ -189,6 +194,15 @@ def verify_unchanged(
         )
     assert again.files is not None
     return again.files
+
+
+def verify_tokenizer(info: CheckpointInfo) -> None:
+    """Raises InputError if the files of its tokenizer are not those of `info`."""
+    if digest_of_files(info.path) != info.tokenizer:
+        raise InputError(
+            f"checkpoint {info.path}: its tokenizer, chat template or"
+            f" {GENERATION} was replaced while the run went on"
+        )
 
 
 def _check_known(checkpoint: Checkpoint, *, trust_remote_code: bool) -> None:

@@ -281,13 +281,14 @@ def _number(name: str) -> int:
     return -1 if number is None else int(number[1])
 
 
-def is_as_written(part: Path) -> bool:
-    """Whether a part's bytes have the checksum of its name. False does not tell that
-    it cannot be read."""
+def is_as_written(part: Path) -> bool | None:
+    """Whether a part's bytes have the checksum of its name. None: it has none, or the
+    system cannot read it."""
     name = _PART.match(part.name)
     with contextlib.suppress(OSError):
-        return name is not None and f"{crc32(part.read_bytes()):08x}" == name[2]
-    return False
+        if name is not None and name[2] is not None:
+            return f"{crc32(part.read_bytes()):08x}" == name[2]
+    return None
 
 
 def _greedy_answers(parts: Sequence[Path]) -> pa.Table:

@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from evaluator.checkpoints.info import CheckpointInfo
-from evaluator.checkpoints.tokenizer import digest_of_files
 from evaluator.core.controls import change_of
 from evaluator.core.document import differences, digest
 from evaluator.core.errors import Document, InputError, Json, mapping_at
@@ -56,7 +54,6 @@ class Keys:
         # of every checkpoint that is known by now
         self.infos: dict[str, CheckpointInfo] = dict(prepared.dense)
         self._known: dict[str, Json] = {}  # of tasks, by their keys
-        self._files = cache(digest_of_files)
 
     def words(self, job: CheckpointJob, task: PreparedTask) -> Json:
         """All that a cell's numbers depend on, of a checkpoint that is known."""
@@ -167,7 +164,7 @@ class Keys:
         return {
             "weights": info.weights_digest,
             "configuration": info.architecture,
-            "tokenizer": self._files(info.path),
+            "tokenizer": info.tokenizer,
             "kv_cache": info.kv_cache,
             "dtype": info.dtype if dtype == "auto" else dtype,
             "control": change_of(job.name),

@@ -205,15 +205,15 @@ def forget_left_out(run_dir: Path, cells: Cells) -> None:
 
 
 def _only(section: Document, cells: Collection[Name]) -> Json:
-    """What a section says of some cells."""
+    """What a section says of some cells, in its order."""
     found: Json = {}
-    for name, task in sorted(cells):
-        row = section.get(name)
-        if isinstance(row, Mapping):
-            if task in row:
-                found.setdefault(name, {})[task] = row[task]
-        elif name in section:
-            found[name] = row
+    names = {name for name, _ in cells}
+    for name, row in section.items():
+        if not isinstance(row, Mapping):
+            if name in names:
+                found[name] = row
+        elif kept := {task: row[task] for task in row if (name, task) in cells}:
+            found[name] = kept
     return found
 
 

@@ -27,9 +27,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from evaluator.asking.questions import Posed
 from evaluator.checkpoints.files import changed_file, file_states
-from evaluator.checkpoints.info import CheckpointInfo, verify_unchanged
+from evaluator.checkpoints.info import (
+    CheckpointInfo,
+    verify_tokenizer,
+    verify_unchanged,
+)
 from evaluator.checkpoints.tensors import PROVEN, Proof
-from evaluator.checkpoints.tokenizer import digest_of_files
 from evaluator.core.controls import change_of
 from evaluator.core.errors import Document, EngineError, Json
 from evaluator.core.gpus import mps_runs, numa_nodes, uses_mps
@@ -233,8 +236,9 @@ class EngineActor:
         config = assignment.config
         # other probes and formats need other prompts
         task = "-".join((assignment.task_key, *config.probes, *config.formats))
-        files = digest_of_files(assignment.checkpoint.path)
-        return self._tokenised.setdefault((task, files), {})
+        checkpoint = assignment.checkpoint
+        verify_tokenizer(checkpoint)
+        return self._tokenised.setdefault((task, checkpoint.tokenizer), {})
 
     def _tokenizer(self) -> Any:
         """Of the stream's checkpoint. It may serve one thread only."""

@@ -201,6 +201,11 @@ def test_unchanged_files_are_not_reread(checkpoint, monkeypatch):
         assert "was replaced while the run" in refused(verify_unchanged, again)
         write(checkpoint)
         verify_unchanged(again)
+    for name in ("generation_config.json", "chat_template.jinja"):
+        (checkpoint / name).write_text("{}")
+        told = refused(verify_unchanged, again)
+        assert "its tokenizer, chat template or generation_config.json was" in told
+        (checkpoint / name).unlink()
 
 
 def test_files_written_meanwhile_are_refused(checkpoint, monkeypatch):

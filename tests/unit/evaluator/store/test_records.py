@@ -1,6 +1,7 @@
 """Parts are whole or absent, whatever happens while they are written, with the
 contract's columns; spreadsheets."""
 
+import contextlib
 import csv
 import errno
 import io
@@ -21,14 +22,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from evaluator.core.errors import ResurfaceError
+from evaluator.core.errors import InputError, ResurfaceError
 from evaluator.core.files import csv_bytes, parquet_bytes, write_atomically
 from evaluator.core.isolated import environment
 from evaluator.core.lease import Lease, LeaseLost
 from evaluator.store import schema
-from evaluator.store.reading import damaged
+from evaluator.store.reading import damaged, read_part
 from evaluator.store.records import BASE_FAILED, RecordStore, to_table
-from evaluator.store.schema import RECORDS
+from evaluator.store.schema import RECORD_COLUMNS, RECORDS
 from tests.support.stamps import make_item, stamped
 from tests.support.sweeps import refused
 
@@ -153,6 +154,7 @@ def _written(left_out, **columns):
         ("codec can't decode", lambda content: content.replace(b"token_ids", b"token_i\xe4s")),
         ("has no column 'item_id'", lambda _: _written(RECORDS.names.index("item_id"))),
         ("column 'index' has type string, not int32", lambda _: _written(None, index=["0"])),
+        ("its bytes have another checksum", lambda _: _written(None, index=[1])),
     ],
 )  # fmt: skip
 def test_damaged_part_is_set_aside(tmp_path, records, why, damage):
@@ -173,6 +175,22 @@ def test_damaged_part_is_set_aside(tmp_path, records, why, damage):
         assert damaged(records) == {}
         assert records.parts(KEY) == [whole]
         assert set(records.finished(KEY)) == {("english", "english-0001")}
+
+
+def test_a_footer_counts_all_rows(records):
+    """Arrow reads fewer where one bit of the count is another."""
+    part = added(records, *map(_record, range(3)))
+    whole, told = part.read_bytes(), []
+    count = re.compile(re.escape(b"\x16\x06"))  # three, as Thrift writes a number
+    for found in count.finditer(
+        whole, len(whole) - int.from_bytes(whole[-8:-4], "little")
+    ):
+        part.write_bytes(whole[: found.start()] + b"\x16\x02" + whole[found.end() :])
+        with contextlib.suppress(InputError):
+            assert len(read_part(part, ["item_id"], RECORD_COLUMNS)) == 3
+            continue
+        told.append(refused(read_part, part, ["item_id"], RECORD_COLUMNS))
+    assert f"{part}: its footer counts fewer rows than it has" in told
 
 
 def test_lost_run_is_not_written(tmp_path, records):

@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.serving.workload import read_questions
 from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.checkpoints.tokenizer import digest_of_files
 from evaluator.core.lease import Held
 from evaluator.probes.planning import tokenised
 from launch.run.decide import board as board_module
@@ -60,7 +61,8 @@ def test_next_questions_are_tokenised_ahead():
     plain = [tokenised(each, read.prompter, read.config) for each in read.questions]
     engine = PretendedEngine()
     engine._on_gpu = True
-    checkpoint = SimpleNamespace(path=BUNDLED_MODEL)
+    files = digest_of_files(BUNDLED_MODEL)
+    checkpoint = SimpleNamespace(path=BUNDLED_MODEL, tokenizer=files)
     assignment: Any = SimpleNamespace(
         checkpoint=checkpoint, config=read.config, task="t", task_key="t"
     )
