@@ -35,6 +35,11 @@ def cell_parts(run_dir: Path) -> Mapping[Cell, Sequence[Path]]:
         name, task = folder.parts[-2:]
         cells.append(Cell(checkpoint=name, task=task, key=f"{name}/{task}"))
     found = {cell: parts for cell in cells if (parts := store.parts(cell.key))}
+    if not found and any(store.every_part()):
+        raise InputError(
+            f"{run_dir / 'records'}: keys.json names none of its parts: the run's"
+            " command does so again"
+        )
     if not found:
         raise InputError(
             f"{run_dir / 'records'}: no .parquet part: nothing has been evaluated into"

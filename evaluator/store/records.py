@@ -331,6 +331,6 @@ def _read_part(path: Path, columns: list[str]) -> pa.Table:
             return file.read(columns=columns, use_threads=False).select(columns)
     except (pa.ArrowException, OSError, KeyError, UnicodeError) as error:
         raise InputError(
-            f"{path}: not a readable part ({one_line(error)}); the same command moves"
-            " it aside and makes it again"
+            f"{path}: not a readable part ({one_line(error)}); its run's command"
+            " moves it aside and makes it again"
         ) from error

@@ -52,8 +52,11 @@ def need_place(path: Path) -> None:
         and not (path / "run.json").exists()
         and not _is_empty(path, but=FOLDER)
     ):
+        found = ""
+        if (path / "records").is_dir():
+            found = f"; --reuse {path} takes its records to another run"
         raise InputError(
-            f"{path}: --out exists and is not a run directory (it has no run.json)"
+            f"{path}: --out exists and is not a run directory (it has no run.json){found}"
         )
 
 
