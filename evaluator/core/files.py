@@ -112,7 +112,7 @@ def write_atomically(
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         if owner is None:
-            _renamed(path.parent / f".{path.name}.writing", path, parts)
+            _renamed(path.parent / f".{path.name}.{os.getpid()}.writing", path, parts)
         else:
             _fenced(owner, path, parts)
         directory = os.open(path.parent, os.O_RDONLY)

@@ -1,7 +1,9 @@
 """Files that appear whole or not at all, and places that the user names."""
 
+import multiprocessing
 import os
 import threading
+from concurrent.futures import ProcessPoolExecutor
 
 from evaluator.core.files import write_atomically
 
@@ -33,3 +35,19 @@ def test_named_pipe_gets_the_bytes(tmp_path):
         writer.join()
         assert pipe.is_fifo()
     assert sorted(each.name for each in tmp_path.iterdir()) == ["link.csv", "pipe"]
+
+
+def test_two_processes_write_one_path(tmp_path):
+    """As `report` beside `gate`: each writes it whole."""
+    path = tmp_path / "page"
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as processes:
+        writers = [processes.submit(_write_often, path, text) for text in ("a", "b")]
+        for writer in writers:
+            writer.result()
+    assert path.read_text() in ("a" * 9, "b" * 9)
+    assert os.listdir(tmp_path) == ["page"]
+
+
+def _write_often(path, text):
+    for _ in range(200):
+        write_atomically(path, (text * 9).encode())
