@@ -257,7 +257,8 @@ def test_driver_is_cut_off(desk: Desk, undisturbed: pd.DataFrame) -> None:
         driver = machines.start(machines.there)
         with machines.stopped_in_a_shard(driver) as done:
             machines.there.cut()
-        assert driver.wait() == 1, machines.log
+            # an engine beside the driver would do all of this small run
+            assert driver.wait() == 1, machines.log
         assert "error: the Ray cluster died (no answer for" in machines.log
         assert "the same command resumes" in machines.log.replace("\n", " ")
         assert len(parts(machines.run)) >= done
