@@ -38,7 +38,7 @@ def write_json(file: Path, value: Document) -> None:
 
 _LARGEST_JSON = 2**28  # bytes; the largest vocabularies take a tenth
 _LONGEST_NAME = 255  # bytes, of every file system in use
-_STATED = (".safetensors", ".json")
+_STATED = (".safetensors", ".json", ".jinja", ".model", ".txt")
 
 # of each file its size in bytes, and when it was last written in ns
 FileStates = Mapping[str, tuple[int, int]]
@@ -69,7 +69,7 @@ def check_files(checkpoint: Path) -> None:
 
 
 def file_states(checkpoint: Path) -> FileStates:
-    """The state of a checkpoint's weights and JSON files, from the directory alone."""
+    """The state of the files that decide answers, from the directory alone."""
     states = {}
     for path in sorted(checkpoint.iterdir()):
         if path.suffix in _STATED:

@@ -181,10 +181,10 @@ def verify_unchanged(
 ) -> FileStates:
     """The files, read again where they have changed. Raises InputError if they are
     not those that made `info`."""
-    verify_tokenizer(info)
     states = file_states(info.path)
     if info.files is not None and changed_file(info.files, states) is None:
         return states
+    verify_tokenizer(info)
     again = inspect_checkpoint(info.path, trust_remote_code=trust_remote_code)
     before = info.weights_digest, info.architecture
     if (again.weights_digest, again.architecture) != before:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from evaluator.core.errors import Document, InputError, mapping_at, one_line
 from evaluator.store import schema
 from evaluator.store.cells import Cell, Cells
-from evaluator.store.records import RecordStore, is_as_written, unanswered
+from evaluator.store.records import OTHER_BYTES, RecordStore, is_as_written, unanswered
 
 # Columns that every part of records must have.
 _NEEDED = {*schema.READ_RECORDS, "weights_digest", "language", "item_id"}
@@ -212,9 +212,7 @@ def damaged(store: RecordStore) -> dict[Path, str]:
             store.content(path)
             return None
         why = damage_of(path, take=partial(store.note, path))
-        if why is None and whole is False:  # no part is ever changed
-            why = "its bytes have another checksum than its name"
-        return why
+        return OTHER_BYTES if why is None and whole is False else why
 
     with ThreadPoolExecutor(_READERS) as readers:
         reasons = list(readers.map(reason, parts))

@@ -44,6 +44,8 @@ Answered = dict[ItemKey, frozenset[Drawn]]
 NONE: frozenset[Drawn] = frozenset()
 # the text of records that wait for the base's
 BASE_FAILED = "the engine failed on its base's greedy answer"
+# why a part is damaged that can be read: none is ever changed
+OTHER_BYTES = "its bytes have another checksum than its name"
 _MEASURED = ("ok", "truncated")  # statuses of records with an outcome
 _ANSWER = [  # the columns of a greedy answer
     *("language", "item_id", "status"),
@@ -204,6 +206,8 @@ class RecordStore:
             drawn, items, failed = self.content(path)
             if all(due.get(item, NONE) <= answered.get(item, NONE) for item in items):
                 continue  # a resumed run has copied them
+            if is_as_written(path) is False:
+                raise _unreadable(path, OTHER_BYTES)
             cut = _cut(path, limit) if limit else {}
             alike: defaultdict[frozenset[Drawn], list[ItemKey]] = defaultdict(list)
             for item in items:
@@ -330,7 +334,11 @@ def _read_part(path: Path, columns: list[str]) -> pa.Table:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             return file.read(columns=columns, use_threads=False).select(columns)
     except (pa.ArrowException, OSError, KeyError, UnicodeError) as error:
-        raise InputError(
-            f"{path}: not a readable part ({one_line(error)}); its run's command"
-            " moves it aside and makes it again"
-        ) from error
+        raise _unreadable(path, one_line(error)) from error
+
+
+def _unreadable(path: Path, why: str) -> InputError:
+    return InputError(
+        f"{path}: not a readable part ({why}); its run's command moves it aside and"
+        " makes it again"
+    )

@@ -279,8 +279,7 @@ def near_numbers(item: Item, rng: random.Random) -> tuple[str, ...]:
 def similar_length(one: str, other: str) -> bool:
     """Whether the longer text has at most half as many characters more, or at most
     two; both in normal form."""
-    first, second = len(plain(one, "")), len(plain(other, ""))
-    short, long = (first, second) if first < second else (second, first)
+    short, long = sorted((len(plain(one, "")), len(plain(other, ""))))
     return long <= max(1.5 * short, short + 2)
 
 

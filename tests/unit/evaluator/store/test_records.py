@@ -177,6 +177,17 @@ def test_damaged_part_is_set_aside(tmp_path, records, why, damage):
         assert set(records.finished(KEY)) == {("english", "english-0001")}
 
 
+def test_no_changed_part_is_taken(tmp_path, records):
+    """It can be read, but its bytes are not those that its run wrote."""
+    other = RecordStore(tmp_path / "other")
+    part = added(other)
+    part.write_bytes(_written(None, index=[1]))
+    due = {("english", "english-0000"): GREEDY}
+    told = refused(records.take, other, KEY, due)
+    assert f"{part}: not a readable part (its bytes have another checksum" in told
+    assert records.finished(KEY) == {}
+
+
 def test_a_footer_counts_all_rows(records):
     """Arrow reads fewer where one bit of the count is another."""
     part = added(records, *map(_record, range(3)))

@@ -115,7 +115,10 @@ def test_failed_probe_is_asked_again(models, other, tmp_path, monkeypatch) -> No
     for row in rows:
         if (row["item_id"], row["probe"]) == (rows[0]["item_id"], "choice"):
             row["status"] = "engine_error"
-    pq.write_table(pa.Table.from_pylist(rows, table.schema), part)
+    part.unlink()
+    RecordStore(other).append(
+        part.parent.name, pa.Table.from_pylist(rows, table.schema)
+    )
     run, whole = tmp_path / "run", tmp_path / "whole"
     size = ONE | {"items": 2}
     engine = run_here(monkeypatch, sweep(models, size), run, reuse=[other])
